@@ -1,0 +1,252 @@
+//! One error for the whole crate: a kind, a message that says the value, the bound and the fix,
+//! context as key and value, and the source.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use datafusion::error::{DataFusionError, SchemaError};
+
+/// Result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, and so which Python exception it becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// An option is unknown, malformed or contradicts another one.
+    Config,
+    /// A table, path or glob names nothing.
+    TableNotFound,
+    /// The SQL or filter is malformed, not read-only, or names unknown columns.
+    Query,
+    /// The query is valid, but not row-local above one scan.
+    NotShardable,
+    /// The data contradict the schema, the null policy or the pinned files.
+    Data,
+    /// A column has no tensor form.
+    UnsupportedType,
+    /// Reading from a file system or object store failed.
+    Storage,
+    /// A checkpoint belongs to another query, seed or file list.
+    CheckpointMismatch,
+}
+
+/// The error of every fallible function of this crate.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    context: Vec<(&'static str, String)>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` with a message that says the value, what was allowed and the fix.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), context: Vec::new(), source: None }
+    }
+
+    /// Shorthand for [`ErrorKind::Config`].
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Query`].
+    pub fn query(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Query, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Data`].
+    pub fn data(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Data, message)
+    }
+
+    /// Shorthand for [`ErrorKind::Storage`].
+    pub fn storage(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Storage, message)
+    }
+
+    /// Adds where it happened, for example `("file", path)`.
+    #[must_use]
+    pub fn with_context(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+        self.context.push((key, value.to_string()));
+        self
+    }
+
+    /// Adds the error underneath.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The message without context and source.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.context.is_empty() {
+            let pairs: Vec<String> =
+                self.context.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+            write!(f, " ({})", pairs.join(", "))?;
+        }
+        if let Some(source) = &self.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// The candidate nearest to `name` by edit distance, where one is near enough to be a typing error.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = name.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| {
+            (strsim::damerau_levenshtein(&wanted, &candidate.to_lowercase()), candidate)
+        })
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.len().max(name.len()) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// `; did you mean "x"?`, or nothing where no candidate is near.
+pub fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(name, candidates).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default()
+}
+
+impl From<DataFusionError> for Error {
+    fn from(error: DataFusionError) -> Self {
+        match error {
+            DataFusionError::Context(_, inner) => Self::from(*inner),
+            DataFusionError::Diagnostic(_, inner) => Self::from(*inner),
+            DataFusionError::Shared(inner) => from_shared(&inner),
+            DataFusionError::External(inner) => match inner.downcast::<Self>() {
+                Ok(own) => *own,
+                Err(other) => match other.downcast::<DataFusionError>() {
+                    Ok(nested) => Self::from(*nested),
+                    Err(other) => Self::data(other.to_string()),
+                },
+            },
+            DataFusionError::ObjectStore(inner) => Self::from(*inner),
+            DataFusionError::ArrowError(inner, _) => match *inner {
+                arrow::error::ArrowError::ExternalError(source) => {
+                    match source.downcast::<Self>() {
+                        Ok(own) => *own,
+                        Err(other) => match other.downcast::<DataFusionError>() {
+                            Ok(nested) => Self::from(*nested),
+                            Err(other) => Self::data(other.to_string()),
+                        },
+                    }
+                }
+                other => Self::data(other.to_string()),
+            },
+            DataFusionError::ParquetError(inner) => match *inner {
+                parquet::errors::ParquetError::External(source) => {
+                    match source.downcast::<Self>() {
+                        Ok(own) => *own,
+                        Err(other) => match other.downcast::<object_store::Error>() {
+                            Ok(store) => Self::from(*store),
+                            Err(other) => Self::data(other.to_string()),
+                        },
+                    }
+                }
+                other => Self::data(other.to_string()),
+            },
+            DataFusionError::IoError(inner) => Self::storage(inner.to_string()),
+            DataFusionError::SchemaError(inner, _) => from_schema_error(&inner),
+            DataFusionError::Execution(message) => Self::data(message),
+            DataFusionError::ResourcesExhausted(message) => Self::data(format!(
+                "{message}; raise memory_limit, or lower split_bytes or the shuffle buffer"
+            )),
+            other => Self::query(other.strip_backtrace()),
+        }
+    }
+}
+
+/// A shared error cannot be moved out of, so its root is told again.
+fn from_shared(error: &DataFusionError) -> Error {
+    match error.find_root() {
+        DataFusionError::External(inner) => match inner.downcast_ref::<Error>() {
+            Some(own) => Error {
+                kind: own.kind,
+                message: own.to_string(),
+                context: Vec::new(),
+                source: None,
+            },
+            None => Error::data(inner.to_string()),
+        },
+        DataFusionError::SchemaError(inner, _) => from_schema_error(inner),
+        DataFusionError::Plan(message) => Error::query(message.clone()),
+        other => Error::data(other.strip_backtrace()),
+    }
+}
+
+fn from_schema_error(error: &SchemaError) -> Error {
+    match error {
+        SchemaError::FieldNotFound { field, valid_fields } => {
+            let names: Vec<&str> = valid_fields.iter().map(|valid| valid.name.as_str()).collect();
+            Error::query(format!(
+                "unknown column {:?}{}; the columns are {}",
+                field.name,
+                suggestion(&field.name, names.iter().copied()),
+                list_names(&names),
+            ))
+        }
+        other => Error::query(other.to_string()),
+    }
+}
+
+/// Up to twenty names, comma-separated, and how many more there are.
+pub fn list_names(names: &[&str]) -> String {
+    const SHOWN: usize = 20;
+    let mut text = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}
+
+impl From<Error> for DataFusionError {
+    fn from(error: Error) -> Self {
+        Self::External(Box::new(error))
+    }
+}
+
+impl From<object_store::Error> for Error {
+    fn from(error: object_store::Error) -> Self {
+        match error {
+            object_store::Error::Generic { source, .. } => match source.downcast::<Self>() {
+                Ok(own) => *own,
+                Err(source) => Self::storage("the object store failed").with_source(source),
+            },
+            other => Self::storage(other.to_string()),
+        }
+    }
+}
+
+impl From<arrow::error::ArrowError> for Error {
+    fn from(error: arrow::error::ArrowError) -> Self {
+        Self::from(DataFusionError::from(error))
+    }
+}
+
+impl From<parquet::errors::ParquetError> for Error {
+    fn from(error: parquet::errors::ParquetError) -> Self {
+        Self::from(DataFusionError::from(error))
+    }
+}

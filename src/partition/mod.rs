@@ -1,0 +1,1 @@
+//! See the design: one purpose.

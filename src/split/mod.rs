@@ -1,0 +1,80 @@
+//! Splits: the smallest pieces of scan work.
+
+use std::fmt;
+
+/// A half-open range of physical rows of one file, before any filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowRange {
+    /// First row, counted from the start of the file.
+    pub start: u64,
+    /// One past the last row.
+    pub end: u64,
+}
+
+/// The part of a file that one split reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SplitUnit {
+    /// Row groups `first..first + count` of a Parquet file. Their first bytes lie in
+    /// `byte_start..byte_end`, and no other row group starts there.
+    RowGroups {
+        /// Index of the first row group.
+        first: u32,
+        /// Number of consecutive row groups.
+        count: u32,
+        /// Where the first row group's data begins, in bytes.
+        byte_start: u64,
+        /// Where the row group after the last begins, in bytes, or the end of the file.
+        byte_end: u64,
+    },
+    /// Bytes `start..end` of a text file; both lie on the start of a record.
+    Bytes {
+        /// First byte.
+        start: u64,
+        /// One past the last byte.
+        end: u64,
+    },
+    /// Rows of a table in memory.
+    Rows(RowRange),
+    /// The whole file: compressed text, JSON arrays, Arrow IPC.
+    File,
+}
+
+/// The smallest piece of scan work; one split is one DataFusion partition.
+///
+/// Compact on purpose: a plan over a million splits keeps a million of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Which driving scan it belongs to: 0, or the position of the UNION ALL input.
+    pub scan: u32,
+    /// Index into that scan's pinned files.
+    pub file: u32,
+    /// What it reads of the file.
+    pub unit: SplitUnit,
+    /// Rows before any filter, from the file's metadata and exact; None where the format does not say.
+    pub rows: Option<u64>,
+    /// The physical rows, where `rows` is known.
+    pub first_row: u64,
+    /// Stored bytes of the projected columns: the weight that LPT balances.
+    pub bytes: u64,
+}
+
+impl Split {
+    /// The physical rows this split reads, where the format says.
+    pub fn row_range(&self) -> Option<RowRange> {
+        self.rows.map(|rows| RowRange { start: self.first_row, end: self.first_row + rows })
+    }
+}
+
+impl fmt::Display for SplitUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RowGroups { first, count: 1, .. } => write!(f, "row group {first}"),
+            Self::RowGroups { first, count, .. } => {
+                write!(f, "row groups {first} to {}", first + count - 1)
+            }
+            Self::Bytes { start, end } => write!(f, "bytes {start} to {end}"),
+            Self::Rows(rows) => write!(f, "rows {} to {}", rows.start, rows.end),
+            Self::File => f.write_str("whole file"),
+        }
+    }
+}

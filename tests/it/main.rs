@@ -1,0 +1,7 @@
+//! The one Rust integration binary: a module per feature.
+
+mod error;
+mod partition;
+mod storage;
+mod stream;
+mod tensor;
