@@ -1,5 +1,6 @@
 //! tensorquery: a SQL query over files becomes exact, sharded batches of tensors.
 
+pub mod catalog;
 mod error;
 pub mod exec;
 pub mod partition;

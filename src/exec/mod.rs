@@ -1,1 +1,9 @@
-//! See the design: one purpose.
+//! The plan rewrite and the split-scan leaf.
+
+mod build_side;
+mod rewrite;
+mod split_scan;
+
+pub use build_side::BuildSideExec;
+pub use rewrite::{DrivingScan, Rewritten, rewrite};
+pub use split_scan::{ScanSource, SplitScanExec};

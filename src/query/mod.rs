@@ -1,1 +1,7 @@
-//! See the design: one purpose.
+//! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
+
+mod check;
+mod parse;
+
+pub use check::{check_output_names, check_repeatable};
+pub use parse::{PATH_SCHEMA, ParsedQuery, check_predicate, parse_query, quote_identifier};

@@ -1,1 +1,14 @@
-//! See the design: one purpose.
+//! The session: registered tables over a DataFusion context, lazy queries, and their plans.
+
+mod ipc;
+mod plan;
+mod query;
+mod recipe;
+mod registry;
+mod runtime;
+
+pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo};
+pub use query::Query;
+pub use recipe::Recipe;
+pub use registry::{Session, SessionOptions, TableInfo};
+pub use runtime::Runtimes;

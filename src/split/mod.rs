@@ -1,6 +1,20 @@
 //! Splits: the smallest pieces of scan work.
 
+mod discover;
+mod files;
+mod footers;
+mod format;
+pub(crate) mod memory;
+mod parquet;
+mod text;
+
 use std::fmt;
+
+pub use discover::{FileSplits, ScanRequest, ScanSplits, SplitTarget, discover};
+pub use files::{FileRef, TableFile, TableFiles};
+pub use footers::{CachedFooters, FooterCache, read_footer};
+pub use format::{Compression, CsvFormat, Format, JsonFormat};
+pub use parquet::columns_of;
 
 /// A half-open range of physical rows of one file, before any filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,179 @@
+//! A table over pinned files.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray};
+use arrow::compute::prep_null_mask_filter;
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::{DFSchema, Statistics};
+use datafusion::datasource::TableType;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::scalar::ScalarValue;
+
+use crate::split::TableFiles;
+
+/// Pinned files as a DataFusion table: hive values prune files, the rest is DataFusion's scan.
+#[derive(Debug)]
+pub struct FilesTable {
+    files: Arc<TableFiles>,
+}
+
+impl FilesTable {
+    /// A table over these files.
+    pub fn new(files: Arc<TableFiles>) -> Self {
+        Self { files }
+    }
+
+    /// The pinned files.
+    pub fn files(&self) -> &Arc<TableFiles> {
+        &self.files
+    }
+
+    /// Whether an expression reads hive partition columns only.
+    fn is_partition_filter(&self, filter: &Expr) -> bool {
+        let partitions = self.files.schema.table_partition_cols();
+        !partitions.is_empty()
+            && !filter.is_volatile()
+            && !filter.column_refs().is_empty()
+            && filter
+                .column_refs()
+                .iter()
+                .all(|column| partitions.iter().any(|field| *field.name() == column.name))
+    }
+
+    /// Which files the partition filters keep.
+    fn keep(&self, state: &dyn Session, filters: &[Expr]) -> DfResult<Vec<bool>> {
+        let files = &self.files.files;
+        let mut keep = vec![true; files.len()];
+        let partition_filters: Vec<&Expr> =
+            filters.iter().filter(|filter| self.is_partition_filter(filter)).collect();
+        if partition_filters.is_empty() || files.is_empty() {
+            return Ok(keep);
+        }
+        let fields = self.files.schema.table_partition_cols();
+        let schema = Arc::new(Schema::new(fields.clone()));
+        let columns: Vec<ArrayRef> = (0..fields.len())
+            .map(|column| {
+                ScalarValue::iter_to_array(
+                    files.iter().map(|file| file.partition_values[column].clone()),
+                )
+            })
+            .collect::<DfResult<_>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(files.len()));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &options)?;
+        let df_schema = DFSchema::try_from(schema)?;
+        for filter in partition_filters {
+            let predicate = state.create_physical_expr(unqualified(filter)?, &df_schema)?;
+            let values = predicate.evaluate(&batch)?.into_array(files.len())?;
+            if let Some(mask) = values.as_any().downcast_ref::<BooleanArray>() {
+                let mask =
+                    if mask.null_count() > 0 { prep_null_mask_filter(mask) } else { mask.clone() };
+                for (keep, wanted) in keep.iter_mut().zip(mask.values()) {
+                    *keep &= wanted;
+                }
+            }
+        }
+        Ok(keep)
+    }
+
+    /// Rows and bytes of the kept files, by which DataFusion chooses the build side of a join.
+    fn statistics(&self, kept: &[usize]) -> Statistics {
+        let mut statistics = Statistics::new_unknown(self.files.schema.table_schema());
+        let files = kept.iter().map(|index| &self.files.files[*index]);
+        let bytes: u64 = files.clone().map(|file| file.meta.size).sum();
+        statistics.total_byte_size = Precision::Inexact(bytes as usize);
+        let rows: Option<u64> = files.map(|file| file.rows).sum();
+        if let Some(rows) = rows {
+            statistics.num_rows = Precision::Exact(rows as usize);
+        }
+        statistics
+    }
+}
+
+/// The filter with bare column names, as the batch of partition values has them.
+fn unqualified(filter: &Expr) -> DfResult<Expr> {
+    use datafusion::common::Column;
+    use datafusion::common::tree_node::{Transformed, TreeNode};
+    filter
+        .clone()
+        .transform(|expr| {
+            Ok(match expr {
+                Expr::Column(column) => {
+                    Transformed::yes(Expr::Column(Column::new_unqualified(column.name)))
+                }
+                other => Transformed::no(other),
+            })
+        })
+        .map(|transformed| transformed.data)
+}
+
+#[async_trait]
+impl TableProvider for FilesTable {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(self.files.schema.table_schema())
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> DfResult<Vec<TableProviderFilterPushDown>> {
+        Ok(filters
+            .iter()
+            .map(|filter| match self.is_partition_filter(filter) {
+                true => TableProviderFilterPushDown::Exact,
+                false => TableProviderFilterPushDown::Inexact,
+            })
+            .collect())
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        let kept: Vec<usize> = self
+            .keep(state, filters)?
+            .iter()
+            .enumerate()
+            .filter_map(|(index, keep)| keep.then_some(index))
+            .collect();
+        if kept.is_empty() {
+            let schema = match projection {
+                Some(indices) => Arc::new(self.schema().project(indices)?),
+                None => self.schema(),
+            };
+            return Ok(Arc::new(EmptyExec::new(schema)));
+        }
+        let parquet = state.default_table_options().parquet;
+        let source = self.files.source(&parquet, false);
+        let group = kept.iter().map(|index| self.files.partitioned_file(*index)).collect();
+        let config = FileScanConfigBuilder::new(self.files.store_url.clone(), source)
+            .with_file_group(FileGroup::new(group))
+            .with_statistics(self.statistics(&kept))
+            .with_projection_indices(projection.cloned())?
+            .with_limit(limit)
+            .with_file_compression_type(self.files.format.file_compression_type())
+            .build();
+        Ok(DataSourceExec::from_data_source(config))
+    }
+}

@@ -1,0 +1,171 @@
+//! One schema for all files of a table: equal columns, safe widenings and missing nullable columns;
+//! anything else is an error that names both files and the column.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
+
+use crate::{Error, Result};
+
+/// Merges the files' schemas in order; columns keep the order of their first appearance.
+///
+/// # Errors
+/// `Data` naming both files and the column where two files disagree.
+pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>) -> Result<Schema> {
+    let mut merged: Vec<(FieldRef, &str)> = Vec::new();
+    let mut index: HashMap<String, usize> = HashMap::new();
+    let mut metadata = HashMap::new();
+    for (number, (file, schema)) in files.into_iter().enumerate() {
+        if number == 0 {
+            metadata = schema.metadata().clone();
+        }
+        let mut seen = vec![false; merged.len()];
+        for field in schema.fields() {
+            match index.get(field.name()) {
+                Some(at) => {
+                    if let Some(mark) = seen.get_mut(*at) {
+                        *mark = true;
+                    }
+                    let (known, first) = &merged[*at];
+                    if known != field {
+                        merged[*at] = (widen_field(known, field, first, file)?, first);
+                    }
+                }
+                None => {
+                    if number > 0 && !field.is_nullable() {
+                        return Err(missing(
+                            field.name(),
+                            file,
+                            merged.first().map_or("", |m| m.1),
+                        ));
+                    }
+                    index.insert(field.name().clone(), merged.len());
+                    merged.push((Arc::clone(field), file));
+                }
+            }
+        }
+        for ((field, first), seen) in merged.iter().zip(&seen) {
+            if !seen && !field.is_nullable() {
+                return Err(missing(field.name(), first, file));
+            }
+        }
+    }
+    let fields: Fields = merged.into_iter().map(|(field, _)| field).collect();
+    Ok(Schema::new_with_metadata(fields, metadata))
+}
+
+fn missing(column: &str, with: &str, without: &str) -> Error {
+    Error::data(format!(
+        "the files disagree: column {column:?} is required (not nullable) in {with} and missing in \
+         {without}; declare the table's schema, or register the files apart"
+    ))
+}
+
+fn widen_field(a: &Field, b: &Field, file_a: &str, file_b: &str) -> Result<FieldRef> {
+    let data_type = widen(a.data_type(), b.data_type()).ok_or_else(|| {
+        Error::data(format!(
+            "the files disagree: column {:?} is {} in {file_a} and {} in {file_b}, and neither widens \
+             safely to the other; declare the table's schema, or register the files apart",
+            a.name(),
+            a.data_type(),
+            b.data_type(),
+        ))
+    })?;
+    let field = Field::new(a.name(), data_type, a.is_nullable() || b.is_nullable());
+    Ok(Arc::new(field.with_metadata(a.metadata().clone())))
+}
+
+/// The type that holds every value of both, exactly; None where there is none.
+fn widen(a: &DataType, b: &DataType) -> Option<DataType> {
+    use DataType::*;
+    if a == b {
+        return Some(a.clone());
+    }
+    if let Some(wide) = widen_number(a, b) {
+        return Some(wide);
+    }
+    match (a, b) {
+        (Null, other) | (other, Null) => Some(other.clone()),
+        (Utf8, LargeUtf8) | (LargeUtf8, Utf8) => Some(LargeUtf8),
+        (Utf8, Utf8View) | (Utf8View, Utf8) => Some(Utf8View),
+        (Binary, LargeBinary) | (LargeBinary, Binary) => Some(LargeBinary),
+        (Binary, BinaryView) | (BinaryView, Binary) => Some(BinaryView),
+        (Dictionary(_, value), other) | (other, Dictionary(_, value)) => match other {
+            Dictionary(_, other) => widen(value, other),
+            other => widen(value, other),
+        },
+        (Decimal128(p, s), Decimal128(q, t)) => {
+            let scale = *s.max(t);
+            let digits = (*p as i16 - *s as i16).max(*q as i16 - *t as i16);
+            let precision = u8::try_from(digits + scale as i16).ok()?;
+            (precision <= 38).then_some(Decimal128(precision, scale))
+        }
+        (List(x), List(y)) => Some(List(widen_child(x, y)?)),
+        (LargeList(x), LargeList(y)) | (List(x), LargeList(y)) | (LargeList(x), List(y)) => {
+            Some(LargeList(widen_child(x, y)?))
+        }
+        (FixedSizeList(x, n), FixedSizeList(y, m)) if n == m => {
+            Some(FixedSizeList(widen_child(x, y)?, *n))
+        }
+        (Struct(x), Struct(y)) => widen_struct(x, y),
+        (Date32, Date64) | (Date64, Date32) => Some(Date64),
+        (Timestamp(TimeUnit::Second, x), Timestamp(TimeUnit::Second, y)) if x == y => {
+            Some(a.clone())
+        }
+        _ => None,
+    }
+}
+
+fn widen_child(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
+    let data_type = widen(a.data_type(), b.data_type())?;
+    Some(Arc::new(Field::new(a.name(), data_type, a.is_nullable() || b.is_nullable())))
+}
+
+/// Structs widen where they have the same fields in the same order.
+fn widen_struct(a: &Fields, b: &Fields) -> Option<DataType> {
+    let same = a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.name() == y.name());
+    let fields: Option<Vec<FieldRef>> =
+        same.then(|| a.iter().zip(b).map(|(x, y)| widen_child(x, y)).collect())?;
+    Some(DataType::Struct(fields?.into()))
+}
+
+/// Integers widen to integers that hold both, and to floats whose mantissa holds them.
+fn widen_number(a: &DataType, b: &DataType) -> Option<DataType> {
+    use DataType::*;
+    let bits = |t: &DataType| match t {
+        Int8 | UInt8 => Some(8u32),
+        Int16 | UInt16 | Float16 => Some(16),
+        Int32 | UInt32 | Float32 => Some(32),
+        Int64 | UInt64 | Float64 => Some(64),
+        _ => None,
+    };
+    let (wide_a, wide_b) = (bits(a)?, bits(b)?);
+    let is_float = |t: &DataType| matches!(t, Float16 | Float32 | Float64);
+    let signed = |t: &DataType| matches!(t, Int8 | Int16 | Int32 | Int64);
+    match (is_float(a), is_float(b)) {
+        (true, true) => Some(if wide_a > wide_b { a.clone() } else { b.clone() }),
+        (false, false) if signed(a) == signed(b) => {
+            Some(if wide_a > wide_b { a.clone() } else { b.clone() })
+        }
+        (false, false) => {
+            let (unsigned, other) = if signed(a) { (wide_b, wide_a) } else { (wide_a, wide_b) };
+            match (unsigned * 2).max(other) {
+                16 => Some(Int16),
+                32 => Some(Int32),
+                64 => Some(Int64),
+                _ => None,
+            }
+        }
+        (float_first, _) => {
+            let (float, int) = if float_first { (wide_a, wide_b) } else { (wide_b, wide_a) };
+            match (int, float) {
+                (8, 16) => Some(Float16),
+                (8 | 16, 32) => Some(Float32),
+                (16, 16) => Some(Float32),
+                (8..=32, _) => Some(Float64),
+                _ => None,
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tables: pinned files with one schema, as DataFusion table providers.
+
+mod files;
+mod infer;
+mod merge;
+
+pub use files::FilesTable;
+pub use infer::{FilesSpec, TableOptions, open_files};
+pub use merge::merge_schemas;

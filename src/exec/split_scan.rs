@@ -1,0 +1,198 @@
+//! The leaf that replaces a driving scan: one split is one DataFusion partition.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use datafusion::common::internal_datafusion_err;
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::ParquetSource;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSource;
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
+};
+use futures::StreamExt;
+
+use crate::Error;
+use crate::split::{Split, SplitUnit, TableFiles, memory};
+
+/// What a driving scan reads from.
+#[derive(Clone, Debug)]
+pub enum ScanSource {
+    /// Files; the configuration carries projection and predicate, and no file groups.
+    Files {
+        /// The pinned files.
+        table: Arc<TableFiles>,
+        /// Projection, predicate and options, as DataFusion's planner left them.
+        config: FileScanConfig,
+    },
+    /// A table in memory, projected.
+    Memory {
+        /// Its batches, in order.
+        batches: Arc<Vec<RecordBatch>>,
+        /// Columns read.
+        projection: Option<Vec<usize>>,
+    },
+    /// Nothing to read: the planner proved that no row comes from here.
+    Empty,
+}
+
+/// Scans splits. Partition `i` is split `i`; its one-split scan is built when it is executed, so
+/// that a plan over a million splits stays compact.
+#[derive(Debug)]
+pub struct SplitScanExec {
+    source: ScanSource,
+    splits: Arc<[Split]>,
+    schema: SchemaRef,
+    properties: Arc<PlanProperties>,
+}
+
+impl SplitScanExec {
+    /// A leaf with one partition per split.
+    pub fn new(source: ScanSource, splits: Arc<[Split]>, schema: SchemaRef) -> Self {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(Arc::clone(&schema)),
+            Partitioning::UnknownPartitioning(splits.len()),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        ));
+        Self { source, splits, schema, properties }
+    }
+
+    /// The splits, by partition.
+    pub fn splits(&self) -> &Arc<[Split]> {
+        &self.splits
+    }
+
+    fn open_file(
+        &self,
+        table: &Arc<TableFiles>,
+        config: &FileScanConfig,
+        split: &Split,
+        context: Arc<TaskContext>,
+    ) -> DfResult<SendableRecordBatchStream> {
+        let index = split.file as usize;
+        let mut file = table.partitioned_file(index);
+        match split.unit {
+            SplitUnit::RowGroups { byte_start, byte_end, .. } => {
+                file = file.with_range(byte_start as i64, byte_end as i64);
+            }
+            SplitUnit::Bytes { start, end } => file = file.with_range(start as i64, end as i64),
+            SplitUnit::File | SplitUnit::Rows(_) => {}
+        }
+        let one = FileScanConfigBuilder::from(config.clone())
+            .with_file_groups(vec![FileGroup::new(vec![file])])
+            .with_source(fresh_source(table, config)?)
+            .build();
+        let stream = one.open(0, context)?;
+        let place = format!("{}, {}", table.display_path(index), split.unit);
+        let stream = stream.map(move |batch| batch.map_err(|error| located(error, &place)));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), stream)))
+    }
+}
+
+/// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
+/// executed split until the plan is dropped.
+fn fresh_source(
+    table: &Arc<TableFiles>,
+    config: &FileScanConfig,
+) -> DfResult<Arc<dyn datafusion::datasource::physical_plan::FileSource>> {
+    let planned = &config.file_source;
+    let filter = planned.filter();
+    let parquet = planned.as_any().downcast_ref::<ParquetSource>();
+    let options = parquet.map(|source| source.table_parquet_options().clone()).unwrap_or_default();
+    let mut source = table.source(&options, filter.is_some());
+    if let (Some(filter), Some(parquet)) = (filter, source.as_any().downcast_ref::<ParquetSource>())
+    {
+        source = Arc::new(parquet.with_predicate(filter));
+    }
+    match planned.projection() {
+        Some(projection) => source.try_pushdown_projection(projection)?.ok_or_else(|| {
+            internal_datafusion_err!("{} does not take a projection", planned.file_type())
+        }),
+        None => Ok(source),
+    }
+}
+
+/// The error with the file and the part of it that was being read.
+fn located(error: DataFusionError, place: &str) -> DataFusionError {
+    Error::from(error).with_context("while reading", place).into()
+}
+
+impl DisplayAs for SplitScanExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SplitScanExec: splits={}", self.splits.len())?;
+        match &self.source {
+            ScanSource::Files { table, config } => {
+                write!(f, ", format={}, files={}", table.format.name(), table.files.len())?;
+                if let Some(filter) = config.file_source.filter() {
+                    write!(f, ", predicate={filter}")?;
+                }
+                Ok(())
+            }
+            ScanSource::Memory { batches, .. } => {
+                let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+                write!(f, ", format=memory, rows={rows}")
+            }
+            ScanSource::Empty => Ok(()),
+        }
+    }
+}
+
+impl ExecutionPlan for SplitScanExec {
+    fn name(&self) -> &str {
+        "SplitScanExec"
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> DfResult<SendableRecordBatchStream> {
+        let split = self.splits.get(partition).ok_or_else(|| {
+            internal_datafusion_err!("split {partition} of {} does not exist", self.splits.len())
+        })?;
+        match (&self.source, split.unit) {
+            (ScanSource::Files { table, config }, _) => {
+                self.open_file(table, config, split, context)
+            }
+            (ScanSource::Memory { batches, projection }, SplitUnit::Rows(range)) => {
+                let pieces = memory::slice(batches, range);
+                let schema = match batches.first() {
+                    Some(batch) => batch.schema(),
+                    None => Arc::clone(&self.schema),
+                };
+                let scan = MemorySourceConfig::try_new(&[pieces], schema, projection.clone())?;
+                scan.open(0, context)
+            }
+            (source, unit) => Err(internal_datafusion_err!("{source:?} cannot read {unit}")),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Parsing: exactly one read-only statement; path literals become tables.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::parser::{DFParser, Statement};
+use datafusion::sql::sqlparser::ast::{
+    self, Ident, ObjectName, ObjectNamePart, Query, SetExpr, Visit, VisitMut, Visitor, VisitorMut,
+};
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::tokenizer::Token;
+
+use crate::{Error, Result};
+
+/// The schema under which path literals are registered, apart from the user's own table names.
+pub const PATH_SCHEMA: &str = "path";
+
+/// One read-only statement.
+#[derive(Debug, Clone)]
+pub struct ParsedQuery {
+    /// The statement, its path literals replaced by `"path"."<literal>"`.
+    pub statement: Statement,
+    /// The path literals, in order of appearance, each once.
+    pub paths: Vec<String>,
+}
+
+/// Parses one read-only statement.
+///
+/// # Errors
+/// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
+pub fn parse_query(sql: &str) -> Result<ParsedQuery> {
+    let mut statements = DFParser::parse_sql_with_dialect(sql, &GenericDialect {})
+        .map_err(|error| Error::query(format!("the SQL does not parse: {}", plain(&error))))?;
+    let statement = match (statements.pop_front(), statements.len()) {
+        (Some(statement), 0) => statement,
+        (None, _) => return Err(Error::query("the SQL is empty; write one SELECT statement")),
+        (Some(_), more) => {
+            return Err(Error::query(format!(
+                "{} statements were given; a query is exactly one SELECT statement",
+                more + 1
+            )));
+        }
+    };
+    let Statement::Statement(inner) = statement else {
+        return Err(not_read_only(&first_word(sql)));
+    };
+    let ast::Statement::Query(mut query) = *inner else {
+        return Err(not_read_only(&first_word(sql)));
+    };
+    if let ControlFlow::Break(what) = Visit::visit(&query, &mut WriteFinder) {
+        return Err(not_read_only(what));
+    }
+    let mut finder = PathFinder::default();
+    let _: ControlFlow<()> = VisitMut::visit(&mut query, &mut finder);
+    Ok(ParsedQuery {
+        statement: Statement::Statement(Box::new(ast::Statement::Query(query))),
+        paths: finder.paths,
+    })
+}
+
+fn not_read_only(what: &str) -> Error {
+    Error::query(format!(
+        "{what} is not allowed: a query only reads; write one SELECT statement (tables are \
+         registered with session.register_…)"
+    ))
+}
+
+fn first_word(sql: &str) -> String {
+    sql.split_whitespace().next().unwrap_or_default().to_uppercase()
+}
+
+/// The parser's message without its Rust wrapping.
+fn plain(error: &datafusion::error::DataFusionError) -> String {
+    let text = error.strip_backtrace();
+    let text = text.strip_prefix("SQL error: ").unwrap_or(&text);
+    match text.strip_prefix("ParserError(\"").and_then(|text| text.strip_suffix("\")")) {
+        Some(inner) => inner.replace("\\\"", "\"").replace("\\'", "'"),
+        None => text.to_owned(),
+    }
+}
+
+/// Checks that `text` is one boolean SQL expression and nothing else, so that it may be pasted
+/// behind WHERE in parentheses.
+///
+/// # Errors
+/// `Query` saying where the expression ends too early.
+pub fn check_predicate(text: &str) -> Result<()> {
+    let mut parser = Parser::new(&GenericDialect {})
+        .try_with_sql(text)
+        .map_err(|error| Error::query(format!("the filter {text:?} does not parse: {error}")))?;
+    let expr = parser
+        .parse_expr()
+        .map_err(|error| Error::query(format!("the filter {text:?} does not parse: {error}")))?;
+    if let ControlFlow::Break(what) = expr.visit(&mut WriteFinder) {
+        return Err(not_read_only(what));
+    }
+    let next = parser.peek_token();
+    if next.token != Token::EOF {
+        return Err(Error::query(format!(
+            "the filter {text:?} must be one boolean expression; it goes on with {:?}",
+            next.token.to_string()
+        )));
+    }
+    Ok(())
+}
+
+/// `name` in double quotes.
+pub fn quote_identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Finds parts of a query that write: SELECT INTO, and DML inside WITH or set operations.
+struct WriteFinder;
+
+impl Visitor for WriteFinder {
+    type Break = &'static str;
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Self::Break> {
+        writes(&query.body)
+    }
+}
+
+fn writes(body: &SetExpr) -> ControlFlow<&'static str> {
+    match body {
+        SetExpr::Insert(_) => ControlFlow::Break("INSERT"),
+        SetExpr::Update(_) => ControlFlow::Break("UPDATE"),
+        SetExpr::Delete(_) => ControlFlow::Break("DELETE"),
+        SetExpr::Merge(_) => ControlFlow::Break("MERGE"),
+        SetExpr::Select(select) if select.into.is_some() => ControlFlow::Break("SELECT INTO"),
+        SetExpr::SetOperation { left, right, .. } => {
+            writes(left)?;
+            writes(right)
+        }
+        _ => ControlFlow::Continue(()),
+    }
+}
+
+/// Replaces relations written as string literals.
+#[derive(Default)]
+struct PathFinder {
+    paths: Vec<String>,
+}
+
+impl VisitorMut for PathFinder {
+    type Break = ();
+
+    fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<()> {
+        if let [ObjectNamePart::Identifier(Ident { value, quote_style: Some('\''), .. })] =
+            relation.0.as_slice()
+        {
+            let path = value.clone();
+            if !self.paths.contains(&path) {
+                self.paths.push(path.clone());
+            }
+            *relation = ObjectName::from(vec![
+                Ident::with_quote('"', PATH_SCHEMA),
+                Ident::with_quote('"', path),
+            ]);
+        }
+        ControlFlow::Continue(())
+    }
+}

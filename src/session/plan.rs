@@ -1,0 +1,295 @@
+//! A query's plan by splits: what is read, in which pieces, under which fingerprint.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::ipc;
+use super::query::Query;
+use super::registry::Registered;
+use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite};
+use crate::split::{ScanSplits, Split, SplitTarget, discover, memory};
+use crate::{Error, Result};
+
+/// Splits a table in memory should have at least, so that every shard gets its share.
+const WANTED_MEMORY_SPLITS: u64 = 256;
+
+/// How large splits become.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanOptions {
+    /// Stored bytes of the projected columns that a split grows towards.
+    pub split_bytes: u64,
+    /// Rows that a split grows towards; takes precedence.
+    pub split_rows: Option<u64>,
+    /// Whether the user chose one of them. Otherwise splits may be smaller than `split_bytes`, so
+    /// that there are enough of them to balance.
+    pub explicit: bool,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self { split_bytes: 128 << 20, split_rows: None, explicit: false }
+    }
+}
+
+/// What planning found in one driving scan.
+#[derive(Clone, Debug, Default)]
+pub struct ScanReport {
+    /// Files that the scan lists after hive pruning.
+    pub files: usize,
+    /// Files of the table.
+    pub files_total: usize,
+    /// Files of which no split is left.
+    pub files_pruned: usize,
+    /// Row groups of the listed files.
+    pub units: usize,
+    /// Of those, pruned by statistics or page index.
+    pub units_pruned: usize,
+}
+
+/// A split as the user sees it.
+#[derive(Clone, Debug)]
+pub struct SplitInfo {
+    /// The file's path, or the table's kind.
+    pub path: String,
+    /// The file's size in bytes.
+    pub file_size: u64,
+    /// Hive values, by column, as text; None is null.
+    pub partition_values: Vec<(String, Option<String>)>,
+}
+
+/// A row-local query by splits.
+#[derive(Debug)]
+pub struct Plan {
+    query: Query,
+    rewritten: Rewritten,
+    physical: Arc<dyn ExecutionPlan>,
+    splits: Vec<Split>,
+    reports: Vec<ScanReport>,
+    options: PlanOptions,
+    /// Of the plan before splits were put in: what a worker's own planning must reproduce.
+    shape: String,
+    fingerprint: String,
+}
+
+impl Plan {
+    pub(super) async fn discover(query: Query, options: &PlanOptions) -> Result<Self> {
+        let (rewritten, shape) = classify(&query).await?;
+        let target = SplitTarget { bytes: options.split_bytes, rows: options.split_rows };
+        let mut found = Vec::new();
+        for scan in &rewritten.scans {
+            found.push(discover_scan(scan, target, options.explicit).await?);
+        }
+        let reports = rewritten.scans.iter().zip(&found).map(report).collect();
+        let splits = found
+            .into_iter()
+            .enumerate()
+            .flat_map(|(scan, found)| {
+                found.splits.into_iter().map(move |split| Split { scan: scan as u32, ..split })
+            })
+            .collect();
+        let fingerprint = fingerprint(&query, options, &shape);
+        Self::assemble(query, rewritten, splits, reports, options.clone(), shape, fingerprint)
+    }
+
+    /// The plan of a worker: its own planning with given splits.
+    pub(super) async fn resume(
+        query: Query,
+        splits: Vec<Split>,
+        options: PlanOptions,
+        fingerprint_wanted: &str,
+    ) -> Result<Self> {
+        query.check()?;
+        let (rewritten, shape) = classify(&query).await?;
+        let fingerprint = fingerprint(&query, &options, &shape);
+        if fingerprint != fingerprint_wanted {
+            return Err(Error::data(format!(
+                "this process planned the query differently (fingerprint {fingerprint}) from the one \
+                 that made the shards ({fingerprint_wanted}); all processes must run the same version \
+                 of tensorquery"
+            )));
+        }
+        Self::assemble(query, rewritten, splits, Vec::new(), options, shape, fingerprint)
+    }
+
+    fn assemble(
+        query: Query,
+        rewritten: Rewritten,
+        splits: Vec<Split>,
+        reports: Vec<ScanReport>,
+        options: PlanOptions,
+        shape: String,
+        fingerprint: String,
+    ) -> Result<Self> {
+        let per_scan: Vec<Arc<[Split]>> = (0..rewritten.scans.len())
+            .map(|scan| {
+                splits.iter().filter(|split| split.scan as usize == scan).copied().collect()
+            })
+            .collect();
+        let physical = rewritten.with_splits(&per_scan)?;
+        Ok(Self { query, rewritten, physical, splits, reports, options, shape, fingerprint })
+    }
+
+    /// The query.
+    pub fn query(&self) -> &Query {
+        &self.query
+    }
+
+    /// The output columns.
+    pub fn schema(&self) -> SchemaRef {
+        self.physical.schema()
+    }
+
+    /// All splits; a split's position is its id and its DataFusion partition.
+    pub fn splits(&self) -> &[Split] {
+        &self.splits
+    }
+
+    /// What pruning left out, by driving scan.
+    pub fn reports(&self) -> &[ScanReport] {
+        &self.reports
+    }
+
+    /// How splits were cut.
+    pub fn options(&self) -> &PlanOptions {
+        &self.options
+    }
+
+    /// Identifies the query's rows and their order: SQL plan, pinned files and split options.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// DataFusion's plan before the rewrite, as text.
+    pub fn shape(&self) -> &str {
+        &self.shape
+    }
+
+    /// The plan whose partitions are the splits.
+    pub fn physical(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.physical
+    }
+
+    /// A fresh copy for one epoch: operators' states and metrics start anew, build sides stay.
+    ///
+    /// # Errors
+    /// Where an operator cannot be reset.
+    pub fn epoch(&self) -> Result<EpochPlan> {
+        let plan = reset_plan_states(Arc::clone(&self.physical))?;
+        Ok(EpochPlan { plan, context: self.query.session().context().task_ctx() })
+    }
+
+    /// Paths and hive values of a split.
+    pub fn describe(&self, split: &Split) -> SplitInfo {
+        match self.rewritten.scans.get(split.scan as usize).map(|scan| &scan.source) {
+            Some(ScanSource::Files { table, .. }) => {
+                let index = split.file as usize;
+                let file = &table.files[index];
+                let names = table.schema.table_partition_cols().iter().map(|f| f.name().clone());
+                let values = file
+                    .partition_values
+                    .iter()
+                    .map(|value| (!value.is_null()).then(|| value.to_string()));
+                SplitInfo {
+                    path: table.display_path(index),
+                    file_size: file.meta.size,
+                    partition_values: names.zip(values).collect(),
+                }
+            }
+            _ => SplitInfo {
+                path: "memory".into(),
+                file_size: split.bytes,
+                partition_values: vec![],
+            },
+        }
+    }
+}
+
+/// One epoch's executable plan.
+#[derive(Clone, Debug)]
+pub struct EpochPlan {
+    plan: Arc<dyn ExecutionPlan>,
+    context: Arc<TaskContext>,
+}
+
+impl EpochPlan {
+    /// The rows of split `id`, in file order.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot open it.
+    pub fn execute(&self, id: u32) -> Result<SendableRecordBatchStream> {
+        Ok(self.plan.execute(id as usize, Arc::clone(&self.context))?)
+    }
+}
+
+async fn classify(query: &Query) -> Result<(Rewritten, String)> {
+    let physical = query.physical_plan().await?;
+    let shape = displayable(physical.as_ref()).indent(false).to_string();
+    Ok((rewrite(physical)?, shape))
+}
+
+async fn discover_scan(
+    scan: &DrivingScan,
+    target: SplitTarget,
+    explicit: bool,
+) -> Result<ScanSplits> {
+    match &scan.source {
+        ScanSource::Files { table, .. } => {
+            discover(table, &scan.files, &scan.request, target, explicit).await
+        }
+        ScanSource::Memory { batches, .. } => {
+            let wanted = if explicit { 1 } else { WANTED_MEMORY_SPLITS };
+            let found = memory::discover(batches, target, wanted);
+            Ok(ScanSplits { splits: found.splits, units: 1, ..ScanSplits::default() })
+        }
+        ScanSource::Empty => Ok(ScanSplits::default()),
+    }
+}
+
+fn report((scan, found): (&DrivingScan, &ScanSplits)) -> ScanReport {
+    let files_total = match &scan.source {
+        ScanSource::Files { table, .. } => table.files.len(),
+        _ => 0,
+    };
+    ScanReport {
+        files: scan.files.len(),
+        files_total,
+        files_pruned: files_total - scan.files.len() + found.files_pruned,
+        units: found.units,
+        units_pruned: found.units_pruned,
+    }
+}
+
+/// SHA-256 over the plan's text, the identities of all pinned files and the split options.
+fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |text: &str| {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    };
+    add(env!("CARGO_PKG_VERSION"));
+    add(query.sql());
+    add(shape);
+    add(&format!("{options:?}"));
+    for ((schema, name), registered) in query.tables() {
+        add(schema);
+        add(name);
+        match registered {
+            Registered::Files { spec, .. } => {
+                for (pin, rows) in &spec.files {
+                    add(pin.location.as_ref());
+                    add(&format!("{} {:?} {:?} {rows:?}", pin.size, pin.e_tag, pin.last_modified));
+                }
+            }
+            Registered::Memory { digest, .. } => add(digest),
+            Registered::View { sql, .. } => add(sql),
+        }
+    }
+    ipc::hex(&hash.finalize())
+}

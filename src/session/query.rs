@@ -1,0 +1,133 @@
+//! A lazy query: SQL bound to the tables it read when it was made.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
+use futures::TryStreamExt;
+
+use super::plan::{Plan, PlanOptions};
+use super::registry::{Registered, Session, TableKey};
+use crate::query::check_repeatable;
+use crate::{Error, Result};
+
+/// One read-only SQL statement bound to a session.
+#[derive(Clone, Debug)]
+pub struct Query {
+    session: Arc<Session>,
+    sql: String,
+    plan: LogicalPlan,
+    tables: Vec<(TableKey, Registered)>,
+}
+
+impl Query {
+    pub(super) fn new(
+        session: Arc<Session>,
+        sql: String,
+        plan: LogicalPlan,
+        tables: Vec<(TableKey, Registered)>,
+    ) -> Self {
+        Self { session, sql, plan, tables }
+    }
+
+    /// The session it is bound to.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The SQL as it was written.
+    pub fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    pub(super) fn tables(&self) -> &[(TableKey, Registered)] {
+        &self.tables
+    }
+
+    /// The output columns.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::new_with_metadata(
+            self.plan.schema().fields().clone(),
+            self.plan.schema().metadata().clone(),
+        ))
+    }
+
+    /// The optimised physical plan, with one partition.
+    pub(super) async fn physical_plan(&self) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self.session.context().state().create_physical_plan(&self.plan).await?)
+    }
+
+    /// Runs the query in this process and streams its rows.
+    ///
+    /// # Errors
+    /// What planning or opening the first file finds.
+    pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
+        self.run(self.plan.clone()).await
+    }
+
+    async fn run(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
+        let state = self.session.context().state();
+        let physical = state.create_physical_plan(&plan).await?;
+        Ok(execute_stream(physical, state.task_ctx())?)
+    }
+
+    /// The first `rows` rows.
+    ///
+    /// # Errors
+    /// What planning or reading finds.
+    pub async fn head(&self, rows: usize) -> Result<Vec<RecordBatch>> {
+        let plan = LogicalPlanBuilder::from(self.plan.clone()).limit(0, Some(rows))?.build()?;
+        Ok(self.run(plan).await?.try_collect().await?)
+    }
+
+    /// The exact number of rows; from metadata where that suffices.
+    ///
+    /// # Errors
+    /// What planning or reading finds.
+    pub async fn count(&self) -> Result<u64> {
+        use datafusion::functions_aggregate::expr_fn::count;
+        use datafusion::logical_expr::{Expr, lit};
+        let plan = LogicalPlanBuilder::from(self.plan.clone())
+            .aggregate(Vec::<Expr>::new(), vec![count(lit(1i64)).alias("rows")])?
+            .build()?;
+        let batches: Vec<RecordBatch> = self.run(plan).await?.try_collect().await?;
+        let column = batches.iter().find(|batch| batch.num_rows() > 0).map(|batch| batch.column(0));
+        let rows = column
+            .and_then(|column| column.as_any().downcast_ref::<arrow::array::Int64Array>())
+            .map(|counts| counts.value(0));
+        rows.and_then(|rows| u64::try_from(rows).ok())
+            .ok_or_else(|| Error::data("the counting query returned no count"))
+    }
+
+    /// DataFusion's plan, and the plan whose driving scans were replaced by splits, or why they
+    /// cannot be.
+    ///
+    /// # Errors
+    /// What planning finds.
+    pub async fn explain(&self, options: &PlanOptions) -> Result<String> {
+        let physical = self.physical_plan().await?;
+        let before = displayable(physical.as_ref()).indent(false).to_string();
+        let after = match self.plan_splits(options).await {
+            Ok(plan) => displayable(plan.physical().as_ref()).indent(false).to_string(),
+            Err(error) => format!("not shardable: {error}\n"),
+        };
+        Ok(format!("DataFusion's plan:\n{before}\nBy splits:\n{after}"))
+    }
+
+    /// Finds the driving scans and their splits, which every shard is dealt from.
+    ///
+    /// # Errors
+    /// `NotShardable` naming the operator that is not row-local.
+    pub async fn plan_splits(&self, options: &PlanOptions) -> Result<Plan> {
+        check_repeatable(&self.plan)?;
+        Plan::discover(self.clone(), options).await
+    }
+
+    /// The checks of [`Self::plan_splits`] that planning in a worker repeats.
+    pub(super) fn check(&self) -> Result<()> {
+        check_repeatable(&self.plan)
+    }
+}

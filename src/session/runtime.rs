@@ -1,0 +1,95 @@
+//! The threads of a process, and the one place that knows about `fork`.
+//!
+//! tokio's worker threads do not survive `fork()`: in the child a runtime looks alive, and whatever is
+//! spawned on it waits forever. So the child's first step, taken inside `fork` itself
+//! (`pthread_atfork`), is to forget the runtimes it inherited; the next use starts fresh ones. The
+//! inherited ones are leaked, never dropped: dropping would wait for threads that do not exist.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Once};
+use std::thread::available_parallelism;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::{Error, Result};
+
+/// Threads for network I/O: they only move bytes.
+const IO_THREADS: usize = 2;
+
+/// The process's runtimes; null before the first use and after a fork.
+static CURRENT: AtomicPtr<Arc<Runtimes>> = AtomicPtr::new(ptr::null_mut());
+
+static WATCH_FORKS: Once = Once::new();
+
+/// Two runtimes: one for CPU-bound decoding, whose blocking pool does local file I/O, and one for
+/// network I/O, so that neither waits behind the other.
+#[derive(Debug)]
+pub struct Runtimes {
+    cpu: Runtime,
+    io: Runtime,
+}
+
+impl Runtimes {
+    /// The runtimes of this process, started on first use: as many decoding threads as the process
+    /// has CPUs (affinity and cgroup limits respected).
+    ///
+    /// # Errors
+    /// `Config` where the operating system refuses a thread.
+    pub fn current() -> Result<Arc<Self>> {
+        WATCH_FORKS.call_once(|| {
+            // SAFETY: `forget_inherited` only stores to an atomic, which is async-signal-safe, as
+            // code between fork and exec of a multi-threaded process must be.
+            unsafe { libc::pthread_atfork(None, None, Some(forget_inherited)) };
+        });
+        let known = CURRENT.load(Ordering::Acquire);
+        if !known.is_null() {
+            // SAFETY: a non-null pointer came from `Box::into_raw` below and is never freed.
+            return Ok(Arc::clone(unsafe { &*known }));
+        }
+        let started = Box::into_raw(Box::new(Arc::new(Self::start()?)));
+        match CURRENT.compare_exchange(
+            ptr::null_mut(),
+            started,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            // SAFETY: `started` was just made here, and is from now on never freed.
+            Ok(_) => Ok(Arc::clone(unsafe { &*started })),
+            Err(other) => {
+                // SAFETY: `started` lost the race and was seen by nobody else; `other` is as above.
+                let (ours, theirs) = unsafe { (Box::from_raw(started), &*other) };
+                drop(ours);
+                Ok(Arc::clone(theirs))
+            }
+        }
+    }
+
+    fn start() -> Result<Self> {
+        let cpus = available_parallelism().map_or(1, usize::from);
+        Ok(Self { cpu: runtime("tensorquery-cpu", cpus)?, io: runtime("tensorquery-io", IO_THREADS)? })
+    }
+
+    /// Where decoding runs.
+    pub fn cpu(&self) -> &Handle {
+        self.cpu.handle()
+    }
+
+    /// Where network requests run.
+    pub fn io(&self) -> &Handle {
+        self.io.handle()
+    }
+}
+
+fn runtime(name: &str, threads: usize) -> Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::config("cannot start threads").with_source(error))
+}
+
+extern "C" fn forget_inherited() {
+    CURRENT.store(ptr::null_mut(), Ordering::Release);
+}

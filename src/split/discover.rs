@@ -1,0 +1,172 @@
+//! Finding the splits of a scan: what is asked, how large splits become, and the way by format.
+
+use std::sync::Arc;
+
+use datafusion::physical_expr::PhysicalExpr;
+use futures::{StreamExt, TryStreamExt};
+
+use super::files::TableFiles;
+use super::format::{Compression, Format};
+use super::{Split, SplitUnit, parquet, text};
+use crate::Result;
+
+/// Files whose footers are read at the same time.
+const CONCURRENT_FILES: usize = 32;
+
+/// Splits that a table should have at least, where its units allow: enough for LPT to balance
+/// dozens of shards, whatever the world size, so that the splits do not depend on the topology.
+const WANTED_SPLITS: u64 = 256;
+
+/// Text splits are not made smaller than this unless the user says so.
+const MIN_TEXT_BYTES: u64 = 4 << 20;
+
+/// What a driving scan reads of its files.
+#[derive(Clone, Debug)]
+pub struct ScanRequest {
+    /// Names of the file columns read, those of the predicate included.
+    pub columns: Vec<String>,
+    /// The pushed-down predicate over the table's schema.
+    pub predicate: Option<Arc<dyn PhysicalExpr>>,
+}
+
+/// How large splits become: at least one unit, then towards a number of rows or bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SplitTarget {
+    /// Stored bytes of the projected columns.
+    pub bytes: u64,
+    /// Rows; takes precedence over `bytes`.
+    pub rows: Option<u64>,
+}
+
+impl SplitTarget {
+    /// Whether a split may grow to this many rows and bytes.
+    pub fn allows(self, rows: u64, bytes: u64) -> bool {
+        match self.rows {
+            Some(target) => rows <= target,
+            None => bytes <= self.bytes,
+        }
+    }
+}
+
+/// The splits of one file, and what pruning left out.
+#[derive(Clone, Debug, Default)]
+pub struct FileSplits {
+    /// In file order.
+    pub splits: Vec<Split>,
+    /// Row groups, or 1.
+    pub units: usize,
+    /// Row groups that no row can come from.
+    pub pruned: usize,
+}
+
+/// The splits of one scan, in plan order.
+#[derive(Clone, Debug, Default)]
+pub struct ScanSplits {
+    /// Every split, by file and position.
+    pub splits: Vec<Split>,
+    /// Row groups (or files, for formats without) of the listed files.
+    pub units: usize,
+    /// Of those, pruned.
+    pub units_pruned: usize,
+    /// Files of which nothing is left.
+    pub files_pruned: usize,
+}
+
+/// Discovers, prunes and weighs the splits of `files` (indices into the table's files).
+///
+/// # Errors
+/// The first error of any file, in file order.
+pub async fn discover(
+    table: &Arc<TableFiles>,
+    files: &[usize],
+    request: &ScanRequest,
+    target: SplitTarget,
+    explicit: bool,
+) -> Result<ScanSplits> {
+    let target = if explicit { target } else { balanced(table, files, request, target).await? };
+    // Boxed owned futures: borrowed closures in `buffered` defeat higher-ranked lifetime inference.
+    let found: Vec<FileSplits> = futures::stream::iter(files.to_vec())
+        .map(|index| {
+            let (table, request) = (Arc::clone(table), request.clone());
+            Box::pin(async move { discover_file(&table, index, &request, target, explicit).await })
+        })
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await?;
+    let mut all = ScanSplits::default();
+    for file in found {
+        all.units += file.units;
+        all.units_pruned += file.pruned;
+        all.files_pruned += usize::from(file.splits.is_empty());
+        all.splits.extend(file.splits);
+    }
+    Ok(all)
+}
+
+/// Lowers the default target where it would leave fewer than [`WANTED_SPLITS`] splits.
+async fn balanced(
+    table: &TableFiles,
+    files: &[usize],
+    request: &ScanRequest,
+    target: SplitTarget,
+) -> Result<SplitTarget> {
+    let stored: u64 = files.iter().map(|index| table.files[*index].meta.size).sum();
+    let share = match (&table.format, files.first()) {
+        // The projected share of the bytes, judged by the first file: a narrow projection of a wide
+        // table reads little, and its splits should still be many.
+        (Format::Parquet, Some(first)) => {
+            let one = SplitTarget { bytes: u64::MAX, rows: None };
+            let unfiltered = ScanRequest { predicate: None, ..request.clone() };
+            let sample = parquet::discover(table, *first, &unfiltered, one).await?;
+            let read: u64 = sample.splits.iter().map(|split| split.bytes).sum();
+            read as f64 / table.files[*first].meta.size.max(1) as f64
+        }
+        _ => 1.0,
+    };
+    let wanted = (stored as f64 * share / WANTED_SPLITS as f64) as u64;
+    Ok(SplitTarget { bytes: target.bytes.min(wanted.max(1)), ..target })
+}
+
+async fn discover_file(
+    table: &TableFiles,
+    index: usize,
+    request: &ScanRequest,
+    target: SplitTarget,
+    explicit: bool,
+) -> Result<FileSplits> {
+    let target = match explicit {
+        true => target,
+        false => SplitTarget { bytes: target.bytes.max(text_floor(&table.format)), ..target },
+    };
+    match &table.format {
+        Format::Parquet => parquet::discover(table, index, request, target).await,
+        Format::Csv(csv) if csv.compression == Compression::None => {
+            text::discover(table, index, target, text::csv_dialect(csv)).await
+        }
+        Format::Json(json) if json.compression == Compression::None && !json.array => {
+            text::discover(table, index, target, text::json_dialect()).await
+        }
+        Format::Csv(_) | Format::Json(_) | Format::Arrow => Ok(whole_file(table, index)),
+    }
+}
+
+fn text_floor(format: &Format) -> u64 {
+    match format {
+        Format::Csv(_) | Format::Json(_) => MIN_TEXT_BYTES,
+        Format::Parquet | Format::Arrow => 0,
+    }
+}
+
+/// Formats and compressions without inner borders: one split per file.
+fn whole_file(table: &TableFiles, index: usize) -> FileSplits {
+    let file = &table.files[index];
+    let split = Split {
+        scan: 0,
+        file: index as u32,
+        unit: SplitUnit::File,
+        rows: file.rows,
+        first_row: 0,
+        bytes: file.meta.size,
+    };
+    FileSplits { splits: vec![split], units: 1, pruned: 0 }
+}

@@ -1,0 +1,83 @@
+//! The pinned files of one table, and how a scan finds its way back to them.
+
+use std::sync::Arc;
+
+use datafusion::common::config::TableParquetOptions;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::FileSource;
+use datafusion::datasource::table_schema::TableSchema;
+use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::scalar::ScalarValue;
+use object_store::{ObjectMeta, ObjectStore};
+
+use super::footers::{CachedFooters, FooterCache};
+use super::format::Format;
+
+/// One file of a table as it was when the table was registered.
+#[derive(Clone, Debug)]
+pub struct TableFile {
+    /// Path, size, entity tag and modification time.
+    pub meta: ObjectMeta,
+    /// Values of the hive partition columns, decoded and typed.
+    pub partition_values: Vec<ScalarValue>,
+    /// Rows, from the footer and exact; None where the format does not say.
+    pub rows: Option<u64>,
+}
+
+/// The files of one table with everything needed to read them.
+#[derive(Debug)]
+pub struct TableFiles {
+    /// The files' format.
+    pub format: Format,
+    /// File columns followed by hive partition columns.
+    pub schema: TableSchema,
+    /// The store, which fails a read of a file that changed since it was pinned.
+    pub store: Arc<dyn ObjectStore>,
+    /// Names `store` to DataFusion; one per table, so that each has its own pins and credentials.
+    pub store_url: ObjectStoreUrl,
+    /// What the user sees in front of a file's path, for example `s3://bucket/`.
+    pub root: String,
+    /// The files in plan order.
+    pub files: Vec<TableFile>,
+    /// Decoded Parquet footers.
+    pub footers: Arc<FooterCache>,
+}
+
+impl TableFiles {
+    /// A fresh DataFusion source for these files, without projection and predicate.
+    pub fn source(&self, parquet: &TableParquetOptions, page_index: bool) -> Arc<dyn FileSource> {
+        let readers =
+            CachedFooters::new(Arc::clone(&self.store), Arc::clone(&self.footers), page_index);
+        self.format.file_source(self.schema.clone(), parquet, Arc::new(readers))
+    }
+
+    /// File `index` as DataFusion knows it; [`FileRef`] leads back from there.
+    pub fn partitioned_file(self: &Arc<Self>, index: usize) -> PartitionedFile {
+        let file = &self.files[index];
+        PartitionedFile::new_from_meta(file.meta.clone())
+            .with_partition_values(file.partition_values.clone())
+            .with_extensions(Arc::new(FileRef { table: Arc::clone(self), index }))
+    }
+
+    /// A file's path as the user would write it.
+    pub fn display_path(&self, index: usize) -> String {
+        format!("{}{}", self.root, self.files[index].meta.location)
+    }
+}
+
+/// What a `PartitionedFile` carries through DataFusion's planner, so that the plan rewrite knows
+/// which pinned file of which table it is.
+#[derive(Clone, Debug)]
+pub struct FileRef {
+    /// The table.
+    pub table: Arc<TableFiles>,
+    /// Index into its files.
+    pub index: usize,
+}
+
+impl FileRef {
+    /// The reference that [`TableFiles::partitioned_file`] put there.
+    pub fn of(file: &PartitionedFile) -> Option<&Self> {
+        file.extensions.as_ref()?.downcast_ref()
+    }
+}

@@ -1,0 +1,187 @@
+//! Parquet footers: read once per file and process, then shared by planning and execution.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::arrow::arrow_reader::ArrowReaderOptions;
+use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+
+use crate::{Error, Result};
+
+/// Bytes asked for at the end of a file in the first request: most footers fit.
+const FOOTER_HINT: usize = 64 << 10;
+
+/// Decoded footers kept per table, in bytes of memory.
+const CACHE_BYTES: usize = 512 << 20;
+
+/// The decoded footers of one table's files, the oldest dropped beyond [`CACHE_BYTES`].
+#[derive(Debug, Default)]
+pub struct FooterCache {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    footers: HashMap<Path, Arc<ParquetMetaData>>,
+    order: VecDeque<Path>,
+    bytes: usize,
+}
+
+impl FooterCache {
+    /// The footer of a file, if it was read before.
+    fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).footers.get(path).cloned()
+    }
+
+    /// Keeps a footer, replacing an earlier one (which may lack the page index).
+    fn put(&self, path: &Path, footer: &Arc<ParquetMetaData>) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.bytes += footer.memory_size();
+        match inner.footers.insert(path.clone(), Arc::clone(footer)) {
+            Some(old) => inner.bytes = inner.bytes.saturating_sub(old.memory_size()),
+            None => inner.order.push_back(path.clone()),
+        }
+        while inner.bytes > CACHE_BYTES && inner.order.len() > 1 {
+            if let Some(oldest) = inner.order.pop_front()
+                && let Some(old) = inner.footers.remove(&oldest)
+            {
+                inner.bytes = inner.bytes.saturating_sub(old.memory_size());
+            }
+        }
+    }
+}
+
+/// Reads a footer, with its page index where `page_index` asks for it and the file has one.
+///
+/// # Errors
+/// `Data` naming the file where the footer is damaged; storage errors as they are.
+pub async fn read_footer(
+    store: &Arc<dyn ObjectStore>,
+    meta: &ObjectMeta,
+    cache: &FooterCache,
+    page_index: bool,
+) -> Result<Arc<ParquetMetaData>> {
+    let known = cache.get(&meta.location);
+    if let Some(footer) = &known
+        && (!page_index || has_page_index(footer))
+    {
+        return Ok(Arc::clone(footer));
+    }
+    let mut reader = ParquetObjectReader::new(Arc::clone(store), meta.location.clone())
+        .with_file_size(meta.size)
+        .with_footer_size_hint(FOOTER_HINT);
+    let policy = if page_index { PageIndexPolicy::Optional } else { PageIndexPolicy::Skip };
+    let footer = match known {
+        Some(footer) => {
+            let mut loader = ParquetMetaDataReader::new_with_metadata(Arc::unwrap_or_clone(footer))
+                .with_page_index_policy(policy);
+            loader.load_page_index(&mut reader).await.map_err(|e| damaged(e, meta))?;
+            loader.finish().map_err(|e| damaged(e, meta))?
+        }
+        None => ParquetMetaDataReader::new()
+            .with_page_index_policy(policy)
+            .with_prefetch_hint(Some(FOOTER_HINT))
+            .load_and_finish(&mut reader, meta.size)
+            .await
+            .map_err(|e| damaged(e, meta))?,
+    };
+    let footer = Arc::new(footer);
+    cache.put(&meta.location, &footer);
+    Ok(footer)
+}
+
+/// Whether the page index was read, or is known to be absent from the file.
+fn has_page_index(footer: &ParquetMetaData) -> bool {
+    footer.offset_index().is_some()
+        || footer.row_groups().iter().all(|group| {
+            group.columns().iter().all(|column| column.offset_index_offset().is_none())
+        })
+}
+
+fn damaged(error: ParquetError, meta: &ObjectMeta) -> Error {
+    match error {
+        external @ ParquetError::External(_) => Error::from(external),
+        other => Error::data(format!("{} is not a readable Parquet file: {other}", meta.location)),
+    }
+}
+
+/// Makes readers that take footers from the cache.
+#[derive(Debug)]
+pub struct CachedFooters {
+    store: Arc<dyn ObjectStore>,
+    cache: Arc<FooterCache>,
+    page_index: bool,
+}
+
+impl CachedFooters {
+    /// Readers over `store` whose footers come from `cache`. With `page_index` (a scan with a
+    /// predicate) they bring their page index: DataFusion would read it again for every split.
+    pub fn new(store: Arc<dyn ObjectStore>, cache: Arc<FooterCache>, page_index: bool) -> Self {
+        Self { store, cache, page_index }
+    }
+}
+
+impl ParquetFileReaderFactory for CachedFooters {
+    fn create_reader(
+        &self,
+        _partition_index: usize,
+        file: PartitionedFile,
+        _metadata_size_hint: Option<usize>,
+        _metrics: &ExecutionPlanMetricsSet,
+    ) -> datafusion::error::Result<Box<dyn AsyncFileReader + Send>> {
+        let inner =
+            ParquetObjectReader::new(Arc::clone(&self.store), file.object_meta.location.clone())
+                .with_file_size(file.object_meta.size);
+        Ok(Box::new(CachedFooterReader {
+            inner,
+            store: Arc::clone(&self.store),
+            meta: file.object_meta,
+            cache: Arc::clone(&self.cache),
+            page_index: self.page_index,
+        }))
+    }
+}
+
+struct CachedFooterReader {
+    inner: ParquetObjectReader,
+    store: Arc<dyn ObjectStore>,
+    meta: ObjectMeta,
+    cache: Arc<FooterCache>,
+    page_index: bool,
+}
+
+impl AsyncFileReader for CachedFooterReader {
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, ParquetResult<Bytes>> {
+        self.inner.get_bytes(range)
+    }
+
+    fn get_byte_ranges(
+        &mut self,
+        ranges: Vec<Range<u64>>,
+    ) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
+        self.inner.get_byte_ranges(ranges)
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        _options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
+        async move {
+            read_footer(&self.store, &self.meta, &self.cache, self.page_index)
+                .await
+                .map_err(|error| ParquetError::External(Box::new(error)))
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,236 @@
+//! File formats and how DataFusion reads them.
+
+use std::sync::Arc;
+
+use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
+use datafusion::common::parsers::CompressionTypeVariant;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
+use datafusion::datasource::physical_plan::{
+    ArrowSource, CsvSource, FileSource, JsonSource, ParquetSource,
+};
+use datafusion::datasource::table_schema::TableSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, suggestion};
+
+/// How text files are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not compressed.
+    #[default]
+    None,
+    /// `.gz`
+    Gzip,
+    /// `.bz2`
+    Bz2,
+    /// `.xz`
+    Xz,
+    /// `.zst`
+    Zstd,
+}
+
+impl Compression {
+    /// DataFusion's name for it.
+    pub fn variant(self) -> CompressionTypeVariant {
+        match self {
+            Self::None => CompressionTypeVariant::UNCOMPRESSED,
+            Self::Gzip => CompressionTypeVariant::GZIP,
+            Self::Bz2 => CompressionTypeVariant::BZIP2,
+            Self::Xz => CompressionTypeVariant::XZ,
+            Self::Zstd => CompressionTypeVariant::ZSTD,
+        }
+    }
+
+    /// From the last extension of a file name.
+    fn from_extension(extension: &str) -> Self {
+        match extension {
+            "gz" => Self::Gzip,
+            "bz2" => Self::Bz2,
+            "xz" => Self::Xz,
+            "zst" => Self::Zstd,
+            _ => Self::None,
+        }
+    }
+}
+
+/// How CSV files are written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CsvFormat {
+    /// Whether the first line names the columns.
+    pub header: bool,
+    /// The byte between two fields.
+    pub delimiter: u8,
+    /// The byte around fields that hold delimiters or newlines.
+    pub quote: u8,
+    /// The byte that escapes a quote; None: quotes are doubled.
+    pub escape: Option<u8>,
+    /// Lines that begin with this byte are ignored.
+    pub comment: Option<u8>,
+    /// How the files are compressed.
+    pub compression: Compression,
+}
+
+impl Default for CsvFormat {
+    fn default() -> Self {
+        Self {
+            header: true,
+            delimiter: b',',
+            quote: b'"',
+            escape: None,
+            comment: None,
+            compression: Compression::None,
+        }
+    }
+}
+
+impl CsvFormat {
+    /// DataFusion's options.
+    pub fn options(&self) -> CsvOptions {
+        CsvOptions {
+            has_header: Some(self.header),
+            delimiter: self.delimiter,
+            quote: self.quote,
+            escape: self.escape,
+            comment: self.comment,
+            compression: self.compression.variant(),
+            newlines_in_values: Some(true),
+            ..CsvOptions::default()
+        }
+    }
+}
+
+/// How JSON files are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JsonFormat {
+    /// One JSON array per file instead of one object per line.
+    pub array: bool,
+    /// How the files are compressed.
+    pub compression: Compression,
+}
+
+impl JsonFormat {
+    /// DataFusion's options.
+    pub fn options(&self) -> JsonOptions {
+        JsonOptions {
+            compression: self.compression.variant(),
+            newline_delimited: !self.array,
+            ..JsonOptions::default()
+        }
+    }
+}
+
+/// The format of all files of one table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Format {
+    /// Apache Parquet.
+    Parquet,
+    /// Delimited text.
+    Csv(CsvFormat),
+    /// Newline-delimited JSON or JSON arrays.
+    Json(JsonFormat),
+    /// Arrow IPC files and streams.
+    Arrow,
+}
+
+/// File name endings and the format each one means; a compression ending may follow text formats.
+const ENDINGS: &[(&str, &str)] = &[
+    ("parquet", "parquet"),
+    ("pq", "parquet"),
+    ("parq", "parquet"),
+    ("csv", "csv"),
+    ("tsv", "tsv"),
+    ("json", "json"),
+    ("ndjson", "json"),
+    ("jsonl", "json"),
+    ("arrow", "arrow"),
+    ("feather", "arrow"),
+    ("ipc", "arrow"),
+    ("arrows", "arrow"),
+];
+
+impl Format {
+    /// The format that a file's name says, or an error that lists the known endings.
+    pub fn from_path(path: &str) -> Result<Self> {
+        let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();
+        let mut parts: Vec<&str> = name.split('.').collect();
+        let mut compression =
+            Compression::from_extension(parts.last().copied().unwrap_or_default());
+        if compression != Compression::None {
+            parts.pop();
+        }
+        let ending = if parts.len() > 1 { parts.last().copied().unwrap_or_default() } else { "" };
+        let kind = ENDINGS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind);
+        if matches!(kind, Some("parquet" | "arrow")) && compression != Compression::None {
+            return Err(Error::config(format!(
+                "{path}: a compressed {ending} file cannot be read; decompress it"
+            )));
+        }
+        if kind.is_none() {
+            compression = Compression::None;
+        }
+        match kind {
+            Some("parquet") => Ok(Self::Parquet),
+            Some("csv") => Ok(Self::Csv(CsvFormat { compression, ..CsvFormat::default() })),
+            Some("tsv") => {
+                Ok(Self::Csv(CsvFormat { compression, delimiter: b'\t', ..CsvFormat::default() }))
+            }
+            Some("json") => Ok(Self::Json(JsonFormat { compression, array: false })),
+            Some(_) => Ok(Self::Arrow),
+            None => Err(Error::config(format!(
+                "the name {name:?} does not say a file format{}; known endings are {}; \
+                 say it: format=\"parquet\" | \"csv\" | \"json\" | \"arrow\"",
+                suggestion(ending, ENDINGS.iter().map(|(known, _)| *known)),
+                ENDINGS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", "),
+            ))
+            .with_context("path", path)),
+        }
+    }
+
+    /// `parquet`, `csv`, `json` or `arrow`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Csv(_) => "csv",
+            Self::Json(_) => "json",
+            Self::Arrow => "arrow",
+        }
+    }
+
+    /// How the files are compressed as a whole (Parquet and Arrow compress inside).
+    pub fn compression(&self) -> Compression {
+        match self {
+            Self::Csv(csv) => csv.compression,
+            Self::Json(json) => json.compression,
+            Self::Parquet | Self::Arrow => Compression::None,
+        }
+    }
+
+    /// The compression as DataFusion's scan configuration wants it.
+    pub fn file_compression_type(&self) -> FileCompressionType {
+        self.compression().variant().into()
+    }
+
+    /// A DataFusion source of this format with fresh metrics and no projection.
+    pub fn file_source(
+        &self,
+        schema: TableSchema,
+        parquet: &TableParquetOptions,
+        readers: Arc<dyn ParquetFileReaderFactory>,
+    ) -> Arc<dyn FileSource> {
+        match self {
+            Self::Parquet => Arc::new(
+                ParquetSource::new(schema)
+                    .with_table_parquet_options(parquet.clone())
+                    .with_parquet_file_reader_factory(readers),
+            ),
+            Self::Csv(csv) => Arc::new(CsvSource::new(schema).with_csv_options(csv.options())),
+            Self::Json(json) => {
+                Arc::new(JsonSource::new(schema).with_newline_delimited(!json.array))
+            }
+            Self::Arrow => Arc::new(ArrowSource::new_file_source(schema)),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Parquet: row groups are discovered from footers, pruned by statistics, page index and hive
+//! values, weighed by the stored bytes of the projected columns, and merged into splits.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::datasource::physical_plan::ParquetFileMetrics;
+use datafusion::datasource::physical_plan::parquet::{
+    PagePruningAccessPlanFilter, ParquetAccessPlan, RowGroupAccess, RowGroupAccessPlanFilter,
+};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
+use datafusion::physical_expr::utils::collect_columns;
+use datafusion::physical_expr_adapter::{
+    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory, replace_columns_with_literals,
+};
+use datafusion::physical_optimizer::pruning::PruningPredicate;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use parquet::arrow::parquet_to_arrow_schema;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+
+use super::discover::{FileSplits, ScanRequest, SplitTarget};
+use super::files::TableFiles;
+use super::footers::read_footer;
+use super::{Split, SplitUnit};
+use crate::{Error, Result};
+
+/// The splits of file `index`.
+///
+/// # Errors
+/// `Data` where the footer is damaged.
+pub async fn discover(
+    table: &TableFiles,
+    index: usize,
+    request: &ScanRequest,
+    target: SplitTarget,
+) -> Result<FileSplits> {
+    let file = &table.files[index];
+    let footer =
+        read_footer(&table.store, &file.meta, &table.footers, request.predicate.is_some()).await?;
+    let groups = footer.row_groups();
+    let keep = match &request.predicate {
+        Some(predicate) => surviving_groups(table, index, &footer, predicate)?,
+        None => vec![true; groups.len()],
+    };
+    let leaves = projected_leaves(&footer, request);
+    let mut splits = Splitter::new(index, file.meta.size, target);
+    let mut first_row = 0;
+    for (number, group) in groups.iter().enumerate() {
+        let rows = u64::try_from(group.num_rows())
+            .map_err(|_| damaged(table, index, number, "its row count is negative"))?;
+        if keep[number] && rows > 0 {
+            let bytes =
+                leaves.iter().map(|leaf| group.column(*leaf).compressed_size().max(0) as u64).sum();
+            splits.push(number as u32, first_row, rows, bytes);
+        } else {
+            splits.close();
+        }
+        first_row += rows;
+    }
+    let pruned = keep.iter().filter(|keep| !**keep).count();
+    let starts = group_starts(table, index, groups)?;
+    Ok(FileSplits { splits: splits.finish(&starts), units: groups.len(), pruned })
+}
+
+/// Merges consecutive row groups into splits towards the target.
+struct Splitter {
+    file: usize,
+    file_size: u64,
+    target: SplitTarget,
+    done: Vec<Split>,
+    open: Option<Split>,
+}
+
+impl Splitter {
+    fn new(file: usize, file_size: u64, target: SplitTarget) -> Self {
+        Self { file, file_size, target, done: Vec::new(), open: None }
+    }
+
+    fn push(&mut self, group: u32, first_row: u64, rows: u64, bytes: u64) {
+        if let Some(open) = &mut self.open {
+            let together = open.rows.unwrap_or(0) + rows;
+            if self.target.allows(together, open.bytes + bytes)
+                && let SplitUnit::RowGroups { count, .. } = &mut open.unit
+            {
+                *count += 1;
+                open.rows = Some(together);
+                open.bytes += bytes;
+                return;
+            }
+        }
+        self.close();
+        self.open = Some(Split {
+            scan: 0,
+            file: self.file as u32,
+            unit: SplitUnit::RowGroups { first: group, count: 1, byte_start: 0, byte_end: 0 },
+            rows: Some(rows),
+            first_row,
+            bytes,
+        });
+    }
+
+    fn close(&mut self) {
+        self.done.extend(self.open.take());
+    }
+
+    /// Fills in the byte ranges by which DataFusion selects row groups.
+    fn finish(mut self, starts: &[u64]) -> Vec<Split> {
+        self.close();
+        for split in &mut self.done {
+            if let SplitUnit::RowGroups { first, count, byte_start, byte_end } = &mut split.unit {
+                *byte_start = starts[*first as usize];
+                *byte_end =
+                    starts.get((*first + *count) as usize).copied().unwrap_or(self.file_size);
+            }
+        }
+        self.done
+    }
+}
+
+/// Where each row group starts, by the rule of DataFusion's `prune_by_range`: the first column's
+/// dictionary page, or else its first data page.
+fn group_starts(table: &TableFiles, index: usize, groups: &[RowGroupMetaData]) -> Result<Vec<u64>> {
+    let mut starts = Vec::with_capacity(groups.len());
+    for (number, group) in groups.iter().enumerate() {
+        let start = match group.columns().first() {
+            Some(column) => {
+                column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset())
+            }
+            None => return Err(damaged(table, index, number, "it has no column")),
+        };
+        let start = u64::try_from(start)
+            .map_err(|_| damaged(table, index, number, "its offset is negative"))?;
+        if starts.last().is_some_and(|last| *last >= start) {
+            return Err(damaged(table, index, number, "it does not lie behind the one before"));
+        }
+        starts.push(start);
+    }
+    Ok(starts)
+}
+
+fn damaged(table: &TableFiles, index: usize, group: usize, what: &str) -> Error {
+    Error::data(format!("row group {group} cannot be read: {what}"))
+        .with_context("file", table.display_path(index))
+}
+
+/// The leaf columns that the scan reads: projected ones and those of the predicate.
+fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usize> {
+    let schema = footer.file_metadata().schema_descr();
+    (0..schema.num_columns())
+        .filter(|leaf| {
+            let root = schema.get_column_root(*leaf);
+            request.columns.iter().any(|column| column == root.name())
+        })
+        .collect()
+}
+
+/// Which row groups may hold a row that the predicate keeps, by hive values, row-group statistics
+/// and the page index: the same steps as DataFusion's opener takes before it reads.
+fn surviving_groups(
+    table: &TableFiles,
+    index: usize,
+    footer: &ParquetMetaData,
+    predicate: &Arc<dyn PhysicalExpr>,
+) -> Result<Vec<bool>> {
+    let file_metadata = footer.file_metadata();
+    let physical: SchemaRef = Arc::new(parquet_to_arrow_schema(
+        file_metadata.schema_descr(),
+        file_metadata.key_value_metadata(),
+    )?);
+    let predicate = adapt(table, index, predicate, &physical)?;
+    let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
+    let mut groups =
+        RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(footer.num_row_groups()));
+    if let Ok(pruning) = PruningPredicate::try_new(Arc::clone(&predicate), Arc::clone(&physical))
+        && !pruning.always_true()
+    {
+        groups.prune_by_statistics(
+            &physical,
+            file_metadata.schema_descr(),
+            footer.row_groups(),
+            &pruning,
+            &metrics,
+        );
+    }
+    let plan = PagePruningAccessPlanFilter::new(&predicate, Arc::clone(&physical))
+        .prune_plan_with_page_index(
+            groups.build(),
+            &physical,
+            file_metadata.schema_descr(),
+            footer,
+            &metrics,
+        );
+    Ok(plan
+        .into_inner()
+        .into_iter()
+        .map(|access| match access {
+            RowGroupAccess::Skip => false,
+            RowGroupAccess::Scan => true,
+            RowGroupAccess::Selection(selection) => selection.selects_any(),
+        })
+        .collect())
+}
+
+/// The predicate over the table's schema as one over this file's own schema.
+fn adapt(
+    table: &TableFiles,
+    index: usize,
+    predicate: &Arc<dyn PhysicalExpr>,
+    physical: &SchemaRef,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    let constants = table
+        .schema
+        .table_partition_cols()
+        .iter()
+        .zip(&table.files[index].partition_values)
+        .map(|(field, value)| (field.name().as_str(), value))
+        .collect();
+    let predicate = replace_columns_with_literals(Arc::clone(predicate), &constants)?;
+    let adapter = DefaultPhysicalExprAdapterFactory
+        .create(Arc::clone(table.schema.file_schema()), Arc::clone(physical))?;
+    Ok(PhysicalExprSimplifier::new(physical).simplify(adapter.rewrite(predicate)?)?)
+}
+
+/// The names of the columns that a predicate reads.
+pub fn columns_of(predicate: &Arc<dyn PhysicalExpr>) -> Vec<String> {
+    let mut names: Vec<String> =
+        collect_columns(predicate).iter().map(|column| column.name().to_owned()).collect();
+    names.sort();
+    names
+}
