@@ -53,7 +53,7 @@ def _cgroup_folders(root: Path) -> Iterator[Path]:
 def _memberships(root: Path) -> Iterator[tuple[str, str]]:
     """Controller and group path of this process; version 2 has one group, under the name ""."""
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         for controller in controllers.split(","):
             yield controller, path
 

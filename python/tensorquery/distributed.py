@@ -204,9 +204,7 @@ def _from_torch() -> Topology | None:
         return None
     size = torch_distributed.get_world_size()
     local_rank, local_size = _local_place(os.environ, fallback=size)
-    return Topology(
-        torch_distributed.get_rank(), size, local_rank, local_size, "torch.distributed"
-    )
+    return Topology(torch_distributed.get_rank(), size, local_rank, local_size, "torch.distributed")
 
 
 def _from_group(process_group: Any | None, device_mesh: Any | None) -> Topology | None:
@@ -229,9 +227,7 @@ def _from_group(process_group: Any | None, device_mesh: Any | None) -> Topology 
             f"this process (global rank {torch_distributed.get_rank()}) is not a member of {option}=; "
             "pass the group or mesh that holds it"
         )
-    local_rank, local_size = _local_place(
-        os.environ, fallback=torch_distributed.get_world_size()
-    )
+    local_rank, local_size = _local_place(os.environ, fallback=torch_distributed.get_world_size())
     return Topology(rank, size, local_rank, local_size, option)
 
 

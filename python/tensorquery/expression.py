@@ -98,9 +98,7 @@ def expression_to_term(expression: Any, columns: Mapping[str, Field] | None) -> 
 class _Reader:
     """Walks the metadata with a stack of its own, so that a long chain of conditions cannot overflow Python's."""
 
-    def __init__(
-        self, constants: Any, schema: Field, columns: Mapping[str, Field] | None
-    ) -> None:
+    def __init__(self, constants: Any, schema: Field, columns: Mapping[str, Field] | None) -> None:
         self._constants = constants
         self._schema = schema
         self._columns = columns

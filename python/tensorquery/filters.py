@@ -34,7 +34,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def to_sql(filters: Any, schema: Any | None = None) -> str | None:
-    """Make one SQL predicate of `filters`.
+    r"""Make one SQL predicate of `filters`.
 
     Args:
         filters: None; a SQL predicate (returned as it is: the core parses and checks it); a list of
@@ -53,13 +53,15 @@ def to_sql(filters: Any, schema: Any | None = None) -> str | None:
             exact SQL form.
 
     >>> to_sql([("day", ">=", "2026-01-01"), ("kind", "in", ["a", "b"])])
-    '"day" >= \\'2026-01-01\\' AND "kind" IS NOT NULL AND "kind" IN (\\'a\\', \\'b\\')'
+    '"day" >= \'2026-01-01\' AND "kind" IS NOT NULL AND "kind" IN (\'a\', \'b\')'
     """
     if filters is None:
         return None
     if isinstance(filters, str):
         if not filters.strip():
-            raise ConfigError(f"filters={filters!r} is empty; give a predicate, or None for all rows")
+            raise ConfigError(
+                f"filters={filters!r} is empty; give a predicate, or None for all rows"
+            )
         return filters
     columns = None
     if schema is not None:
@@ -89,7 +91,9 @@ def _dnf_to_term(filters: Any, columns: Mapping[str, Field] | None) -> Term:
 
 def _condition(item: Any, columns: Mapping[str, Field] | None) -> Term:
     if not isinstance(item, (list, tuple)) or len(item) != 3 or not isinstance(item[0], str):
-        raise ConfigError(f"filters= holds {item!r}, but expected (column, operator, value); {_FORMS}")
+        raise ConfigError(
+            f"filters= holds {item!r}, but expected (column, operator, value); {_FORMS}"
+        )
     name, operator, value = item
     target = predicate.column([name], columns)
     if operator in ("in", "not in"):
@@ -106,7 +110,9 @@ def _condition(item: Any, columns: Mapping[str, Field] | None) -> Term:
 
 
 def _is_collection(value: Any) -> bool:
-    if isinstance(value, (str, bytes, bytearray, memoryview, np.generic)) or hasattr(value, "as_py"):
+    if isinstance(value, (str, bytes, bytearray, memoryview, np.generic)) or hasattr(
+        value, "as_py"
+    ):
         return False
     return isinstance(value, (Collection, np.ndarray)) or hasattr(value, "__arrow_c_array__")
 

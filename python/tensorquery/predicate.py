@@ -309,6 +309,7 @@ def compare(operator: str, left: Term, right: Term) -> Term:
     _expect_comparable(left, right)
     if "float" in (left.kind, right.kind):
         left, right = _without_decimal(left), _without_decimal(right)
+    left, right = _as_timestamp(left, right), _as_timestamp(right, left)
     plain = Term(f"{left.within(_ATOM)} {operator} {right.within(_ATOM)}", "bool", "b", _COMPARISON)
     if right.is_literal:
         if right.kind in _NUMERIC and left.may_be_float:
@@ -326,6 +327,13 @@ def _without_decimal(term: Term) -> Term:
     if term.is_literal:
         return literal("g", float(term.value))
     return Term(f"CAST({term.sql} AS DOUBLE)", "float", "g")
+
+
+def _as_timestamp(term: Term, other: Term) -> Term:
+    """A date beside a timestamp becomes one of the same unit; SQL would make both nanoseconds, and overflow."""
+    if term.kind != "date" or other.kind != "timestamp":
+        return term
+    return cast(term, other.format)
 
 
 def _compare_float_with_literal(operator: str, left: Term, right: Term, plain: Term) -> Term:
@@ -378,6 +386,9 @@ def is_in(term: Term, values: Sequence[Term], *, skip_nulls: bool = False) -> Te
     nullable = len(known) < len(values) and not skip_nulls
     for value in known:
         _expect_comparable(term, value)
+    if known:
+        term = _as_timestamp(term, known[0])
+    known = [_as_timestamp(value, term) for value in known]
     if term.format in ("e", "f"):
         name = _NAMES[term.format]
         texts = [f"arrow_cast({value.sql}, '{name}')" for value in known]
@@ -403,10 +414,10 @@ def arithmetic(operator: str, left: Term, right: Term) -> Term:
         _expect_kinds(operator, side, ("int", "float", "null"))
     texts = [_operand(side).within(_ATOM) for side in (left, right)]
     kinds = {left.kind, right.kind}
-    kind = next((kind for kind in ("null", "float", "unknown") if kind in kinds), "int")
-    if kind == "null":
+    if "null" in kinds:
         return literal("n", None)
-    # A float operand decides whatever the other side turns out to be.
+    # What may be a float is taken for one: the guards against NaN do no harm to integers.
+    kind = "int" if kinds == {"int"} else "float"
     return Term(f"{texts[0]} {operator} {texts[1]}", kind, level=_COMPARISON)
 
 
@@ -482,7 +493,9 @@ def decimal_format(value: Decimal) -> str:
         QueryError: Not finite, or more than 76 digits.
     """
     if not value.is_finite():
-        raise QueryError(f"filters= holds the decimal {value}; only finite decimals have an Arrow type")
+        raise QueryError(
+            f"filters= holds the decimal {value}; only finite decimals have an Arrow type"
+        )
     text = f"{value:f}".lstrip("-")
     scale = len(text.partition(".")[2])
     precision = max(len(text.replace(".", "").lstrip("0")), scale, 1)

@@ -16,13 +16,21 @@ from tensorquery.errors import ConfigError
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch):
     for name in list(os.environ):
-        if name.startswith(("SLURM_", "OMPI_", "HOROVOD_", "LOCAL_", "MASTER_")) or name in ("RANK", "WORLD_SIZE"):
+        if name.startswith(("SLURM_", "OMPI_", "HOROVOD_", "LOCAL_", "MASTER_")) or name in (
+            "RANK",
+            "WORLD_SIZE",
+        ):
             monkeypatch.delenv(name)
     return monkeypatch
 
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-HOROVOD = {"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"}
+HOROVOD = {
+    "HOROVOD_RANK": "2",
+    "HOROVOD_SIZE": "4",
+    "HOROVOD_LOCAL_RANK": "0",
+    "HOROVOD_LOCAL_SIZE": "2",
+}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "6",
@@ -154,7 +162,9 @@ def _member(rank, world_size, init_file, results):
     from torch.distributed.device_mesh import init_device_mesh
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{init_file}", rank=rank, world_size=world_size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{init_file}", rank=rank, world_size=world_size
+    )
     try:
         evens = dist.new_group([0, 2])
         # A ragged order of ranks inside a group, to tell the group rank from the global one.
@@ -170,8 +180,12 @@ def _member(rank, world_size, init_file, results):
             "mesh_2d": _message(device_mesh=mesh),
             "mesh_flat": detect(device_mesh=mesh["dp", "tp"]._flatten("all")),
             "explicit_mesh": detect(rank // 2, 2, device_mesh=mesh["dp"]),
-            "explicit_mesh_wrong": _message(rank=rank, world_size=world_size, device_mesh=mesh["dp"]),
-            "evens": detect(process_group=evens) if rank in (0, 2) else _message(process_group=evens),
+            "explicit_mesh_wrong": _message(
+                rank=rank, world_size=world_size, device_mesh=mesh["dp"]
+            ),
+            "evens": detect(process_group=evens)
+            if rank in (0, 2)
+            else _message(process_group=evens),
             "tail": detect(process_group=tail) if rank else _message(process_group=tail),
             "world": detect(process_group=dist.group.WORLD),
             "bad_group": _message(process_group="dp"),
@@ -191,7 +205,9 @@ def members(tmp_path_factory):
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     init_file = tmp_path_factory.mktemp("gloo") / "init"
-    processes = [context.Process(target=_member, args=(rank, 4, init_file, results)) for rank in range(4)]
+    processes = [
+        context.Process(target=_member, args=(rank, 4, init_file, results)) for rank in range(4)
+    ]
     for process in processes:
         process.start()
     found = dict(results.get(timeout=120) for _ in processes)
@@ -263,8 +279,22 @@ CPU1 = "sys/fs/cgroup/cpu,cpuacct"
         ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "max 100000\n"}, 64),
         ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "150000 100000\n"}, 2),
         ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "10000 100000\n"}, 1),
-        ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "800000 100000", "sys/fs/cgroup/pod/cpu.max": "300000 100000"}, 3),
-        ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "200000 100000", "sys/fs/cgroup/pod/cpu.max": "300000 100000"}, 2),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/pod/box/cpu.max": "800000 100000",
+                "sys/fs/cgroup/pod/cpu.max": "300000 100000",
+            },
+            3,
+        ),
+        (
+            {
+                **V2,
+                "sys/fs/cgroup/pod/box/cpu.max": "200000 100000",
+                "sys/fs/cgroup/pod/cpu.max": "300000 100000",
+            },
+            2,
+        ),
         ({**V2, "sys/fs/cgroup/cpu.max": "400000 100000"}, 4),
         ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "99999900000 100000"}, 64),
         ({**V2, "sys/fs/cgroup/pod/box/cpu.max": "garbage"}, 64),
@@ -286,9 +316,30 @@ CPU1 = "sys/fs/cgroup/cpu,cpuacct"
             },
             5,
         ),
-        ({**V1, f"{CPU1}/docker/abc/cpu.cfs_quota_us": "-1", f"{CPU1}/docker/abc/cpu.cfs_period_us": "100000"}, 64),
-        ({**V1, f"{CPU1}/docker/abc/cpu.cfs_quota_us": "250000", f"{CPU1}/docker/abc/cpu.cfs_period_us": "100000"}, 3),
-        ({**V1, f"{CPU1}/docker/cpu.cfs_quota_us": "700000\n", f"{CPU1}/docker/cpu.cfs_period_us": "100000\n"}, 7),
+        (
+            {
+                **V1,
+                f"{CPU1}/docker/abc/cpu.cfs_quota_us": "-1",
+                f"{CPU1}/docker/abc/cpu.cfs_period_us": "100000",
+            },
+            64,
+        ),
+        (
+            {
+                **V1,
+                f"{CPU1}/docker/abc/cpu.cfs_quota_us": "250000",
+                f"{CPU1}/docker/abc/cpu.cfs_period_us": "100000",
+            },
+            3,
+        ),
+        (
+            {
+                **V1,
+                f"{CPU1}/docker/cpu.cfs_quota_us": "700000\n",
+                f"{CPU1}/docker/cpu.cfs_period_us": "100000\n",
+            },
+            7,
+        ),
     ],
 )
 def test_cpu_quota(tmp_path, monkeypatch, files, expected):

@@ -24,8 +24,8 @@ pc = pytest.importorskip("pyarrow.compute")
 ds = pytest.importorskip("pyarrow.dataset")
 pq = pytest.importorskip("pyarrow.parquet")
 
-UTC = dt.timezone.utc
-NASTY = "it's \"q\" \\ (a, b) -- /* ; %_ \n\t é 日本 \u2028 😀 ${x} {} $1 ?"
+UTC = dt.UTC
+NASTY = 'it\'s "q" \\ (a, b) -- /* ; %_ \n\t é 日本 \u2028 😀 ${x} {} $1 ?'
 
 
 # --- engines: rows that a SQL predicate keeps ---
@@ -53,6 +53,8 @@ def _run_duckdb(table, predicate):
     if "arrow_cast" in predicate or " / " in predicate or "\x00" in predicate:
         return None
     predicate = re.sub(r"X'([0-9a-f]*)'", r"from_hex('\1')", predicate)
+    known = [field.name for field in table.schema if not pa.types.is_decimal256(field.type)]
+    table = table.select(known)
     with duckdb.connect() as connection:
         connection.register("t", table)
         return [n for (n,) in connection.sql(f"SELECT n FROM t WHERE {predicate}").fetchall()]
@@ -99,7 +101,11 @@ INTEGERS = [-7, -1, 0, 1, 2, 5, 100]
 TEXTS = ["", "a", "ab", "A", "%", "a_", "a\\", "it's", "nan", NASTY]
 BYTES = [b"", b"a", b"\x00\xff", b"'", b"\\x00"]
 DATES = [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2020, 2, 29), dt.date(9999, 12, 31)]
-TIMES = [dt.datetime(1800, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt.datetime(2020, 2, 29, 1, 2, 3, 4)]
+TIMES = [
+    dt.datetime(1800, 1, 1),
+    dt.datetime(1969, 12, 31, 23, 59, 59, 999999),
+    dt.datetime(2020, 2, 29, 1, 2, 3, 4),
+]
 INSTANTS = [time.replace(tzinfo=UTC) for time in TIMES]
 DECIMALS = [Decimal("0.00"), Decimal("1.50"), Decimal("-2.25"), Decimal("99999.99")]
 STRUCTS = [{"x y": 1, "f": 1.5}, {"x y": None, "f": float("nan")}, {"x y": -1, "f": None}]
@@ -163,11 +169,15 @@ def numbers(draw):
     field = pc.field(name)
     shape = draw(st.integers(0, 5))
     if shape == 0:
-        other = draw(st.sampled_from([1, 2, 3, 0.1, 2.5, pc.field("i"), pc.field("f"), pc.field("g")]))
+        other = draw(
+            st.sampled_from([1, 2, 3, 0.1, 2.5, pc.field("i"), pc.field("f"), pc.field("g")])
+        )
         operator = draw(st.sampled_from(["__add__", "__sub__", "__mul__", "__truediv__"]))
         field = getattr(field, operator)(other)
     elif shape == 1:
-        field = field.cast(draw(st.sampled_from([pa.int32(), pa.float64(), pa.float32(), pa.int64()])))
+        field = field.cast(
+            draw(st.sampled_from([pa.int32(), pa.float64(), pa.float32(), pa.int64()]))
+        )
     elif shape == 2:
         field, name = pc.field("st", "x y"), "i"
     elif shape == 3:
@@ -191,7 +201,10 @@ def leaves(draw):
         values = COMPARABLE[name]
         values = [value for value in values if type(value) is type(values[0])]
         chosen = draw(st.lists(st.sampled_from([*values, None]), max_size=4))
-        return pc.is_in(pc.field(name), pc.SetLookupOptions(pa.array(chosen), skip_nulls=draw(st.booleans())))
+        return pc.is_in(
+            pc.field(name),
+            options=pc.SetLookupOptions(pa.array(chosen), skip_nulls=draw(st.booleans())),
+        )
     if kind == 5:
         field = pc.field(draw(st.sampled_from(sorted(COLUMNS))))
         return field.is_valid() if draw(st.booleans()) else field.is_null()
@@ -199,7 +212,9 @@ def leaves(draw):
         field = pc.field(draw(st.sampled_from(["f", "g", "i"])))
         return field.is_nan() if draw(st.booleans()) else field.is_null(nan_is_null=True)
     if kind == 7:
-        function = draw(st.sampled_from([pc.starts_with, pc.ends_with, pc.match_substring, pc.match_like]))
+        function = draw(
+            st.sampled_from([pc.starts_with, pc.ends_with, pc.match_substring, pc.match_like])
+        )
         patterns = [text.replace("\\", "") for text in TEXTS]
         if function is pc.match_like:
             patterns += ["a%", "%b", "_", "a\\_", "\\%", "a\\\\", "%\n%"]
@@ -216,7 +231,11 @@ EXPRESSIONS = st.recursive(
     ),
     max_leaves=5,
 )
-SETTINGS = settings(max_examples=int(os.environ.get("TENSORQUERY_EXAMPLES", "150")), deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(
+    max_examples=int(os.environ.get("TENSORQUERY_EXAMPLES", "60")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @SETTINGS
@@ -267,7 +286,9 @@ VALUES = pa.table(
         "ns": pa.array([1, 1_582_938_123_000_000_004, None, -1], pa.timestamp("ns")),
         "time": pa.array([1, 86_399_999_999, None, 0], pa.time64("us")),
         "du": pa.array([1, -5, None, 0], pa.duration("us")),
-        "wide": pa.array([Decimal("1e30"), Decimal("1.5"), None, Decimal("-1")], pa.decimal256(60, 5)),
+        "wide": pa.array(
+            [Decimal("1e30"), Decimal("1.5"), None, Decimal("-1")], pa.decimal256(60, 5)
+        ),
         "f": [1.5, 0.1, None, float("nan")],
         "d": [dt.date(2020, 2, 29), dt.date(1, 1, 1), None, dt.date(1970, 1, 1)],
     }
@@ -279,14 +300,14 @@ VALUES = pa.table(
     [
         ("i", "=", -(2**63)),
         ("i", ">", np.int16(1)),
-        ("u", "=", 2**64 - 1),
+        ("u", "=", pa.scalar(2**64 - 1, pa.uint64())),
         ("u", "in", np.array([1, 5], np.uint64)),
         ("s", "=", NASTY),
         ("s", "in", {NASTY, "'; DROP TABLE t; --"}),
         ("s", "!=", np.str_("a")),
         (NASTY, ">=", 2),
         ("ns", "=", np.datetime64(1_582_938_123_000_000_004, "ns")),
-        ("ns", "<", np.datetime64("2020-01-01")),
+        ("ns", "<", np.datetime64("2020-01-01", "ms")),
         ("ns", ">", dt.datetime(2020, 1, 1)),
         ("time", ">", dt.time(23, 59)),
         ("du", "<", dt.timedelta(0)),
@@ -298,7 +319,7 @@ VALUES = pa.table(
         ("f", "not in", [1.5]),
         ("f", ">=", np.float32(0.1)),
         ("f", "in", pa.array([1.5, None])),
-        ("d", "=", np.datetime64("2020-02-29")),
+        ("d", "=", np.datetime64("2020-02-29", "s")),
         ("d", "in", [dt.date(1, 1, 1)]),
         ("i", "=", None),
         ("i", "!=", None),
@@ -310,15 +331,24 @@ VALUES = pa.table(
     ids=repr,
 )
 def test_values(condition):
-    assert check(VALUES, [condition], pq.filters_to_expression([condition])) or "arrow_cast" in to_sql(
-        [condition], VALUES.schema
+    assert check(
+        VALUES, [condition], pq.filters_to_expression([condition])
+    ) or "arrow_cast" in to_sql([condition], VALUES.schema)
+
+
+def test_values_that_pyarrow_cannot_take():
+    assert to_sql([("u", "=", 2**64 - 1)]) == '"u" = 18446744073709551615'
+    assert to_sql([("d", "=", np.datetime64("2020-02-29"))]) == to_sql(
+        [("d", "=", dt.date(2020, 2, 29))]
     )
 
 
 def test_pandas_values():
     pandas = pytest.importorskip("pandas")
     stamp = pandas.Timestamp(1_582_938_123_000_000_004)
-    assert "1582938123000000004, 'Timestamp(Nanosecond, None)'" in to_sql([("ns", "=", stamp.as_unit("ns"))])
+    assert "1582938123000000004, 'Timestamp(Nanosecond, None)'" in to_sql(
+        [("ns", "=", stamp.as_unit("ns"))]
+    )
     assert to_sql([("ns", "=", pandas.NaT)]) == to_sql([("ns", "=", None)])
     assert 'Some("UTC")' in to_sql([("ns", ">", pandas.Timestamp("2020-01-01", tz="Europe/Paris"))])
 
@@ -327,7 +357,11 @@ def test_pandas_values():
     "forms",
     [
         ('"i" > 1', [("i", ">", 1)], pc.field("i") > 1),
-        ("i IN (1) OR s = 'a'", [[("i", "in", [1])], [("s", "=", "a")]], pc.field("i").isin([1]) | (pc.field("s") == "a")),
+        (
+            "i IN (1) OR s = 'a'",
+            [[("i", "in", [1])], [("s", "=", "a")]],
+            pc.field("i").isin([1]) | (pc.field("s") == "a"),
+        ),
         ("i IS NULL OR i NOT IN (1)", [("i", "not in", [1])], ~pc.field("i").isin([1])),
         ("i <> 1", [("i", "!=", 1)], pc.field("i") != 1),
     ],
@@ -349,7 +383,11 @@ def test_a_set_gives_the_same_text_in_every_process():
     texts = {
         subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": str(seed)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "PYTHONHASHSEED": str(seed),
+            },
             check=True,
             capture_output=True,
         ).stdout
@@ -373,7 +411,11 @@ def test_numpy_is_all_that_dnf_needs():
         "from tensorquery.filters import to_sql\n"
         "assert to_sql([('a', '>', 1)]) == '\"a\" > 1 AND NOT isnan(\"a\")'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
 
 
 # --- refusals ---
