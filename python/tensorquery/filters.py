@@ -144,7 +144,7 @@ def _value(name: str, value: Any) -> Term:
     # pandas' own missing values and its nanosecond timestamps, without importing pandas.
     if value is None or type(value).__name__ in ("NaTType", "NAType"):
         return predicate.literal("n", None)
-    if type(value).__module__.startswith("pandas.") and hasattr(value, "to_datetime64"):
+    if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_datetime64"):
         zoned = value.tzinfo is not None
         return _numpy_time(name, value.to_datetime64(), "UTC" if zoned else "")
     if isinstance(value, (np.datetime64, np.timedelta64)):

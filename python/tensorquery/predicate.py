@@ -312,7 +312,8 @@ def compare(operator: str, left: Term, right: Term) -> Term:
     left, right = _as_timestamp(left, right), _as_timestamp(right, left)
     plain = Term(f"{left.within(_ATOM)} {operator} {right.within(_ATOM)}", "bool", "b", _COMPARISON)
     if right.is_literal:
-        if right.kind in _NUMERIC and left.may_be_float:
+        # An int beside a float constant becomes a float in SQL, and then meets NaN and -0.0 too.
+        if right.kind == "float" or (right.kind in _NUMERIC and left.may_be_float):
             return _compare_float_with_literal(operator, left, right, plain)
         return plain
     if "float" in (left.kind, right.kind):
@@ -352,7 +353,7 @@ def _compare_float_with_literal(operator: str, left: Term, right: Term, plain: T
             ">=": ">= -0.0e0",
         }[operator]
         plain = replace(plain, sql=f"{sql} {text}")
-    if operator not in (">", ">="):
+    if operator not in (">", ">=") or not left.may_be_float:
         # NaN sorts last: it is neither below nor equal to a number.
         return plain
     return Term(f"{plain.sql} AND NOT isnan({left.sql})", "bool", "b", _AND)

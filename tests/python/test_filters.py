@@ -50,6 +50,9 @@ def _run_duckdb(table, predicate):
     import duckdb
 
     # DuckDB divides integers into floats, has no arrow_cast, and no dictionary or nested trouble to find.
+    # Its IN takes both zeros for one, other than pyarrow and DataFusion.
+    if " IN (" in predicate and "0.0e0" in predicate:
+        return None
     if "arrow_cast" in predicate or " / " in predicate or "\x00" in predicate:
         return None
     predicate = re.sub(r"X'([0-9a-f]*)'", r"from_hex('\1')", predicate)
