@@ -1,0 +1,79 @@
+# Plain `make` lists the targets. Every set-up step runs once: its result is a stamp file in .venv.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+CARGO ?= cargo
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+
+# One profile (dev), one target folder and the same flags for `cargo test` and `maturin develop`, so that
+# DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
+
+.PHONY: help setup demo test test-rust test-python lint bench stubtest clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMPS)/built ## Create .venv, install what is needed, build the Rust core
+
+$(STAMPS)/checked:
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found. Install Python 3.11 or later, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old; Python 3.11 or later is needed. Name one: make PYTHON=python3.12" >&2; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "make: $(PYTHON) has no pip. Install it: apt install python3-pip, or $(PYTHON) -m ensurepip" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot create virtual environments. Install its venv module: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/installed: requirements-dev.txt | $(STAMPS)/checked
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=23.1"
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	@touch $@
+
+$(STAMPS)/built: $(STAMPS)/installed pyproject.toml $(RUST_SOURCES)
+	@echo "Building the Rust core (the first time takes some minutes)"
+	$(BIN)/maturin develop --profile dev
+	@touch $@
+
+.demo/complete: $(STAMPS)/installed sql-examples/flights.py
+	$(BIN)/python sql-examples/flights.py .demo
+
+demo: $(STAMPS)/built .demo/complete ## Train a small model on 336,776 real flights
+	$(BIN)/python sql-examples/demo.py
+
+test: test-rust test-python ## Run every test, Rust and Python
+
+test-rust: ## Run the Rust tests; they need no Python
+	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
+	$(CARGO) test --locked
+
+test-python: $(STAMPS)/built .demo/complete ## Run the Python tests and doctests, and check the stubs
+	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory stubtest
+
+lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are errors
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy --locked --all-targets --features python -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+stubtest: $(STAMPS)/built ## Compare _core.pyi with the built module
+	$(BIN)/python -m mypy.stubtest tensorquery._core
+
+bench: $(STAMPS)/built .demo/complete ## Measure against other loaders (release build, some minutes)
+	$(BIN)/maturin develop --release
+	$(BIN)/python benches/loader.py
+	@rm -f $(STAMPS)/built
+
+clean: ## Remove what was built here, but not the compiled dependencies
+	$(CARGO) clean --package tensorquery || true
+	rm -rf $(VENV) .demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find python -name '_core*.so' -delete
+	find python tests sql-examples benches -name __pycache__ -prune -exec rm -rf {} +

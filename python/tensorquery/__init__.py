@@ -1,0 +1,1 @@
+"""Placeholder for imports in this branch; the main branch has the real one."""

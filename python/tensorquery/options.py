@@ -1,0 +1,175 @@
+"""Checks of option values, so that a bad one fails at construction with the value, the bound and the fix."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable
+from fractions import Fraction
+from typing import Any
+
+from tensorquery.errors import ConfigError
+
+__all__ = [
+    "check_bool",
+    "check_callable",
+    "check_choice",
+    "check_non_negative_int",
+    "check_positive_int",
+    "nearest_name",
+    "parse_bytes",
+    "reject_unknown",
+]
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_SIZE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
+_SIZE_HELP = (
+    "a positive integer of bytes or a string of a number and one of B, kB, MB, GB, TB (powers of 1000) "
+    'or KiB, MiB, GiB, TiB (powers of 1024), for example 134217728 or "128MiB"'
+)
+# Sizes travel to Rust as a signed 64-bit integer.
+_MAX_INT = 2**63 - 1
+
+
+def parse_bytes(value: int | str, name: str = "split_bytes") -> int:
+    """Turn a size as a user writes it into bytes.
+
+    Args:
+        value: Bytes as an int, or a string such as "128MiB", "1.5 GiB", "500kB" or "4096"; the case of
+            the unit does not matter.
+        name: The option's name, for the error.
+
+    Returns:
+        The size in bytes, at least 1; a fraction of a byte is cut off.
+
+    Raises:
+        ConfigError: The value is malformed, zero, negative, a bool, or beyond 64 bits.
+
+    >>> parse_bytes("128MiB")
+    134217728
+    >>> parse_bytes("1.5kB")
+    1500
+    """
+    size = _size_of(value)
+    if size is None:
+        raise ConfigError(f"{name}={value!r} is not a size; expected {_SIZE_HELP}")
+    if not 1 <= size <= _MAX_INT:
+        raise ConfigError(
+            f"{name}={value!r} is {size} bytes, but must be in 1..={_MAX_INT}; expected {_SIZE_HELP}"
+        )
+    return size
+
+
+def _size_of(value: object) -> int | None:
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        factor = _UNITS.get(match["unit"].upper()) if match else None
+        if match is None or factor is None:
+            return None
+        # A fraction, because a float has too few digits for large sizes.
+        return int(Fraction(match["number"]) * factor)
+    return _as_int(value)
+
+
+def _as_int(value: object) -> int | None:
+    """The value as an int where it is one (numpy's integers too), but no bool and no float."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that a user most likely meant by `name`, or None where none is close.
+
+    >>> nearest_name("bach_size", ["batch_size", "shuffle"])
+    'batch_size'
+    >>> nearest_name("Origin", ["origin", "dest"])
+    'origin'
+    """
+    by_folded = {candidate.casefold(): candidate for candidate in names}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def reject_unknown(kwargs: Iterable[str], allowed: Collection[str], where: str) -> None:
+    """Refuse keywords that nobody reads.
+
+    Args:
+        kwargs: The keywords given (a dict of them will do).
+        allowed: All keywords that exist.
+        where: Who was called, for the error, such as "create_dataloader".
+
+    Raises:
+        ConfigError: A keyword is unknown; names it, the nearest one, and all that are allowed.
+    """
+    for name in kwargs:
+        if name not in allowed:
+            nearest = nearest_name(name, allowed)
+            hint = f"; did you mean {nearest!r}?" if nearest else ""
+            raise ConfigError(
+                f"{where} has no option {name!r}{hint} (allowed: {', '.join(sorted(allowed))})"
+            )
+
+
+def check_positive_int(name: str, value: object) -> int:
+    """Return `value` as an int where it is a whole number of at least 1, else raise `ConfigError`."""
+    return _check_int(name, value, minimum=1, example=f"{name}=1024")
+
+
+def check_non_negative_int(name: str, value: object) -> int:
+    """Return `value` as an int where it is a whole number of at least 0, else raise `ConfigError`."""
+    return _check_int(name, value, minimum=0, example=f"{name}=0")
+
+
+def _check_int(name: str, value: object, minimum: int, example: str) -> int:
+    number = _as_int(value)
+    if number is None or not minimum <= number <= _MAX_INT:
+        hint = ""
+        if isinstance(value, float) and math.isfinite(value) and value == int(value) >= minimum:
+            hint = f"; write {int(value)} without a fraction"
+        raise ConfigError(
+            f"{name}={value!r} must be an integer of at least {minimum}, for example {example}{hint}"
+        )
+    return number
+
+
+def check_bool(name: str, value: object) -> bool:
+    """Return `value` where it is True or False, else raise `ConfigError`."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} must be True or False")
+    return value
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> str:
+    """Return `value` where it is one of `choices`, else raise `ConfigError` with the nearest one."""
+    if isinstance(value, str) and value in choices:
+        return value
+    nearest = nearest_name(value, choices) if isinstance(value, str) else None
+    hint = f"; did you mean {nearest!r}?" if nearest else ""
+    allowed = ", ".join(repr(choice) for choice in choices)
+    raise ConfigError(f"{name}={value!r} must be one of {allowed}{hint}")
+
+
+def check_callable(name: str, value: Any) -> Callable[..., Any] | None:
+    """Return `value` where it is None or can be called, else raise `ConfigError`."""
+    if value is not None and not callable(value):
+        raise ConfigError(
+            f"{name}={value!r} is a {type(value).__name__} and cannot be called; give a function or None"
+        )
+    return value  # type: ignore[no-any-return]

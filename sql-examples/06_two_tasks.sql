@@ -1,0 +1,4 @@
+-- One training set from two inputs: UNION ALL of row-local parts is row-local too.
+SELECT 0 AS task, hour, distance, dep_delay AS delay FROM flights WHERE dep_delay IS NOT NULL
+UNION ALL
+SELECT 1 AS task, hour, distance, arr_delay AS delay FROM flights WHERE arr_delay IS NOT NULL
