@@ -1,9 +1,15 @@
 //! tensorquery: a SQL query over files becomes exact, sharded batches of tensors.
+//!
+//! The flow goes one way: SQL → [`session`] → physical plan → [`exec`] (classify and rewrite) →
+//! [`split`]s → [`partition`] (balance and deal) → [`stream`] (read ahead, shuffle, cut) →
+//! [`tensor`]s.
 
 pub mod catalog;
 mod error;
 pub mod exec;
 pub mod partition;
+#[cfg(feature = "python")]
+mod python;
 pub mod query;
 pub mod session;
 pub mod split;

@@ -1,1 +1,77 @@
-"""Placeholder for imports in this branch; the main branch has the real one."""
+"""A query-to-tensor loader: SQL over Parquet, CSV, JSON and Arrow files becomes a PyTorch DataLoader."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensorquery._core import __version__
+from tensorquery.errors import (
+    CheckpointMismatchError,
+    ConfigError,
+    DataError,
+    NotShardableError,
+    QueryError,
+    StorageError,
+    TableNotFoundError,
+    TensorQueryError,
+    UnsupportedTypeError,
+)
+from tensorquery.query import Query
+from tensorquery.session import Session, TableInfo
+from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
+from tensorquery.tensors import Encoded, Jagged, to_tensors
+
+if TYPE_CHECKING:
+    from tensorquery.dataset import QueryDataset
+    from tensorquery.loader import QueryDataLoader, create_dataloader
+
+__all__ = [
+    "CheckpointMismatchError",
+    "ConfigError",
+    "DataError",
+    "Encoded",
+    "Jagged",
+    "NotShardableError",
+    "Query",
+    "QueryDataLoader",
+    "QueryDataset",
+    "QueryError",
+    "RowRange",
+    "Session",
+    "Shard",
+    "ShardPlan",
+    "Split",
+    "SplitStrategy",
+    "StorageError",
+    "TableInfo",
+    "TableNotFoundError",
+    "TensorQueryError",
+    "UnsupportedTypeError",
+    "__version__",
+    "create_dataloader",
+    "to_tensors",
+]
+
+_NEEDS_TORCH = {
+    "QueryDataset": "tensorquery.dataset",
+    "QueryDataLoader": "tensorquery.loader",
+    "create_dataloader": "tensorquery.loader",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is first used, so that exploring data needs no torch."""
+    module = _NEEDS_TORCH.get(name)
+    if module is None:
+        raise AttributeError(f"module 'tensorquery' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise ImportError(f"tensorquery.{name} needs PyTorch: pip install torch") from error
+        raise
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

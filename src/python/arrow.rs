@@ -14,6 +14,7 @@ use pyo3::types::PyCapsule;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::error::to_py;
+use crate::Error;
 use crate::session::{Query, Runtimes};
 
 /// Batches that wait between the engine and the consumer.
@@ -49,8 +50,13 @@ impl ArrowStream {
         // The interface lets a producer ignore the requested schema.
         drop(requested_schema);
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let reader = reader.ok_or_else(|| PyValueError::new_err("this stream was already consumed"))?;
-        PyCapsule::new(py, FFI_ArrowArrayStream::new(reader), Some(c"arrow_array_stream".to_owned()))
+        let reader =
+            reader.ok_or_else(|| PyValueError::new_err("this stream was already consumed"))?;
+        PyCapsule::new(
+            py,
+            FFI_ArrowArrayStream::new(reader),
+            Some(c"arrow_array_stream".to_owned()),
+        )
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
@@ -90,7 +96,7 @@ impl QueryReader {
                         break;
                     }
                 }
-                crate::Result::Ok(())
+                Ok::<(), Error>(())
             };
             if let Err(error) = forward.await {
                 // Nobody listens when the reader was dropped.

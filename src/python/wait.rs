@@ -1,6 +1,8 @@
-//! Waiting for the runtime with the GIL released and Ctrl-C answered.
+//! Waiting for the engine with the GIL released and Ctrl-C answered.
 
+use std::any::Any;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -12,30 +14,38 @@ use crate::{Error, Result};
 /// How often a waiting call looks for signals.
 pub const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Runs a future on the decoding threads and waits for it. A signal (Ctrl-C) cancels it.
-pub fn wait<T: Send + 'static>(
+/// Runs the future that `make` returns and waits for it. A signal (Ctrl-C) drops it.
+pub fn wait<T: Send, F: Future<Output = Result<T>>>(
     py: Python<'_>,
-    future: impl Future<Output = Result<T>> + Send + 'static,
+    make: impl FnOnce() -> F + Send,
 ) -> PyResult<T> {
     let runtimes = Runtimes::current().map_err(to_py)?;
-    let mut task = runtimes.cpu().spawn(future);
-    loop {
-        let waited = py.detach(|| {
-            runtimes.cpu().block_on(async { tokio::time::timeout(PATIENCE, &mut task).await })
-        });
-        match waited {
-            Ok(Ok(result)) => return result.map_err(to_py),
-            Ok(Err(panic)) => {
-                return Err(to_py(Error::data(format!(
-                    "the engine failed unexpectedly ({panic}); please report it with the query"
-                ))));
-            }
-            Err(_elapsed) => {
-                if let Err(interrupt) = py.check_signals() {
-                    task.abort();
-                    return Err(interrupt);
+    py.detach(|| {
+        let run = || {
+            runtimes.cpu().block_on(async {
+                let mut future = Box::pin(make());
+                loop {
+                    match tokio::time::timeout(PATIENCE, &mut future).await {
+                        Ok(result) => return result.map_err(to_py),
+                        Err(_elapsed) => Python::attach(|py| py.check_signals())?,
+                    }
                 }
-            }
-        }
-    }
+            })
+        };
+        catch_unwind(AssertUnwindSafe(run))
+            .unwrap_or_else(|panic| Err(to_py(panicked(panic.as_ref()))))
+    })
+}
+
+/// A panic of the engine as an error that says what to report.
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let message = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    Error::data(format!(
+        "the engine failed unexpectedly ({message}); please report it with the query and the files' \
+         writer"
+    ))
 }

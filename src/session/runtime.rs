@@ -67,7 +67,10 @@ impl Runtimes {
 
     fn start() -> Result<Self> {
         let cpus = available_parallelism().map_or(1, usize::from);
-        Ok(Self { cpu: runtime("tensorquery-cpu", cpus)?, io: runtime("tensorquery-io", IO_THREADS)? })
+        Ok(Self {
+            cpu: runtime("tensorquery-cpu", cpus)?,
+            io: runtime("tensorquery-io", IO_THREADS)?,
+        })
     }
 
     /// Where decoding runs.

@@ -143,9 +143,10 @@ impl ShardStream {
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 let start = Instant::now();
-                let waited = live.runtimes.cpu().block_on(async {
-                    tokio::time::timeout(patience, live.receiver.recv()).await
-                });
+                let waited = live
+                    .runtimes
+                    .cpu()
+                    .block_on(async { tokio::time::timeout(patience, live.receiver.recv()).await });
                 add_elapsed(&self.counters.wait_nanos, start);
                 match waited {
                     Ok(message) => message,

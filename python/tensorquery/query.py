@@ -1,0 +1,203 @@
+"""Lazy queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorquery import _core
+from tensorquery.errors import ConfigError, QueryError
+from tensorquery.filters import to_sql
+from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
+from tensorquery.shards import ShardPlan, SplitStrategy, plan_splits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tensorquery.session import Session
+
+__all__ = ["Query"]
+
+
+class Query:
+    """One read-only SQL statement bound to a session. Made by `Session.sql`; nothing runs before asked.
+
+    It has ``__arrow_c_stream__`` and ``__arrow_c_schema__``, so that pyarrow, polars, pandas, DuckDB and
+    `Session.register_table` take it directly.
+    """
+
+    def __init__(self, session: Session, core: _core.Query) -> None:
+        self._session = session
+        self._core = core
+
+    @property
+    def session(self) -> Session:
+        """The session it is bound to."""
+        return self._session
+
+    @property
+    def sql(self) -> str:
+        """The SQL as it was written."""
+        return self._core.sql
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The output columns, as a `pyarrow.Schema`.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        return _pyarrow().schema(self)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the output columns, in order."""
+        return [name for name, _, _ in self._core.columns()]
+
+    def select(self, columns: Sequence[str] | None = None, filters: Any | None = None) -> Query:
+        """Narrow the query.
+
+        Args:
+            columns: Output columns to keep, in this order; None keeps all.
+            filters: A SQL predicate over the output columns, a list in pyarrow's convention
+                (``[("day", ">=", date), …]``, or a list of such lists for OR), or a
+                ``pyarrow.compute.Expression``.
+
+        Returns:
+            A new lazy query.
+
+        Raises:
+            QueryError: A column is unknown, or a filter is malformed; names the nearest column.
+        """
+        if columns is None and filters is None:
+            return self
+        chosen = "*" if columns is None else ", ".join(self._quoted(columns))
+        where = ""
+        predicate = to_sql(filters, schema=self)
+        if predicate is not None:
+            _core.check_predicate(predicate)
+            where = f"\nWHERE (\n{predicate}\n)"
+        inner = self.sql.rstrip().rstrip(";")
+        return self._session.sql(f"SELECT {chosen} FROM (\n{inner}\n) AS query{where}")
+
+    def _quoted(self, columns: Sequence[str]) -> list[str]:
+        if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+            raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
+        if not columns:
+            raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
+        known = self.column_names
+        for name in columns:
+            if name not in known:
+                near = nearest_name(name, known)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise QueryError(f"unknown column {name!r}{hint}; the columns are {', '.join(known)}")
+        return [_core.quote_identifier(name) for name in columns]
+
+    def head(self, rows: int = 10) -> pa.Table:
+        """The first rows.
+
+        Args:
+            rows: How many, at most.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        return _pyarrow().table(self._core.head(check_non_negative_int("rows", rows)))
+
+    def count(self) -> int:
+        """The exact number of rows; from metadata where that suffices, else by running the query.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return self._core.count()
+
+    def to_arrow(self) -> pa.Table:
+        """Run the query in this process.
+
+        Returns:
+            All rows as a `pyarrow.Table`.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            DataError: A file cannot be read.
+        """
+        return _pyarrow().table(self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._core.stream().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self._core.__arrow_c_schema__()
+
+    def explain(self) -> str:
+        """DataFusion's physical plan, and the plan by splits that a loader runs.
+
+        Returns:
+            Two indented trees as text. Where the query is not row-local above one scan, the second says
+            which operator is not.
+
+        Raises:
+            QueryError: The query cannot be planned.
+        """
+        return self._core.explain()
+
+    def plan_shards(
+        self,
+        *,
+        world_size: int = 1,
+        num_workers: int = 0,
+        batch_size: int | None = None,
+        split_bytes: int | str = "128MiB",
+        split_rows: int | None = None,
+        split_strategy: SplitStrategy | str | None = None,
+    ) -> ShardPlan:
+        """Show how the query's splits are dealt to shards, without reading any row.
+
+        Args:
+            world_size: Number of ranks.
+            num_workers: Worker processes per rank; 0 reads in the training process.
+            batch_size: Adds an upper bound of batches per shard.
+            split_bytes: Stored bytes of the projected columns that a split grows towards, as an int or a
+                string such as "64MiB". A split is at least one row group.
+            split_rows: Rows that a split grows towards; takes precedence over `split_bytes`.
+            split_strategy: "lpt" (default), "round_robin", or an object with
+                ``generate(splits, num_shards, epoch)``.
+
+        Returns:
+            The plan: print it, or turn it into a dict or a table.
+
+        Raises:
+            NotShardableError: The query is not row-local above one scan; names the operator.
+            ConfigError: An option is malformed.
+        """
+        world_size = check_positive_int("world_size", world_size)
+        num_workers = check_non_negative_int("num_workers", num_workers)
+        if batch_size is not None:
+            batch_size = check_positive_int("batch_size", batch_size)
+        plan = plan_splits(self._core, split_bytes, split_rows)
+        return ShardPlan(plan, world_size, num_workers, split_strategy, batch_size=batch_size)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {kind}" for name, kind, _ in self._core.columns())
+        return f"Query({columns})\n{self.sql.strip()}"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(
+            "a Query cannot be pickled; pass the dataset or loader made from it, which carries what "
+            "worker processes need"
+        )
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("this needs pyarrow: pip install pyarrow") from error
+    return pyarrow

@@ -1,0 +1,311 @@
+"""Splits, the strategies that deal them to shards, and the plan one can look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from tensorquery.errors import ConfigError
+from tensorquery.options import check_positive_int, parse_bytes
+
+if TYPE_CHECKING:
+    from tensorquery import _core
+
+__all__ = ["RowRange", "Shard", "ShardPlan", "Split", "SplitStrategy", "plan_splits"]
+
+DEFAULT_SPLIT_BYTES = "128MiB"
+
+
+class RowRange(NamedTuple):
+    """Physical rows of one file, before any filter."""
+
+    offset: int
+    """First row, counted from the start of the file."""
+    length: int
+    """Number of rows."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The smallest piece of scan work: consecutive row groups, a byte range, or a whole file.
+
+    Attributes:
+        id: Position in the plan.
+        path: The file, as the user would write it.
+        file_size: The file's size in bytes.
+        row_count: Rows before any filter, exact; None where the format does not say.
+        row_range: Where these rows lie in the file; None where the format does not say.
+        partition_values: Hive values of the file, as text; None stands for null.
+        snapshot_id: The Iceberg snapshot; None for plain files.
+        bytes: Stored bytes of the projected columns: the weight that is balanced.
+        unit: What is read, for example "row groups 0 to 3".
+    """
+
+    id: int
+    path: str
+    file_size: int
+    row_count: int | None
+    row_range: RowRange | None
+    partition_values: dict[str, str | None]
+    snapshot_id: int | None
+    bytes: int
+    unit: str
+
+
+@runtime_checkable
+class SplitStrategy(Protocol):
+    """Deals splits to shards; any object with this method will do."""
+
+    def generate(self, splits: Sequence[Split], num_shards: int, epoch: int) -> list[list[Split]]:
+        """Deal every split to one shard.
+
+        Args:
+            splits: All splits of the plan, in plan order.
+            num_shards: World size times workers (at least 1 per rank); shard
+                ``rank * workers + worker`` is read by that worker, in the order returned.
+            epoch: The epoch it is asked for.
+
+        Returns:
+            `num_shards` lists that together hold every split once.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one (rank, worker) reads.
+
+    Attributes:
+        rank: The rank.
+        worker: The worker on that rank.
+        splits: Number of splits.
+        rows: Rows before any filter; None where a format does not say.
+        bytes: Stored bytes of the projected columns.
+        batches_at_most: Upper bound of batches, where rows and a batch size are known.
+    """
+
+    rank: int
+    worker: int
+    splits: int
+    rows: int | None
+    bytes: int
+    batches_at_most: int | None
+
+
+class ShardPlan:
+    """How splits are dealt to ranks and workers. Made by `Query.plan_shards`; printing shows a table.
+
+    Two plans are equal when they deal the same splits of the same query in the same way.
+    """
+
+    def __init__(
+        self,
+        plan: _core.Plan,
+        world_size: int,
+        num_workers: int,
+        strategy: SplitStrategy | str | None = None,
+        *,
+        epoch: int = 0,
+        batch_size: int | None = None,
+    ) -> None:
+        self._core = plan
+        self._lists = assign(plan, world_size, num_workers, strategy, epoch)
+        self.world_size = world_size
+        self.num_workers = num_workers
+        rows, self.imbalance, self.rank_imbalance = plan.summarize(
+            self._lists, world_size, num_workers
+        )
+        self.shards = [
+            Shard(
+                rank,
+                worker,
+                splits,
+                row_count,
+                size,
+                None if batch_size is None or row_count is None else -(-row_count // batch_size),
+            )
+            for rank, worker, splits, row_count, size in rows
+        ]
+        self.files, self.files_pruned, self.row_groups, self.row_groups_pruned = plan.pruning()
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the query's rows and their splits."""
+        return self._core.fingerprint
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits over all shards."""
+        return self._core.num_splits
+
+    def splits(self, rank: int | None = None, worker: int = 0) -> list[Split]:
+        """The splits of one shard in reading order, or of the whole plan.
+
+        Args:
+            rank: The rank; None gives all splits, in plan order.
+            worker: The worker on that rank.
+
+        Returns:
+            The splits.
+
+        Raises:
+            ConfigError: There is no such shard.
+        """
+        if rank is None:
+            return split_objects(self._core, list(range(self._core.num_splits)))
+        workers = max(1, self.num_workers)
+        if not 0 <= rank < self.world_size or not 0 <= worker < workers:
+            raise ConfigError(
+                f"rank={rank}, worker={worker} must be in 0..{self.world_size} and 0..{workers}"
+            )
+        return split_objects(self._core, self._lists[rank * workers + worker])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data, ready for JSON."""
+        return {
+            "fingerprint": self.fingerprint,
+            "world_size": self.world_size,
+            "num_workers": self.num_workers,
+            "num_splits": self.num_splits,
+            "imbalance": self.imbalance,
+            "rank_imbalance": self.rank_imbalance,
+            "files": self.files,
+            "files_pruned": self.files_pruned,
+            "row_groups": self.row_groups,
+            "row_groups_pruned": self.row_groups_pruned,
+            "shards": [asdict(shard) for shard in self.shards],
+        }
+
+    def to_table(self) -> Any:
+        """The shards as a `pyarrow.Table`, a row per shard.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise ImportError("this needs pyarrow: pip install pyarrow") from error
+        return pyarrow.Table.from_pylist([asdict(shard) for shard in self.shards])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShardPlan):
+            return NotImplemented
+        return (
+            self.fingerprint == other.fingerprint
+            and self.world_size == other.world_size
+            and self.num_workers == other.num_workers
+            and self._lists == other._lists
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.fingerprint, self.world_size, self.num_workers))
+
+    def __repr__(self) -> str:
+        head = (
+            f"ShardPlan: {self.num_splits} splits, {self.world_size} ranks × "
+            f"{max(1, self.num_workers)} workers, imbalance {self.imbalance:.3f} over shards, "
+            f"{self.rank_imbalance:.3f} over ranks (max over mean)\n"
+            f"pruned: {self.files_pruned} of {self.files} files, {self.row_groups_pruned} of "
+            f"{self.row_groups} row groups of the files listed"
+        )
+        bounded = any(shard.batches_at_most is not None for shard in self.shards)
+        titles = ["rank", "worker", "splits", "rows before filters", "bytes"]
+        lines = [titles + ["batches at most"] * bounded]
+        for shard in self.shards[:_SHOWN]:
+            line = [
+                str(shard.rank),
+                str(shard.worker),
+                f"{shard.splits:,}",
+                "?" if shard.rows is None else f"{shard.rows:,}",
+                f"{shard.bytes:,}",
+            ]
+            if bounded:
+                batches = shard.batches_at_most
+                line.append("?" if batches is None else f"{batches:,}")
+            lines.append(line)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = [
+            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            for line in lines
+        ]
+        if len(self.shards) > _SHOWN:
+            table.append(f"… and {len(self.shards) - _SHOWN:,} more shards")
+        return "\n".join([head, *table])
+
+
+_SHOWN = 32
+
+
+def plan_splits(
+    query: _core.Query, split_bytes: int | str, split_rows: int | None
+) -> _core.Plan:
+    """Plan a query's splits; sizes other than the default are taken as given."""
+    size = parse_bytes(split_bytes)
+    if split_rows is not None:
+        split_rows = check_positive_int("split_rows", split_rows)
+    explicit = split_rows is not None or size != parse_bytes(DEFAULT_SPLIT_BYTES)
+    return query.plan(size, split_rows, explicit)
+
+
+def check_strategy(strategy: SplitStrategy | str | None) -> SplitStrategy | str:
+    """Return a usable strategy, or raise `ConfigError`."""
+    if strategy is None:
+        return "lpt"
+    if isinstance(strategy, str) and strategy in ("lpt", "round_robin"):
+        return strategy
+    if not isinstance(strategy, str) and callable(getattr(strategy, "generate", None)):
+        return strategy
+    raise ConfigError(
+        f'split_strategy={strategy!r} must be "lpt", "round_robin" or an object with '
+        f"generate(splits, num_shards, epoch)"
+    )
+
+
+def assign(
+    plan: _core.Plan,
+    world_size: int,
+    num_workers: int,
+    strategy: SplitStrategy | str | None,
+    epoch: int,
+) -> list[list[int]]:
+    """Split ids by shard, ``rank * workers + worker``; a custom strategy's answer is checked."""
+    strategy = check_strategy(strategy)
+    if isinstance(strategy, str):
+        return plan.assign(world_size, num_workers, strategy)
+    num_shards = world_size * max(1, num_workers)
+    splits = split_objects(plan, list(range(plan.num_splits)))
+    answer = strategy.generate(splits, num_shards, epoch)
+    name = type(strategy).__name__
+    try:
+        lists = [[split.id for split in shard] for shard in answer]
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{name}.generate must return {num_shards} lists of Split, got {type(answer).__name__}: "
+            f"{error}"
+        ) from error
+    if not all(
+        0 <= split.id < len(splits) and split == splits[split.id] for shard in answer for split in shard
+    ):
+        raise ConfigError(f"{name}.generate returned a Split that is none of the plan's")
+    plan.check_cover(lists, world_size, num_workers)
+    return lists
+
+
+def split_objects(plan: _core.Plan, ids: list[int]) -> list[Split]:
+    """The splits with these ids."""
+    return [
+        Split(
+            id=id,
+            path=path,
+            file_size=file_size,
+            row_count=rows,
+            row_range=None if rows is None else RowRange(first_row, rows),
+            partition_values=dict(values),
+            snapshot_id=None,
+            bytes=size,
+            unit=unit,
+        )
+        for id, path, file_size, rows, first_row, size, unit, values in plan.splits(ids)
+    ]

@@ -1,0 +1,161 @@
+//! Sessions and queries.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use pyo3_arrow::PySchema;
+use pyo3_arrow::input::AnyRecordBatch;
+
+use super::arrow::{ArrowStream, QueryReader, schema_capsule};
+use super::error::to_py;
+use super::plan::PyPlan;
+use super::wait::wait;
+use crate::Error;
+use crate::catalog::TableOptions;
+use crate::session::{PlanOptions, Query, Session, SessionOptions};
+
+/// A table of a session: name, kind, files, bytes, rows.
+type TableRow = (String, &'static str, Option<usize>, Option<u64>, Option<u64>);
+
+/// The registered tables.
+#[pyclass(name = "Session", module = "tensorquery._core", frozen)]
+pub struct PySession {
+    session: Arc<Session>,
+}
+
+#[pymethods]
+impl PySession {
+    #[new]
+    #[pyo3(signature = (memory_limit=None, storage_options=BTreeMap::new()))]
+    fn new(memory_limit: Option<u64>, storage_options: BTreeMap<String, String>) -> PyResult<Self> {
+        let options = SessionOptions { memory_limit, storage_options };
+        Ok(Self { session: Session::try_new(options).map_err(to_py)? })
+    }
+
+    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`.
+    #[pyo3(signature = (name, paths, options, schema=None))]
+    fn register_files(
+        &self,
+        py: Python<'_>,
+        name: String,
+        paths: Vec<String>,
+        options: &str,
+        schema: Option<PySchema>,
+    ) -> PyResult<()> {
+        let mut options: TableOptions = serde_json::from_str(options)
+            .map_err(|error| to_py(Error::config(format!("bad table options: {error}"))))?;
+        options.schema = schema.map(PySchema::into_inner);
+        let session = Arc::clone(&self.session);
+        wait(py, move || async move { session.register_files(&name, &paths, options).await })
+    }
+
+    /// Registers anything with `__arrow_c_stream__` or `__arrow_c_array__`, held in memory.
+    fn register_arrow(&self, py: Python<'_>, name: &str, data: AnyRecordBatch) -> PyResult<()> {
+        let reader = data.into_reader()?;
+        let schema = reader.schema();
+        py.detach(|| {
+            let batches = reader.collect::<Result<Vec<_>, _>>().map_err(Error::from)?;
+            self.session.register_batches(name, schema, batches)
+        })
+        .map_err(to_py)
+    }
+
+    fn register_view(&self, py: Python<'_>, name: String, sql: String) -> PyResult<()> {
+        let session = Arc::clone(&self.session);
+        wait(py, move || async move { session.register_view(&name, &sql).await })
+    }
+
+    fn deregister(&self, name: &str) -> PyResult<()> {
+        self.session.deregister(name).map_err(to_py)
+    }
+
+    /// Name, kind, files, bytes and rows of each table.
+    fn tables(&self) -> Vec<TableRow> {
+        let tables = self.session.tables().into_iter();
+        tables.map(|table| (table.name, table.kind, table.files, table.bytes, table.rows)).collect()
+    }
+
+    fn query(&self, py: Python<'_>, sql: String) -> PyResult<PyQuery> {
+        let session = Arc::clone(&self.session);
+        let query = wait(py, move || async move { session.query(&sql).await })?;
+        Ok(PyQuery { query })
+    }
+}
+
+/// A lazy query.
+#[pyclass(name = "Query", module = "tensorquery._core", frozen)]
+pub struct PyQuery {
+    query: Query,
+}
+
+#[pymethods]
+impl PyQuery {
+    #[getter]
+    fn sql(&self) -> &str {
+        self.query.sql()
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        schema_capsule(py, &self.query.schema())
+    }
+
+    /// Column names and types as text.
+    fn columns(&self) -> Vec<(String, String, bool)> {
+        let schema = self.query.schema();
+        let fields = schema.fields().iter();
+        fields.map(|f| (f.name().clone(), f.data_type().to_string(), f.is_nullable())).collect()
+    }
+
+    /// The rows, as they are computed.
+    fn stream(&self, py: Python<'_>) -> PyResult<ArrowStream> {
+        let query = self.query.clone();
+        let reader = py.detach(|| QueryReader::start(query)).map_err(to_py)?;
+        Ok(ArrowStream::new(Box::new(reader)))
+    }
+
+    fn head(&self, py: Python<'_>, rows: usize) -> PyResult<ArrowStream> {
+        let query = self.query.clone();
+        let schema = query.schema();
+        let batches = wait(py, move || async move { query.head(rows).await })?;
+        Ok(ArrowStream::of(schema, batches))
+    }
+
+    fn count(&self, py: Python<'_>) -> PyResult<u64> {
+        let query = self.query.clone();
+        wait(py, move || async move { query.count().await })
+    }
+
+    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+        let query = self.query.clone();
+        wait(py, move || async move { query.explain(&PlanOptions::default()).await })
+    }
+
+    /// Finds the splits. `explicit` says whether the user chose the sizes.
+    #[pyo3(signature = (split_bytes, split_rows=None, explicit=false))]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        split_bytes: u64,
+        split_rows: Option<u64>,
+        explicit: bool,
+    ) -> PyResult<PyPlan> {
+        let query = self.query.clone();
+        let options = PlanOptions { split_bytes, split_rows, explicit };
+        let plan = wait(py, move || async move { query.plan_splits(&options).await })?;
+        Ok(PyPlan::new(plan))
+    }
+}
+
+/// Raises where `text` is not one boolean SQL expression.
+#[pyfunction]
+pub fn check_predicate(text: &str) -> PyResult<()> {
+    crate::query::check_predicate(text).map_err(to_py)
+}
+
+/// `name` as an SQL identifier in double quotes.
+#[pyfunction]
+pub fn quote_identifier(name: &str) -> String {
+    crate::query::quote_identifier(name)
+}

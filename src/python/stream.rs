@@ -1,0 +1,91 @@
+//! A shard's batches, one at a time.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3_arrow::PyRecordBatch;
+
+use super::error::to_py;
+use super::tensor::to_python;
+use super::wait::PATIENCE;
+use crate::Error;
+use crate::session::Session;
+use crate::stream::{Finished, Next, ShardStream, StreamCounters};
+
+/// The batches of one shard and epoch; reading goes on in the background.
+#[pyclass(module = "tensorquery._core", frozen)]
+pub struct BatchStream {
+    stream: Mutex<Option<ShardStream>>,
+    counters: Arc<StreamCounters>,
+    session: Arc<Session>,
+    bytes_before: u64,
+    requests_before: u64,
+}
+
+impl BatchStream {
+    /// Wraps a started stream; bytes and requests count from now on.
+    pub fn new(stream: ShardStream, session: Arc<Session>) -> Self {
+        let (bytes, requests) = (session.counters().bytes(), session.counters().requests());
+        Self {
+            counters: Arc::clone(stream.counters()),
+            stream: Mutex::new(Some(stream)),
+            session,
+            bytes_before: bytes,
+            requests_before: requests,
+        }
+    }
+}
+
+#[pymethods]
+impl BatchStream {
+    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        loop {
+            let found = py.detach(|| {
+                let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+                match stream.as_mut() {
+                    Some(stream) => stream.next(PATIENCE),
+                    None => Err(Error::config(
+                        "this iterator was closed, because a newer one was started; keep using the \
+                         newer one",
+                    )),
+                }
+            });
+            match found.map_err(to_py)? {
+                Next::Batch(Finished::Tensors(batch)) => {
+                    return Ok(Some(to_python(py, *batch)?.into_any()));
+                }
+                Next::Batch(Finished::Arrow(batch)) => {
+                    return Ok(Some(Bound::new(py, PyRecordBatch::new(batch))?.into_any()));
+                }
+                Next::End => return Ok(None),
+                Next::Pending => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Stops the background work.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(stream);
+        });
+    }
+
+    /// Rows and batches handed out, splits, seconds waited and spent converting, bytes, requests.
+    fn metrics(&self) -> HashMap<&'static str, f64> {
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        let io = self.session.counters();
+        HashMap::from([
+            ("rows", self.counters.rows.load(Ordering::Relaxed) as f64),
+            ("batches", self.counters.batches.load(Ordering::Relaxed) as f64),
+            ("splits", self.counters.splits.load(Ordering::Relaxed) as f64),
+            ("wait_seconds", seconds(self.counters.wait_nanos.load(Ordering::Relaxed))),
+            ("convert_seconds", seconds(self.counters.convert_nanos.load(Ordering::Relaxed))),
+            ("bytes_read", io.bytes().saturating_sub(self.bytes_before) as f64),
+            ("requests", io.requests().saturating_sub(self.requests_before) as f64),
+        ])
+    }
+}
