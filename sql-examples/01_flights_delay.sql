@@ -10,10 +10,10 @@ SELECT
     CAST(cos(2 * pi() * (f.hour * 60 + f.minute) / 1440.0) AS REAL) AS time_cos,
     CAST(sin(2 * pi() * f.month / 12.0) AS REAL) AS season_sin,
     CAST(cos(2 * pi() * f.month / 12.0) AS REAL) AS season_cos,
-    CAST(date_part('dow', make_date(f.year, f.month, f.day)) IN (0, 6) AS INTEGER) AS weekend,
+    CAST(date_part('dow', make_date(f.year, f.month, f.day)) IN (0, 6) AS REAL) AS weekend,
     CAST(f.distance / 1000 AS REAL) AS distance,
-    CAST(f.origin = 'EWR' AS INTEGER) AS from_newark,
-    CAST(f.origin = 'JFK' AS INTEGER) AS from_kennedy,
+    CAST(f.origin = 'EWR' AS REAL) AS from_newark,
+    CAST(f.origin = 'JFK' AS REAL) AS from_kennedy,
     CAST(COALESCE(w.temp, 55.0) AS REAL) AS temp,
     CAST(COALESCE(w.humid, 62.0) AS REAL) AS humid,
     CAST(COALESCE(w.wind_speed, 10.0) AS REAL) AS wind_speed,
@@ -23,12 +23,12 @@ SELECT
     CAST(COALESCE(w.visib, 10.0) AS REAL) AS visib,
     CAST(COALESCE(2013 - p.year, 11) AS REAL) AS plane_age,
     CAST(COALESCE(p.seats, 137) AS REAL) AS seats,
-    CAST(p.tailnum IS NULL AS INTEGER) AS plane_unknown,
-    CASE
+    CAST(p.tailnum IS NULL AS REAL) AS plane_unknown,
+    CAST(CASE
         WHEN a.name LIKE 'ExpressJet%' OR a.name LIKE 'Endeavor%' OR a.name LIKE 'Envoy%'
             OR a.name LIKE 'Mesa%' OR a.name LIKE 'SkyWest%' THEN 1
         ELSE 0
-    END AS regional,
+    END AS REAL) AS regional,
     CAST(CASE WHEN f.arr_delay > 15 THEN 1 ELSE 0 END AS REAL) AS label
 FROM flights AS f
 INNER JOIN weather AS w ON f.origin = w.origin AND f.time_hour = w.time_hour
