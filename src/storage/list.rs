@@ -1,0 +1,263 @@
+//! From a location to the files it names, pinned and in a fixed order.
+
+use std::collections::HashSet;
+use std::path::Path as LocalPath;
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::glob::{Glob, Part, is_hidden, matches};
+use super::location::{Location, Scheme, local_path};
+use super::pin::FilePin;
+use crate::{Error, ErrorKind, Result, suggestion};
+
+/// Directories of one level of a pattern that are listed at the same time.
+const LISTINGS: usize = 16;
+
+/// The files of a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The files, location by location as given, each location's sorted by path.
+    pub pins: Vec<FilePin>,
+    /// For each file the directory below which its hive partitions lie; as long as `pins`.
+    pub roots: Vec<Path>,
+}
+
+/// The files of one location, sorted by path: the file itself, all files below a directory, or
+/// those a pattern matches.
+///
+/// Below a directory or a `**`, names that start with `_` or `.` are skipped, and so are the
+/// zero-byte objects with which stores mark directories. Symbolic links are followed; broken ones
+/// are skipped, and a loop is an error. Names that end in `#` and digits are skipped, too: the local
+/// store of `object_store` writes its temporary files under such names.
+///
+/// # Errors
+///
+/// `TableNotFound`, where there is no such path, no file in the directory, or no match; `Storage`,
+/// where the store fails, or a local name is not UTF-8.
+pub async fn list_files(
+    store: &Arc<dyn ObjectStore>,
+    location: &Location,
+) -> Result<Vec<FilePin>> {
+    let mut pins: Vec<FilePin> = match location.glob() {
+        Some(glob) => list_pattern(store, location, glob).await?,
+        None => list_path(store, location).await?,
+    };
+    pins.sort_unstable_by(|a, b| a.location.cmp(&b.location));
+    Ok(pins)
+}
+
+/// The files of several locations of one store: the list's order is kept, and the files of each
+/// location are sorted.
+///
+/// # Errors
+///
+/// Those of [`list_files`], and `Config` for an empty list, for locations in different stores, and
+/// for a file that is named twice.
+pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> Result<Listing> {
+    let Some(first) = locations.first() else {
+        return Err(Error::config("the list of paths is empty; name at least one"));
+    };
+    let mut listing = Listing::default();
+    let mut seen = HashSet::new();
+    for location in locations {
+        if location.store_root() != first.store_root() {
+            return Err(Error::config(format!(
+                "the paths of one table must lie in one store, but {first} and {location} do not; \
+                 register two tables and join them by UNION ALL"
+            )));
+        }
+        let root = location.hive_root();
+        for pin in list_files(store, location).await? {
+            if !seen.insert(pin.location.clone()) {
+                return Err(Error::config(format!(
+                    "the file {} is named twice, the second time by {location}",
+                    location.describe(&pin.location)
+                )));
+            }
+            listing.pins.push(pin);
+            listing.roots.push(root.clone());
+        }
+    }
+    Ok(listing)
+}
+
+async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
+    let prefix = location.prefix();
+    if !location.is_directory() && !prefix.is_root() {
+        match store.head(prefix).await {
+            Ok(meta) => return Ok(vec![meta.into()]),
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(storage_error(location, error)),
+        }
+    }
+    if location.scheme() == Scheme::Http {
+        return Err(not_found(location, "there is no file"));
+    }
+    let found: Vec<ObjectMeta> = store
+        .list(Some(prefix))
+        .try_collect()
+        .await
+        .map_err(|error| storage_error(location, error))?;
+    let pins: Vec<FilePin> = drop_markers(found, location)
+        .into_iter()
+        .filter(|meta| !names_below(&meta.location, prefix).iter().any(|name| is_hidden(name)))
+        .map(FilePin::from)
+        .collect();
+    if !pins.is_empty() {
+        return Ok(pins);
+    }
+    let directory = location.is_local() && to_local(prefix).is_dir();
+    Err(match (directory, location.is_local()) {
+        (true, _) => not_found(
+            location,
+            "the directory holds no files (names that start with _ or . are skipped):",
+        ),
+        (false, true) if to_local(prefix).exists() => {
+            not_found(location, "a path that ends in / must be a directory, not a file:")
+        }
+        (false, true) => not_found(location, "there is no file or directory"),
+        (false, false) => not_found(location, "there is no object with the key or prefix"),
+    })
+}
+
+/// Walks down the parts of a pattern, listing only directories that fit so far.
+async fn list_pattern(
+    store: &Arc<dyn ObjectStore>,
+    location: &Location,
+    glob: &Glob,
+) -> Result<Vec<FilePin>> {
+    let mut directories = vec![location.prefix().clone()];
+    let mut found = Vec::new();
+    let mut matched_directories = false;
+    for (at, part) in glob.parts().iter().enumerate() {
+        let rest = &glob.parts()[at..];
+        if *part == Part::Directories {
+            found = list_below(store, location, &directories, rest).await?;
+            break;
+        }
+        let levels: Vec<_> = stream::iter(&directories)
+            .map(|directory| store.list_with_delimiter(Some(directory)))
+            .buffered(LISTINGS)
+            .try_collect()
+            .await
+            .map_err(|error| storage_error(location, error))?;
+        let fits = |path: &Path| path.filename().is_some_and(|name| part.matches(name));
+        directories = Vec::new();
+        for level in levels {
+            directories.extend(level.common_prefixes.into_iter().filter(|path| fits(path)));
+            if rest.len() == 1 {
+                found.extend(level.objects.into_iter().filter(|meta| fits(&meta.location)));
+            }
+        }
+        matched_directories = rest.len() == 1 && !directories.is_empty();
+    }
+    let pins: Vec<FilePin> =
+        drop_markers(found, location).into_iter().map(FilePin::from).collect();
+    match (pins.is_empty(), matched_directories) {
+        (false, _) => Ok(pins),
+        (true, true) => Err(not_found(
+            location,
+            "the pattern matches directories and no file; end it with / to read what is in them:",
+        )),
+        (true, false) => Err(not_found(location, "no file matches the pattern")),
+    }
+}
+
+/// The files below `directories` that fit `parts`, which start with `**`.
+async fn list_below(
+    store: &Arc<dyn ObjectStore>,
+    location: &Location,
+    directories: &[Path],
+    parts: &[Part],
+) -> Result<Vec<ObjectMeta>> {
+    let listed: Vec<Vec<ObjectMeta>> = stream::iter(directories)
+        .map(|directory| async move {
+            let fits = |meta: &ObjectMeta| {
+                let names = names_below(&meta.location, directory);
+                std::future::ready(!names.is_empty() && matches(parts, &names))
+            };
+            store.list(Some(directory)).try_filter(fits).try_collect().await
+        })
+        .buffered(LISTINGS)
+        .try_collect()
+        .await
+        .map_err(|error| storage_error(location, error))?;
+    Ok(listed.into_iter().flatten().collect())
+}
+
+/// Drops the zero-byte objects that stand for directories in stores that have none: other keys lie
+/// below them, they are Hadoop's `x_$folder$`, or they have no extension. A local file is a file.
+fn drop_markers(found: Vec<ObjectMeta>, location: &Location) -> Vec<ObjectMeta> {
+    if location.is_local() {
+        return found;
+    }
+    let parents: HashSet<Path> = found
+        .iter()
+        .flat_map(|meta| std::iter::successors(meta.location.parent(), Path::parent))
+        .collect();
+    found
+        .into_iter()
+        .filter(|meta| {
+            let name = meta.location.filename().unwrap_or_default();
+            let is_marker = meta.location == *location.prefix()
+                || parents.contains(&meta.location)
+                || name.ends_with("_$folder$")
+                || !name.contains('.');
+            meta.size > 0 || !is_marker
+        })
+        .collect()
+}
+
+/// The names of `path` below `directory`; empty where it lies elsewhere.
+pub(super) fn names_below<'a>(path: &'a Path, directory: &Path) -> Vec<&'a str> {
+    let below = match directory.as_ref() {
+        "" => Some(path.as_ref()),
+        directory => path.as_ref().strip_prefix(directory).and_then(|rest| rest.strip_prefix('/')),
+    };
+    below.filter(|rest| !rest.is_empty()).map(|rest| rest.split('/').collect()).unwrap_or_default()
+}
+
+fn storage_error(location: &Location, error: StoreError) -> Error {
+    let hint = match &error {
+        StoreError::InvalidPath { .. } => {
+            "; rename files whose names are not UTF-8 or hold control characters"
+        }
+        _ => "",
+    };
+    Error::storage(format!("cannot list {location}{hint}")).with_source(error)
+}
+
+fn not_found(location: &Location, reason: &str) -> Error {
+    let near = match location.is_local() {
+        true => nearest_name(location.prefix()),
+        false => String::new(),
+    };
+    Error::new(ErrorKind::TableNotFound, format!("{reason} {location}{near}"))
+}
+
+/// The name nearest to the first one of a local path that does not exist.
+fn nearest_name(path: &Path) -> String {
+    let mut parent = Vec::new();
+    for name in path.parts() {
+        let directory = local_path(&parent);
+        let name = name.as_ref().to_owned();
+        if directory.join(&name).symlink_metadata().is_ok() {
+            parent.push(name);
+            continue;
+        }
+        let names: Vec<String> = std::fs::read_dir(&directory)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        return suggestion(&name, names.iter().map(String::as_str));
+    }
+    String::new()
+}
+
+fn to_local(path: &Path) -> std::path::PathBuf {
+    LocalPath::new("/").join(path.as_ref())
+}

@@ -1,0 +1,114 @@
+//! The identity of a file, fixed when a query is planned.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use object_store::ObjectMeta;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+/// One file as it was when the query was planned.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "PinText", into = "PinText")]
+pub struct FilePin {
+    /// The path in its store.
+    pub location: Path,
+    /// The file's size in bytes.
+    pub size: u64,
+    /// When the file was last written, as the store told it.
+    pub last_modified: DateTime<Utc>,
+    /// The store's name for the content; a local file has one of inode, time and size.
+    pub e_tag: Option<String>,
+    /// The store's version of the object, where it keeps versions.
+    pub version: Option<String>,
+}
+
+impl FilePin {
+    /// What differs in `now`, the same file asked for again, in words; None where it is unchanged.
+    pub(super) fn difference(&self, now: &ObjectMeta) -> Option<String> {
+        if self.size != now.size {
+            return Some(format!("size {} -> {}", self.size, now.size));
+        }
+        if let (Some(was), Some(is)) = (&self.e_tag, &now.e_tag) {
+            return (bare(was) != bare(is)).then(|| {
+                format!("same size of {}, etag {} -> {}", self.size, bare(was), bare(is))
+            });
+        }
+        // Listings tell milliseconds where the header of a read tells seconds.
+        let (was, is) = (self.last_modified.timestamp(), now.last_modified.timestamp());
+        (was != is).then(|| {
+            let text = |time: &DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Secs, true);
+            let (was, is) = (text(&self.last_modified), text(&now.last_modified));
+            format!("same size of {}, modified {was} -> {is}", self.size)
+        })
+    }
+
+    /// The etag to demand in a request. A weak one never matches in `If-Match` (RFC 9110, section
+    /// 13.1.1), so it is only compared with the answer's. Azure lists etags without their quotes.
+    pub(super) fn strong_e_tag(&self) -> Option<String> {
+        let e_tag = self.e_tag.as_deref().filter(|e_tag| !e_tag.starts_with("W/"))?;
+        match e_tag.starts_with("0x") {
+            true => Some(format!("\"{e_tag}\"")),
+            false => Some(e_tag.to_owned()),
+        }
+    }
+}
+
+/// An etag without the quotes and the mark of weakness, which stores add and drop at will.
+fn bare(e_tag: &str) -> &str {
+    e_tag.strip_prefix("W/").unwrap_or(e_tag).trim_matches('"')
+}
+
+impl From<ObjectMeta> for FilePin {
+    fn from(meta: ObjectMeta) -> Self {
+        let ObjectMeta { location, last_modified, size, e_tag, version } = meta;
+        Self { location, size, last_modified, e_tag, version }
+    }
+}
+
+impl From<FilePin> for ObjectMeta {
+    fn from(pin: FilePin) -> Self {
+        let FilePin { location, size, last_modified, e_tag, version } = pin;
+        Self { location, last_modified, size, e_tag, version }
+    }
+}
+
+/// The serialised form: the path as it stands, neither encoded nor decoded.
+#[derive(Serialize, Deserialize)]
+struct PinText {
+    path: String,
+    size: u64,
+    last_modified: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    e_tag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+}
+
+impl From<FilePin> for PinText {
+    fn from(pin: FilePin) -> Self {
+        Self {
+            path: pin.location.into(),
+            size: pin.size,
+            last_modified: pin.last_modified.to_rfc3339_opts(SecondsFormat::AutoSi, true),
+            e_tag: pin.e_tag,
+            version: pin.version,
+        }
+    }
+}
+
+impl TryFrom<PinText> for FilePin {
+    type Error = String;
+
+    fn try_from(text: PinText) -> Result<Self, String> {
+        let location = Path::parse(&text.path).map_err(|error| error.to_string())?;
+        let last_modified = DateTime::parse_from_rfc3339(&text.last_modified)
+            .map_err(|error| format!("{:?}: {error}", text.last_modified))?
+            .with_timezone(&Utc);
+        Ok(Self {
+            location,
+            size: text.size,
+            last_modified,
+            e_tag: text.e_tag,
+            version: text.version,
+        })
+    }
+}
