@@ -16,8 +16,7 @@ use crate::{Error, Result, list_names};
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Whether directory names are read as columns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Partitioning {
     /// Where there are `key=value` directories.
     #[default]
