@@ -1,0 +1,113 @@
+//! Gathering rows at random from the arrays of one column.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, StructArray,
+    UInt64Array,
+};
+use arrow::compute::{concat, interleave, take};
+use arrow::datatypes::DataType;
+
+use crate::Result;
+
+/// One column of a window.
+pub(super) enum Column {
+    /// As it came. Gathered by `interleave`: no copy of the whole, no 32-bit offset that could overflow.
+    Pieces(Vec<ArrayRef>),
+    /// Dictionaries made one. `interleave` would join the dictionaries of all pieces again for every
+    /// batch, and give each batch a dictionary of its own.
+    Whole {
+        array: ArrayRef,
+        /// Where each piece begins.
+        starts: Vec<u64>,
+    },
+}
+
+impl Column {
+    /// The column whose arrays are `pieces`, at least one.
+    pub(super) fn new(pieces: impl Iterator<Item = ArrayRef>) -> Self {
+        let pieces: Vec<ArrayRef> = pieces.collect();
+        if !pieces.iter().all(|piece| matches!(piece.data_type(), DataType::Dictionary(_, _))) {
+            return Self::Pieces(pieces);
+        }
+        let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+        match concat(&arrays) {
+            Ok(array) => {
+                let starts = pieces.iter().scan(0, |end, piece| {
+                    let start = *end;
+                    *end += piece.len() as u64;
+                    Some(start)
+                });
+                Self::Whole { array, starts: starts.collect() }
+            }
+            // Together the values exceed the key type; those of one batch may still fit.
+            Err(_) => Self::Pieces(pieces),
+        }
+    }
+
+    /// The rows at `places`: (piece, row of the piece).
+    pub(super) fn gather(&self, places: &[(usize, usize)]) -> Result<ArrayRef> {
+        match self {
+            Self::Pieces(pieces) => {
+                let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+                release(&interleave(&arrays, places)?)
+            }
+            Self::Whole { array, starts } => {
+                let rows: UInt64Array =
+                    places.iter().map(|&(piece, row)| starts[piece] + row as u64).collect();
+                Ok(take(array, &rows, None)?)
+            }
+        }
+    }
+
+    /// Memory that `array`, gathered from this column, shares with no other array.
+    pub(super) fn own_bytes(&self, array: &ArrayRef) -> usize {
+        match self {
+            Self::Pieces(_) => array.get_array_memory_size(),
+            Self::Whole { .. } => 0,
+        }
+    }
+}
+
+/// Whether string or binary views lie in the type where [`release`] reaches them.
+fn has_views(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8View | DataType::BinaryView => true,
+        DataType::Struct(fields) => fields.iter().any(|field| has_views(field.data_type())),
+        DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) => {
+            has_views(field.data_type())
+        }
+        _ => false,
+    }
+}
+
+/// Copies the strings that views point to. `interleave` and `concat` copy only the views: a batch of a
+/// few rows would keep the strings of its whole window in memory.
+pub(super) fn release(array: &ArrayRef) -> Result<ArrayRef> {
+    if !has_views(array.data_type()) {
+        return Ok(array.clone());
+    }
+    Ok(match array.data_type() {
+        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
+        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
+        DataType::List(_) => release_list::<i32>(array.as_list())?,
+        DataType::LargeList(_) => release_list::<i64>(array.as_list())?,
+        DataType::FixedSizeList(field, length) if *length > 0 => {
+            let list = array.as_fixed_size_list();
+            let (values, nulls) = (release(list.values())?, list.nulls().cloned());
+            Arc::new(FixedSizeListArray::try_new(field.clone(), *length, values, nulls)?)
+        }
+        DataType::Struct(fields) => {
+            let parent = array.as_struct();
+            let columns = parent.columns().iter().map(release).collect::<Result<Vec<_>>>()?;
+            Arc::new(StructArray::try_new(fields.clone(), columns, parent.nulls().cloned())?)
+        }
+        _ => array.clone(),
+    })
+}
+
+fn release_list<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<ArrayRef> {
+    let (field, offsets, values, nulls) = list.clone().into_parts();
+    Ok(Arc::new(GenericListArray::<O>::try_new(field, offsets, release(&values)?, nulls)?))
+}

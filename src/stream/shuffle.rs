@@ -1,0 +1,213 @@
+//! The row buffer: mixes rows across batches and splits, window by window.
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+
+use super::gather::Column;
+use super::queue::RowQueue;
+use crate::partition::{Rng, derive_key};
+use crate::{Error, Result};
+
+/// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
+/// the window then holds few arrays per column, without the pages their strings came from.
+const TINY_ROWS: usize = 1024;
+/// The most rows of a drained batch.
+const MAX_BATCH_ROWS: usize = 8192;
+/// Rows of a window's first batch; the size doubles while a batch stays under half of [`MAX_BATCH_BYTES`].
+const FIRST_BATCH_ROWS: usize = 64;
+/// Where a drained batch exceeds it, the next has half as many rows: wide rows must not copy the window
+/// at once, nor overflow 32-bit offsets.
+const MAX_BATCH_BYTES: usize = 16 << 20;
+/// Rows of the longest array in a window, so that a row's place fits two 32-bit numbers.
+const MAX_PIECE_ROWS: usize = 1 << 30;
+
+/// Mixes rows: fill a window of `capacity_rows` rows, permute it, drain it, start the next.
+///
+/// The order depends on the key and the sequence of rows alone, never on how they were cut into batches.
+/// Every row leaves once, and every permutation of a window is equally likely. Window n is permuted by a
+/// generator of its own, keyed by (key, n), so a cursor is (window, offset): to resume, push the rows from the
+/// first row of window n on and skip `offset` of them ([`starting_at`](Self::starting_at), [`Window::skip_rows`]).
+pub struct ShuffleWindow {
+    capacity_rows: usize,
+    key: u64,
+    number: u64,
+    queue: RowQueue,
+}
+
+impl ShuffleWindow {
+    /// Windows of `capacity_rows` rows, at least 1, in the order of `key`.
+    pub fn try_new(capacity_rows: usize, key: u64) -> Result<Self> {
+        if capacity_rows == 0 {
+            return Err(Error::config(
+                "shuffle_buffer_size 0 must be at least 1 row; None leaves the rows in order",
+            ));
+        }
+        Ok(Self { capacity_rows, key, number: 0, queue: RowQueue::new(TINY_ROWS) })
+    }
+
+    /// Gives the next window the number `window`: where a resumed shard goes on.
+    #[must_use]
+    pub fn starting_at(mut self, window: u64) -> Self {
+        self.number = window;
+        self
+    }
+
+    /// Rows of a full window.
+    pub fn capacity_rows(&self) -> usize {
+        self.capacity_rows
+    }
+
+    /// The number of the window that is being filled.
+    pub fn window_number(&self) -> u64 {
+        self.number
+    }
+
+    /// Rows pushed and not yet in a window.
+    pub fn rows(&self) -> usize {
+        self.queue.rows()
+    }
+
+    /// Appends rows; a batch without rows changes nothing. An error says that its column types are not
+    /// those of the batches before.
+    pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
+        let rows = batch.num_rows();
+        for start in (0..rows).step_by(MAX_PIECE_ROWS) {
+            self.queue.push(batch.slice(start, MAX_PIECE_ROWS.min(rows - start)))?;
+        }
+        Ok(())
+    }
+
+    /// The next window, if all its rows are there. A pushed batch may fill several: take them all before
+    /// pushing more.
+    pub fn next_full(&mut self) -> Result<Option<Window>> {
+        if self.queue.rows() < self.capacity_rows { Ok(None) } else { self.next_window() }
+    }
+
+    /// The short last window, if rows are left: call [`next_full`](Self::next_full) until it has
+    /// nothing, then this.
+    pub fn finish(&mut self) -> Result<Option<Window>> {
+        self.next_window()
+    }
+
+    fn next_window(&mut self) -> Result<Option<Window>> {
+        let pieces = self.queue.take(self.capacity_rows)?;
+        let Some(first) = pieces.first() else { return Ok(None) };
+        let schema = first.schema();
+        let number = self.number;
+        self.number += 1;
+        Ok(Some(Window::new(number, derive_key(&[self.key, number]), schema, pieces)))
+    }
+}
+
+/// One permuted window, drained in batches of bounded size.
+///
+/// It holds its source rows until it is dropped, and gathers a batch of them when asked, so that the
+/// window is never in memory twice. A drained batch shares no memory with the sources, but for the values
+/// of a dictionary.
+pub struct Window {
+    number: u64,
+    schema: SchemaRef,
+    columns: Vec<Column>,
+    /// (piece, row of the piece) in the order of delivery.
+    order: Vec<(u32, u32)>,
+    offset: usize,
+    /// Rows of the next batch.
+    batch_rows: usize,
+    /// The bound of `batch_rows`.
+    most_rows: usize,
+}
+
+impl Window {
+    fn new(number: u64, key: u64, schema: SchemaRef, pieces: Vec<RecordBatch>) -> Self {
+        // Rows are numbered through the pieces before they are permuted: the cut into pieces is
+        // invisible in the order.
+        let mut order: Vec<(u32, u32)> = pieces
+            .iter()
+            .enumerate()
+            .flat_map(|(piece, batch)| {
+                (0..batch.num_rows()).map(move |row| (piece as u32, row as u32))
+            })
+            .collect();
+        Rng::new(key).shuffle(&mut order);
+        let columns = (0..schema.fields().len())
+            .map(|index| Column::new(pieces.iter().map(|piece| piece.column(index).clone())))
+            .collect();
+        let (batch_rows, most_rows) = (FIRST_BATCH_ROWS, MAX_BATCH_ROWS);
+        Self { number, schema, columns, order, offset: 0, batch_rows, most_rows }
+    }
+
+    /// Its number among the windows of the shard, from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its rows, drained or not.
+    pub fn num_rows(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Rows drained or skipped so far.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Passes over the next `rows` rows without gathering them; at most to the end.
+    pub fn skip_rows(&mut self, rows: usize) {
+        self.offset = self.offset.saturating_add(rows).min(self.order.len());
+    }
+
+    /// The next rows, at most 8192; None at the end.
+    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            let rows = self.batch_rows.min(self.order.len() - self.offset);
+            if rows == 0 {
+                return Ok(None);
+            }
+            match self.gather(rows) {
+                Ok((batch, bytes)) => {
+                    self.offset += rows;
+                    if bytes > MAX_BATCH_BYTES {
+                        self.batch_rows = (rows / 2).max(1);
+                    } else if bytes <= MAX_BATCH_BYTES / 2 {
+                        self.batch_rows = (self.batch_rows * 2).min(self.most_rows);
+                    }
+                    return Ok(Some(batch));
+                }
+                // Rows of many sources can exceed a dictionary's key type or a 32-bit offset; fewer of
+                // them fit, as they did in their source.
+                Err(_) if rows > 1 => {
+                    self.most_rows = rows / 2;
+                    self.batch_rows = self.most_rows;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next `rows` rows, and the memory that is theirs alone.
+    fn gather(&self, rows: usize) -> Result<(RecordBatch, usize)> {
+        let places: Vec<(usize, usize)> = self.order[self.offset..self.offset + rows]
+            .iter()
+            .map(|&(piece, row)| (piece as usize, row as usize))
+            .collect();
+        let mut arrays = Vec::with_capacity(self.columns.len());
+        let mut bytes = 0;
+        for column in &self.columns {
+            let array = column.gather(&places)?;
+            bytes += column.own_bytes(&array);
+            arrays.push(array);
+        }
+        // The number of rows is said, since a query may have no columns.
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)?;
+        Ok((batch, bytes))
+    }
+}
+
+impl Iterator for Window {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_batch().transpose()
+    }
+}
