@@ -1,9 +1,10 @@
 //! The row buffer: mixes rows across batches and splits, window by window.
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
-use super::gather::Column;
+use super::gather::{Column, own_bytes};
 use super::queue::RowQueue;
 use crate::partition::{Rng, derive_key};
 use crate::{Error, Result};
@@ -101,9 +102,8 @@ impl ShuffleWindow {
 
 /// One permuted window, drained in batches of bounded size.
 ///
-/// It holds its source rows until it is dropped, and gathers a batch of them when asked, so that the
-/// window is never in memory twice. A drained batch shares no memory with the sources, but for the values
-/// of a dictionary.
+/// It holds its rows until it is dropped, and gathers a batch of them when asked, so that the window is never
+/// in memory twice. A drained batch shares no memory with the window, but for the values of a dictionary.
 pub struct Window {
     number: u64,
     schema: SchemaRef,
@@ -129,9 +129,14 @@ impl Window {
             })
             .collect();
         Rng::new(key).shuffle(&mut order);
-        let columns = (0..schema.fields().len())
-            .map(|index| Column::new(pieces.iter().map(|piece| piece.column(index).clone())))
-            .collect();
+        // By column, so that joining the arrays of one frees them before the next is joined.
+        let mut columns: Vec<Vec<ArrayRef>> = vec![Vec::new(); schema.fields().len()];
+        for piece in pieces {
+            for (column, array) in columns.iter_mut().zip(piece.columns()) {
+                column.push(array.clone());
+            }
+        }
+        let columns = columns.into_iter().map(Column::new).collect();
         let (batch_rows, most_rows) = (FIRST_BATCH_ROWS, MAX_BATCH_ROWS);
         Self { number, schema, columns, order, offset: 0, batch_rows, most_rows }
     }
@@ -194,7 +199,7 @@ impl Window {
         let mut bytes = 0;
         for column in &self.columns {
             let array = column.gather(&places)?;
-            bytes += column.own_bytes(&array);
+            bytes += own_bytes(&array);
             arrays.push(array);
         }
         // The number of rows is said, since a query may have no columns.
