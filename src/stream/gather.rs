@@ -12,11 +12,16 @@ use arrow::datatypes::DataType;
 use crate::Result;
 
 /// One column of a window.
+///
+/// Two ways to gather, chosen by measuring 122 arrays of 8192 rows (ns per row, `interleave` against one
+/// `concat` and `take`): int64 7 to 4, bool 15 to 2, dictionaries of 1000 strings 143 to 5; strings of 100
+/// bytes 58 to 107, lists of 256 floats 505 to 1672.
 pub(super) enum Column {
-    /// As it came. Gathered by `interleave`: no copy of the whole, no 32-bit offset that could overflow.
+    /// As it came, gathered by `interleave`: no second copy of wide values, and no 32-bit offset that all of
+    /// them together could overflow.
     Pieces(Vec<ArrayRef>),
-    /// Dictionaries made one. `interleave` would join the dictionaries of all pieces again for every
-    /// batch, and give each batch a dictionary of its own.
+    /// Made one array: narrow values, and dictionaries, since `interleave` would join those of all pieces
+    /// again for every batch.
     Whole {
         array: ArrayRef,
         /// Where each piece begins.
@@ -25,10 +30,9 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// The column whose arrays are `pieces`, at least one.
-    pub(super) fn new(pieces: impl Iterator<Item = ArrayRef>) -> Self {
-        let pieces: Vec<ArrayRef> = pieces.collect();
-        if !pieces.iter().all(|piece| matches!(piece.data_type(), DataType::Dictionary(_, _))) {
+    /// The column whose arrays are `pieces`.
+    pub(super) fn new(pieces: Vec<ArrayRef>) -> Self {
+        if !pieces.iter().all(|piece| is_narrow(piece.data_type())) {
             return Self::Pieces(pieces);
         }
         let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
@@ -41,7 +45,7 @@ impl Column {
                 });
                 Self::Whole { array, starts: starts.collect() }
             }
-            // Together the values exceed the key type; those of one batch may still fit.
+            // Together the dictionaries exceed the key type; those of one batch may still fit.
             Err(_) => Self::Pieces(pieces),
         }
     }
@@ -60,14 +64,19 @@ impl Column {
             }
         }
     }
+}
 
-    /// Memory that `array`, gathered from this column, shares with no other array.
-    pub(super) fn own_bytes(&self, array: &ArrayRef) -> usize {
-        match self {
-            Self::Pieces(_) => array.get_array_memory_size(),
-            Self::Whole { .. } => 0,
-        }
+/// Memory of a gathered array, but for the values of a dictionary, which it shares with the others.
+pub(super) fn own_bytes(array: &ArrayRef) -> usize {
+    match array.as_any_dictionary_opt() {
+        Some(dictionary) => dictionary.keys().get_array_memory_size(),
+        None => array.get_array_memory_size(),
     }
+}
+
+/// Whether values take a few bytes each, wherever they come from.
+fn is_narrow(data_type: &DataType) -> bool {
+    data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Dictionary(_, _))
 }
 
 /// Whether string or binary views lie in the type where [`release`] reaches them.

@@ -1,9 +1,10 @@
 //! The row buffer: mixes rows across batches and splits, window by window.
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
-use super::gather::Column;
+use super::gather::{Column, own_bytes};
 use super::queue::RowQueue;
 use crate::partition::{Rng, derive_key};
 use crate::{Error, Result};
@@ -26,7 +27,7 @@ const MAX_PIECE_ROWS: usize = 1 << 30;
 /// The order depends on the key and the sequence of rows alone, never on how they were cut into batches.
 /// Every row leaves once, and every permutation of a window is equally likely. Window n is permuted by a
 /// generator of its own, keyed by (key, n), so a cursor is (window, offset): to resume, push the rows from the
-/// first row of window n on and skip `offset` of them ([`starting_at`](Self::starting_at), [`Window::skip`]).
+/// first row of window n on and skip `offset` of them ([`starting_at`](Self::starting_at), [`Window::skip_rows`]).
 pub struct ShuffleWindow {
     capacity_rows: usize,
     key: u64,
@@ -101,9 +102,8 @@ impl ShuffleWindow {
 
 /// One permuted window, drained in batches of bounded size.
 ///
-/// It holds its source rows until it is dropped, and gathers a batch of them when asked, so that the
-/// window is never in memory twice. A drained batch shares no memory with the sources, but for the values
-/// of a dictionary.
+/// It holds its rows until it is dropped, and gathers a batch of them when asked, so that the window is never
+/// in memory twice. A drained batch shares no memory with the window, but for the values of a dictionary.
 pub struct Window {
     number: u64,
     schema: SchemaRef,
@@ -111,7 +111,10 @@ pub struct Window {
     /// (piece, row of the piece) in the order of delivery.
     order: Vec<(u32, u32)>,
     offset: usize,
+    /// Rows of the next batch.
     batch_rows: usize,
+    /// The bound of `batch_rows`.
+    most_rows: usize,
 }
 
 impl Window {
@@ -126,10 +129,16 @@ impl Window {
             })
             .collect();
         Rng::new(key).shuffle(&mut order);
-        let columns = (0..schema.fields().len())
-            .map(|index| Column::new(pieces.iter().map(|piece| piece.column(index).clone())))
-            .collect();
-        Self { number, schema, columns, order, offset: 0, batch_rows: FIRST_BATCH_ROWS }
+        // By column, so that joining the arrays of one frees them before the next is joined.
+        let mut columns: Vec<Vec<ArrayRef>> = vec![Vec::new(); schema.fields().len()];
+        for piece in pieces {
+            for (column, array) in columns.iter_mut().zip(piece.columns()) {
+                column.push(array.clone());
+            }
+        }
+        let columns = columns.into_iter().map(Column::new).collect();
+        let (batch_rows, most_rows) = (FIRST_BATCH_ROWS, MAX_BATCH_ROWS);
+        Self { number, schema, columns, order, offset: 0, batch_rows, most_rows }
     }
 
     /// Its number among the windows of the shard, from 0.
@@ -148,16 +157,40 @@ impl Window {
     }
 
     /// Passes over the next `rows` rows without gathering them; at most to the end.
-    pub fn skip(&mut self, rows: usize) {
+    pub fn skip_rows(&mut self, rows: usize) {
         self.offset = self.offset.saturating_add(rows).min(self.order.len());
     }
 
     /// The next rows, at most 8192; None at the end.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        let rows = self.batch_rows.min(self.order.len() - self.offset);
-        if rows == 0 {
-            return Ok(None);
+        loop {
+            let rows = self.batch_rows.min(self.order.len() - self.offset);
+            if rows == 0 {
+                return Ok(None);
+            }
+            match self.gather(rows) {
+                Ok((batch, bytes)) => {
+                    self.offset += rows;
+                    if bytes > MAX_BATCH_BYTES {
+                        self.batch_rows = (rows / 2).max(1);
+                    } else if bytes <= MAX_BATCH_BYTES / 2 {
+                        self.batch_rows = (self.batch_rows * 2).min(self.most_rows);
+                    }
+                    return Ok(Some(batch));
+                }
+                // Rows of many sources can exceed a dictionary's key type or a 32-bit offset; fewer of
+                // them fit, as they did in their source.
+                Err(_) if rows > 1 => {
+                    self.most_rows = rows / 2;
+                    self.batch_rows = self.most_rows;
+                }
+                Err(error) => return Err(error),
+            }
         }
+    }
+
+    /// The next `rows` rows, and the memory that is theirs alone.
+    fn gather(&self, rows: usize) -> Result<(RecordBatch, usize)> {
         let places: Vec<(usize, usize)> = self.order[self.offset..self.offset + rows]
             .iter()
             .map(|&(piece, row)| (piece as usize, row as usize))
@@ -166,19 +199,13 @@ impl Window {
         let mut bytes = 0;
         for column in &self.columns {
             let array = column.gather(&places)?;
-            bytes += column.own_bytes(&array);
+            bytes += own_bytes(&array);
             arrays.push(array);
         }
         // The number of rows is said, since a query may have no columns.
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)?;
-        self.offset += rows;
-        if bytes > MAX_BATCH_BYTES {
-            self.batch_rows = (rows / 2).max(1);
-        } else if bytes <= MAX_BATCH_BYTES / 2 {
-            self.batch_rows = (self.batch_rows * 2).min(MAX_BATCH_ROWS);
-        }
-        Ok(Some(batch))
+        Ok((batch, bytes))
     }
 }
 
