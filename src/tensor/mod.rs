@@ -1,1 +1,33 @@
-//! See the design: one purpose.
+//! Arrow to tensors.
+//!
+//! ```text
+//! schema + TensorOptions ─▶ Converter ─ outputs() ─▶ names, dtypes, shapes: fixed for the run
+//!                              │
+//! pieces (slices of record batches) ─ convert() ─▶ TensorBatch: one Block, one slot per array
+//! ```
+//!
+//! A batch is one allocation. Pieces are gathered straight into it, so that each value is copied once and
+//! Arrow's shared buffers are never handed out as writable memory. The table of types is
+//! `docs/types.md`.
+
+mod block;
+mod codes;
+mod column;
+mod convert;
+mod dtype;
+mod leaf;
+mod list;
+mod nulls;
+mod options;
+mod plan;
+mod shape;
+mod spec;
+mod stack;
+mod text;
+
+pub use block::{ALIGNMENT, Block, Slot};
+pub use convert::{Converter, TensorBatch};
+pub use dtype::DType;
+pub use options::{DecimalFormat, NullPolicy, Nulls, Pad, TensorOptions, Value};
+pub use spec::{OutputKind, OutputSpec};
+pub use text::{TextColumn, TextRef};

@@ -1,0 +1,238 @@
+//! Finished batches for Python: the block as a writable buffer, strings and categories as lists.
+
+use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+
+use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::{ffi, intern};
+use pyo3_arrow::input::AnyArray;
+use pyo3_arrow::{PyRecordBatch, PySchema};
+
+use crate::python::error::to_py;
+use crate::tensor::{Block, Converter, TensorBatch, TensorOptions, TextColumn, TextRef, Value};
+use crate::{Error, Result};
+
+/// Adds this file's classes and functions to the extension module.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyBlock>()?;
+    module.add_class::<TensorConverter>()?;
+    module.add_function(wrap_pyfunction!(read_arrow, module)?)?;
+    module.add_function(wrap_pyfunction!(merge_batches, module)?)?;
+    Ok(())
+}
+
+/// The memory of one batch. Each tensor over it keeps it alive.
+#[pyclass(name = "Block", module = "tensorquery._core", frozen)]
+pub struct PyBlock {
+    /// The allocation, taken apart: Python may write to it at any time, so that no Rust reference to
+    /// its bytes may exist from here on.
+    allocation: *mut u8,
+    length: usize,
+    capacity: usize,
+    /// Where the block begins in the allocation, and how long it is, in bytes.
+    start: usize,
+    len: usize,
+}
+
+// SAFETY: the pointer is owned and never dereferenced by this code; what Python does with the bytes
+// from several threads is, as for any writable buffer, the caller's to order.
+unsafe impl Send for PyBlock {}
+// SAFETY: as above.
+unsafe impl Sync for PyBlock {}
+
+impl From<Block> for PyBlock {
+    fn from(block: Block) -> Self {
+        let (bytes, start, len) = block.into_parts();
+        let mut bytes = ManuallyDrop::new(bytes);
+        let (length, capacity) = (bytes.len(), bytes.capacity());
+        Self { allocation: bytes.as_mut_ptr(), length, capacity, start, len }
+    }
+}
+
+impl Drop for PyBlock {
+    fn drop(&mut self) {
+        // SAFETY: pointer, length and capacity come from the vector taken apart in `from`, and Python
+        // has released every view: each of them holds a reference to this object.
+        drop(unsafe { Vec::from_raw_parts(self.allocation, self.length, self.capacity) });
+    }
+}
+
+#[pymethods]
+impl PyBlock {
+    fn __len__(&self) -> usize {
+        self.len
+    }
+
+    /// # Safety
+    ///
+    /// Called by Python only, with a view to be filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        const WRITABLE: c_int = 0;
+        let block = slf.get();
+        // A vector is never longer than isize::MAX bytes.
+        let len = block.len as ffi::Py_ssize_t;
+        // SAFETY: the bytes `start..start + len` lie inside the allocation and live as long as `slf`,
+        // of which the filled view takes a reference.
+        let status = unsafe {
+            let bytes = block.allocation.add(block.start).cast::<c_void>();
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes, len, WRITABLE, flags)
+        };
+        if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+/// Converts Arrow batches of one schema.
+#[pyclass(module = "tensorquery._core", frozen)]
+pub struct TensorConverter {
+    converter: Converter,
+}
+
+#[pymethods]
+impl TensorConverter {
+    #[new]
+    fn new(schema: PySchema, options: &str) -> PyResult<Self> {
+        let options: TensorOptions = serde_json::from_str(options)
+            .map_err(|error| to_py(Error::config(format!("malformed tensor options: {error}"))))?;
+        let converter = Converter::try_new(&schema.into_inner(), &options).map_err(to_py)?;
+        Ok(Self { converter })
+    }
+
+    /// The outputs as JSON: a list of {name, kind, ...}.
+    fn outputs(&self) -> PyResult<String> {
+        serde_json::to_string(self.converter.outputs())
+            .map_err(|error| to_py(Error::config(format!("outputs: {error}"))))
+    }
+
+    /// Gathers batches into one: (rows, block, [(offset, count)], [strings], [categories]).
+    fn convert<'py>(
+        &self,
+        py: Python<'py>,
+        pieces: Vec<PyRecordBatch>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let pieces: Vec<RecordBatch> = pieces.into_iter().map(PyRecordBatch::into_inner).collect();
+        let batch = py.detach(|| self.converter.convert(&pieces)).map_err(to_py)?;
+        to_python(py, batch)
+    }
+}
+
+/// A finished batch for `tensors.BatchBuilder`: (rows, block, [(offset, count)], [strings],
+/// [categories]). No number is copied.
+pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
+    let slots: Vec<(usize, usize)> =
+        batch.slots().iter().map(|slot| (slot.offset, slot.count)).collect();
+    let texts = PyList::empty(py);
+    for column in batch.texts() {
+        texts.append(strings(py, column)?)?;
+    }
+    let categories = PyList::empty(py);
+    for values in batch.categories() {
+        let values: PyResult<Vec<_>> = values.iter().map(|value| to_object(py, value)).collect();
+        categories.append(PyList::new(py, values?)?)?;
+    }
+    let rows = batch.rows();
+    let block = Bound::new(py, PyBlock::from(batch.into_block()))?;
+    (rows, block, slots, texts, categories).into_pyobject(py)
+}
+
+fn strings<'py>(py: Python<'py>, column: &TextColumn) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for text in column.iter() {
+        match text {
+            TextRef::Str(text) => list.append(PyString::new(py, text))?,
+            TextRef::Bytes(bytes) => list.append(PyBytes::new(py, bytes))?,
+        }
+    }
+    Ok(list)
+}
+
+fn to_object<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match value {
+        Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+        // Categories are elements of a tensor type, so that 64 bits hold them.
+        Value::Int(value) => match i64::try_from(*value) {
+            Ok(value) => value.into_pyobject(py)?.into_any(),
+            Err(_) => (*value as u64).into_pyobject(py)?.into_any(),
+        },
+        Value::Float(value) => value.into_pyobject(py)?.into_any(),
+        Value::Text(value) => PyString::new(py, value).into_any(),
+        Value::Bytes(value) => PyBytes::new(py, value).into_any(),
+    })
+}
+
+/// Reads an Arrow object of any library into (schema, [batches]).
+#[pyfunction]
+fn read_arrow(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(PySchema, Vec<PyRecordBatch>)> {
+    let exports = data.hasattr(intern!(py, "__arrow_c_array__"))?
+        || data.hasattr(intern!(py, "__arrow_c_stream__"))?;
+    if !exports {
+        return Err(PyTypeError::new_err(format!(
+            "expected an Arrow table, batch or reader (an object with __arrow_c_array__ or \
+             __arrow_c_stream__), got {}",
+            data.get_type().name()?
+        )));
+    }
+    let reader = data.extract::<AnyArray>()?.into_reader()?;
+    let (schema, batches) = py
+        .detach(|| {
+            let schema = struct_schema(&reader.field())?;
+            let batches: Result<Vec<_>> =
+                reader.map(|array| struct_batch(&schema, array?.as_ref())).collect();
+            Ok((schema, batches?))
+        })
+        .map_err(to_py)?;
+    Ok((PySchema::new(schema), batches.into_iter().map(PyRecordBatch::new).collect()))
+}
+
+fn struct_schema(field: &FieldRef) -> Result<SchemaRef> {
+    match field.data_type() {
+        DataType::Struct(fields) => {
+            Ok(Schema::new_with_metadata(fields.clone(), field.metadata().clone()).into())
+        }
+        other => Err(Error::config(format!(
+            "expected an Arrow table, batch or reader, got an array of type {other}; wrap it in a table \
+             to give it a name"
+        ))),
+    }
+}
+
+fn struct_batch(schema: &SchemaRef, array: &dyn Array) -> Result<RecordBatch> {
+    let Some(rows) = array.as_struct_opt() else {
+        return Err(Error::data(format!("expected rows, got {}", array.data_type())));
+    };
+    if rows.null_count() > 0 {
+        return Err(Error::data(format!(
+            "{} of {} rows are null as a whole, which a table cannot be; give their columns nulls instead",
+            rows.null_count(),
+            rows.len()
+        )));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    Ok(RecordBatch::try_new_with_options(schema.clone(), rows.columns().to_vec(), &options)?)
+}
+
+/// One batch of the rows of all `pieces`, for output_format="arrow" and "dict".
+#[pyfunction]
+fn merge_batches(
+    py: Python<'_>,
+    schema: PySchema,
+    pieces: Vec<PyRecordBatch>,
+) -> PyResult<PyRecordBatch> {
+    let schema = schema.into_inner();
+    let mut pieces: Vec<RecordBatch> = pieces.into_iter().map(PyRecordBatch::into_inner).collect();
+    if pieces.len() == 1
+        && let Some(only) = pieces.pop()
+    {
+        return Ok(PyRecordBatch::new(only));
+    }
+    let merged = py.detach(|| concat_batches(&schema, &pieces));
+    merged.map(PyRecordBatch::new).map_err(|error| to_py(Error::from(error)))
+}

@@ -1,0 +1,165 @@
+//! One column of a plan and its pieces of a batch.
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::buffer::NullBuffer;
+use arrow::datatypes::DataType;
+
+use super::codes::Codes;
+use super::dtype::{DType, Scalar};
+use super::leaf::{Leaf, flatten};
+use super::list::List;
+use super::nulls::{Policy, patch_nulls};
+use super::options::Value;
+use crate::Result;
+
+/// How one column, or one field of a struct, is converted.
+#[derive(Debug)]
+pub(super) struct Column {
+    /// `column`, or `column.field` inside structs.
+    pub(super) name: String,
+    pub(super) data_type: DataType,
+    /// Position in the schema, then in each struct.
+    pub(super) path: Vec<usize>,
+    pub(super) policy: Policy,
+    /// The slot of its mask.
+    pub(super) mask: Option<usize>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// The same number of elements in each row.
+    Fixed { fixed: Fixed, slot: usize },
+    /// Lists of variable length.
+    List(List),
+    /// Codes of dictionaries or strings.
+    Codes { codes: Codes, slot: usize },
+    /// Strings that stay strings. `patch` stands for nulls.
+    Text { patch: Option<Value> },
+    /// A struct has only a mask of its own; its fields are columns.
+    Struct { covers_nulls: bool },
+}
+
+/// Scalars and fixed-size lists, nested to any depth.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) leaf: Leaf,
+    /// The dtype that is written: the leaf's own, or the common one of a stack.
+    pub(super) dtype: DType,
+    /// How many fixed-size lists enclose the scalar.
+    pub(super) depth: usize,
+    /// Elements per row.
+    pub(super) width: usize,
+    /// What is written over a null row; None: it is an error.
+    pub(super) patch: Option<Scalar>,
+    /// True where a null inside a valid list is covered too.
+    pub(super) covers_elements: bool,
+}
+
+/// One piece's array of a column.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) array: ArrayRef,
+    /// Null rows, where there are any: the array's own and those of the structs around it.
+    pub(super) nulls: Option<NullBuffer>,
+}
+
+impl Part {
+    pub(super) fn null_count(&self) -> usize {
+        self.nulls.as_ref().map_or(0, NullBuffer::null_count)
+    }
+}
+
+impl Column {
+    /// The column's arrays, one for each piece.
+    pub(super) fn parts(&self, pieces: &[RecordBatch]) -> Vec<Part> {
+        pieces.iter().map(|piece| self.part(piece)).collect()
+    }
+
+    fn part(&self, piece: &RecordBatch) -> Part {
+        let mut array = piece.column(self.path[0]).clone();
+        let mut nulls = row_nulls(&array);
+        for field in &self.path[1..] {
+            array = array.as_struct().column(*field).clone();
+            nulls = NullBuffer::union(nulls.as_ref(), row_nulls(&array).as_ref());
+        }
+        Part { array, nulls: nulls.filter(|nulls| nulls.null_count() > 0) }
+    }
+
+    /// Fails where rows are null and the policy does not cover them.
+    pub(super) fn check_rows(&self, parts: &[Part], covers: bool) -> Result<()> {
+        let count: usize = parts.iter().map(Part::null_count).sum();
+        if count > 0 && !covers {
+            let rows: usize = parts.iter().map(|part| part.array.len()).sum();
+            let what = format!(" in a batch of {rows} rows");
+            return Err(self.policy.refuse(&self.name, &self.data_type, count, &what));
+        }
+        Ok(())
+    }
+}
+
+/// A dictionary's key may be valid and point to a null value.
+fn row_nulls(array: &ArrayRef) -> Option<NullBuffer> {
+    match array.data_type() {
+        DataType::Dictionary(_, _) => array.logical_nulls(),
+        _ => array.nulls().cloned(),
+    }
+}
+
+impl Fixed {
+    /// Fails where rows or elements are null and the policy does not cover them.
+    pub(super) fn check(&self, column: &Column, parts: &[Part]) -> Result<()> {
+        column.check_rows(parts, self.patch.is_some())?;
+        if self.depth == 0 || self.covers_elements {
+            return Ok(());
+        }
+        let count: usize = parts.iter().map(|part| self.null_elements(part)).sum();
+        if count > 0 {
+            return Err(column.policy.refuse_elements(&column.name, &column.data_type, count));
+        }
+        Ok(())
+    }
+
+    /// Null elements that do not lie in a null row.
+    fn null_elements(&self, part: &Part) -> usize {
+        let (_, elements) = flatten(&part.array, self.depth);
+        let Some(elements) = elements.filter(|nulls| nulls.null_count() > 0) else { return 0 };
+        match &part.nulls {
+            None => elements.null_count(),
+            Some(rows) => {
+                let rows = rows.expand(self.width);
+                let all = NullBuffer::union(Some(&rows), Some(&elements));
+                all.map_or(0, |all| all.null_count()) - rows.null_count()
+            }
+        }
+    }
+
+    /// Writes the rows `first..first + target length` of `part`.
+    pub(super) fn write(
+        &self,
+        column: &Column,
+        part: &Part,
+        first: usize,
+        target: &mut [u8],
+    ) -> Result<()> {
+        if self.width == 0 {
+            return Ok(());
+        }
+        let (values, elements) = flatten(&part.array, self.depth);
+        let nulls = match (&part.nulls, self.depth) {
+            (rows, 0) => rows.clone(),
+            (rows, _) => {
+                let rows = rows.as_ref().map(|rows| rows.expand(self.width));
+                NullBuffer::union(rows.as_ref(), elements.as_ref())
+            }
+        };
+        let start = first * self.width;
+        let count = target.len() / self.dtype.size();
+        let range = start..start + count;
+        self.leaf.write(&column.name, &values, range, nulls.as_ref(), self.dtype, target)?;
+        if let (Some(nulls), Some(patch)) = (nulls, self.patch) {
+            patch_nulls(target, &nulls.slice(start, count), patch);
+        }
+        Ok(())
+    }
+}

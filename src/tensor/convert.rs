@@ -1,0 +1,220 @@
+//! From pieces of Arrow data to one finished batch: measure, allocate once, write each value once.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use super::block::{Block, Slot};
+use super::column::{Column, Kind, Part};
+use super::nulls::write_mask;
+use super::options::{TensorOptions, Value};
+use super::plan::Plan;
+use super::spec::OutputSpec;
+use super::text::TextColumn;
+use crate::{Error, Result};
+
+/// Converts batches of one schema; made once per run.
+#[derive(Debug)]
+pub struct Converter {
+    schema: SchemaRef,
+    plan: Plan,
+}
+
+/// A finished batch: one block of memory for all numbers, and the strings beside it.
+#[derive(Debug)]
+pub struct TensorBatch {
+    rows: usize,
+    block: Block,
+    slots: Vec<Slot>,
+    texts: Vec<TextColumn>,
+    categories: Vec<Vec<Value>>,
+}
+
+impl Converter {
+    /// Plans the conversion of batches with `schema`.
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](crate::ErrorKind::Config) for an option that names an unknown column or does not fit
+    /// its type, and for two outputs of one name; [`UnsupportedType`](crate::ErrorKind::UnsupportedType)
+    /// for a column that has no tensor form.
+    pub fn try_new(schema: &SchemaRef, options: &TensorOptions) -> Result<Self> {
+        Ok(Self { schema: schema.clone(), plan: Plan::try_new(schema, options)? })
+    }
+
+    /// What every batch becomes, in the order of the dictionary: columns, each with its mask after it,
+    /// then stacks.
+    pub fn outputs(&self) -> &[OutputSpec] {
+        &self.plan.outputs
+    }
+
+    /// The schema of the pieces.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Gathers `pieces`, in order, into one batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond int64,
+    /// lists beyond their max_length, values that are no category, and pieces of another schema.
+    pub fn convert(&self, pieces: &[RecordBatch]) -> Result<TensorBatch> {
+        pieces.iter().try_for_each(|piece| self.check_piece(piece))?;
+        let rows = pieces.iter().map(RecordBatch::num_rows).sum();
+        let plan = &self.plan;
+        let columns: Vec<Vec<Part>> =
+            plan.columns.iter().map(|column| column.parts(pieces)).collect();
+        let stacks: Vec<Vec<Vec<Part>>> = plan
+            .stacks
+            .iter()
+            .map(|stack| stack.columns.iter().map(|column| column.parts(pieces)).collect())
+            .collect();
+
+        let mut counts = vec![rows; plan.slots.len()];
+        for (column, parts) in plan.columns.iter().zip(&columns) {
+            column.measure(parts, rows, &mut counts)?;
+        }
+        for (stack, parts) in plan.stacks.iter().zip(&stacks) {
+            stack.check(parts)?;
+            let cells = rows * stack.columns.len();
+            counts[stack.slot] = cells;
+            if let Some(mask) = stack.mask {
+                counts[mask] = cells;
+            }
+        }
+
+        let wanted: Vec<_> = plan.slots.iter().copied().zip(counts).collect();
+        let (block, slots) = Block::allocate(&wanted).ok_or_else(|| {
+            Error::data(format!(
+                "a batch of {rows} rows exceeds the address space; choose a smaller batch_size"
+            ))
+        })?;
+        let texts = Vec::with_capacity(plan.texts);
+        let categories = Vec::with_capacity(plan.categories);
+        let mut batch = TensorBatch { rows, block, slots, texts, categories };
+        for (column, parts) in plan.columns.iter().zip(columns) {
+            column.write(parts, &mut batch)?;
+        }
+        for (stack, parts) in plan.stacks.iter().zip(&stacks) {
+            stack.write(parts, &batch.slots, &mut batch.block)?;
+        }
+        Ok(batch)
+    }
+
+    fn check_piece(&self, piece: &RecordBatch) -> Result<()> {
+        let found = piece.schema_ref();
+        if std::sync::Arc::ptr_eq(found, &self.schema) {
+            return Ok(());
+        }
+        if found.fields().len() != self.schema.fields().len() {
+            return Err(Error::data(format!(
+                "a batch has {} columns, its schema was planned with {}; pieces of one batch need one \
+                 schema",
+                found.fields().len(),
+                self.schema.fields().len()
+            )));
+        }
+        for (found, planned) in found.fields().iter().zip(self.schema.fields()) {
+            // Names, nullability and metadata inside the types play no part in the memory layout.
+            if !found.data_type().equals_datatype(planned.data_type()) {
+                return Err(Error::data(format!(
+                    "column {:?} arrived as {}, but its schema says {}; cast it in SQL",
+                    planned.name(),
+                    found.data_type(),
+                    planned.data_type()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Column {
+    /// Checks the nulls, and says how many elements each slot takes where that is not the row count.
+    fn measure(&self, parts: &[Part], rows: usize, counts: &mut [usize]) -> Result<()> {
+        match &self.kind {
+            Kind::Fixed { fixed, slot } => {
+                fixed.check(self, parts)?;
+                counts[*slot] = rows.checked_mul(fixed.width).ok_or_else(|| {
+                    Error::data(format!(
+                        "column {:?} of {rows} rows exceeds the address space; choose a smaller \
+                         batch_size",
+                        self.name
+                    ))
+                })?;
+                Ok(())
+            }
+            Kind::List(list) => list.measure(self, parts, counts),
+            Kind::Codes { codes, .. } => self.check_rows(parts, codes.patch.is_some()),
+            Kind::Text { patch } => self.check_rows(parts, patch.is_some()),
+            Kind::Struct { covers_nulls } => self.check_rows(parts, *covers_nulls),
+        }
+    }
+
+    fn write(&self, parts: Vec<Part>, batch: &mut TensorBatch) -> Result<()> {
+        let TensorBatch { block, slots, texts, categories, .. } = batch;
+        if let Some(mask) = self.mask {
+            let mut rest = block.slot_mut(slots[mask]);
+            for part in &parts {
+                let (front, after) = rest.split_at_mut(part.array.len());
+                write_mask(front, part.nulls.as_ref());
+                rest = after;
+            }
+        }
+        match &self.kind {
+            Kind::Fixed { fixed, slot } => {
+                let slot = slots[*slot];
+                let row_bytes = fixed.width * slot.dtype.size();
+                let mut rest = block.slot_mut(slot);
+                for part in &parts {
+                    let (front, after) = rest.split_at_mut(part.array.len() * row_bytes);
+                    fixed.write(self, part, 0, front)?;
+                    rest = after;
+                }
+            }
+            Kind::List(list) => list.write(self, &parts, slots, block)?,
+            Kind::Codes { codes, slot } => {
+                let found = codes.write(self, &parts, block.slot_mut(slots[*slot]))?;
+                if !codes.is_fixed() {
+                    categories.push(found);
+                }
+            }
+            Kind::Text { patch } => texts.push(TextColumn::new(parts, patch.clone())),
+            Kind::Struct { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+impl TensorBatch {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The memory of all slots.
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// Where each array lies in the block, by the slot numbers of the [`OutputSpec`]s.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// The string columns, by the indices of the [`OutputSpec`]s.
+    pub fn texts(&self) -> &[TextColumn] {
+        &self.texts
+    }
+
+    /// The categories of the encoded columns, by the indices of the [`OutputSpec`]s.
+    pub fn categories(&self) -> &[Vec<Value>] {
+        &self.categories
+    }
+
+    /// Gives up the block and keeps the rest out of it: rows, slots, texts and categories were read
+    /// before.
+    pub fn into_block(self) -> Block {
+        self.block
+    }
+}
