@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::concat_batches;
@@ -93,7 +94,14 @@ impl PyBlock {
 /// Converts Arrow batches of one schema.
 #[pyclass(module = "tensorquery._core", frozen)]
 pub struct TensorConverter {
-    converter: Converter,
+    converter: Arc<Converter>,
+}
+
+impl TensorConverter {
+    /// The converter itself, for threads that work without Python.
+    pub fn converter(&self) -> Arc<Converter> {
+        self.converter.clone()
+    }
 }
 
 #[pymethods]
@@ -103,7 +111,7 @@ impl TensorConverter {
         let options: TensorOptions = serde_json::from_str(options)
             .map_err(|error| to_py(Error::config(format!("malformed tensor options: {error}"))))?;
         let converter = Converter::try_new(&schema.into_inner(), &options).map_err(to_py)?;
-        Ok(Self { converter })
+        Ok(Self { converter: Arc::new(converter) })
     }
 
     /// The outputs as JSON: a list of {name, kind, ...}.
