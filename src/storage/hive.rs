@@ -6,6 +6,7 @@ use arrow::datatypes::{DataType, Field};
 use chrono::NaiveDate;
 use datafusion::common::ScalarValue;
 use object_store::path::Path;
+use serde::Deserialize;
 use percent_encoding::percent_decode_str;
 
 use super::list::names_below;
@@ -16,7 +17,8 @@ use crate::{Error, Result, list_names};
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Whether directory names are read as columns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Partitioning {
     /// Where there are `key=value` directories.
     #[default]
