@@ -37,10 +37,7 @@ pub struct Listing {
 ///
 /// `TableNotFound`, where there is no such path, no file in the directory, or no match; `Storage`,
 /// where the store fails, or a local name is not UTF-8.
-pub async fn list_files(
-    store: &Arc<dyn ObjectStore>,
-    location: &Location,
-) -> Result<Vec<FilePin>> {
+pub async fn list_files(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
     let mut pins: Vec<FilePin> = match location.glob() {
         Some(glob) => list_pattern(store, location, glob).await?,
         None => list_path(store, location).await?,
@@ -154,8 +151,7 @@ async fn list_pattern(
         }
         matched_directories = rest.len() == 1 && !directories.is_empty();
     }
-    let pins: Vec<FilePin> =
-        drop_markers(found, location).into_iter().map(FilePin::from).collect();
+    let pins: Vec<FilePin> = drop_markers(found, location).into_iter().map(FilePin::from).collect();
     match (pins.is_empty(), matched_directories) {
         (false, _) => Ok(pins),
         (true, true) => Err(not_found(

@@ -72,8 +72,7 @@ impl PinnedStore {
         root: &str,
         pins: impl IntoIterator<Item = FilePin>,
     ) -> Self {
-        let pins =
-            pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
+        let pins = pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
         Self { inner, root: root.into(), pins, counters: Arc::default() }
     }
 
