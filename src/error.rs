@@ -4,7 +4,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use datafusion::error::{DataFusionError, SchemaError};
+use datafusion::common::SchemaError;
+use datafusion::error::DataFusionError;
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
