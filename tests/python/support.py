@@ -8,6 +8,7 @@ import decimal
 import gzip
 import json
 import os
+import time as time_module
 from collections import Counter
 from datetime import date, datetime, time, timedelta
 
@@ -189,6 +190,11 @@ def with_pid(batch):
 def ids_and_pid(batch):
     """A collate_fn: the ids and the process."""
     return batch["id"].tolist(), os.getpid()
+
+
+def second_starts_late(worker):
+    """A worker_init_fn: worker 0 has delivered batches before worker 1 begins."""
+    time_module.sleep(worker)
 
 
 class LastFirst:

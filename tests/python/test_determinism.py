@@ -237,18 +237,20 @@ def test_persistent_workers_start_anew_after_a_break(query):
     assert dataset.epoch == 1
 
 
-def test_the_epoch_is_fixed_when_iteration_starts(query):
-    """set_epoch inside the loop is for the next epoch, in this process and in workers alike."""
-    for workers in (0, 2):
-        loader, dataset = make(query, num_workers=workers)
-        whole = order(loader)
-        dataset.set_epoch(0)
-        iterator = iter(loader)
-        found = [next(iterator)["id"].tolist()]
-        dataset.set_epoch(4)
-        found += [batch["id"].tolist() for batch in iterator]
-        assert found == whole
-        assert dataset.epoch == 4
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_epoch_is_fixed_when_iteration_starts(query, workers):
+    """set_epoch inside the loop is for the next epoch, even for a worker that has not started yet."""
+    late = {"worker_init_fn": support.second_starts_late} if workers else {}
+    loader, dataset = make(query, num_workers=workers, **late)
+    whole = order(loader)
+    dataset.set_epoch(0)
+    iterator = iter(loader)
+    dataset.set_epoch(3)
+    found = [next(iterator)["id"].tolist()]
+    dataset.set_epoch(4)
+    found += order(iterator)
+    assert found == whole
+    assert dataset.epoch == 4
 
 
 def test_workers_divide_a_rank_the_same_way_every_time(query):
