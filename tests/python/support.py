@@ -192,6 +192,23 @@ def ids_and_pid(batch):
     return batch["id"].tolist(), os.getpid()
 
 
+def describe(batch):
+    """A transform: the kind and the content of every value, to compare across processes."""
+    return {name: _described(value) for name, value in batch.items()}
+
+
+def _described(value):
+    if isinstance(value, dict):
+        return describe(value)
+    if isinstance(value, tq.Encoded):
+        return ["Encoded", _described(value.codes), value.categories]
+    if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            return ["nested", str(value.dtype), [row.tolist() for row in value.unbind()]]
+        return [str(value.dtype), list(value.shape), repr(value.tolist())]
+    return [type(value).__name__, value]
+
+
 def second_starts_late(worker):
     """A worker_init_fn: worker 0 has delivered batches before worker 1 begins."""
     time_module.sleep(worker)
