@@ -66,9 +66,14 @@ class QueryDataLoader(DataLoader[Any]):
     def _through_torch(self, epoch: int) -> Iterator[Any]:
         self.dataset._pin_epoch(epoch)
         mine = self._newest = object()
+        batches = super().__iter__()
         try:
-            yield from super().__iter__()
+            yield from batches
         finally:
+            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
+            # live on until the garbage collector runs, which then waits five seconds for each.
+            if not self.persistent_workers:
+                getattr(batches, "_shutdown_workers", _nothing)()
             # An older iterator may be closed while a newer one still starts its workers.
             if self._newest is mine:
                 self.dataset._pin_epoch(None)
@@ -264,5 +269,9 @@ def _choose(
 
 def _identity(batch: Any) -> Any:
     return batch
+
+
+def _nothing() -> None:
+    pass
 
 
