@@ -97,6 +97,19 @@ impl Session {
         Self::build(options, false)
     }
 
+    /// A session over tables that were pinned by another one: it lists nothing, and what happens to
+    /// the other session's names does not reach it.
+    pub(super) async fn of_tables(&self, tables: &[(TableKey, Registered)]) -> Result<Arc<Self>> {
+        let session = Self::build(self.options.clone(), true)?;
+        for (key, registered) in tables {
+            match registered {
+                Registered::View { sql, .. } => session.register_view(&key.1, sql).await?,
+                other => session.bind(key.clone(), other.clone())?,
+            }
+        }
+        Ok(session)
+    }
+
     pub(super) fn build(options: SessionOptions, frozen: bool) -> Result<Arc<Self>> {
         let mut environment = RuntimeEnvBuilder::new();
         if let Some(limit) = options.memory_limit {

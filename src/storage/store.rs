@@ -92,10 +92,6 @@ pub fn open_store(
 }
 
 /// The message alone, since the source's `Debug` form might show what the message hides.
-fn build_error(
-    root: &str,
-    error: &impl fmt::Display,
-    options: &BTreeMap<String, String>,
-) -> Error {
+fn build_error(root: &str, error: &impl fmt::Display, options: &BTreeMap<String, String>) -> Error {
     Error::config(format!("cannot open {root}: {}", redact(&error.to_string(), options)))
 }
