@@ -157,7 +157,7 @@ impl FilesSpec {
         store_url: ObjectStoreUrl,
         counters: Arc<IoCounters>,
     ) -> Result<TableFiles> {
-        let location = Location::parse(&format!("{}/", self.root))?;
+        let location = Location::of_store(&self.root)?;
         let inner = open_store(&location, &self.storage_options)?;
         let pins: Vec<FilePin> = self.files.iter().map(|(pin, _)| pin.clone()).collect();
         let store = Arc::new(PinnedStore::new(inner, &self.root, pins).with_counters(counters));
