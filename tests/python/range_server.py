@@ -1,7 +1,7 @@
 """A counting HTTP file server in a process of its own: what a client reads is known without asking it.
 
-Usage: range_server.py ROOT LOG [DELAY]: serves the files below ROOT with ranges and entity tags, and appends a
-line "METHOD PATH START STOP" to LOG for each answer. Prints its port. DELAY seconds pass before each answer.
+Usage: range_server.py ROOT LOG [BRAKE]: serves the files below ROOT with ranges and entity tags, and appends a
+line "METHOD PATH START STOP" to LOG for each answer. Prints its port. While a file BRAKE exists, an answer takes 30 seconds.
 """
 
 import os
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 ROOT, LOG = sys.argv[1:3]
-DELAY = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
+BRAKE = sys.argv[3] if len(sys.argv) > 3 else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -25,7 +25,8 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(body=True)
 
     def answer(self, *, body):
-        time.sleep(DELAY)
+        if BRAKE is not None and os.path.exists(BRAKE):
+            time.sleep(30)
         name = unquote(self.path).lstrip("/")
         try:
             with open(os.path.join(ROOT, name), "rb") as file:

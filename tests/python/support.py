@@ -4,13 +4,17 @@ Functions that worker processes run live here too: spawn imports their module.
 """
 
 import bz2
+import contextlib
 import decimal
 import gzip
 import json
 import os
+import subprocess
+import sys
 import time as time_module
 from collections import Counter
 from datetime import date, datetime, time, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -50,7 +54,7 @@ COLUMNS = {
     "raw": (pa.binary(), lambda rng, n: [rng.bytes(int(rng.integers(0, 9))) for _ in range(n)]),
     "code": (pa.dictionary(pa.int32(), pa.string()), _strings),
     "day": (pa.date32(), lambda rng, n: [date(2026, 1, 1) + timedelta(int(d)) for d in rng.integers(0, 99, n)]),
-    "at": (
+    "moment": (
         pa.timestamp("us", tz="UTC"),
         lambda rng, n: [datetime(2026, 1, 1) + timedelta(seconds=int(s)) for s in rng.integers(0, 10**6, n)],
     ),
@@ -179,6 +183,37 @@ def flat(lists):
 
 
 # ------------------------------------------------------------------------------------------------
+# A server that counts.
+
+
+class Traffic:
+    """What the server sent, by file."""
+
+    def __init__(self, log):
+        self._log = log
+        self._seen = 0
+
+    def take(self):
+        """(name, start, stop) of each answer with a body since the last call."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        new, self._seen = lines[self._seen :], len(lines)
+        ranges = [(name, int(start), int(stop)) for _, name, start, stop in map(str.split, new)]
+        return [(name, start, stop) for name, start, stop in ranges if stop > start]
+
+
+@contextlib.contextmanager
+def serve(root, log, brake=None):
+    """The base URL of a server over `root`; slow while the file `brake` exists."""
+    script = Path(__file__).with_name("range_server.py")
+    command = [sys.executable, *map(str, (script, root, log)), *([str(brake)] if brake else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        finally:
+            server.kill()
+
+
+# ------------------------------------------------------------------------------------------------
 # What worker processes run.
 
 
@@ -190,6 +225,11 @@ def with_pid(batch):
 def ids_and_pid(batch):
     """A collate_fn: the ids and the process."""
     return batch["id"].tolist(), os.getpid()
+
+
+def fail(batch):
+    """A transform that fails."""
+    return 1 // 0
 
 
 def describe(batch):

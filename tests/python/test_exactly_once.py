@@ -4,6 +4,7 @@ format, world size, worker count, batch size and shuffling."""
 
 import itertools
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,6 +64,63 @@ def test_any_table_any_filter_any_topology(tmp_path, seed, rows, files, columns,
     support.assert_exactly_once(query, shards, topology["batch_size"])
     if chosen is None:
         assert support.rows_of(itertools.chain(*shards)) == support.rows_of([table])
+
+
+LITERALS = {
+    "id": ["0", "17", "150", "299", "-1"],
+    "k": ["0", "3", "6", "7"],
+    "v": ["0", "-0.5", "1e300"],
+    "i8": ["0", "-128", "127", "5"],
+    "f32": ["0", "1.5"],
+    "s": ["''", "'a'", "'größe'", "'x'", "'zz'"],
+    "day": ["DATE '2026-01-01'", "DATE '2026-02-20'", "DATE '2030-01-01'"],
+    "moment": ["TIMESTAMPTZ '2026-01-05 00:00:00+00'", "TIMESTAMPTZ '2026-01-12 12:00:00+00'"],
+    "price": ["0", "5000.25", "9999.99"],
+}
+
+
+@st.composite
+def predicates(draw, depth=2):
+    """A predicate that DataFusion and DuckDB read alike."""
+    if depth and draw(st.booleans()):
+        left, right = draw(predicates(depth - 1)), draw(predicates(depth - 1))
+        return draw(st.sampled_from([f"({left} AND {right})", f"({left} OR {right})", f"NOT ({left})"]))
+    column = draw(st.sampled_from([*LITERALS, "flag"]))
+    if column == "flag":
+        return draw(st.sampled_from(["flag", "NOT flag", "flag IS NULL", "flag IS NOT TRUE"]))
+    one, other = (draw(st.sampled_from(LITERALS[column])) for _ in range(2))
+    forms = [
+        f"{column} {draw(st.sampled_from(['=', '<>', '<', '<=', '>', '>=']))} {one}",
+        f"{column} BETWEEN {one} AND {other}",
+        f"{column} IN ({one}, {other})",
+        f"{column} NOT IN ({one}, {other})",
+        f"{column} IS NULL",
+        f"{column} IS DISTINCT FROM {one}",
+        f"coalesce({column}, {one}) = {other}",
+    ]
+    if column == "s":
+        forms += ["s LIKE 'x%'", "s LIKE '%e'", "length(s) > 1", "upper(s) = 'A'"]
+    return draw(st.sampled_from(forms))
+
+
+@given(seed=st.integers(0, 2**32 - 1), predicate=predicates(), world_size=st.integers(1, 4), indexed=st.booleans())
+def test_pruning_loses_no_row_that_another_engine_finds(tmp_path, seed, predicate, world_size, indexed):
+    """Against DuckDB over the table in memory, which has no statistics to be misled by."""
+    rng = np.random.default_rng(seed)
+    table = support.random_table(rng, 300, ["i8", "f32", "s", "flag", "day", "moment", "price"])
+    # Sorted by some column, so that row groups and pages can be pruned; without NaN, which statistics leave out.
+    table = table.set_column(2, "v", pc.if_else(pc.is_nan(table["v"]), None, table["v"]))
+    table = table.sort_by(str(rng.choice(list(LITERALS))))
+    folder = support.write_parquet(
+        tmp_path / str(next(_numbers)), table, files=3, rng=rng, write_page_index=indexed, data_page_size=64, write_batch_size=8
+    )
+    session = tq.Session()
+    session.register_parquet("t", folder)
+    query = session.sql(f"SELECT * FROM t WHERE {predicate}")
+    found = support.read_shards(query, world_size, batch_size=50, split_rows=20)
+    expected = duckdb.connect().register("t", table).sql(f"SELECT id FROM t WHERE {predicate}")
+    ids = support.flat(support.ids_of(support.flat(found)))
+    assert sorted(ids) == sorted(row[0] for row in expected.fetchall())
 
 
 # The tables that the shapes below read; all of them are registered, most queries use a part.
@@ -156,6 +214,48 @@ def test_every_shape_of_query(tables, shape):
         support.assert_exactly_once(query, shards, topology["batch_size"])
         kinds = {batch.schema for shard in shards for batch in shard}
         assert kinds <= {expected.schema}
+
+
+DUCKDB_SHAPES = [
+    "inner_join", "left_join", "right_join", "range_join", "cross_join", "semi_in", "semi_exists", "anti",
+    "mark", "scalar_subquery", "self_join", "aggregated_side", "unnest", "cte",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", DUCKDB_SHAPES)
+def test_the_result_is_that_of_another_engine(tables, shape):
+    """DataFusion's own result is the measure above; here it is DuckDB's."""
+    engine = duckdb.connect()
+    for name in ("fact", "dim"):
+        engine.register(name, tables.table(name).to_arrow())
+    expected = engine.sql(SHAPES[shape]).to_arrow_table()
+    shards = support.read_shards(tables.sql(SHAPES[shape]), 3, 2, batch_size=9, split_rows=25)
+    found = [tuple(row.values()) for shard in shards for batch in shard for row in batch.to_pylist()]
+    assert sorted(map(repr, found)) == sorted(repr(tuple(row.values())) for row in expected.to_pylist())
+    assert found
+
+
+def test_files_of_different_schemas_keep_their_rows(tmp_path):
+    """A widened column and one that a file lacks: pruning by statistics must see both as they are read."""
+    support.write_parquet(tmp_path / "t/a", pa.table({"id": pa.array(range(50), pa.int32()), "x": pa.array([0.5] * 50, pa.float32())}))
+    support.write_parquet(
+        tmp_path / "t/b", pa.table({"id": pa.array(range(50, 100), pa.int64()), "x": [0.25] * 50, "extra": ["e"] * 50}), row_group=10
+    )
+    session = tq.Session()
+    session.register_parquet("t", str(tmp_path / "t"))
+    expected = {
+        "extra IS NULL": range(50),
+        "extra = 'e'": range(50, 100),
+        "extra IS NULL OR id > 90": [*range(50), *range(91, 100)],
+        "id BETWEEN 45 AND 54": range(45, 55),
+        "x = 0.5": range(50),
+        "id > 2147483648": [],
+    }
+    for predicate, ids in expected.items():
+        query = session.sql(f"SELECT * FROM t WHERE {predicate}")
+        shards = support.read_shards(query, 3, batch_size=7)
+        assert sorted(support.flat(support.ids_of(support.flat(shards)))) == list(ids), predicate
+        support.assert_exactly_once(query, shards, 7)
 
 
 @pytest.mark.parametrize("table", ["csv_plain", "json"])
