@@ -50,21 +50,33 @@ class QueryDataLoader(DataLoader[Any]):
     """
 
     dataset: QueryDataset
+    _newest: object | None = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch."""
         if self.num_workers == 0 and not self.pin_memory:
             return self._in_process()
-        return self._through_torch()
+        return self._through_torch(self.dataset.epoch)
 
     def _in_process(self) -> Iterator[Any]:
         batches = iter(self.dataset)
         collate = self.collate_fn
         return batches if collate is _identity else map(collate, batches)
 
-    def _through_torch(self) -> Iterator[Any]:
-        epoch = self.dataset.epoch
-        yield from super().__iter__()
+    def _through_torch(self, epoch: int) -> Iterator[Any]:
+        self.dataset._pin_epoch(epoch)
+        mine = self._newest = object()
+        batches = super().__iter__()
+        try:
+            yield from batches
+        finally:
+            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
+            # live on until the garbage collector runs, which then waits five seconds for each.
+            if not self.persistent_workers:
+                getattr(batches, "_shutdown_workers", _nothing)()
+            # An older iterator may be closed while a newer one still starts its workers.
+            if self._newest is mine:
+                self.dataset._pin_epoch(None)
         if self.num_workers > 0:
             self.dataset._finished(epoch)
 
@@ -257,5 +269,9 @@ def _choose(
 
 def _identity(batch: Any) -> Any:
     return batch
+
+
+def _nothing() -> None:
+    pass
 
 
