@@ -220,12 +220,15 @@ class Session:
 
         Raises:
             ConfigError: `data` does not speak the Arrow PyCapsule interface.
+            DataError: `data` is a `Query`, and a file cannot be read.
         """
         if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
             raise ConfigError(
                 f"register_table needs an Arrow table (an object with __arrow_c_stream__), got "
                 f"{type(data).__name__}; convert it, for example pyarrow.table({{...}})"
             )
+        if isinstance(data, Query):
+            data = data._core.collect()
         self._core.register_arrow(_name(name), data)
 
     def register_view(self, name: str, sql: str) -> None:

@@ -84,6 +84,14 @@ impl Query {
         Ok(execute_stream(physical, state.task_ctx())?)
     }
 
+    /// All rows.
+    ///
+    /// # Errors
+    /// What planning or reading finds.
+    pub async fn collect(&self) -> Result<Vec<RecordBatch>> {
+        Ok(self.stream().await?.try_collect().await?)
+    }
+
     /// The first `rows` rows.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-import support
 
+import support
 import tensorquery as tq
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
@@ -26,7 +26,9 @@ PROMPT_SECONDS = 5.0
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     table = pa.table({"id": np.arange(40_000), "s": [f"text {i}" for i in range(40_000)]})
-    return support.write_parquet(tmp_path_factory.mktemp("stop"), table, files=8, row_group=500, write_page_index=True)
+    return support.write_parquet(
+        tmp_path_factory.mktemp("stop"), table, files=8, row_group=500, write_page_index=True
+    )
 
 
 @pytest.fixture
@@ -46,8 +48,8 @@ from tensorquery.loader import create_dataloader
 folder = sys.argv[1]
 session = tq.Session()
 session.register_parquet("t", folder)
-# Two and a half billion pairs of which none is kept.
-ENDLESS = "SELECT a.id FROM t a JOIN t b ON a.id + b.id < -1 JOIN t c ON a.id + b.id + c.id < -1"
+# 1.6 billion pairs of which none is kept, each worth three transcendental functions: minutes.
+ENDLESS = "SELECT a.id, a.s FROM t a JOIN t b ON sqrt(exp(sin(a.id * b.id))) + cos(a.id) * tanh(b.id) > 10"
 def ready():
     print("ready", flush=True)
 """
@@ -86,6 +88,19 @@ session.sql(ENDLESS).to_arrow()
 ready()
 session.sql(ENDLESS).head()
 """,
+    "register_table": """
+ready()
+session.register_table("once", session.sql(ENDLESS))
+""",
+    "another_library_reads": """
+import pyarrow
+query = session.sql(ENDLESS)
+ready()
+try:
+    pyarrow.table(query)
+except pyarrow.ArrowException:
+    time.sleep(100)
+""",
 }
 
 
@@ -93,7 +108,9 @@ session.sql(ENDLESS).head()
 def program(source, *arguments):
     """A process that runs `source` and has said "ready"."""
     command = [sys.executable, "-c", _HEAD + source, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             yield process
@@ -213,9 +230,13 @@ def test_twenty_early_exits_leak_nothing(query, folder, workers):
 
 def test_an_exception_in_the_loop_leaves_no_process(query):
     loader, _ = tq.create_dataloader(query, num_workers=2)
+
+    def loop():
+        for batch in loader:
+            support.fail(batch)
+
     with pytest.raises(ZeroDivisionError):
-        for _ in loader:
-            1 / 0  # noqa: B018
+        loop()
     gc.collect()
     assert psutil.Process().children(recursive=True) == []
 
