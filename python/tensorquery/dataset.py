@@ -108,7 +108,8 @@ class QueryDataset(IterableDataset[Any]):
         self._all_splits = not isinstance(self._strategy, str)
         self._own = self._own_splits(self._plan)
         # Shared memory: `set_epoch` in the training process reaches workers that live on.
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
         self._live: _core.BatchStream | None = None

@@ -169,9 +169,13 @@ def create_dataloader(
         check_callable("collate_fn", collate_fn)
     if num_workers is not None:
         num_workers = check_non_negative_int("num_workers", num_workers)
-    chosen = _choose(query, path, format, partitioning, table, session, storage_options)
+    _check_choice(query, path, format, partitioning, table, session)
+    if path is not None:
+        chosen = _of_path(path, format, partitioning, session, storage_options, columns, filters)
+    else:
+        chosen = _of_query(query, table, session, storage_options).select(columns, filters)
     dataset = QueryDataset(
-        chosen.select(columns, filters),
+        chosen,
         batch_size=batch_size,
         shuffle=shuffle,
         shuffle_seed=shuffle_seed,
@@ -206,16 +210,15 @@ def create_dataloader(
     return loader, dataset
 
 
-def _choose(
+def _check_choice(
     query: str | Query | None,
     path: PathOrPaths | None,
     format: str | None,
     partitioning: str | bool | None,
     table: str | None,
     session: Session | None,
-    storage_options: Mapping[str, Any] | None,
-) -> Query:
-    """The query that one of `query`, `path` and `table` names."""
+) -> None:
+    """Check that one of `query`, `path` and `table` says what to read, and that the rest fits it."""
     given = [
         name for name, value in (("query", query), ("path", path), ("table", table)) if value is not None
     ]
@@ -230,6 +233,15 @@ def _choose(
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
     if session is not None and not isinstance(session, Session):
         raise ConfigError(f"session={session!r} must be a tensorquery.Session")
+
+
+def _of_query(
+    query: str | Query | None,
+    table: str | None,
+    session: Session | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Query:
+    """The query given, or all of a table."""
     if isinstance(query, Query):
         if session is not None and session is not query.session:
             raise ConfigError("the query belongs to another session than session=; pass one of them")
@@ -237,22 +249,35 @@ def _choose(
             raise ConfigError("storage_options go with the session of a Query, or with path=")
         return query
     if session is None:
-        session = Session(storage_options=storage_options if path is None else None)
-    elif storage_options is not None and path is None:
+        session = Session(storage_options=storage_options)
+    elif storage_options is not None:
         raise ConfigError("storage_options go with the tables of the session, or with path=")
     if query is not None:
         return session.sql(query)
-    if table is not None:
-        return session.table(table)
-    assert path is not None
+    assert table is not None
+    return session.table(table)
+
+
+def _of_path(
+    path: PathOrPaths,
+    format: str | None,
+    partitioning: str | bool | None,
+    session: Session | None,
+    storage_options: Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    filters: Any | None,
+) -> Query:
+    """All rows of the files, narrowed; the name by which SQL knows them is gone when it returns."""
+    if session is None:
+        session = Session()
     name = f"path_{next(_path_numbers)}"
     session._register(
         name, path, table_format_of(format), None, partitioning, storage_options, infer_rows=None
     )
-    chosen = session.table(name)
-    # The query holds the files; the name was only needed to write it.
-    session.deregister(name)
-    return chosen
+    try:
+        return session.table(name).select(columns, filters)
+    finally:
+        session.deregister(name)
 
 
 def _identity(batch: Any) -> Any:

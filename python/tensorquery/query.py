@@ -128,7 +128,7 @@ class Query:
             ImportError: pyarrow is not installed.
             DataError: A file cannot be read.
         """
-        return _pyarrow().table(self)
+        return _pyarrow().table(self._core.collect())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._core.stream().__arrow_c_stream__(requested_schema)

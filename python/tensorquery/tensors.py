@@ -172,9 +172,10 @@ def _value(option: str, value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"bool": value}
     if isinstance(value, numbers.Integral):
-        if not -(2**63) <= value < 2**64:
-            raise ConfigError(f"{option}: {value} does not fit 64 bits")
-        return {"int": int(value)}
+        whole = int(value)
+        if not -(2**63) <= whole < 2**64:
+            raise ConfigError(f"{option}: {whole} does not fit 64 bits")
+        return {"int": whole}
     if isinstance(value, numbers.Real):
         return {"float": repr(float(value))}
     if isinstance(value, str):

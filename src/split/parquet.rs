@@ -36,8 +36,9 @@ pub async fn discover(
     target: SplitTarget,
 ) -> Result<FileSplits> {
     let file = &table.files[index];
-    let footer =
-        read_footer(&table.store, &file.meta, &table.footers, request.predicate.is_some()).await?;
+    let footer = read_footer(&table.store, &file.meta, &table.footers, request.predicate.is_some())
+        .await
+        .map_err(|error| error.with_context("file", table.display_path(index)))?;
     let groups = footer.row_groups();
     let keep = match &request.predicate {
         Some(predicate) => surviving_groups(table, index, &footer, predicate)?,
