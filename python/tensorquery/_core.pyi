@@ -57,6 +57,8 @@ class Query:
     @property
     def sql(self) -> str:
         """The SQL as it was written."""
+    def select(self, columns: Sequence[str] | None = None, predicate: str | None = None) -> Query:
+        """Some columns (None: all) of the rows that a predicate keeps."""
     def __arrow_c_schema__(self) -> object: ...
     def columns(self) -> list[tuple[str, str, bool]]:
         """Name, type in words and nullability of each output column."""

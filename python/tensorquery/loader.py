@@ -50,21 +50,33 @@ class QueryDataLoader(DataLoader[Any]):
     """
 
     dataset: QueryDataset
+    _newest: object | None = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch."""
         if self.num_workers == 0 and not self.pin_memory:
             return self._in_process()
-        return self._through_torch()
+        return self._through_torch(self.dataset.epoch)
 
     def _in_process(self) -> Iterator[Any]:
         batches = iter(self.dataset)
         collate = self.collate_fn
         return batches if collate is _identity else map(collate, batches)
 
-    def _through_torch(self) -> Iterator[Any]:
-        epoch = self.dataset.epoch
-        yield from super().__iter__()
+    def _through_torch(self, epoch: int) -> Iterator[Any]:
+        self.dataset._pin_epoch(epoch)
+        mine = self._newest = object()
+        batches = super().__iter__()
+        try:
+            yield from batches
+        finally:
+            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
+            # live on until the garbage collector runs, which then waits five seconds for each.
+            if not self.persistent_workers:
+                getattr(batches, "_shutdown_workers", _nothing)()
+            # An older iterator may be closed while a newer one still starts its workers.
+            if self._newest is mine:
+                self.dataset._pin_epoch(None)
         if self.num_workers > 0:
             self.dataset._finished(epoch)
 
@@ -169,13 +181,9 @@ def create_dataloader(
         check_callable("collate_fn", collate_fn)
     if num_workers is not None:
         num_workers = check_non_negative_int("num_workers", num_workers)
-    _check_choice(query, path, format, partitioning, table, session)
-    if path is not None:
-        chosen = _of_path(path, format, partitioning, session, storage_options, columns, filters)
-    else:
-        chosen = _of_query(query, table, session, storage_options).select(columns, filters)
+    chosen = _choose(query, path, format, partitioning, table, session, storage_options)
     dataset = QueryDataset(
-        chosen,
+        chosen.select(columns, filters),
         batch_size=batch_size,
         shuffle=shuffle,
         shuffle_seed=shuffle_seed,
@@ -210,15 +218,16 @@ def create_dataloader(
     return loader, dataset
 
 
-def _check_choice(
+def _choose(
     query: str | Query | None,
     path: PathOrPaths | None,
     format: str | None,
     partitioning: str | bool | None,
     table: str | None,
     session: Session | None,
-) -> None:
-    """Check that one of `query`, `path` and `table` says what to read, and that the rest fits it."""
+    storage_options: Mapping[str, Any] | None,
+) -> Query:
+    """The query that one of `query`, `path` and `table` names."""
     given = [
         name for name, value in (("query", query), ("path", path), ("table", table)) if value is not None
     ]
@@ -233,15 +242,6 @@ def _check_choice(
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
     if session is not None and not isinstance(session, Session):
         raise ConfigError(f"session={session!r} must be a tensorquery.Session")
-
-
-def _of_query(
-    query: str | Query | None,
-    table: str | None,
-    session: Session | None,
-    storage_options: Mapping[str, Any] | None,
-) -> Query:
-    """The query given, or all of a table."""
     if isinstance(query, Query):
         if session is not None and session is not query.session:
             raise ConfigError("the query belongs to another session than session=; pass one of them")
@@ -249,38 +249,29 @@ def _of_query(
             raise ConfigError("storage_options go with the session of a Query, or with path=")
         return query
     if session is None:
-        session = Session(storage_options=storage_options)
-    elif storage_options is not None:
+        session = Session(storage_options=storage_options if path is None else None)
+    elif storage_options is not None and path is None:
         raise ConfigError("storage_options go with the tables of the session, or with path=")
     if query is not None:
         return session.sql(query)
-    assert table is not None
-    return session.table(table)
-
-
-def _of_path(
-    path: PathOrPaths,
-    format: str | None,
-    partitioning: str | bool | None,
-    session: Session | None,
-    storage_options: Mapping[str, Any] | None,
-    columns: Sequence[str] | None,
-    filters: Any | None,
-) -> Query:
-    """All rows of the files, narrowed; the name by which SQL knows them is gone when it returns."""
-    if session is None:
-        session = Session()
+    if table is not None:
+        return session.table(table)
+    assert path is not None
     name = f"path_{next(_path_numbers)}"
     session._register(
         name, path, table_format_of(format), None, partitioning, storage_options, infer_rows=None
     )
-    try:
-        return session.table(name).select(columns, filters)
-    finally:
-        session.deregister(name)
+    chosen = session.table(name)
+    # The query holds the files; the name was only needed to write it.
+    session.deregister(name)
+    return chosen
 
 
 def _identity(batch: Any) -> Any:
     return batch
+
+
+def _nothing() -> None:
+    pass
 
 

@@ -71,16 +71,12 @@ class Query:
         """
         if columns is None and filters is None:
             return self
-        chosen = "*" if columns is None else ", ".join(self._quoted(columns))
-        where = ""
-        predicate = to_sql(filters, schema=self)
-        if predicate is not None:
-            _core.check_predicate(predicate)
-            where = f"\nWHERE (\n{predicate}\n)"
-        inner = self.sql.rstrip().rstrip(";")
-        return self._session.sql(f"SELECT {chosen} FROM (\n{inner}\n) AS query{where}")
+        if columns is not None:
+            self._check_columns(columns)
+        names = None if columns is None else list(columns)
+        return Query(self._session, self._core.select(names, to_sql(filters, schema=self)))
 
-    def _quoted(self, columns: Sequence[str]) -> list[str]:
+    def _check_columns(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
             raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
         if not columns:
@@ -91,7 +87,6 @@ class Query:
                 near = nearest_name(name, known)
                 hint = f"; did you mean {near!r}?" if near else ""
                 raise QueryError(f"unknown column {name!r}{hint}; the columns are {', '.join(known)}")
-        return [_core.quote_identifier(name) for name in columns]
 
     def head(self, rows: int = 10) -> pa.Table:
         """The first rows.

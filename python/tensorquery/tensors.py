@@ -20,7 +20,14 @@ from tensorquery import _core
 from tensorquery.errors import ConfigError, UnsupportedTypeError
 from tensorquery.options import check_choice, check_positive_int, nearest_name
 
-__all__ = ["BatchBuilder", "Encoded", "Jagged", "check_output_format", "tensor_options", "to_tensors"]
+__all__ = [
+    "BatchBuilder",
+    "Encoded",
+    "Jagged",
+    "check_output_format",
+    "tensor_options",
+    "to_tensors",
+]
 
 OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
 _POLICIES = ("error", "nan", "mask")
@@ -100,9 +107,14 @@ def tensor_options(
     return json.dumps(
         {
             "nulls": _nulls(nulls),
-            "stack": [[name, _names(f"stack[{name!r}]", columns)] for name, columns in _items("stack", stack)],
+            "stack": [
+                [name, _names(f"stack[{name!r}]", columns)]
+                for name, columns in _items("stack", stack)
+            ],
             "pad": {name: _pad(name, pad) for name, pad in _items("pad", pad)},
-            "categories": {name: _categories(name, values) for name, values in _items("categories", categories)},
+            "categories": {
+                name: _categories(name, values) for name, values in _items("categories", categories)
+            },
             "decimal": check_choice("decimal", decimal, _DECIMALS),
         }
     )
@@ -131,7 +143,11 @@ def _names(option: str, value: Any) -> list[str]:
 
 def _nulls(nulls: Any) -> dict[str, Any]:
     if isinstance(nulls, Mapping):
-        return {"columns": {name: _policy(f"nulls[{name!r}]", rule) for name, rule in _items("nulls", nulls)}}
+        return {
+            "columns": {
+                name: _policy(f"nulls[{name!r}]", rule) for name, rule in _items("nulls", nulls)
+            }
+        }
     if isinstance(nulls, str) and nulls not in _POLICIES:
         near = nearest_name(nulls, _POLICIES)
         hint = f"; did you mean {near!r}?" if near else ""
@@ -281,7 +297,9 @@ def _maker(spec: dict[str, Any], kit: _Numpy | _Torch, prefix: str = "") -> Call
             )
 
 
-def _dense(spec: dict[str, Any], kit: _Numpy | _Torch, over: Callable[..., Any]) -> Callable[[Raw], Any]:
+def _dense(
+    spec: dict[str, Any], kit: _Numpy | _Torch, over: Callable[..., Any]
+) -> Callable[[Raw], Any]:
     slot, shape, permutation = spec["slot"], tuple(spec["shape"]), spec["permutation"]
     if not shape:
         return lambda raw: over(raw[1], raw[2][slot])
@@ -307,7 +325,9 @@ def _padded(spec: dict[str, Any], over: Callable[..., Any]) -> Callable[[Raw], A
     return make
 
 
-def _jagged(spec: dict[str, Any], kit: _Numpy | _Torch, over: Callable[..., Any]) -> Callable[[Raw], Any]:
+def _jagged(
+    spec: dict[str, Any], kit: _Numpy | _Torch, over: Callable[..., Any]
+) -> Callable[[Raw], Any]:
     values, offsets, shape = spec["values"], spec["offsets"], tuple(spec["shape"])
     int64 = kit.array(kit.dtype(spec["name"], "int64"))
 
@@ -348,7 +368,11 @@ class BatchBuilder:
             specs = json.loads(self.converter.outputs())
             self._makers = [(spec["name"], _maker(spec, kit)) for spec in specs]
         elif encoded != tensor_options():
-            chosen = [name for name, value in options.items() if tensor_options(**{name: value}) != tensor_options()]
+            chosen = [
+                name
+                for name, value in options.items()
+                if tensor_options(**{name: value}) != tensor_options()
+            ]
             raise ConfigError(
                 f"{', '.join(chosen)}: only for output_format 'torch' and 'numpy'; "
                 f"{output_format!r} keeps Arrow's own values and nulls"

@@ -1,13 +1,12 @@
 //! The one place where errors become Python exceptions.
 
-use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
 use crate::{Error, ErrorKind};
 
 /// The exception of `tensorquery.errors` for `error`.
 pub fn to_py(error: Error) -> PyErr {
-    let name = match error.kind() {
+    let class = match error.kind() {
         ErrorKind::Config => "ConfigError",
         ErrorKind::TableNotFound => "TableNotFoundError",
         ErrorKind::Query => "QueryError",
@@ -17,12 +16,14 @@ pub fn to_py(error: Error) -> PyErr {
         ErrorKind::Storage => "StorageError",
         ErrorKind::CheckpointMismatch => "CheckpointMismatchError",
     };
-    let message = error.to_string();
     Python::attach(|py| {
-        let class = py.import("tensorquery.errors").and_then(|errors| errors.getattr(name));
-        match class.and_then(|class| class.call1((message.clone(),))) {
+        let raised = py
+            .import("tensorquery.errors")
+            .and_then(|module| module.getattr(class))
+            .and_then(|class| class.call1((error.to_string(),)));
+        match raised {
             Ok(exception) => PyErr::from_value(exception),
-            Err(_) => PyImportError::new_err(message),
+            Err(import_failed) => import_failed,
         }
     })
 }

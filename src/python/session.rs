@@ -97,6 +97,33 @@ impl PyQuery {
         self.query.sql()
     }
 
+    /// Some columns (None: all) of the rows that a predicate keeps.
+    #[pyo3(signature = (columns=None, predicate=None))]
+    fn select(
+        &self,
+        py: Python<'_>,
+        columns: Option<Vec<String>>,
+        predicate: Option<String>,
+    ) -> PyResult<Self> {
+        if let Some(predicate) = &predicate {
+            crate::query::check_predicate(predicate).map_err(to_py)?;
+        }
+        let chosen = match columns {
+            Some(names) => {
+                let quoted = names.iter().map(|name| crate::query::quote_identifier(name));
+                quoted.collect::<Vec<_>>().join(", ")
+            }
+            None => "*".to_owned(),
+        };
+        // Newlines end a comment that the inner SQL or the predicate may end with.
+        let filter = predicate.map(|text| format!("\nWHERE (\n{text}\n)")).unwrap_or_default();
+        let outer =
+            move |inner: &str| format!("SELECT {chosen} FROM (\n{inner}\n) AS query{filter}");
+        let query = self.query.clone();
+        let query = wait(py, move || async move { query.nested(outer).await })?;
+        Ok(Self { query })
+    }
+
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         schema_capsule(py, &self.query.schema())
     }

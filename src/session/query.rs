@@ -47,6 +47,16 @@ impl Query {
         &self.tables
     }
 
+    /// A query around this one: `select` gets this query's SQL to write it into its FROM clause. It
+    /// reads the tables that this query read when it was made, whatever their names mean by now.
+    ///
+    /// # Errors
+    /// As for [`Session::query`].
+    pub async fn nested(&self, select: impl FnOnce(&str) -> String) -> Result<Self> {
+        let session = self.session.of_tables(&self.tables).await?;
+        session.query(&select(self.sql.trim_end().trim_end_matches(';'))).await
+    }
+
     /// The output columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(Schema::new_with_metadata(

@@ -80,8 +80,8 @@ impl Part {
         match self {
             Self::Directories => !is_hidden(name),
             Self::Name(pattern) => {
-                let named = !is_hidden(name)
-                    || pattern.as_str().chars().next() == name.chars().next();
+                let named =
+                    !is_hidden(name) || pattern.as_str().chars().next() == name.chars().next();
                 named && pattern.matches_with(name, OPTIONS)
             }
         }

@@ -6,8 +6,8 @@ use arrow::datatypes::{DataType, Field};
 use chrono::NaiveDate;
 use datafusion::common::ScalarValue;
 use object_store::path::Path;
-use serde::Deserialize;
 use percent_encoding::percent_decode_str;
+use serde::Deserialize;
 
 use super::list::names_below;
 use super::pin::FilePin;

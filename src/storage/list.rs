@@ -37,10 +37,7 @@ pub struct Listing {
 ///
 /// `TableNotFound`, where there is no such path, no file in the directory, or no match; `Storage`,
 /// where the store fails, or a local name is not UTF-8.
-pub async fn list_files(
-    store: &Arc<dyn ObjectStore>,
-    location: &Location,
-) -> Result<Vec<FilePin>> {
+pub async fn list_files(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
     let mut pins: Vec<FilePin> = match location.glob() {
         Some(glob) => list_pattern(store, location, glob).await?,
         None => list_path(store, location).await?,
@@ -90,6 +87,9 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
         match store.head(prefix).await {
             Ok(meta) => return Ok(vec![meta.into()]),
             Err(StoreError::NotFound { .. }) => {}
+            Err(_) if location.is_local() && is_below_file(prefix) => {
+                return Err(not_found(location, "there is no file or directory"));
+            }
             Err(error) => return Err(storage_error(location, error)),
         }
     }
@@ -154,8 +154,7 @@ async fn list_pattern(
         }
         matched_directories = rest.len() == 1 && !directories.is_empty();
     }
-    let pins: Vec<FilePin> =
-        drop_markers(found, location).into_iter().map(FilePin::from).collect();
+    let pins: Vec<FilePin> = drop_markers(found, location).into_iter().map(FilePin::from).collect();
     match (pins.is_empty(), matched_directories) {
         (false, _) => Ok(pins),
         (true, true) => Err(not_found(
@@ -256,6 +255,12 @@ fn nearest_name(path: &Path) -> String {
         return suggestion(&name, names.iter().map(String::as_str));
     }
     String::new()
+}
+
+/// Whether one of the directories of a local path is a file.
+fn is_below_file(path: &Path) -> bool {
+    let found = to_local(path).symlink_metadata();
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory)
 }
 
 fn to_local(path: &Path) -> std::path::PathBuf {

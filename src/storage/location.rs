@@ -185,8 +185,7 @@ impl Location {
 
     /// `names` start at the root of the file system and may hold `.`, `..` and empty names.
     fn from_local_names(text: &str, names: Vec<String>) -> Result<Self> {
-        let is_directory =
-            names.last().is_none_or(|last| matches!(last.as_str(), "" | "." | ".."));
+        let is_directory = names.last().is_none_or(|last| matches!(last.as_str(), "" | "." | ".."));
         let mut resolved: Vec<String> = Vec::with_capacity(names.len());
         for name in names {
             match name.as_str() {
@@ -242,7 +241,8 @@ impl Location {
         };
         let is_pattern = names.iter().any(|name| has_wildcard(name));
         let root = format!("{known}://{authority}");
-        Self::from_names(scheme, root, names, is_directory, is_pattern, rest)
+        let text = format!("{known}://{rest}");
+        Self::from_names(scheme, root, names, is_directory, is_pattern, &text)
     }
 
     /// No message repeats the URL before it is known to hold no secret.

@@ -148,9 +148,18 @@ fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_path = name.ends_with("_file") || name.ends_with("_path");
     !is_path
-        && ["secret", "key", "token", "sas", "password", "proxy_url", "service_account", "credential"]
-            .iter()
-            .any(|part| name.contains(part))
+        && [
+            "secret",
+            "key",
+            "token",
+            "sas",
+            "password",
+            "proxy_url",
+            "service_account",
+            "credential",
+        ]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 #[cfg(test)]

@@ -154,8 +154,8 @@ impl Scanner {
             };
             let Some(found) = found.map(|found| from + found) else { break (chunk.len(), None) };
             let before = if found == 0 { self.previous } else { chunk[found - 1] };
-            let is_record = self.position + found as u64 == self.record_start
-                || self.is_terminator(before);
+            let is_record =
+                self.position + found as u64 == self.record_start || self.is_terminator(before);
             if is_record && self.dialect.comment == Some(chunk[found]) {
                 break (found, Some(State::Comment { lead: false }));
             }
@@ -195,8 +195,7 @@ impl Scanner {
             let border = self.position + from as u64;
             self.borders.push(border);
             self.wanted = (border / self.target + 1) * self.target;
-            self.mark_after_border =
-                BYTE_ORDER_MARK.starts_with(next).then_some(next.len());
+            self.mark_after_border = BYTE_ORDER_MARK.starts_with(next).then_some(next.len());
         }
     }
 

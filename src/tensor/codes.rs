@@ -134,12 +134,12 @@ impl Codes {
         nullable: bool,
     ) -> Result<()> {
         let is_category =
-            |key: &Box<[u8]>| self.known.as_ref().is_none_or(|known| known.contains_key(key));
+            |key: &[u8]| self.known.as_ref().is_none_or(|known| known.contains_key(key));
         let patch = match &policy.rule {
             NullPolicy::Error => None,
             NullPolicy::Mask => nullable.then_some(CodePatch::Zero),
             NullPolicy::Fill(value) => {
-                self.source.encode(value).filter(is_category).map(CodePatch::Category)
+                self.source.encode(value).filter(|key| is_category(key)).map(CodePatch::Category)
             }
             NullPolicy::Nan => None,
         };

@@ -212,8 +212,7 @@ impl TensorBatch {
         &self.categories
     }
 
-    /// Gives up the block and keeps the rest out of it: rows, slots, texts and categories were read
-    /// before.
+    /// The block alone; what else is wanted of the batch is read before.
     pub fn into_block(self) -> Block {
         self.block
     }

@@ -111,10 +111,10 @@ impl Planner<'_> {
 
     /// Every column that an option names exists and is of a type that the option is for.
     fn check_options(&self) -> Result<()> {
-        if let Nulls::Columns(columns) = &self.options.nulls {
-            if let Some(name) = columns.keys().find(|name| !self.names.contains_key(*name)) {
-                return Err(self.unknown("nulls", name));
-            }
+        if let Nulls::Columns(columns) = &self.options.nulls
+            && let Some(name) = columns.keys().find(|name| !self.names.contains_key(*name))
+        {
+            return Err(self.unknown("nulls", name));
         }
         for name in self.options.pad.keys() {
             let data_type = self.names.get(name).ok_or_else(|| self.unknown("pad", name))?;

@@ -14,12 +14,11 @@ pub(super) struct Stack {
     pub(super) mask: Option<usize>,
 }
 
-/// Bytes of the matrix that are written before the next rows: they stay in the first-level cache while
-/// column after column is scattered over them.
-const TILE_BYTES: usize = 32 << 10;
+/// Bytes of one row that are written together: a cache line.
+const LINE_BYTES: usize = 64;
 
-/// Rows per tile at least, so that very wide stacks do not pay for each column's set-up at every row.
-const TILE_ROWS: usize = 64;
+/// Rows per tile. A tile's cells, at most `LINE_BYTES` for each row, stay in the first-level cache.
+const TILE_ROWS: usize = 256;
 
 impl Stack {
     fn fixed(&self) -> impl Iterator<Item = (&Column, &Fixed)> {
@@ -54,8 +53,9 @@ impl Stack {
         })
     }
 
-    /// Goes over `target` tile by tile; in each, column by column: `write` fills the column's cells of
-    /// the tile, and they are scattered over the rows.
+    /// Goes over `target` in tiles of some rows and as many columns as fill a cache line of each: `write`
+    /// fills each column's cells of the tile, one column after the other, and they are transposed into
+    /// the rows.
     fn each_tile(
         &self,
         parts: &[Vec<Part>],
@@ -64,24 +64,29 @@ impl Stack {
         mut write: impl FnMut((&Column, &Fixed), Tile<'_>) -> Result<()>,
     ) -> Result<()> {
         let row_bytes = self.columns.len() * size;
-        let tile_rows = (TILE_BYTES / row_bytes).max(TILE_ROWS);
-        let mut scratch = vec![0_u8; tile_rows * size];
+        let columns: Vec<((&Column, &Fixed), &Vec<Part>)> = self.fixed().zip(parts).collect();
+        let mut scratch = [0_u8; LINE_BYTES * TILE_ROWS];
         let mut rest = target;
-        let pieces = parts.first().map_or(0, Vec::len);
-        for piece in 0..pieces {
+        for piece in 0..parts.first().map_or(0, Vec::len) {
             let rows = parts[0][piece].array.len();
-            for first in (0..rows).step_by(tile_rows) {
-                let count = tile_rows.min(rows - first);
+            for first in (0..rows).step_by(TILE_ROWS) {
+                let count = TILE_ROWS.min(rows - first);
                 let (tile, after) = rest.split_at_mut(count * row_bytes);
-                for (position, column) in self.fixed().enumerate() {
-                    let cells = &mut scratch[..count * size];
-                    let part = &parts[position][piece];
-                    write(column, Tile { part, first, cells: &mut *cells })?;
+                for (group, columns) in columns.chunks(LINE_BYTES / size).enumerate() {
+                    let lanes = scratch.chunks_exact_mut(TILE_ROWS * size);
+                    for ((column, parts), lane) in columns.iter().zip(lanes) {
+                        let cells = &mut lane[..count * size];
+                        write(*column, Tile { part: &parts[piece], first, cells })?;
+                    }
+                    let start = group * LINE_BYTES;
+                    let width = columns.len() * size;
+                    let lines =
+                        tile.chunks_exact_mut(row_bytes).map(|row| &mut row[start..start + width]);
                     match size {
-                        1 => scatter::<1>(cells, tile, row_bytes, position),
-                        2 => scatter::<2>(cells, tile, row_bytes, position),
-                        4 => scatter::<4>(cells, tile, row_bytes, position),
-                        _ => scatter::<8>(cells, tile, row_bytes, position),
+                        1 => transpose::<1>(&scratch, lines),
+                        2 => transpose::<2>(&scratch, lines),
+                        4 => transpose::<4>(&scratch, lines),
+                        _ => transpose::<8>(&scratch, lines),
                     }
                 }
                 rest = after;
@@ -99,10 +104,17 @@ struct Tile<'a> {
     cells: &'a mut [u8],
 }
 
-/// Puts one cell of `SIZE` bytes into each row, at column `position`.
-fn scatter<const SIZE: usize>(cells: &[u8], tile: &mut [u8], row_bytes: usize, position: usize) {
-    let first = position * SIZE;
-    for (cell, row) in cells.chunks_exact(SIZE).zip(tile.chunks_exact_mut(row_bytes)) {
-        row[first..first + SIZE].copy_from_slice(cell);
+/// Writes lanes of cells of `SIZE` bytes side by side: the n-th cell of each lane into the n-th line.
+fn transpose<'a, const SIZE: usize>(
+    lanes: &[u8; LINE_BYTES * TILE_ROWS],
+    lines: impl Iterator<Item = &'a mut [u8]>,
+) {
+    let (cells, _) = lanes.as_chunks::<SIZE>();
+    for (index, line) in lines.take(TILE_ROWS).enumerate() {
+        let (line, _) = line.as_chunks_mut::<SIZE>();
+        let values = cells[index..].iter().step_by(TILE_ROWS);
+        for (cell, value) in line.iter_mut().zip(values) {
+            *cell = *value;
+        }
     }
 }
