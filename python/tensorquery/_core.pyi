@@ -17,9 +17,7 @@ _TensorBatch: TypeAlias = tuple[
 ]
 """Rows, block, (offset in bytes, count) by slot, strings by text column, categories."""
 
-_SplitRow: TypeAlias = tuple[
-    int, str, int, int | None, int, int, str, list[tuple[str, str | None]]
-]
+_SplitRow: TypeAlias = tuple[int, str, int, int | None, int, int, str, list[tuple[str, str | None]]]
 """Id, path, file size, rows, first row, bytes, unit in words, hive values by column."""
 
 _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]

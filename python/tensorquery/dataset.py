@@ -154,7 +154,9 @@ class QueryDataset(IterableDataset[Any]):
             ConfigError: Called inside a worker, which knows only its own share.
         """
         if self._plan is None or self._process != os.getpid():
-            raise ConfigError("shard_plan() is for the training process; a worker knows only its share")
+            raise ConfigError(
+                "shard_plan() is for the training process; a worker knows only its share"
+            )
         return ShardPlan(
             self._plan,
             self.world_size,
@@ -201,9 +203,7 @@ class QueryDataset(IterableDataset[Any]):
             if self._live is stream:
                 self._live = None
 
-    def _start(
-        self, plan: _core.Plan, worker: int, workers: int, epoch: int
-    ) -> _core.BatchStream:
+    def _start(self, plan: _core.Plan, worker: int, workers: int, epoch: int) -> _core.BatchStream:
         ids = self._shard(plan, worker, workers, epoch)
         shard = (self.rank << 32) | worker
         if self._shuffle:

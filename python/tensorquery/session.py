@@ -418,7 +418,9 @@ def _name(name: str) -> str:
 
 def _byte(option: str, value: str) -> int:
     if not isinstance(value, str) or len(value) != 1 or not value.isascii():
-        raise ConfigError(f"{option}={value!r} must be one ASCII character, for example {option}=','")
+        raise ConfigError(
+            f"{option}={value!r} must be one ASCII character, for example {option}=','"
+        )
     return ord(value)
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from rows import multiset, sharded
 
 import tensorquery as tq
+from rows import multiset, sharded
 
 SMALL = pa.table(
     {
@@ -270,7 +270,9 @@ def test_arrow_files_and_streams(session, name, new):
         writer.write_table(SMALL, max_chunksize=2)
     session.register_arrow("t", name)
     assert_same(session.table("t"), SMALL.to_pylist())
-    assert_same(session.sql("SELECT f, n FROM t WHERE n > 1"), [{"f": None, "n": 2}, {"f": 2.5, "n": 3}])
+    assert_same(
+        session.sql("SELECT f, n FROM t WHERE n > 1"), [{"f": None, "n": 2}, {"f": 2.5, "n": 3}]
+    )
     assert_same(session.sql(f"SELECT s FROM '{name}'"), SMALL.select(["s"]).to_pylist())
 
 
@@ -369,7 +371,13 @@ def test_path_forms(session, folder):
 
 
 def test_awkward_names(session, folder):
-    for name in ["it's.parquet", "per%20cent.parquet", "sp ace.parquet", "日本.parquet", "a+b=c.parquet"]:
+    for name in [
+        "it's.parquet",
+        "per%20cent.parquet",
+        "sp ace.parquet",
+        "日本.parquet",
+        "a+b=c.parquet",
+    ]:
         pq.write_table(SMALL, folder / name)
         session.register_parquet("t", name)
         assert session.table("t").count() == 3, name
@@ -450,7 +458,9 @@ def test_hive_off_demanded_declared(session, hive, folder):
     session.register_parquet("t", hive, schema=declared, partitioning="hive")
     assert session.table("t").schema.field("bucket").type == pa.string()
     pq.write_table(SMALL, folder / "plain.parquet")
-    with pytest.raises(tq.ConfigError, match=r"demands key=value directories.*path: .*plain\.parquet"):
+    with pytest.raises(
+        tq.ConfigError, match=r"demands key=value directories.*path: .*plain\.parquet"
+    ):
         session.register_parquet("t", "plain.parquet", partitioning="hive")
 
 
@@ -484,7 +494,9 @@ def two_files(first, second):
 )
 def test_safe_widening(session, first, second, wide):
     def column(kind):
-        values = ["1", "2"] if pa.types.is_string(kind) or pa.types.is_large_string(kind) else [1, 2]
+        values = (
+            ["1", "2"] if pa.types.is_string(kind) or pa.types.is_large_string(kind) else [1, 2]
+        )
         return pa.table({"x": pa.array(values, kind)})
 
     session.register_parquet("t", two_files(column(first), column(second)))
@@ -520,7 +532,9 @@ def test_files_that_disagree_are_named_with_the_column(session, first, second, m
 def test_a_missing_required_column_is_named(session):
     required = pa.schema([pa.field("n", pa.int64()), pa.field("k", pa.int64(), nullable=False)])
     files = two_files(pa.table({"n": [1], "k": [1]}, required), pa.table({"n": [2]}))
-    with pytest.raises(tq.DataError, match=r'"k" is required .*a\.parquet .*missing in .*b\.parquet'):
+    with pytest.raises(
+        tq.DataError, match=r'"k" is required .*a\.parquet .*missing in .*b\.parquet'
+    ):
         session.register_parquet("t", files)
 
 
@@ -542,7 +556,9 @@ def test_csv_files_that_disagree(session, second, message):
 
 def test_declared_schemas(session):
     pq.write_table(SMALL, "t.parquet")
-    session.register_parquet("t", "t.parquet", schema=pa.schema([("f", pa.float32()), ("n", pa.int16())]))
+    session.register_parquet(
+        "t", "t.parquet", schema=pa.schema([("f", pa.float32()), ("n", pa.int16())])
+    )
     query = session.table("t")
     assert query.schema.names == ["f", "n"]
     assert query.schema.field("n").type == pa.int16()

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from rows import multiset, sharded
 
 import tensorquery as tq
+from rows import multiset, sharded
 
 UTC = dt.UTC
 TABLE = pa.table(
@@ -54,7 +54,8 @@ FORMS = [
     (
         "at < TIMESTAMP '2026-01-01T02:00:00Z'",
         [("at", "<", dt.datetime(2026, 1, 1, 2, tzinfo=UTC))],
-        pc.field("at") < pa.scalar(dt.datetime(2026, 1, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC")),
+        pc.field("at")
+        < pa.scalar(dt.datetime(2026, 1, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC")),
     ),
     ("ok = true", [("ok", "=", True)], pc.field("ok") == True),  # noqa: E712
     ('"Cap" <= 2', [("Cap", "<=", 2)], pc.field("Cap") <= 2),
