@@ -110,7 +110,8 @@ class QueryDataset(IterableDataset[Any]):
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second
         # number is the epoch that a loader's workers deliver now, or -1: one that starts late must not
         # take a later `set_epoch` for its own.
-        self._epoch = torch.tensor([0, -1], dtype=torch.int64).share_memory_()
+        self._epoch = torch.tensor([0, -1], dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
         self._live: _core.BatchStream | None = None

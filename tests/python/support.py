@@ -7,6 +7,7 @@ import bz2
 import contextlib
 import decimal
 import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -53,15 +54,29 @@ COLUMNS = {
     "big": (pa.large_string(), _strings),
     "raw": (pa.binary(), lambda rng, n: [rng.bytes(int(rng.integers(0, 9))) for _ in range(n)]),
     "code": (pa.dictionary(pa.int32(), pa.string()), _strings),
-    "day": (pa.date32(), lambda rng, n: [date(2026, 1, 1) + timedelta(int(d)) for d in rng.integers(0, 99, n)]),
+    "day": (
+        pa.date32(),
+        lambda rng, n: [date(2026, 1, 1) + timedelta(int(d)) for d in rng.integers(0, 99, n)],
+    ),
     "moment": (
         pa.timestamp("us", tz="UTC"),
-        lambda rng, n: [datetime(2026, 1, 1) + timedelta(seconds=int(s)) for s in rng.integers(0, 10**6, n)],
+        lambda rng, n: [
+            datetime(2026, 1, 1) + timedelta(seconds=int(s)) for s in rng.integers(0, 10**6, n)
+        ],
     ),
-    "clock": (pa.time64("us"), lambda rng, n: [time(int(h), int(h) % 60) for h in rng.integers(0, 24, n)]),
-    "price": (pa.decimal128(9, 2), lambda rng, n: [decimal.Decimal(int(c)).scaleb(-2) for c in rng.integers(0, 10**6, n)]),
+    "clock": (
+        pa.time64("us"),
+        lambda rng, n: [time(int(h), int(h) % 60) for h in rng.integers(0, 24, n)],
+    ),
+    "price": (
+        pa.decimal128(9, 2),
+        lambda rng, n: [decimal.Decimal(int(c)).scaleb(-2) for c in rng.integers(0, 10**6, n)],
+    ),
     "list": (pa.list_(pa.int32()), _lists),
-    "vector": (pa.list_(pa.float32(), 3), lambda rng, n: rng.random((n, 3), dtype=np.float32).tolist()),
+    "vector": (
+        pa.list_(pa.float32(), 3),
+        lambda rng, n: rng.random((n, 3), dtype=np.float32).tolist(),
+    ),
     "struct": (
         pa.struct([("x", pa.int32()), ("y", pa.string())]),
         lambda rng, n: [{"x": int(x), "y": _WORDS[x]} for x in rng.integers(0, len(_WORDS), n)],
@@ -90,7 +105,7 @@ def cut(table, parts, rng=None):
         at = [rows * part // parts for part in range(parts + 1)]
     else:
         at = [0, *sorted(rng.integers(0, rows + 1, parts - 1).tolist()), rows]
-    return [table.slice(start, stop - start) for start, stop in zip(at, at[1:], strict=False)]
+    return [table.slice(start, stop - start) for start, stop in itertools.pairwise(at)]
 
 
 def write_parquet(folder, table, *, files=1, row_group=None, rng=None, **options):
@@ -172,7 +187,11 @@ def assert_exactly_once(query, shards, batch_size):
 def ids_of(batches):
     """Column `id` of every batch, a list per batch, whatever the output format."""
     return [
-        (batch["id"].to_pylist() if isinstance(batch, pa.RecordBatch) else list(map(int, batch["id"])))
+        (
+            batch["id"].to_pylist()
+            if isinstance(batch, pa.RecordBatch)
+            else list(map(int, batch["id"]))
+        )
         for batch in batches
     ]
 

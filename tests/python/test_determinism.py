@@ -1,6 +1,7 @@
 """Promise: the order is a function of (fingerprint, seed, epoch, topology): never of thread timing, of the
 number of threads, or of the process. Epochs advance when they end, and only then."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-import support
 
+import support
 import tensorquery as tq
 
 ROWS, GROUP = 6000, 100
@@ -147,13 +148,15 @@ def test_shuffling_permutes_splits_and_keeps_rows_in_order(query):
     assert len(visited) == ROWS // GROUP
     assert visited != sorted(visited)
     assert groups == support.flat([[group] * 90 for group in visited])
-    assert all(a < b for a, b in zip(ids, ids[1:], strict=False) if a // GROUP == b // GROUP)
+    assert all(a < b for a, b in itertools.pairwise(ids) if a // GROUP == b // GROUP)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_row_buffer_mixes_rows_inside_a_batch(query, shuffle):
     def splits_per_batch(buffer):
-        batches = order(make(query, shuffle=shuffle, shuffle_buffer_size=buffer, split_rows=GROUP)[0])
+        batches = order(
+            make(query, shuffle=shuffle, shuffle_buffer_size=buffer, split_rows=GROUP)[0]
+        )
         return np.mean([len({i // GROUP for i in ids}) for ids in batches])
 
     assert splits_per_batch(None) <= 2
@@ -262,7 +265,9 @@ def test_a_custom_strategy_is_asked_every_epoch(query):
     loader, _ = make(query, split_strategy=support.LastFirst(), rank=0, world_size=2, shuffle=False)
     zero, one = order(loader), order(loader)
     assert not set(support.flat(zero)) & set(support.flat(one))
-    workers, _ = make(query, split_strategy=support.LastFirst(), rank=0, world_size=2, num_workers=2)
+    workers, _ = make(
+        query, split_strategy=support.LastFirst(), rank=0, world_size=2, num_workers=2
+    )
     assert sorted(support.flat(order(workers))) != []
     assert support.flat(zero)[0] > support.flat(zero)[-1]
 

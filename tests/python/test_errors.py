@@ -1,5 +1,6 @@
 """Promise 8, loud, and promise 9, private: each error names the value, what was allowed and the fix."""
 
+import functools
 import gzip
 import json
 import pickle
@@ -122,8 +123,9 @@ def test_each_error_is_also_the_built_in_that_python_code_expects():
     ids=str,
 )
 def test_a_bad_option_fails_at_construction(session, options, words):
-    call = lambda: tq.create_dataloader("SELECT * FROM t", session=session, **options)
-    message = raised(tq.ConfigError, call)
+    message = raised(
+        tq.ConfigError, lambda: tq.create_dataloader("SELECT * FROM t", session=session, **options)
+    )
     for word in words:
         assert word in message
 
@@ -197,8 +199,9 @@ def test_paths_without_files(session, tmp_path):
         "*.csv": "*.csv",
     }
     for path, words in cases.items():
-        call = lambda path=path: session.register_parquet("x", tmp_path / path)
-        message = raised(tq.TableNotFoundError, call)
+        message = raised(
+            tq.TableNotFoundError, functools.partial(session.register_parquet, "x", tmp_path / path)
+        )
         assert words in message
         assert str(tmp_path) in message
 
@@ -279,8 +282,9 @@ def test_columns_that_are_not_read_do_not_matter(damaged):
 )
 def test_what_is_no_parquet_file(tmp_path, content):
     (tmp_path / "x.parquet").write_bytes(content)
-    call = lambda: tq.Session().register_parquet("t", tmp_path / "x.parquet")
-    message = raised(tq.DataError, call)
+    message = raised(
+        tq.DataError, lambda: tq.Session().register_parquet("t", tmp_path / "x.parquet")
+    )
     assert "not a readable Parquet file" in message
     assert str(tmp_path / "x.parquet") in message
 
@@ -336,10 +340,11 @@ def test_json_forms_that_were_declared_wrongly(tmp_path):
     (tmp_path / "lines.json").write_text('{"a":1}\n{"a":2}\n')
     (tmp_path / "array.json").write_text(json.dumps([{"a": 1, "secret": "x" * 5000}]))
     session = tq.Session()
-    call = lambda: session.register_json("t", tmp_path / "lines.json", array=True)
-    assert "array=False" in raised(tq.DataError, call)
-    call = lambda: session.register_json("t", tmp_path / "array.json", array=False)
-    assert "array=True" in raised(tq.DataError, call)
+    for name, array, fix in (("lines", True, "array=False"), ("array", False, "array=True")):
+        register = functools.partial(
+            session.register_json, "t", tmp_path / f"{name}.json", array=array
+        )
+        assert fix in raised(tq.DataError, register)
 
 
 # --- files that change ---
@@ -383,8 +388,9 @@ def test_a_null_names_the_column_and_the_ways_out(session):
 def test_a_type_without_tensor_form_is_named_at_construction(column):
     session = tq.Session()
     session.register_table("t", pa.table({"fine": [1], "odd": column}))
-    call = lambda: tq.create_dataloader(table="t", session=session)
-    message = raised(tq.UnsupportedTypeError, call)
+    message = raised(
+        tq.UnsupportedTypeError, lambda: tq.create_dataloader(table="t", session=session)
+    )
     assert '"odd"' in message
     assert 'output_format="arrow"' in message
     loader, _ = tq.create_dataloader(table="t", session=session, output_format="arrow")

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import support
 from hypothesis import given
 from hypothesis import strategies as st
 
+import support
 import tensorquery as tq
 
 _numbers = itertools.count()
@@ -84,7 +84,9 @@ def predicates(draw, depth=2):
     """A predicate that DataFusion and DuckDB read alike."""
     if depth and draw(st.booleans()):
         left, right = draw(predicates(depth - 1)), draw(predicates(depth - 1))
-        return draw(st.sampled_from([f"({left} AND {right})", f"({left} OR {right})", f"NOT ({left})"]))
+        return draw(
+            st.sampled_from([f"({left} AND {right})", f"({left} OR {right})", f"NOT ({left})"])
+        )
     column = draw(st.sampled_from([*LITERALS, "flag"]))
     if column == "flag":
         return draw(st.sampled_from(["flag", "NOT flag", "flag IS NULL", "flag IS NOT TRUE"]))
@@ -103,8 +105,15 @@ def predicates(draw, depth=2):
     return draw(st.sampled_from(forms))
 
 
-@given(seed=st.integers(0, 2**32 - 1), predicate=predicates(), world_size=st.integers(1, 4), indexed=st.booleans())
-def test_pruning_loses_no_row_that_another_engine_finds(tmp_path, seed, predicate, world_size, indexed):
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    predicate=predicates(),
+    world_size=st.integers(1, 4),
+    indexed=st.booleans(),
+)
+def test_pruning_loses_no_row_that_another_engine_finds(
+    tmp_path, seed, predicate, world_size, indexed
+):
     """Against DuckDB over the table in memory, which has no statistics to be misled by."""
     rng = np.random.default_rng(seed)
     table = support.random_table(rng, 300, ["i8", "f32", "s", "flag", "day", "moment", "price"])
@@ -112,7 +121,13 @@ def test_pruning_loses_no_row_that_another_engine_finds(tmp_path, seed, predicat
     table = table.set_column(2, "v", pc.if_else(pc.is_nan(table["v"]), None, table["v"]))
     table = table.sort_by(str(rng.choice(list(LITERALS))))
     folder = support.write_parquet(
-        tmp_path / str(next(_numbers)), table, files=3, rng=rng, write_page_index=indexed, data_page_size=64, write_batch_size=8
+        tmp_path / str(next(_numbers)),
+        table,
+        files=3,
+        rng=rng,
+        write_page_index=indexed,
+        data_page_size=64,
+        write_batch_size=8,
     )
     session = tq.Session()
     session.register_parquet("t", folder)
@@ -127,23 +142,38 @@ def test_pruning_loses_no_row_that_another_engine_finds(tmp_path, seed, predicat
 def _tables(folder):
     rng = np.random.default_rng(7)
     fact = support.random_table(rng, 500, ["s", "list", "flag"])
-    dim = pa.table({"k": pa.array([0, 1, 2, 2, None], pa.int32()), "name": ["zero", "one", "two", "zwei", "?"]})
+    dim = pa.table(
+        {"k": pa.array([0, 1, 2, 2, None], pa.int32()), "name": ["zero", "one", "two", "zwei", "?"]}
+    )
     session = tq.Session()
     session.register_parquet("fact", support.write_parquet(folder / "fact", fact, files=4, rng=rng))
-    session.register_parquet("dim", support.write_parquet(folder / "dim", dim, files=2, row_group=2))
+    session.register_parquet(
+        "dim", support.write_parquet(folder / "dim", dim, files=2, row_group=2)
+    )
     session.register_table("dim_memory", dim)
     session.register_table("memory", pa.concat_tables(support.cut(fact, 3)))
     for part in (1, 2, None):
         value = "__HIVE_DEFAULT_PARTITION__" if part is None else part
         piece = fact.slice((part or 0) * 100, 80)
-        support.write_parquet(folder / f"hive/part={value}/city=New%20York", piece, files=2, row_group=30)
+        support.write_parquet(
+            folder / f"hive/part={value}/city=New%20York", piece, files=2, row_group=30
+        )
     session.register_parquet("hive", str(folder / "hive"), partitioning="hive")
     simple = fact.select(["id", "k", "s", "flag"])
     for name, compress in (("plain", None), ("gz", "gz"), ("bz2", "bz2")):
-        session.register_csv(f"csv_{name}", support.write_csv(folder / f"csv_{name}", simple, files=3, compress=compress))
+        session.register_csv(
+            f"csv_{name}",
+            support.write_csv(folder / f"csv_{name}", simple, files=3, compress=compress),
+        )
     session.register_json("json", support.write_json(folder / "json", simple, files=3))
-    session.register_json("json_gz", support.write_json(folder / "json_gz", simple, files=2, compress="gz"))
-    session.register_json("json_array", support.write_json(folder / "json_array", simple, files=2, array=True), array=True)
+    session.register_json(
+        "json_gz", support.write_json(folder / "json_gz", simple, files=2, compress="gz")
+    )
+    session.register_json(
+        "json_array",
+        support.write_json(folder / "json_array", simple, files=2, array=True),
+        array=True,
+    )
     session.register_arrow("arrow", support.write_arrow(folder / "arrow", fact, files=3))
     session.register_view("late", "SELECT id, k, v FROM fact WHERE v > 0")
     session.register_view("late_named", "SELECT l.id, d.name FROM late l JOIN dim d USING (k)")
@@ -199,7 +229,14 @@ SHAPES = {
 
 TOPOLOGIES = [
     {"world_size": 1, "batch_size": 64},
-    {"world_size": 2, "workers": 3, "batch_size": 7, "shuffle": True, "shuffle_buffer_size": 50, "split_bytes": 300},
+    {
+        "world_size": 2,
+        "workers": 3,
+        "batch_size": 7,
+        "shuffle": True,
+        "shuffle_buffer_size": 50,
+        "split_bytes": 300,
+    },
     {"world_size": 9, "workers": 2, "batch_size": 10, "shuffle": True, "split_rows": 20},
 ]
 
@@ -230,16 +267,27 @@ def test_the_result_is_that_of_another_engine(tables, shape):
         engine.register(name, tables.table(name).to_arrow())
     expected = engine.sql(SHAPES[shape]).to_arrow_table()
     shards = support.read_shards(tables.sql(SHAPES[shape]), 3, 2, batch_size=9, split_rows=25)
-    found = [tuple(row.values()) for shard in shards for batch in shard for row in batch.to_pylist()]
-    assert sorted(map(repr, found)) == sorted(repr(tuple(row.values())) for row in expected.to_pylist())
+    found = [
+        tuple(row.values()) for shard in shards for batch in shard for row in batch.to_pylist()
+    ]
+    assert sorted(map(repr, found)) == sorted(
+        repr(tuple(row.values())) for row in expected.to_pylist()
+    )
     assert found
 
 
 def test_files_of_different_schemas_keep_their_rows(tmp_path):
     """A widened column and one that a file lacks: pruning by statistics must see both as they are read."""
-    support.write_parquet(tmp_path / "t/a", pa.table({"id": pa.array(range(50), pa.int32()), "x": pa.array([0.5] * 50, pa.float32())}))
     support.write_parquet(
-        tmp_path / "t/b", pa.table({"id": pa.array(range(50, 100), pa.int64()), "x": [0.25] * 50, "extra": ["e"] * 50}), row_group=10
+        tmp_path / "t/a",
+        pa.table({"id": pa.array(range(50), pa.int32()), "x": pa.array([0.5] * 50, pa.float32())}),
+    )
+    support.write_parquet(
+        tmp_path / "t/b",
+        pa.table(
+            {"id": pa.array(range(50, 100), pa.int64()), "x": [0.25] * 50, "extra": ["e"] * 50}
+        ),
+        row_group=10,
     )
     session = tq.Session()
     session.register_parquet("t", str(tmp_path / "t"))
@@ -286,9 +334,17 @@ def test_more_shards_than_splits(tables):
 def test_a_rank_reads_the_same_rows_whatever_its_workers(tables):
     query = tables.sql("SELECT id FROM fact")
     for rank in range(3):
-        dataset = tq.QueryDataset(query, rank=rank, world_size=3, batch_size=8, output_format="arrow")
+        dataset = tq.QueryDataset(
+            query, rank=rank, world_size=3, batch_size=8, output_format="arrow"
+        )
         own = [
-            sorted(support.flat(support.ids_of(itertools.chain(*(dataset._iterate(w, n) for w in range(max(1, n)))))))
+            sorted(
+                support.flat(
+                    support.ids_of(
+                        itertools.chain(*(dataset._iterate(w, n) for w in range(max(1, n))))
+                    )
+                )
+            )
             for n in (0, 1, 4)
         ]
         assert own[0] == own[1] == own[2] != []
@@ -300,7 +356,13 @@ def test_tensors_hold_the_same_rows(tables, output_format):
     delivered = []
     for rank in range(2):
         loader, _ = tq.create_dataloader(
-            query, rank=rank, world_size=2, batch_size=30, shuffle=True, output_format=output_format, shuffle_buffer_size=70
+            query,
+            rank=rank,
+            world_size=2,
+            batch_size=30,
+            shuffle=True,
+            output_format=output_format,
+            shuffle_buffer_size=70,
         )
         for batch in loader:
             assert len(batch["id"]) == len(batch["k"]) == len(batch["s"])
@@ -320,6 +382,10 @@ def test_real_worker_processes(tables, world_size, workers):
         )  # fmt: skip
         batches = list(loader)
         assert sum(len(batch["id"]) < 13 for batch in batches) <= workers
-        rows += [row for batch in batches for row in zip(batch["id"], batch["s"], batch["name"], strict=True)]
+        rows += [
+            row
+            for batch in batches
+            for row in zip(batch["id"], batch["s"], batch["name"], strict=True)
+        ]
     expected = [tuple(row.values()) for row in query.to_arrow().to_pylist()]
     assert sorted(map(repr, rows)) == sorted(map(repr, expected))

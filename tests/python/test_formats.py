@@ -280,7 +280,7 @@ def test_arrow_files_and_streams_are_not_mixed(session):
     for name, new in (("a.arrow", pa.ipc.new_file), ("b.arrow", pa.ipc.new_stream)):
         with new(name, SMALL.schema) as writer:
             writer.write_table(SMALL)
-    with pytest.raises(tq.ConfigError, match="an arrow file and .* an arrow stream"):
+    with pytest.raises(tq.ConfigError, match=r"an arrow file and .* an arrow stream"):
         session.register_arrow("t", ["a.arrow", "b.arrow"])
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import support
 
+import support
 import tensorquery as tq
 
 FILES, GROUPS, GROUP = 4, 10, 5000
@@ -96,9 +96,9 @@ def test_a_one_percent_range_filter_reads_its_row_groups_only(root, server):
     footers, data = split_bytes(root, ranges)
     assert data <= chunk_bytes(root, [1], [3], COLUMNS) * 1.01
     assert data > 0
-    assert {name for name, _, stop in ranges if stop <= os.path.getsize(f"{root}/{name}") - FOOTER} == {
-        "001.parquet"
-    }
+    assert {
+        name for name, _, stop in ranges if stop <= os.path.getsize(f"{root}/{name}") - FOOTER
+    } == {"001.parquet"}
     assert footers <= 2 * FILES * FOOTER
 
 
@@ -176,7 +176,9 @@ def test_the_page_index_narrows_reads_within_a_row_group(tmp_path):
     with support.serve(folder, log) as url:
         session = tq.Session()
         session.register_parquet("t", [f"{url}/000.parquet"])
-        loader, _ = tq.create_dataloader("SELECT id, x FROM t WHERE id BETWEEN 50000 AND 51999", session=session)
+        loader, _ = tq.create_dataloader(
+            "SELECT id, x FROM t WHERE id BETWEEN 50000 AND 51999", session=session
+        )
         assert support.flat(support.ids_of(loader)) == list(range(50_000, 52_000))
         loader, _ = tq.create_dataloader("SELECT id, x FROM t WHERE id > 10000000", session=session)
         assert list(loader) == []
@@ -229,7 +231,9 @@ def kernel_count(folder, sql):
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
 def test_the_kernel_counts_the_same(root):
     columns = ["id", "x3"]
-    rows, footers, data = kernel_count(root, "SELECT id, x3 FROM t WHERE id BETWEEN 70000 AND 71999")
+    rows, footers, data = kernel_count(
+        root, "SELECT id, x3 FROM t WHERE id BETWEEN 70000 AND 71999"
+    )
     assert rows == 2000
     # 70000 to 71999 lie in row group 4 of file 1.
     wanted = chunk_bytes(root, [1], [4], columns)
@@ -254,7 +258,9 @@ def test_hive_filters_never_open_other_files(tmp_path):
     rng = np.random.default_rng(3)
     for part in range(8):
         table = pa.table({"id": np.arange(20_000), "x": rng.random(20_000)})
-        support.write_parquet(tmp_path / f"hive/part={part}", table, compression="none", use_dictionary=False)
+        support.write_parquet(
+            tmp_path / f"hive/part={part}", table, compression="none", use_dictionary=False
+        )
     folder = tmp_path / "hive"
     size = os.path.getsize(folder / "part=3/000.parquet")
     rows, footers, data = kernel_count(folder, "SELECT id, x FROM t WHERE part = 3")

@@ -38,6 +38,11 @@ def test_the_known_refusals_are_files_that_exist():
     assert set(REFUSED) <= {path.name for path in FILES}
 
 
+def read(session, path):
+    session.register_parquet("t", path)
+    return sharded(table="t", session=session, split_rows=1)
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -52,8 +57,7 @@ def test_every_file_is_read_as_pyarrow_reads_it_or_refused(path):
     session = tq.Session()
     if path.name in REFUSED:
         with pytest.raises(tq.DataError, match=REFUSED[path.name]) as error:
-            session.register_parquet("t", path)
-            sharded(table="t", session=session)
+            read(session, path)
         assert path.name in str(error.value)
         return
     expected = pq.read_table(path).to_pylist()
@@ -70,13 +74,14 @@ def test_every_file_is_read_as_pyarrow_reads_it_or_refused(path):
 def test_tensors_of_real_files_are_made_or_refused_by_name(path):
     session = tq.Session()
     session.register_parquet("t", path)
+    message = None
+    rows = 0
     try:
         loader, _ = tq.create_dataloader(table="t", session=session, nulls="mask", batch_size=1000)
         rows = sum(_length(batch) for batch in loader)
     except (tq.UnsupportedTypeError, tq.DataError) as error:
-        assert "column" in str(error)
-        return
-    assert rows == session.table("t").count()
+        message = str(error)
+    assert "column" in message if message else rows == session.table("t").count()
 
 
 def _length(batch):

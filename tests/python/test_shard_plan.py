@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-import support
 
+import support
 import tensorquery as tq
 
 ROWS, FILES, GROUP = 6000, 3, 100
@@ -16,7 +16,9 @@ ROWS, FILES, GROUP = 6000, 3, 100
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     table = pa.table({"id": np.arange(ROWS), "k": np.arange(ROWS) % 7, "s": ["text"] * ROWS})
-    return support.write_parquet(tmp_path_factory.mktemp("plan"), table, files=FILES, row_group=GROUP)
+    return support.write_parquet(
+        tmp_path_factory.mktemp("plan"), table, files=FILES, row_group=GROUP
+    )
 
 
 @pytest.fixture
@@ -42,7 +44,18 @@ def test_a_plan_prints_as_a_table(query):
     lines = text.splitlines()
     assert lines[0].startswith("ShardPlan: 60 splits, 2 ranks × 2 workers, imbalance 1.0")
     assert lines[1] == "pruned: 0 of 3 files, 0 of 60 row groups of the files listed"
-    assert lines[2].split() == "rank worker splits rows before filters bytes batches at most".split()
+    assert lines[2].split() == [
+        "rank",
+        "worker",
+        "splits",
+        "rows",
+        "before",
+        "filters",
+        "bytes",
+        "batches",
+        "at",
+        "most",
+    ]
     assert len(lines) == 3 + 4
     assert [line.split()[:4] for line in lines[3:]] == [
         ["0", "0", "15", "1,500"], ["0", "1", "15", "1,500"], ["1", "0", "15", "1,500"], ["1", "1", "15", "1,500"],
@@ -141,7 +154,10 @@ def test_split_bytes_as_a_number_and_as_a_string(query):
     assert len(sizes) == 60  # a split is at least one row group
     bound = 3 * max(sizes)
     assert bound < 10_000
-    plans = [query.plan_shards(split_bytes=value) for value in (bound, str(bound), f"{bound / 1000}kB", f"{bound / 1024:.6f} KiB")]
+    plans = [
+        query.plan_shards(split_bytes=value)
+        for value in (bound, str(bound), f"{bound / 1000}kB", f"{bound / 1024:.6f} KiB")
+    ]
     assert {plan.num_splits for plan in plans} == {21}
     assert all(split.bytes <= bound for split in plans[0].splits())
     assert query.plan_shards(split_bytes="64MiB").num_splits == FILES
@@ -170,7 +186,9 @@ def test_only_projected_columns_weigh(session):
 def test_lpt_is_more_even_than_round_robin(tmp_path):
     session = tq.Session()
     for number, rows in enumerate([8000, 10, 8000, 10, 8000, 10, 8000, 10]):
-        support.write_parquet(tmp_path / f"t/{number}", pa.table({"x": np.random.default_rng(number).random(rows)}))
+        support.write_parquet(
+            tmp_path / f"t/{number}", pa.table({"x": np.random.default_rng(number).random(rows)})
+        )
     session.register_parquet("t", str(tmp_path / "t"))
     query = session.table("t")
     lpt = query.plan_shards(world_size=2)
@@ -259,12 +277,18 @@ def foreign(splits, shards):
 
 BAD_ANSWERS = {
     "missing": (lambda splits, n: [splits[1:], []], r"left out split 0"),
-    "many_missing": (lambda splits, n: [[], []], r"left out 60 splits \(0, 1, 2, 3, 4 and 55 more\)"),
+    "many_missing": (
+        lambda splits, n: [[], []],
+        r"left out 60 splits \(0, 1, 2, 3, 4 and 55 more\)",
+    ),
     "repeated": (lambda splits, n: [splits, splits[7:8]], r"repeated split 7"),
     "foreign": (foreign, r"none of the plan's"),
     "too_few_lists": (lambda splits, n: [splits], r"returned 1 lists, but 2 are wanted"),
     "too_many_lists": (lambda splits, n: [splits, [], []], r"returned 3 lists, but 2 are wanted"),
-    "ids": (lambda splits, n: [[split.id for split in splits], []], r"must return 2 lists of Split"),
+    "ids": (
+        lambda splits, n: [[split.id for split in splits], []],
+        r"must return 2 lists of Split",
+    ),
     "none": (lambda splits, n: None, r"must return 2 lists of Split, got NoneType"),
 }
 
@@ -332,12 +356,17 @@ def test_not_shardable_names_the_operator(session, sql):
         with pytest.raises(tq.NotShardableError, match=NOT_SHARDABLE[sql]) as caught:
             make()
         assert isinstance(caught.value, tq.QueryError)
-        assert any(word in str(caught.value) for word in ("register_table", "NOT EXISTS", "write", "instead"))
+        assert any(
+            word in str(caught.value)
+            for word in ("register_table", "NOT EXISTS", "write", "instead")
+        )
     # The query itself still runs.
     assert query.schema is not None
 
 
-@pytest.mark.parametrize("sql", ["SELECT id FROM t LIMIT 5", "SELECT k, count(*) AS n FROM t GROUP BY k"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT id FROM t LIMIT 5", "SELECT k, count(*) AS n FROM t GROUP BY k"]
+)
 def test_the_way_out_works(session, sql):
     session.register_table("once", session.sql(sql))
     query = session.sql("SELECT * FROM once")
@@ -346,5 +375,7 @@ def test_the_way_out_works(session, sql):
 
 
 def test_an_aggregate_in_a_broadcast_side_is_fine(session):
-    query = session.sql("SELECT t.id, a.n FROM t JOIN (SELECT k, count(*) AS n FROM u GROUP BY k) a ON t.k = a.k")
+    query = session.sql(
+        "SELECT t.id, a.n FROM t JOIN (SELECT k, count(*) AS n FROM u GROUP BY k) a ON t.k = a.k"
+    )
     assert query.plan_shards(world_size=2).num_splits == 60

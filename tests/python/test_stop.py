@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-import support
 
+import support
 import tensorquery as tq
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
@@ -26,7 +26,9 @@ PROMPT_SECONDS = 5.0
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     table = pa.table({"id": np.arange(40_000), "s": [f"text {i}" for i in range(40_000)]})
-    return support.write_parquet(tmp_path_factory.mktemp("stop"), table, files=8, row_group=500, write_page_index=True)
+    return support.write_parquet(
+        tmp_path_factory.mktemp("stop"), table, files=8, row_group=500, write_page_index=True
+    )
 
 
 @pytest.fixture
@@ -93,7 +95,9 @@ session.sql(ENDLESS).head()
 def program(source, *arguments):
     """A process that runs `source` and has said "ready"."""
     command = [sys.executable, "-c", _HEAD + source, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             yield process

@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-import support
 import torch
 from torch.utils.data import DataLoader
 
+import support
 import tensorquery as tq
 
 METHODS = ["fork", "spawn", "forkserver"]
@@ -87,7 +87,11 @@ def test_workers_deliver_what_the_shard_plan_says(query):
     )
     plan = dataset.shard_plan(num_workers=3)
     rows = [
-        {row for split in plan.splits(1, worker) for row in range(split.id * 50, split.id * 50 + 50)}
+        {
+            row
+            for split in plan.splits(1, worker)
+            for row in range(split.id * 50, split.id * 50 + 50)
+        }
         for worker in range(3)
     ]
     found = [set(batch["id"]) for batch in loader]
@@ -96,7 +100,9 @@ def test_workers_deliver_what_the_shard_plan_says(query):
 
 
 def test_transform_and_collate_fn_run_in_the_worker(query):
-    loader, _ = tq.create_dataloader(query, batch_size=64, num_workers=2, transform=support.with_pid)
+    loader, _ = tq.create_dataloader(
+        query, batch_size=64, num_workers=2, transform=support.with_pid
+    )
     pids = {int(batch["pid"]) for batch in loader}
     assert len(pids) == 2
     assert os.getpid() not in pids
@@ -162,7 +168,10 @@ def test_every_kind_of_tensor_crosses_processes(method):
     session = tq.Session()
     session.register_table("t", every_kind())
     options = {"batch_size": 10, **KINDS}
-    here = [support.describe(batch) for batch in tq.create_dataloader(table="t", session=session, **options)[0]]
+    here = [
+        support.describe(batch)
+        for batch in tq.create_dataloader(table="t", session=session, **options)[0]
+    ]
     loader, _ = tq.create_dataloader(
         table="t", session=session, num_workers=1, multiprocessing_context=method, **options
     )
@@ -190,7 +199,10 @@ def test_the_other_formats_cross_processes(output_format):
     options = {"batch_size": 10, "output_format": output_format}
     if output_format == "numpy":
         options |= KINDS
-    batches = [list(tq.create_dataloader(table="t", session=session, num_workers=n, **options)[0]) for n in (0, 1)]
+    batches = [
+        list(tq.create_dataloader(table="t", session=session, num_workers=n, **options)[0])
+        for n in (0, 1)
+    ]
     assert [repr(batch) for batch in batches[0]] == [repr(batch) for batch in batches[1]]
 
 
@@ -198,7 +210,9 @@ def test_retained_batches_do_not_share_memory():
     """All batches of an epoch kept, then written into: no other changes."""
     session = tq.Session()
     session.register_table("t", pa.table({"id": np.arange(200), "x": np.zeros(200)}))
-    batches = list(tq.create_dataloader(table="t", session=session, num_workers=2, batch_size=10)[0])
+    batches = list(
+        tq.create_dataloader(table="t", session=session, num_workers=2, batch_size=10)[0]
+    )
     for batch in batches:
         batch["x"] += 1
     assert all((batch["x"] == 1).all() for batch in batches)
@@ -225,7 +239,8 @@ def test_a_changed_file_is_an_error_that_names_it(folder, query, workers, damage
     victim = f"{folder}/001.parquet"
     if damage == "rewritten":
         stamp = os.stat(victim)
-        data = open(victim, "rb").read()
+        with open(victim, "rb") as file:
+            data = file.read()
         time.sleep(0.01)
         with open(victim, "wb") as file:
             file.write(data[:100] + bytes([data[100] ^ 1]) + data[101:])
@@ -235,7 +250,9 @@ def test_a_changed_file_is_an_error_that_names_it(folder, query, workers, damage
             file.write(b"more")
     else:
         os.remove(victim)
-    with pytest.raises(tq.DataError, match=r"001\.parquet.*(changed|vanished).*register the table again"):
+    with pytest.raises(
+        tq.DataError, match=r"001\.parquet.*(changed|vanished).*register the table again"
+    ):
         list(loader)
 
 
