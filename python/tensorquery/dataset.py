@@ -110,7 +110,8 @@ class QueryDataset(IterableDataset[Any]):
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second
         # number is the epoch that a loader's workers deliver now, or -1: one that starts late must not
         # take a later `set_epoch` for its own.
-        self._epoch = torch.tensor([0, -1], dtype=torch.int64).share_memory_()
+        self._epoch = torch.tensor([0, -1], dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
         self._live: _core.BatchStream | None = None
@@ -155,7 +156,9 @@ class QueryDataset(IterableDataset[Any]):
             ConfigError: Called inside a worker, which knows only its own share.
         """
         if self._plan is None or self._process != os.getpid():
-            raise ConfigError("shard_plan() is for the training process; a worker knows only its share")
+            raise ConfigError(
+                "shard_plan() is for the training process; a worker knows only its share"
+            )
         return ShardPlan(
             self._plan,
             self.world_size,
@@ -206,9 +209,7 @@ class QueryDataset(IterableDataset[Any]):
             if self._live is stream:
                 self._live = None
 
-    def _start(
-        self, plan: _core.Plan, worker: int, workers: int, epoch: int
-    ) -> _core.BatchStream:
+    def _start(self, plan: _core.Plan, worker: int, workers: int, epoch: int) -> _core.BatchStream:
         ids = self._shard(plan, worker, workers, epoch)
         shard = (self.rank << 32) | worker
         if self._shuffle:

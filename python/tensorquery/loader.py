@@ -229,7 +229,9 @@ def _choose(
 ) -> Query:
     """The query that one of `query`, `path` and `table` names."""
     given = [
-        name for name, value in (("query", query), ("path", path), ("table", table)) if value is not None
+        name
+        for name, value in (("query", query), ("path", path), ("table", table))
+        if value is not None
     ]
     if len(given) != 1:
         raise ConfigError(
@@ -237,14 +239,18 @@ def _choose(
             f"{'were' if len(given) > 1 else 'was'} given"
         )
     if path is None and format is not None:
-        raise ConfigError(f"format={format!r} goes with path=; tables and path literals know theirs")
+        raise ConfigError(
+            f"format={format!r} goes with path=; tables and path literals know theirs"
+        )
     if path is None and partitioning is not None:
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
     if session is not None and not isinstance(session, Session):
         raise ConfigError(f"session={session!r} must be a tensorquery.Session")
     if isinstance(query, Query):
         if session is not None and session is not query.session:
-            raise ConfigError("the query belongs to another session than session=; pass one of them")
+            raise ConfigError(
+                "the query belongs to another session than session=; pass one of them"
+            )
         if storage_options is not None:
             raise ConfigError("storage_options go with the session of a Query, or with path=")
         return query
@@ -273,5 +279,3 @@ def _identity(batch: Any) -> Any:
 
 def _nothing() -> None:
     pass
-
-

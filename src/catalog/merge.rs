@@ -23,10 +23,15 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
         let mut seen = vec![false; merged.len()];
         for field in schema.fields() {
             match index.get(field.name()) {
+                // Columns that this file brought are behind the end of `seen`.
+                Some(at) if seen.get(*at).copied().unwrap_or(true) => {
+                    return Err(Error::data(format!(
+                        "{file} has two columns named {:?}; rename one of them",
+                        field.name()
+                    )));
+                }
                 Some(at) => {
-                    if let Some(mark) = seen.get_mut(*at) {
-                        *mark = true;
-                    }
+                    seen[*at] = true;
                     let (known, first) = &merged[*at];
                     if known != field {
                         merged[*at] = (widen_field(known, field, first, file)?, first);

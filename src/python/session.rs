@@ -142,7 +142,7 @@ impl PyQuery {
         Ok(ArrowStream::new(Box::new(reader)))
     }
 
-    /// All rows, computed now.
+    /// All rows, read now: errors are this package's own, which a stream's cannot be.
     fn collect(&self, py: Python<'_>) -> PyResult<ArrowStream> {
         let query = self.query.clone();
         let schema = query.schema();

@@ -242,8 +242,9 @@ impl Session {
         }
         let state = self.context.state();
         for table in state.resolve_table_references(&parsed.statement)? {
-            if !self.context.table_exist(table.clone())? {
-                return Err(self.table_not_found(table.table()));
+            // An unknown schema or catalog is an error there, and no more than an unknown table here.
+            if !self.context.table_exist(table.clone()).unwrap_or(false) {
+                return Err(self.table_not_found(&table.to_string()));
             }
         }
         let plan =
