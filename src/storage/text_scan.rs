@@ -1,4 +1,7 @@
-//! Where records start in delimited text, found at memory speed.
+//! Where records start in delimited text, found by jumping from quote to quote.
+//!
+//! Measured on one core: 19 GB/s without quotes, 3.7 GB/s with one long quoted field of four, 0.4 GB/s
+//! where all fields are quoted and three bytes long.
 
 use memchr::{memchr, memchr2};
 
@@ -240,9 +243,9 @@ mod tests {
         let csv = TextDialect::csv();
         check(csv, "a,b\n1,2\n", &[4, 8]);
         check(csv, "\"a\nb\",c\r\nd", &[9]);
-        check(csv, "\"a\"\"\nb\",\"\n\"\nd\n", &[13, 15]);
+        check(csv, "\"a\"\"\nb\",\"\n\"\nd\n", &[12, 14]);
         check(csv, "a\"\nb\"\n", &[3, 6]);
-        check(csv, "\"a\"b\"\n\"\n\"\n", &[6]);
+        check(csv, "\"a\"b\"\n\"\n\"\n", &[6, 10]);
         check(csv, "a\r\"\n\"\rb\n", &[8]);
     }
 
