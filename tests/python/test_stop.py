@@ -98,7 +98,8 @@ query = session.sql(ENDLESS)
 ready()
 try:
     pyarrow.table(query)
-except pyarrow.ArrowException:
+except pyarrow.ArrowException as error:
+    print(error)  # Python has its say at the next call
     time.sleep(100)
 """,
 }
