@@ -226,6 +226,7 @@ class Session:
 
         Raises:
             ConfigError: `data` does not speak the Arrow PyCapsule interface.
+            DataError: `data` is a `Query`, and a file cannot be read.
         """
         name = _name(name)
         if isinstance(data, Query):

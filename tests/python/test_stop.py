@@ -48,8 +48,8 @@ from tensorquery.loader import create_dataloader
 folder = sys.argv[1]
 session = tq.Session()
 session.register_parquet("t", folder)
-# Two and a half billion pairs of which none is kept.
-ENDLESS = "SELECT a.id FROM t a JOIN t b ON a.id + b.id < -1 JOIN t c ON a.id + b.id + c.id < -1"
+# 1.6 billion pairs of which none is kept, each worth three transcendental functions: minutes.
+ENDLESS = "SELECT a.id, a.s FROM t a JOIN t b ON sqrt(exp(sin(a.id * b.id))) + cos(a.id) * tanh(b.id) > 10"
 def ready():
     print("ready", flush=True)
 """
@@ -87,6 +87,19 @@ session.sql(ENDLESS).to_arrow()
     "head": """
 ready()
 session.sql(ENDLESS).head()
+""",
+    "register_table": """
+ready()
+session.register_table("once", session.sql(ENDLESS))
+""",
+    "another_library_reads": """
+import pyarrow
+query = session.sql(ENDLESS)
+ready()
+try:
+    pyarrow.table(query)
+except pyarrow.ArrowException:
+    time.sleep(100)
 """,
 }
 
@@ -217,9 +230,13 @@ def test_twenty_early_exits_leak_nothing(query, folder, workers):
 
 def test_an_exception_in_the_loop_leaves_no_process(query):
     loader, _ = tq.create_dataloader(query, num_workers=2)
+
+    def loop():
+        for batch in loader:
+            support.fail(batch)
+
     with pytest.raises(ZeroDivisionError):
-        for _ in loader:
-            1 / 0  # noqa: B018
+        loop()
     gc.collect()
     assert psutil.Process().children(recursive=True) == []
 

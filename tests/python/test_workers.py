@@ -7,6 +7,7 @@ import decimal
 import os
 import pickle
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -239,11 +240,9 @@ def test_a_changed_file_is_an_error_that_names_it(folder, query, workers, damage
     victim = f"{folder}/001.parquet"
     if damage == "rewritten":
         stamp = os.stat(victim)
-        with open(victim, "rb") as file:
-            data = file.read()
+        data = Path(victim).read_bytes()
         time.sleep(0.01)
-        with open(victim, "wb") as file:
-            file.write(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+        Path(victim).write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
         assert os.stat(victim).st_size == stamp.st_size
     elif damage == "longer":
         with open(victim, "ab") as file:
@@ -256,16 +255,35 @@ def test_a_changed_file_is_an_error_that_names_it(folder, query, workers, damage
         list(loader)
 
 
+def test_every_reading_call_names_the_changed_file(folder, query):
+    """Not only loaders: no other library's exception passes through."""
+    os.remove(f"{folder}/001.parquet")
+    session = query.session
+    calls = [
+        query.to_arrow,
+        query.count,
+        lambda: query.head(900),
+        lambda: session.register_table("once", query),
+    ]
+    for call in calls:
+        with pytest.raises(tq.DataError, match=r"^file .*001\.parquet vanished"):
+            call()
+
+
 def test_a_file_that_changes_in_the_middle_of_an_epoch_is_an_error(folder, query):
     loader, _ = tq.create_dataloader(query, batch_size=10, split_rows=50)
     iterator = iter(loader)
     next(iterator)
     with open(f"{folder}/002.parquet", "ab") as file:
         file.write(b"more")
+
+    # What was decoded ahead may still be delivered, but no other epoch.
+    def two_more_epochs():
+        list(iterator)
+        return list(loader), list(loader)
+
     with pytest.raises(tq.DataError, match=r"002\.parquet.*changed"):
-        for _ in range(3):  # what was decoded ahead may still be delivered, but not the next epoch
-            list(iterator)
-            iterator = iter(loader)
+        two_more_epochs()
 
 
 def test_an_error_of_a_worker_keeps_its_class_and_message(query):
@@ -273,7 +291,7 @@ def test_an_error_of_a_worker_keeps_its_class_and_message(query):
     session.register_table("t", pa.table({"id": [1, None]}))
     for workers in (0, 1):
         loader, _ = tq.create_dataloader(table="t", session=session, num_workers=workers)
-        with pytest.raises(tq.DataError, match='"?id"?'):
+        with pytest.raises(tq.DataError, match="id"):
             list(loader)
 
 
