@@ -92,9 +92,9 @@ impl Location {
     ///
     /// `Config`, for a root that no location has.
     pub fn of_store(root: &str) -> Result<Self> {
-        let known = SCHEMES.iter().find(|(name, _)| {
-            root.strip_prefix(name).is_some_and(|rest| rest.starts_with("://"))
-        });
+        let known = SCHEMES
+            .iter()
+            .find(|(name, _)| root.strip_prefix(name).is_some_and(|rest| rest.starts_with("://")));
         let Some(&(_, scheme)) = known else {
             return Err(Error::config(format!("{root:?} names no object store")));
         };
