@@ -3,8 +3,24 @@
 Nothing here is public; the package wraps all of it. Errors are those of `tensorquery.errors`.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
+
+__all__ = [
+    "ArrowStream",
+    "BatchStream",
+    "Block",
+    "Plan",
+    "Query",
+    "Session",
+    "TensorConverter",
+    "__version__",
+    "check_predicate",
+    "merge_batches",
+    "quote_identifier",
+    "read_arrow",
+]
 
 class _ArrowSchema(Protocol):
     def __arrow_c_schema__(self) -> object: ...
@@ -145,7 +161,8 @@ class Block:
     """The memory of one batch, as a writable buffer. Each tensor over it keeps it alive."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class TensorConverter:

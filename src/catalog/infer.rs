@@ -95,8 +95,7 @@ pub async fn open_files(
     let display = |pin: &FilePin| format!("{}{}", display_root(first.store_root()), pin.location);
     let format = common_format(&listing.pins, options.format.as_ref(), &display)?;
     let declared_types = declared_types(options.schema.as_ref());
-    let hive =
-        decode(&listing.pins, &listing.roots, options.partitioning, &declared_types)
+    let hive = decode(&listing.pins, &listing.roots, options.partitioning, &declared_types)
         .map_err(|error| error.with_context("path", first))?;
     let spec_files = listing.pins.clone();
     let store: Arc<dyn ObjectStore> =

@@ -45,8 +45,9 @@ pub async fn discover(
         let groups = pruner.by_statistics(&footer);
         // The page index costs a request more, so only files that statistics leave are asked for it.
         if groups.remaining_row_group_count() > 0 {
-            footer =
-                read_footer(&table.store, &file.meta, &table.footers, true).await.map_err(located)?;
+            footer = read_footer(&table.store, &file.meta, &table.footers, true)
+                .await
+                .map_err(located)?;
         }
         keep = pruner.by_pages(&footer, groups);
     }
