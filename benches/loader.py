@@ -8,6 +8,7 @@ targets met and missed, and a status other than zero when one is missed.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -23,6 +24,11 @@ from typing import Any
 HERE = Path(__file__).parent
 DATA = Path(".bench")
 LOADERS = ("tensorquery", "torch-dataloader-utils", "pyarrow")
+IMPORTS = {
+    "tensorquery": ["tensorquery.loader"],
+    "torch-dataloader-utils": ["torch_dataloader_utils", "pyarrow.dataset", "pyarrow.compute"],
+    "pyarrow": ["pyarrow.dataset", "pyarrow.compute"],
+}
 WORKS = {"full scan": None, "1% range": 0.01}
 BATCH_SIZES = (1024, 8192)
 
@@ -42,6 +48,8 @@ def measure(loader: str, work: str, batch_size: int) -> dict[str, float]:
         "pyarrow": _pyarrow,
     }[loader]
     torch.zeros(1)
+    for module in IMPORTS[loader]:
+        importlib.import_module(module)
     import psutil
 
     process = psutil.Process()

@@ -131,11 +131,9 @@ def main() -> None:
         batches, started = Timed(loader), time.perf_counter()
         losses = train_epoch(model, optimizer, batches)
         seconds = time.perf_counter() - started
-        fifth = len(losses) // 5
-        steps = [sum(losses[i * fifth : (i + 1) * fifth]) / fifth for i in range(5)]
         print(
-            f"epoch {epoch}: {batches.rows / seconds:,.0f} rows/s, {batches.waited / seconds:.0%} of the time "
-            f"waiting for data, loss {' '.join(f'{loss:.4f}' for loss in steps)}"
+            f"epoch {epoch}: {batches.rows / seconds:,.0f} rows/s, {batches.waited / seconds:.0%} of the "
+            f"time waiting for data, loss {sum(losses) / len(losses):.4f}"
         )
 
     loader, _ = tq.create_dataloader(

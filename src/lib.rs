@@ -11,6 +11,7 @@ pub mod partition;
 #[cfg(feature = "python")]
 mod python;
 pub mod query;
+pub mod runtime;
 pub mod session;
 pub mod split;
 pub mod storage;

@@ -53,8 +53,8 @@ pub struct TableOptions {
 pub struct FilesSpec {
     /// The format.
     pub format: Format,
-    /// The root of the store.
-    pub root: String,
+    /// One path as the user gave it: it names the store.
+    pub path: String,
     /// Options and credentials of the object store.
     pub storage_options: BTreeMap<String, String>,
     /// The pinned files with their rows, where known.
@@ -124,7 +124,7 @@ pub async fn open_files(
     }
     let spec = FilesSpec {
         format: format.clone(),
-        root: first.store_root().to_owned(),
+        path: paths[0].clone(),
         storage_options: options.storage_options.clone(),
         files: spec_files.iter().cloned().zip(read.iter().map(|file| file.rows)).collect(),
         partition_columns: hive.fields.len(),
@@ -157,10 +157,11 @@ impl FilesSpec {
         store_url: ObjectStoreUrl,
         counters: Arc<IoCounters>,
     ) -> Result<TableFiles> {
-        let location = Location::parse(&format!("{}/", self.root))?;
+        let location = Location::parse(&self.path)?;
         let inner = open_store(&location, &self.storage_options)?;
         let pins: Vec<FilePin> = self.files.iter().map(|(pin, _)| pin.clone()).collect();
-        let store = Arc::new(PinnedStore::new(inner, &self.root, pins).with_counters(counters));
+        let store =
+            Arc::new(PinnedStore::new(inner, location.store_root(), pins).with_counters(counters));
         let fields = schema.fields();
         let file_columns = fields.len().saturating_sub(self.partition_columns);
         let file_schema =
@@ -173,7 +174,7 @@ impl FilesSpec {
             schema: TableSchema::new(Arc::new(file_schema), fields[file_columns..].to_vec()),
             store,
             store_url,
-            root: display_root(&self.root),
+            root: display_root(location.store_root()),
             files: files.collect(),
             footers: Arc::new(FooterCache::default()),
         })

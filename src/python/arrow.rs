@@ -15,7 +15,8 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::error::to_py;
 use crate::Error;
-use crate::session::{Query, Runtimes};
+use crate::runtime::Runtimes;
+use crate::session::Query;
 
 /// Batches that wait between the engine and the consumer.
 const BUFFERED_BATCHES: usize = 4;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use super::error::to_py;
-use crate::session::Runtimes;
+use crate::runtime::Runtimes;
 use crate::{Error, Result};
 
 /// How often a waiting call looks for signals.

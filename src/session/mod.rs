@@ -5,10 +5,8 @@ mod plan;
 mod query;
 mod recipe;
 mod registry;
-mod runtime;
 
 pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo};
 pub use query::Query;
 pub use recipe::Recipe;
 pub use registry::{Session, SessionOptions, TableInfo};
-pub use runtime::Runtimes;

@@ -94,7 +94,7 @@ impl Recipe {
     pub async fn open(&self) -> Result<Plan> {
         let body: Body = serde_json::from_str(&self.text)
             .map_err(|error| Error::config("the recipe cannot be read").with_source(error))?;
-        let session = Session::build(body.options, true)?;
+        let session = Session::build(body.options, true, Arc::default())?;
         for ((schema, name), table) in body.tables {
             self.register(&session, (schema, name), table).await?;
         }

@@ -94,13 +94,13 @@ impl Session {
     /// # Errors
     /// `Config` where the limits are not valid.
     pub fn try_new(options: SessionOptions) -> Result<Arc<Self>> {
-        Self::build(options, false)
+        Self::build(options, false, Arc::default())
     }
 
     /// A session over tables that were pinned by another one: it lists nothing, and what happens to
     /// the other session's names does not reach it.
     pub(super) async fn of_tables(&self, tables: &[(TableKey, Registered)]) -> Result<Arc<Self>> {
-        let session = Self::build(self.options.clone(), true)?;
+        let session = Self::build(self.options.clone(), true, Arc::clone(&self.counters))?;
         for (key, registered) in tables {
             match registered {
                 Registered::View { sql, .. } => session.register_view(&key.1, sql).await?,
@@ -110,7 +110,11 @@ impl Session {
         Ok(session)
     }
 
-    pub(super) fn build(options: SessionOptions, frozen: bool) -> Result<Arc<Self>> {
+    pub(super) fn build(
+        options: SessionOptions,
+        frozen: bool,
+        counters: Arc<IoCounters>,
+    ) -> Result<Arc<Self>> {
         let mut environment = RuntimeEnvBuilder::new();
         if let Some(limit) = options.memory_limit {
             let pool = FairSpillPool::new(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -127,7 +131,7 @@ impl Session {
         Ok(Arc::new(Self {
             context,
             options,
-            counters: Arc::default(),
+            counters,
             tables: RwLock::default(),
             next_store: AtomicU64::new(0),
             frozen,

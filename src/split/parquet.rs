@@ -36,13 +36,18 @@ pub async fn discover(
     target: SplitTarget,
 ) -> Result<FileSplits> {
     let file = &table.files[index];
-    let footer =
-        read_footer(&table.store, &file.meta, &table.footers, request.predicate.is_some()).await?;
+    let mut footer = read_footer(&table.store, &file.meta, &table.footers, false).await?;
+    let mut keep = vec![true; footer.num_row_groups()];
+    if let Some(predicate) = &request.predicate {
+        let pruner = Pruner::try_new(table, index, &footer, predicate)?;
+        let groups = pruner.by_statistics(&footer);
+        // The page index costs a request more, so only files that statistics leave are asked for it.
+        if groups.remaining_row_group_count() > 0 {
+            footer = read_footer(&table.store, &file.meta, &table.footers, true).await?;
+        }
+        keep = pruner.by_pages(&footer, groups);
+    }
     let groups = footer.row_groups();
-    let keep = match &request.predicate {
-        Some(predicate) => surviving_groups(table, index, &footer, predicate)?,
-        None => vec![true; groups.len()],
-    };
     let leaves = projected_leaves(&footer, request);
     let mut splits = Splitter::new(index, file.meta.size, target);
     let mut first_row = 0;
@@ -155,51 +160,65 @@ fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usiz
         .collect()
 }
 
-/// Which row groups may hold a row that the predicate keeps, by hive values, row-group statistics
-/// and the page index: the same steps as DataFusion's opener takes before it reads.
-fn surviving_groups(
-    table: &TableFiles,
-    index: usize,
-    footer: &ParquetMetaData,
-    predicate: &Arc<dyn PhysicalExpr>,
-) -> Result<Vec<bool>> {
-    let file_metadata = footer.file_metadata();
-    let physical: SchemaRef = Arc::new(parquet_to_arrow_schema(
-        file_metadata.schema_descr(),
-        file_metadata.key_value_metadata(),
-    )?);
-    let predicate = adapt(table, index, predicate, &physical)?;
-    let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
-    let mut groups =
-        RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(footer.num_row_groups()));
-    if let Ok(pruning) = PruningPredicate::try_new(Arc::clone(&predicate), Arc::clone(&physical))
-        && !pruning.always_true()
-    {
-        groups.prune_by_statistics(
-            &physical,
-            file_metadata.schema_descr(),
-            footer.row_groups(),
-            &pruning,
-            &metrics,
-        );
+/// Finds the row groups of one file that may hold a row that the predicate keeps, by hive values,
+/// statistics and the page index: the same steps as DataFusion's opener takes before it reads.
+struct Pruner {
+    physical: SchemaRef,
+    predicate: Arc<dyn PhysicalExpr>,
+    metrics: ParquetFileMetrics,
+}
+
+impl Pruner {
+    fn try_new(
+        table: &TableFiles,
+        index: usize,
+        footer: &ParquetMetaData,
+        predicate: &Arc<dyn PhysicalExpr>,
+    ) -> Result<Self> {
+        let file = footer.file_metadata();
+        let physical: SchemaRef =
+            Arc::new(parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())?);
+        let predicate = adapt(table, index, predicate, &physical)?;
+        let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
+        Ok(Self { physical, predicate, metrics })
     }
-    let plan = PagePruningAccessPlanFilter::new(&predicate, Arc::clone(&physical))
-        .prune_plan_with_page_index(
-            groups.build(),
-            &physical,
-            file_metadata.schema_descr(),
-            footer,
-            &metrics,
-        );
-    Ok(plan
-        .into_inner()
-        .into_iter()
-        .map(|access| match access {
-            RowGroupAccess::Skip => false,
-            RowGroupAccess::Scan => true,
-            RowGroupAccess::Selection(selection) => selection.selects_any(),
-        })
-        .collect())
+
+    fn by_statistics(&self, footer: &ParquetMetaData) -> RowGroupAccessPlanFilter {
+        let mut groups =
+            RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(footer.num_row_groups()));
+        if let Ok(pruning) =
+            PruningPredicate::try_new(Arc::clone(&self.predicate), Arc::clone(&self.physical))
+            && !pruning.always_true()
+        {
+            groups.prune_by_statistics(
+                &self.physical,
+                footer.file_metadata().schema_descr(),
+                footer.row_groups(),
+                &pruning,
+                &self.metrics,
+            );
+        }
+        groups
+    }
+
+    fn by_pages(&self, footer: &ParquetMetaData, groups: RowGroupAccessPlanFilter) -> Vec<bool> {
+        PagePruningAccessPlanFilter::new(&self.predicate, Arc::clone(&self.physical))
+            .prune_plan_with_page_index(
+                groups.build(),
+                &self.physical,
+                footer.file_metadata().schema_descr(),
+                footer,
+                &self.metrics,
+            )
+            .into_inner()
+            .into_iter()
+            .map(|access| match access {
+                RowGroupAccess::Skip => false,
+                RowGroupAccess::Scan => true,
+                RowGroupAccess::Selection(selection) => selection.selects_any(),
+            })
+            .collect()
+    }
 }
 
 /// The predicate over the table's schema as one over this file's own schema.

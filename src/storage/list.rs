@@ -87,6 +87,9 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
         match store.head(prefix).await {
             Ok(meta) => return Ok(vec![meta.into()]),
             Err(StoreError::NotFound { .. }) => {}
+            Err(_) if location.is_local() && is_below_file(prefix) => {
+                return Err(not_found(location, "there is no file or directory"));
+            }
             Err(error) => return Err(storage_error(location, error)),
         }
     }
@@ -252,6 +255,12 @@ fn nearest_name(path: &Path) -> String {
         return suggestion(&name, names.iter().map(String::as_str));
     }
     String::new()
+}
+
+/// Whether one of the directories of a local path is a file.
+fn is_below_file(path: &Path) -> bool {
+    let found = to_local(path).symlink_metadata();
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory)
 }
 
 fn to_local(path: &Path) -> std::path::PathBuf {

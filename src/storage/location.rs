@@ -241,7 +241,8 @@ impl Location {
         };
         let is_pattern = names.iter().any(|name| has_wildcard(name));
         let root = format!("{known}://{authority}");
-        Self::from_names(scheme, root, names, is_directory, is_pattern, rest)
+        let text = format!("{known}://{rest}");
+        Self::from_names(scheme, root, names, is_directory, is_pattern, &text)
     }
 
     /// No message repeats the URL before it is known to hold no secret.

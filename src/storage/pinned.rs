@@ -99,41 +99,41 @@ impl PinnedStore {
 
     /// Asks the store, with the pin's etag as a condition, and checks the answer.
     async fn get_checked(&self, guard: &Guard, mut options: GetOptions) -> Result<GetResult> {
-        if let Some(pin) = &guard.pin
-            && options.if_match.is_none()
-        {
-            options.if_match = pin.strong_e_tag();
+        let Some(pin) = &guard.pin else {
+            self.counters.count_request();
+            return self.inner.get_opts(&guard.location, options).await;
+        };
+        let demanded = if options.if_match.is_none() { pin.strong_e_tag() } else { None };
+        let mut compared_only = demanded.is_none();
+        if demanded.is_some() {
+            options.if_match = demanded;
         }
         self.counters.count_request();
-        match self.inner.get_opts(&guard.location, options).await {
+        let mut result = self.inner.get_opts(&guard.location, options.clone()).await;
+        if !compared_only && matches!(result, Err(StoreError::Precondition { .. })) {
+            // Asked again without the condition, the answer tells what differs; and a store may
+            // spell an etag one way in a listing and another way here, where nothing differs.
+            compared_only = true;
+            options.if_match = None;
+            self.counters.count_request();
+            result = self.inner.get_opts(&guard.location, options).await;
+        }
+        match result {
             Ok(result) => {
                 guard.check(&result.meta)?;
                 Ok(result)
             }
-            Err(error) => Err(self.explain(guard, error).await),
-        }
-    }
-
-    /// Says what became of a pinned file, where that is why a read failed.
-    async fn explain(&self, guard: &Guard, error: StoreError) -> StoreError {
-        let Some(pin) = &guard.pin else { return error };
-        let certain = match &error {
-            StoreError::NotFound { .. } => return guard.vanished(),
-            StoreError::Precondition { .. } => true,
-            // Without an etag to demand, a file that shrank fails by its range.
-            StoreError::Generic { .. } if pin.strong_e_tag().is_none() => false,
-            _ => return error,
-        };
-        self.counters.count_request();
-        match self.inner.head(&guard.location).await {
-            Err(StoreError::NotFound { .. }) => guard.vanished(),
-            Ok(now) => match pin.difference(&now) {
-                Some(difference) => guard.changed(&difference),
-                None if certain => guard.changed("and back again"),
-                None => error,
-            },
-            Err(_) if certain => guard.changed("the store refused its etag"),
-            Err(_) => error,
+            Err(StoreError::NotFound { .. }) => Err(guard.vanished()),
+            // Without a condition, a file that shrank fails by the range asked for.
+            Err(error @ StoreError::Generic { .. }) if compared_only => {
+                self.counters.count_request();
+                match self.inner.head(&guard.location).await {
+                    Ok(now) => guard.check(&now).and(Err(error)),
+                    Err(StoreError::NotFound { .. }) => Err(guard.vanished()),
+                    Err(_) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
         }
     }
 

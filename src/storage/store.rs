@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
+use object_store::client::SpawnedReqwestConnector;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
@@ -14,6 +15,7 @@ use object_store::{ClientConfigKey, ObjectStore};
 use super::location::{Location, Scheme};
 use super::opaque::OpaqueStore;
 use super::options::{AZURE_OPTIONS, GCS_OPTIONS, S3_OPTIONS, parse_keys, redact};
+use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names};
 
 /// Opens the store of a location. Cloud stores start from the environment (`AWS_*`, `GOOGLE_*`,
@@ -49,6 +51,7 @@ pub fn open_store(
                     builder.with_config(key, value)
                 })
                 .with_url(root)
+                .with_http_connector(network()?)
                 .build()
                 .map_err(failed)?,
         ),
@@ -59,6 +62,7 @@ pub fn open_store(
                     builder.with_config(key, value)
                 })
                 .with_url(root.replacen("gcs://", "gs://", 1))
+                .with_http_connector(network()?)
                 .build()
                 .map_err(failed)?,
         ),
@@ -69,6 +73,7 @@ pub fn open_store(
                     builder.with_config(key, value)
                 })
                 .with_url(root)
+                .with_http_connector(network()?)
                 .build()
                 .map_err(failed)?,
         ),
@@ -84,11 +89,17 @@ pub fn open_store(
                     |builder, (key, value)| builder.with_config(key, value),
                 )
                 .with_url(root)
+                .with_http_connector(network()?)
                 .build()
                 .map_err(failed)?,
         ),
     };
     Ok(Arc::new(OpaqueStore(store)))
+}
+
+/// Requests run on threads of their own, so that they do not wait behind decoding.
+fn network() -> Result<SpawnedReqwestConnector> {
+    Ok(SpawnedReqwestConnector::new(Runtimes::current()?.io().clone()))
 }
 
 /// The message alone, since the source's `Debug` form might show what the message hides.

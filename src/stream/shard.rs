@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 use super::batches::ExactBatches;
 use super::read_ahead::ReadAhead;
 use super::shuffle::{ShuffleWindow, Window};
-use crate::session::{EpochPlan, Runtimes};
+use crate::runtime::Runtimes;
+use crate::session::EpochPlan;
 use crate::tensor::{Converter, TensorBatch};
 use crate::{Error, Result};
 

@@ -114,6 +114,7 @@ fn what_names_nothing_is_an_error_that_says_so() {
         ("nowhere/*.csv", "no file matches the pattern"),
         ("d*", "end it with /"),
         ("data/flights.parquet/", "must be a directory"),
+        ("data/flights.parquet/x", "no file or directory"),
     ] {
         let error = list_error(directory.path(), name);
         assert_eq!(error.kind(), ErrorKind::TableNotFound, "{error}");
@@ -191,7 +192,10 @@ fn directory_markers_of_object_stores_are_skipped() {
             ("t/h_$folder$", ""),
             ("u/x", ""),
         ] {
-            store.put(&object_store::path::Path::parse(key).unwrap(), content.into()).await.unwrap();
+            store
+                .put(&object_store::path::Path::parse(key).unwrap(), content.into())
+                .await
+                .unwrap();
         }
         let list = async |text: &str| -> Result<Vec<String>> {
             let pins = list_files(&store, &Location::parse(text).unwrap()).await?;
