@@ -16,7 +16,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::parquet_to_arrow_schema;
 use serde::{Deserialize, Serialize};
 
-use super::merge::merge_schemas;
+use super::merge::{column_names, merge_schemas};
 use crate::split::{
     CsvFormat, FooterCache, Format, JsonFormat, TableFile, TableFiles, read_footer,
 };
@@ -106,14 +106,20 @@ pub async fn open_files(
     let read = infer.all(&metas).await?;
     let names: Vec<String> = spec_files.iter().map(&display).collect();
     let file_schemas = names.iter().map(String::as_str).zip(read.iter().map(|file| &file.schema));
-    let inferred = merge_schemas(file_schemas.clone())?;
+    let inferred = match &options.schema {
+        Some(_) => column_names(read.iter().map(|file| &file.schema)),
+        None => merge_schemas(file_schemas.clone())?,
+    };
     if matches!(format, Format::Csv(_) | Format::Arrow) {
-        same_positions(&inferred, file_schemas, format.name())?;
+        same_positions(file_schemas.clone(), format.name())?;
     }
     let schema = match &options.schema {
         Some(declared) => declare(declared, &inferred, &hive.fields, &format)?,
         None => without_null_types(&inferred),
     };
+    if format.name() == "arrow" {
+        same_types(&schema, file_schemas)?;
+    }
     if let Some(field) = hive.fields.iter().find(|field| schema.index_of(field.name()).is_ok()) {
         return Err(Error::data(format!(
             "column {:?} is both in the files and in their directories' names; pass \
@@ -242,31 +248,59 @@ fn declared_types(schema: Option<&SchemaRef>) -> BTreeMap<String, DataType> {
 
 /// CSV and Arrow columns are read by position, so every file must have the same in the same order.
 fn same_positions<'a>(
-    merged: &Schema,
     files: impl IntoIterator<Item = (&'a str, &'a Schema)>,
     format: &str,
 ) -> Result<()> {
     let names = |schema: &Schema| -> Vec<String> {
         schema.fields().iter().map(|field| field.name().clone()).collect()
     };
-    let wanted = names(merged);
-    let mut first = None;
+    let mut first: Option<(&str, Vec<String>)> = None;
     for (file, schema) in files {
         let found = names(schema);
         // A file without any record has no columns, and no rows to misread.
-        if found != wanted && !found.is_empty() {
-            let first = first.unwrap_or(file);
-            let odd = found.iter().zip(&wanted).find(|(a, b)| a != b);
-            let column = odd.map_or_else(
-                || wanted.get(found.len()).cloned().unwrap_or_default(),
-                |(found, _)| found.clone(),
-            );
+        if found.is_empty() {
+            continue;
+        }
+        let Some((first_file, wanted)) = &first else {
+            first = Some((file, found));
+            continue;
+        };
+        if found != *wanted {
+            let at = found.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+            let show = |names: &[String]| match names.get(at) {
+                Some(name) => format!("{name:?}"),
+                None => "none".to_owned(),
+            };
             return Err(Error::data(format!(
                 "the files disagree: {format} files of one table need the same columns in the same \
-                 order, but {first} and {file} differ at column {column:?}"
+                 order, but column {} is {} in {first_file} and {} in {file}; register the files \
+                 apart and join them with UNION ALL",
+                at + 1,
+                show(wanted),
+                show(&found),
             )));
         }
-        first.get_or_insert(file);
+    }
+    Ok(())
+}
+
+/// Arrow columns come as they lie in the file, without a cast.
+fn same_types<'a>(
+    schema: &Schema,
+    files: impl IntoIterator<Item = (&'a str, &'a Schema)>,
+) -> Result<()> {
+    for (file, found) in files {
+        for (field, wanted) in found.fields().iter().zip(schema.fields()) {
+            if field.data_type() != wanted.data_type() {
+                return Err(Error::data(format!(
+                    "Arrow files are read as they are, but column {:?} is {} in {file} and {} in the \
+                     table; write the files with one schema, or register them apart and cast in SQL",
+                    field.name(),
+                    field.data_type(),
+                    wanted.data_type(),
+                )));
+            }
+        }
     }
     Ok(())
 }

@@ -189,5 +189,5 @@ fn columns_keep_the_order_of_their_first_appearance() {
 fn a_column_that_stands_twice_in_a_file_is_an_error() {
     let twice = Schema::new(vec![Field::new("c", Int8, true), Field::new("c", Int8, true)]);
     let error = merge_schemas([("a", &twice)]).unwrap_err().to_string();
-    assert!(error.contains("\"c\"") && error.contains(" a"), "{error}");
+    assert!(error.contains("a has two columns named \"c\""), "{error}");
 }
