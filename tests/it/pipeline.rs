@@ -114,7 +114,7 @@ const QUERIES: &[&str] = &[
     "SELECT t.id, u.k FROM t LEFT JOIN u ON t.k < u.k",
     "SELECT t.id, x.n FROM t JOIN (SELECT k, count(*) AS n FROM u GROUP BY k) AS x ON t.k = x.k",
     "SELECT id, k FROM t WHERE k < {c} UNION ALL SELECT id, k FROM t WHERE f > {c}",
-    "SELECT id, k FROM t UNION ALL SELECT id, k FROM m UNION ALL SELECT k, k FROM u",
+    "SELECT id, k FROM t UNION ALL SELECT id, k FROM m UNION ALL SELECT k AS id, k + 1 AS k FROM u",
     "SELECT a.id, b.name FROM (SELECT id, k FROM t UNION ALL SELECT id, k FROM m) AS a \
      JOIN (SELECT k, name FROM u UNION ALL SELECT k, s FROM m) AS b ON a.k = b.k",
     "SELECT id, unnest(l) AS item FROM t WHERE id > {c}",

@@ -69,8 +69,6 @@ fn csv_columns_are_read_by_position() {
     refused(&files, TableOptions::default(), ErrorKind::Data, &["a.csv", "b.csv", "\"y\""]);
     let files = [("a.csv", "x\n1\n"), ("b.csv", "x,y\n3,4\n")];
     refused(&files, TableOptions::default(), ErrorKind::Data, &["a.csv", "b.csv", "\"y\""]);
-    let files = [("a.csv", "x,x\n1,2\n")];
-    refused(&files, TableOptions::default(), ErrorKind::Data, &["a.csv", "\"x\""]);
     let files = [("a.csv", "x\n1\n"), ("b.csv", "x\nword\n")];
     refused(&files, TableOptions::default(), ErrorKind::Data, &["Int64 in", "a.csv", "Utf8 in", "b.csv", "\"x\""]);
 }
@@ -145,7 +143,7 @@ fn arrow_files_do_not_widen() {
         writer.finish().unwrap();
     }
     let error = read(directory.path(), TableOptions::default(), "SELECT * FROM t").unwrap_err();
-    for part in ["a.arrow", "b.arrow", "\"x\"", "Int32", "Int64"] {
+    for part in ["a.arrow", "\"x\"", "Int32", "Int64"] {
         assert!(error.to_string().contains(part), "{error}");
     }
 }
