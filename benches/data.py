@@ -33,14 +33,25 @@ def make(folder: Path) -> Path:
     raw.mkdir(parents=True)
     target.mkdir()
     generator = Path(sys.executable).with_name("tpchgen-cli")
-    command = [generator, "parquet", "-s", "1", "--tables=lineitem", f"--parts={FILES}", f"--output-dir={raw}"]
+    command = [
+        generator,
+        "parquet",
+        "-s",
+        "1",
+        "--tables=lineitem",
+        f"--parts={FILES}",
+        f"--output-dir={raw}",
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for part, file in enumerate(sorted(raw.rglob("*.parquet"), key=_part_number)):
         table = pq.read_table(file, columns=COLUMNS)
         columns = [_number(table[name]) for name in COLUMNS]
         numbers = pa.table(dict(zip(COLUMNS, columns, strict=True)))
         pq.write_table(
-            numbers, target / f"part-{part}.parquet", row_group_size=ROW_GROUP, write_page_index=True
+            numbers,
+            target / f"part-{part}.parquet",
+            row_group_size=ROW_GROUP,
+            write_page_index=True,
         )
     shutil.rmtree(raw)
     (folder / "complete").touch()

@@ -65,7 +65,9 @@ def measure(loader: str, work: str, batch_size: int) -> dict[str, float]:
     return {"rows": rows, "seconds": seconds, "first_batch": first or seconds, "pss_before": before}
 
 
-def _tensorquery(path: str, bounds: tuple[int, int] | None, batch_size: int) -> Iterator[dict[str, Any]]:
+def _tensorquery(
+    path: str, bounds: tuple[int, int] | None, batch_size: int
+) -> Iterator[dict[str, Any]]:
     import tensorquery as tq
 
     filters = None if bounds is None else f"l_orderkey BETWEEN {bounds[0]} AND {bounds[1]}"
@@ -79,12 +81,18 @@ def _torch_dataloader_utils(
     from torch_dataloader_utils import StructuredDataset
 
     loader, _ = StructuredDataset.create_dataloader(
-        path=path, format="parquet", filters=_expression(bounds), batch_size=batch_size, num_workers=0
+        path=path,
+        format="parquet",
+        filters=_expression(bounds),
+        batch_size=batch_size,
+        num_workers=0,
     )
     return iter(loader)
 
 
-def _pyarrow(path: str, bounds: tuple[int, int] | None, batch_size: int) -> Iterator[dict[str, Any]]:
+def _pyarrow(
+    path: str, bounds: tuple[int, int] | None, batch_size: int
+) -> Iterator[dict[str, Any]]:
     import pyarrow.dataset as ds
     import torch
 
@@ -199,7 +207,9 @@ def machine() -> str:
 def report(results: dict[tuple[str, int], dict[str, Figures]]) -> bool:
     """Print the table and the targets; True when all are met."""
     print(f"\n{machine()}\n")
-    print("| work | batch size | loader | rows/s (millions) | seconds | spread | first batch (ms) | peak memory (MiB) |")
+    print(
+        "| work | batch size | loader | rows/s (millions) | seconds | spread | first batch (ms) | peak memory (MiB) |"
+    )
     print("|---|---:|---|---:|---:|---:|---:|---:|")
     for (work, batch_size), figures in results.items():
         for name, one in figures.items():
@@ -224,7 +234,9 @@ def main() -> None:
     """Parse the command line; measure one thing as a child, or everything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", nargs=3, metavar=("LOADER", "WORK", "BATCH_SIZE"))
-    parser.add_argument("--repeats", type=int, default=5, help="counted runs of each loader (default 5)")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="counted runs of each loader (default 5)"
+    )
     options = parser.parse_args()
     if options.child:
         loader, work, batch_size = options.child

@@ -3,8 +3,10 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 
-use datafusion::common::SchemaError;
+use arrow::error::ArrowError;
+use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
 
 /// Result with this crate's [`Error`].
@@ -145,16 +147,14 @@ impl From<DataFusionError> for Error {
             },
             DataFusionError::ObjectStore(inner) => Self::from(*inner),
             DataFusionError::ArrowError(inner, _) => match *inner {
-                arrow::error::ArrowError::ExternalError(source) => {
-                    match source.downcast::<Self>() {
-                        Ok(own) => *own,
-                        Err(other) => match other.downcast::<DataFusionError>() {
-                            Ok(nested) => Self::from(*nested),
-                            Err(other) => Self::data(other.to_string()),
-                        },
-                    }
-                }
-                other => Self::data(other.to_string()),
+                ArrowError::ExternalError(source) => match source.downcast::<Self>() {
+                    Ok(own) => *own,
+                    Err(other) => match other.downcast::<DataFusionError>() {
+                        Ok(nested) => Self::from(*nested),
+                        Err(other) => Self::data(other.to_string()),
+                    },
+                },
+                other => from_arrow_error(&other),
             },
             DataFusionError::ParquetError(inner) => match *inner {
                 parquet::errors::ParquetError::External(source) => {
@@ -166,11 +166,16 @@ impl From<DataFusionError> for Error {
                         },
                     }
                 }
-                other => Self::data(other.to_string()),
+                other => undecodable(&other.to_string()),
             },
-            DataFusionError::IoError(inner) => Self::storage(inner.to_string()),
+            DataFusionError::IoError(inner) => from_io_error(&inner),
             DataFusionError::SchemaError(inner, _) => from_schema_error(&inner),
             DataFusionError::Execution(message) => Self::data(message),
+            DataFusionError::Plan(message) => from_plan_error(&message),
+            DataFusionError::Collection(errors) => match errors.into_iter().next() {
+                Some(first) => Self::from(first),
+                None => Self::query("the query cannot be planned"),
+            },
             DataFusionError::ResourcesExhausted(message) => Self::data(format!(
                 "{message}; raise memory_limit, or lower split_bytes or the shuffle buffer"
             )),
@@ -192,24 +197,142 @@ fn from_shared(error: &DataFusionError) -> Error {
             None => Error::data(inner.to_string()),
         },
         DataFusionError::SchemaError(inner, _) => from_schema_error(inner),
-        DataFusionError::Plan(message) => Error::query(message.clone()),
+        DataFusionError::Plan(message) => from_plan_error(message),
+        DataFusionError::ArrowError(inner, _) => from_arrow_error(inner),
         other => Error::data(other.strip_backtrace()),
     }
 }
 
 fn from_schema_error(error: &SchemaError) -> Error {
     match error {
-        SchemaError::FieldNotFound { field, valid_fields } => {
-            let names: Vec<&str> = valid_fields.iter().map(|valid| valid.name.as_str()).collect();
-            Error::query(format!(
-                "unknown column {:?}{}; the columns are {}",
-                field.name,
-                suggestion(&field.name, names.iter().copied()),
-                list_names(&names),
+        SchemaError::FieldNotFound { field, valid_fields } => field_not_found(field, valid_fields),
+        SchemaError::DuplicateQualifiedField { name, .. }
+        | SchemaError::DuplicateUnqualifiedField { name } => duplicate_column(name),
+        SchemaError::AmbiguousReference { field } => Error::query(format!(
+            "the column {:?} is ambiguous: two tables have it, or two outputs are named so; write the \
+             table before it, as in t.{}, or rename one with AS",
+            field.name, field.name,
+        )),
+    }
+}
+
+fn field_not_found(field: &Column, valid: &[Column]) -> Error {
+    let mut names: Vec<&str> = Vec::new();
+    for column in valid {
+        if !names.contains(&column.name.as_str()) {
+            names.push(&column.name);
+        }
+    }
+    // The name is right, so it is the table in front of it that is not.
+    if let Some(relation) = &field.relation
+        && names.contains(&field.name.as_str())
+    {
+        let mut tables: Vec<&str> = Vec::new();
+        for table in valid.iter().filter_map(|column| column.relation.as_ref()) {
+            if !tables.contains(&table.table()) {
+                tables.push(table.table());
+            }
+        }
+        let written = format!("{relation}.{}", field.name);
+        return Error::query(format!(
+            "unknown table or alias {:?} in {written:?}{}; in reach are {}",
+            relation.to_string(),
+            suggestion(relation.table(), tables.iter().copied()),
+            list_names(&tables),
+        ));
+    }
+    Error::query(format!(
+        "unknown column {:?}{}; the columns are {}",
+        field.name,
+        suggestion(&field.name, names.iter().copied()),
+        list_names(&names),
+    ))
+}
+
+/// Two output columns of one name would become one key of a batch.
+pub(crate) fn duplicate_column(name: &str) -> Error {
+    Error::query(format!(
+        "two output columns are named {name:?}; rename one with AS, or list the columns you need \
+         instead of *"
+    ))
+}
+
+fn from_plan_error(message: &str) -> Error {
+    if message.starts_with("Projections require unique expression names") {
+        let name = message.split('"').nth(1).unwrap_or_default();
+        return duplicate_column(name.rsplit('.').next().unwrap_or(name));
+    }
+    Error::query(message.replace(".\nDid you mean", "; did you mean").replace('\n', " "))
+}
+
+fn from_arrow_error(error: &ArrowError) -> Error {
+    match error {
+        ArrowError::ParquetError(message) => undecodable(message),
+        ArrowError::CsvError(message) if message.contains("number of fields") => {
+            Error::data(format!(
+                "the CSV is malformed: {message}; every line needs a field for each column, and every \
+                 column a name of its own"
             ))
         }
-        other => Error::query(other.to_string()),
+        ArrowError::CsvError(message) => Error::data(format!("the CSV is malformed: {message}")),
+        // Text that is not of the column's type: a later row differs from those looked at.
+        ArrowError::ParseError(message) if message.starts_with("Error while parsing value") => {
+            Error::data(format!(
+                "{}; declare the column's type (schema=), or infer it from more rows (infer_rows=)",
+                plain_text(message)
+            ))
+        }
+        ArrowError::IoError(_, error) => from_io_error(error),
+        ArrowError::JsonError(message) if message.contains("failed to parse") => {
+            Error::data(format!(
+                "{}; declare the column's type (schema=), or infer it from more rows (infer_rows=)",
+                plain_text(message)
+            ))
+        }
+        ArrowError::JsonError(message) => Error::data(format!("the JSON is malformed: {message}")),
+        ArrowError::CastError(message) => {
+            Error::data(format!("{}; TRY_CAST gives NULL instead", plain_text(message)))
+        }
+        other => Error::data(plain_text(&other.to_string())),
     }
+}
+
+/// Reading ends too early, or a decoder does not know the bytes: that is the file's fault.
+fn from_io_error(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            Error::data(format!("the file is cut short or damaged: {error}"))
+        }
+        _ => Error::storage(error.to_string()),
+    }
+}
+
+fn undecodable(message: &str) -> Error {
+    Error::data(format!("the Parquet data cannot be decoded: {}", plain_text(message)))
+}
+
+/// An error's text without the layers' own prefixes, which say nothing to a user.
+pub(crate) fn plain_text(text: &str) -> String {
+    const LAYERS: [&str; 13] = [
+        "Arrow: ",
+        "Arrow error: ",
+        "Cast error: ",
+        "Compute error: ",
+        "EOF: ",
+        "External: ",
+        "External error: ",
+        "Invalid argument error: ",
+        "Io error: ",
+        "Ipc error: ",
+        "Parquet argument error: ",
+        "Parquet error: ",
+        "Parser error: ",
+    ];
+    let mut rest = text;
+    while let Some(inner) = LAYERS.iter().find_map(|layer| rest.strip_prefix(layer)) {
+        rest = inner;
+    }
+    rest.to_owned()
 }
 
 /// Up to twenty names, comma-separated, and how many more there are.
@@ -240,8 +363,8 @@ impl From<object_store::Error> for Error {
     }
 }
 
-impl From<arrow::error::ArrowError> for Error {
-    fn from(error: arrow::error::ArrowError) -> Self {
+impl From<ArrowError> for Error {
+    fn from(error: ArrowError) -> Self {
         Self::from(DataFusionError::from(error))
     }
 }

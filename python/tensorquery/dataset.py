@@ -107,8 +107,11 @@ class QueryDataset(IterableDataset[Any]):
         self._builder: BatchBuilder | None = self._make_builder(self._plan)
         self._all_splits = not isinstance(self._strategy, str)
         self._own = self._own_splits(self._plan)
-        # Shared memory: `set_epoch` in the training process reaches workers that live on.
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        # Shared memory: `set_epoch` in the training process reaches workers that live on. The second
+        # number is the epoch that a loader's workers deliver now, or -1: one that starts late must not
+        # take a later `set_epoch` for its own.
+        self._epoch = torch.tensor([0, -1], dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
         self._live: _core.BatchStream | None = None
@@ -153,7 +156,9 @@ class QueryDataset(IterableDataset[Any]):
             ConfigError: Called inside a worker, which knows only its own share.
         """
         if self._plan is None or self._process != os.getpid():
-            raise ConfigError("shard_plan() is for the training process; a worker knows only its share")
+            raise ConfigError(
+                "shard_plan() is for the training process; a worker knows only its share"
+            )
         return ShardPlan(
             self._plan,
             self.world_size,
@@ -181,8 +186,12 @@ class QueryDataset(IterableDataset[Any]):
         return self._iterate(worker, workers)
 
     def _iterate(self, worker: int, workers: int) -> Iterator[Any]:
+        # Not part of the generator, which starts with its first batch.
+        pinned = int(self._epoch[1]) if workers > 0 else -1
+        return self._batches(worker, workers, self.epoch if pinned < 0 else pinned)
+
+    def _batches(self, worker: int, workers: int, epoch: int) -> Iterator[Any]:
         plan, builder = self._here()
-        epoch = self.epoch
         stream = self._start(plan, worker, workers, epoch)
         if self._live is not None:
             self._live.close()
@@ -200,9 +209,7 @@ class QueryDataset(IterableDataset[Any]):
             if self._live is stream:
                 self._live = None
 
-    def _start(
-        self, plan: _core.Plan, worker: int, workers: int, epoch: int
-    ) -> _core.BatchStream:
+    def _start(self, plan: _core.Plan, worker: int, workers: int, epoch: int) -> _core.BatchStream:
         ids = self._shard(plan, worker, workers, epoch)
         shard = (self.rank << 32) | worker
         if self._shuffle:
@@ -261,6 +268,10 @@ class QueryDataset(IterableDataset[Any]):
             assert self._plan is not None
             self._recipe = self._plan.recipe(sorted(self._own))
         return self._recipe
+
+    def _pin_epoch(self, epoch: int | None) -> None:
+        """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""
+        self._epoch[1] = -1 if epoch is None else epoch
 
     def _finished(self, epoch: int) -> None:
         """After the last batch: the next iteration delivers the next epoch, unless one was set."""

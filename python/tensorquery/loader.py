@@ -50,21 +50,33 @@ class QueryDataLoader(DataLoader[Any]):
     """
 
     dataset: QueryDataset
+    _newest: object | None = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch."""
         if self.num_workers == 0 and not self.pin_memory:
             return self._in_process()
-        return self._through_torch()
+        return self._through_torch(self.dataset.epoch)
 
     def _in_process(self) -> Iterator[Any]:
         batches = iter(self.dataset)
         collate = self.collate_fn
         return batches if collate is _identity else map(collate, batches)
 
-    def _through_torch(self) -> Iterator[Any]:
-        epoch = self.dataset.epoch
-        yield from super().__iter__()
+    def _through_torch(self, epoch: int) -> Iterator[Any]:
+        self.dataset._pin_epoch(epoch)
+        mine = self._newest = object()
+        batches = super().__iter__()
+        try:
+            yield from batches
+        finally:
+            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
+            # live on until the garbage collector runs, which then waits five seconds for each.
+            if not self.persistent_workers:
+                getattr(batches, "_shutdown_workers", _nothing)()
+            # An older iterator may be closed while a newer one still starts its workers.
+            if self._newest is mine:
+                self.dataset._pin_epoch(None)
         if self.num_workers > 0:
             self.dataset._finished(epoch)
 
@@ -217,7 +229,9 @@ def _choose(
 ) -> Query:
     """The query that one of `query`, `path` and `table` names."""
     given = [
-        name for name, value in (("query", query), ("path", path), ("table", table)) if value is not None
+        name
+        for name, value in (("query", query), ("path", path), ("table", table))
+        if value is not None
     ]
     if len(given) != 1:
         raise ConfigError(
@@ -225,14 +239,18 @@ def _choose(
             f"{'were' if len(given) > 1 else 'was'} given"
         )
     if path is None and format is not None:
-        raise ConfigError(f"format={format!r} goes with path=; tables and path literals know theirs")
+        raise ConfigError(
+            f"format={format!r} goes with path=; tables and path literals know theirs"
+        )
     if path is None and partitioning is not None:
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
     if session is not None and not isinstance(session, Session):
         raise ConfigError(f"session={session!r} must be a tensorquery.Session")
     if isinstance(query, Query):
         if session is not None and session is not query.session:
-            raise ConfigError("the query belongs to another session than session=; pass one of them")
+            raise ConfigError(
+                "the query belongs to another session than session=; pass one of them"
+            )
         if storage_options is not None:
             raise ConfigError("storage_options go with the session of a Query, or with path=")
         return query
@@ -259,3 +277,5 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
+def _nothing() -> None:
+    pass

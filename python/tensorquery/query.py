@@ -78,7 +78,9 @@ class Query:
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-            raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
+            raise ConfigError(
+                f'columns={columns!r} must be a list of names, for example ["x", "y"]'
+            )
         if not columns:
             raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
         known = self.column_names
@@ -86,7 +88,9 @@ class Query:
             if name not in known:
                 near = nearest_name(name, known)
                 hint = f"; did you mean {near!r}?" if near else ""
-                raise QueryError(f"unknown column {name!r}{hint}; the columns are {', '.join(known)}")
+                raise QueryError(
+                    f"unknown column {name!r}{hint}; the columns are {', '.join(known)}"
+                )
 
     def head(self, rows: int = 10) -> pa.Table:
         """The first rows.
@@ -123,7 +127,7 @@ class Query:
             ImportError: pyarrow is not installed.
             DataError: A file cannot be read.
         """
-        return _pyarrow().table(self)
+        return _pyarrow().table(self._core.collect())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._core.stream().__arrow_c_stream__(requested_schema)

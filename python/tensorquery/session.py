@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorquery import _core
-from tensorquery.errors import ConfigError
+from tensorquery.errors import ConfigError, QueryError, TensorQueryError
 from tensorquery.options import check_bool, check_choice, check_positive_int, parse_bytes
 from tensorquery.query import Query
 
@@ -128,6 +128,9 @@ class Session:
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
 
+        An empty field is null, quoted or not. Whole numbers in one file and others in the next make a
+        column of floats, as they do within one file.
+
         Raises:
             TableNotFoundError: The path holds no file.
             DataError: Two files disagree about their columns; names the files.
@@ -151,7 +154,7 @@ class Session:
         name: str,
         path: PathOrPaths,
         *,
-        array: bool = False,
+        array: bool | None = None,
         compression: str | None = None,
         schema: Any | None = None,
         infer_rows: int = 1000,
@@ -163,7 +166,8 @@ class Session:
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
             path: As in `register_parquet`.
-            array: Each file is one array of objects, instead of one object per line.
+            array: True: each file is one array of objects. False: one object per line. None looks at the
+                files.
             compression: As in `register_csv`.
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
             infer_rows: Records of each file from which types are inferred.
@@ -177,7 +181,7 @@ class Session:
         """
         table_format = {
             "kind": "json",
-            "array": check_bool("array", array),
+            "array": None if array is None else check_bool("array", array),
             "compression": _compression(compression),
         }
         self._register(
@@ -193,7 +197,9 @@ class Session:
         partitioning: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Register Arrow IPC files (Feather v2) as a table; the arguments are those of `register_parquet`.
+        """Register Arrow IPC files (Feather v2) or Arrow IPC streams as a table.
+
+        A stream is read from its beginning, so each is one split and is held in memory while it is read.
 
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
@@ -220,13 +226,25 @@ class Session:
 
         Raises:
             ConfigError: `data` does not speak the Arrow PyCapsule interface.
+            DataError: `data` is a `Query`, and a file cannot be read.
         """
+        name = _name(name)
+        if isinstance(data, Query):
+            data = data._core.collect()
         if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
             raise ConfigError(
                 f"register_table needs an Arrow table (an object with __arrow_c_stream__), got "
                 f"{type(data).__name__}; convert it, for example pyarrow.table({{...}})"
             )
-        self._core.register_arrow(_name(name), data)
+        try:
+            self._core.register_arrow(name, data)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, TensorQueryError):
+                raise
+            raise ConfigError(
+                f"register_table needs rows with named columns, got {type(data).__name__} ({error}); "
+                f'give the column a name, for example pyarrow.table({{"x": ...}})'
+            ) from error
 
     def register_view(self, name: str, sql: str) -> None:
         """Register a query under a name.
@@ -273,11 +291,20 @@ class Session:
             TableNotFoundError: It names an unknown table or a path without files.
         """
         if not isinstance(query, str):
-            raise ConfigError(
-                f"sql() takes a SQL string, got {type(query).__name__}; for example "
-                f'session.sql("SELECT * FROM t")'
-            )
-        return Query(self, self._core.query(query))
+            if hasattr(query, "__arrow_c_stream__"):
+                hint = 'register the table first: session.register_table("t", …)'
+            else:
+                hint = 'for example session.sql("SELECT * FROM t")'
+            raise ConfigError(f"a query is a SQL string, got {type(query).__name__}; {hint}")
+        try:
+            return Query(self, self._core.query(query))
+        except QueryError as error:
+            if len(query.split()) != 1:
+                raise
+            raise QueryError(
+                f"{error}; {query!r} alone is no statement: a table is read by table=… or "
+                f"session.table(…), files by path=… or FROM 'path'"
+            ) from None
 
     def table(self, name: str) -> Query:
         """All rows and columns of a table.
@@ -318,6 +345,11 @@ class Session:
             "infer_rows": infer_rows,
             "storage_options": own_options,
         }
+        if schema is not None and not hasattr(schema, "__arrow_c_schema__"):
+            raise ConfigError(
+                f"schema={schema!r} must be an Arrow schema (an object with __arrow_c_schema__), for "
+                f'example pyarrow.schema([("x", pyarrow.int64())])'
+            )
         self._core.register_files(_name(name), paths, json.dumps(options), schema)
 
     def __repr__(self) -> str:
@@ -359,14 +391,21 @@ def table_format_of(name: str | None) -> dict[str, Any] | None:
     """The format options for ``format=``; None goes by the file names."""
     if name is None:
         return None
+    csv = {
+        "kind": "csv",
+        "header": True,
+        "quote": ord('"'),
+        "escape": None,
+        "comment": None,
+        "compression": None,
+    }
     check_choice("format", name, ("parquet", "csv", "tsv", "json", "ndjson", "arrow"))
-    csv = {"kind": "csv", "header": True, "quote": ord('"'), "escape": None, "comment": None}
     formats: dict[str, dict[str, Any]] = {
         "parquet": {"kind": "parquet"},
-        "csv": {**csv, "delimiter": ord(","), "compression": "none"},
-        "tsv": {**csv, "delimiter": ord("\t"), "compression": "none"},
-        "json": {"kind": "json", "array": False, "compression": "none"},
-        "ndjson": {"kind": "json", "array": False, "compression": "none"},
+        "csv": {**csv, "delimiter": ord(",")},
+        "tsv": {**csv, "delimiter": ord("\t")},
+        "json": {"kind": "json", "array": None, "compression": None},
+        "ndjson": {"kind": "json", "array": False, "compression": None},
         "arrow": {"kind": "arrow"},
     }
     return formats[name]
@@ -380,13 +419,14 @@ def _name(name: str) -> str:
 
 def _byte(option: str, value: str) -> int:
     if not isinstance(value, str) or len(value) != 1 or not value.isascii():
-        raise ConfigError(f"{option}={value!r} must be one ASCII character, for example {option}=','")
+        raise ConfigError(
+            f"{option}={value!r} must be one ASCII character, for example {option}=','"
+        )
     return ord(value)
 
 
-def _compression(value: str | None) -> str:
-    # "none" lets the core go by the file names, which say nothing else for uncompressed files.
-    return "none" if value is None else check_choice("compression", value, _COMPRESSIONS)
+def _compression(value: str | None) -> str | None:
+    return None if value is None else check_choice("compression", value, _COMPRESSIONS)
 
 
 def _partitioning(value: str | bool | None) -> str:

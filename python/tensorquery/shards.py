@@ -238,9 +238,7 @@ class ShardPlan:
 _SHOWN = 32
 
 
-def plan_splits(
-    query: _core.Query, split_bytes: int | str, split_rows: int | None
-) -> _core.Plan:
+def plan_splits(query: _core.Query, split_bytes: int | str, split_rows: int | None) -> _core.Plan:
     """Plan a query's splits; sizes other than the default are taken as given."""
     size = parse_bytes(split_bytes)
     if split_rows is not None:
@@ -286,7 +284,9 @@ def assign(
             f"{error}"
         ) from error
     if not all(
-        0 <= split.id < len(splits) and split == splits[split.id] for shard in answer for split in shard
+        0 <= split.id < len(splits) and split == splits[split.id]
+        for shard in answer
+        for split in shard
     ):
         raise ConfigError(f"{name}.generate returned a Split that is none of the plan's")
     plan.check_cover(lists, world_size, num_workers)

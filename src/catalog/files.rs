@@ -101,6 +101,14 @@ impl FilesTable {
     }
 }
 
+/// Whether NULL is written in the filter, as in `day NOT IN (1, NULL)`, which the optimiser turns into
+/// `day != 1 AND NULL`: constants of that kind are left to the engine to judge, row by row.
+fn has_null_literal(filter: &Expr) -> bool {
+    use datafusion::common::tree_node::TreeNode;
+    let is_null = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if value.is_null()));
+    filter.exists(is_null).unwrap_or(true)
+}
+
 /// The filter with bare column names, as the batch of partition values has them.
 fn unqualified(filter: &Expr) -> DfResult<Expr> {
     use datafusion::common::Column;
@@ -138,7 +146,7 @@ impl TableProvider for FilesTable {
     ) -> DfResult<Vec<TableProviderFilterPushDown>> {
         Ok(filters
             .iter()
-            .map(|filter| match self.is_partition_filter(filter) {
+            .map(|filter| match self.is_partition_filter(filter) && !has_null_literal(filter) {
                 true => TableProviderFilterPushDown::Exact,
                 false => TableProviderFilterPushDown::Inexact,
             })

@@ -1,35 +1,40 @@
 //! From paths to a table: list, pin, find the format, infer or check the schema.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use datafusion::catalog::Session;
 use datafusion::datasource::file_format::FileFormat;
-use datafusion::datasource::file_format::arrow::ArrowFormat;
+use datafusion::datasource::file_format::arrow::ArrowFormat as ArrowFileFormat;
 use datafusion::datasource::file_format::csv::CsvFormat as DfCsvFormat;
 use datafusion::datasource::file_format::json::JsonFormat as DfJsonFormat;
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use parquet::arrow::parquet_to_arrow_schema;
 use serde::{Deserialize, Serialize};
 
+use super::json_array;
 use super::merge::{column_names, merge_schemas};
 use crate::split::{
-    CsvFormat, FooterCache, Format, JsonFormat, TableFile, TableFiles, read_footer,
+    ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, TableFile, TableFiles,
+    read_footer,
 };
 use crate::storage::{
     FilePin, IoCounters, Location, Partitioning, PinnedStore, decode, list_all, open_store,
 };
-use crate::{Error, Result, list_names, suggestion};
+use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// Files whose schemas are read at the same time.
 const CONCURRENT_FILES: usize = 32;
 
 /// Records of each text file from which its schema is inferred.
 const DEFAULT_INFER_ROWS: usize = 1000;
+
+/// The first bytes of the file form of Arrow IPC; the stream form has none of its own.
+const ARROW_FILE_MAGIC: &[u8] = b"ARROW1";
 
 /// How a table's files are found and read.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -53,8 +58,8 @@ pub struct TableOptions {
 pub struct FilesSpec {
     /// The format.
     pub format: Format,
-    /// One path as the user gave it: it names the store.
-    pub path: String,
+    /// The root of the store.
+    pub root: String,
     /// Options and credentials of the object store.
     pub storage_options: BTreeMap<String, String>,
     /// The pinned files with their rows, where known.
@@ -90,11 +95,14 @@ pub async fn open_files(
     let display = |pin: &FilePin| format!("{}{}", display_root(first.store_root()), pin.location);
     let format = common_format(&listing.pins, options.format.as_ref(), &display)?;
     let declared_types = declared_types(options.schema.as_ref());
-    let hive = decode(&listing.pins, &listing.roots, options.partitioning, &declared_types)?;
+    let hive = decode(&listing.pins, &listing.roots, options.partitioning, &declared_types)
+        .map_err(|error| error.with_context("path", first))?;
     let spec_files = listing.pins.clone();
     let store: Arc<dyn ObjectStore> =
         Arc::new(PinnedStore::new(inner, first.store_root(), listing.pins).with_counters(counters));
     let footers = Arc::new(FooterCache::default());
+    let metas: Vec<ObjectMeta> = spec_files.iter().map(|pin| pin.clone().into()).collect();
+    let names: Vec<String> = spec_files.iter().map(&display).collect();
     let infer = Infer {
         session,
         store: &store,
@@ -102,15 +110,17 @@ pub async fn open_files(
         format: &format,
         rows: options.infer_rows.unwrap_or(DEFAULT_INFER_ROWS),
     };
-    let metas: Vec<ObjectMeta> = spec_files.iter().map(|pin| pin.clone().into()).collect();
-    let read = infer.all(&metas).await?;
-    let names: Vec<String> = spec_files.iter().map(&display).collect();
+    let mut read = infer.all(&metas, &names).await?;
+    let format = one_format(&names, &read, format)?;
+    if matches!(format, Format::Csv(_) | Format::Json(_)) {
+        align_numbers(&mut read);
+    }
     let file_schemas = names.iter().map(String::as_str).zip(read.iter().map(|file| &file.schema));
     let inferred = match &options.schema {
         Some(_) => column_names(read.iter().map(|file| &file.schema)),
         None => merge_schemas(file_schemas.clone())?,
     };
-    if matches!(format, Format::Csv(_) | Format::Arrow) {
+    if matches!(format, Format::Csv(_) | Format::Arrow(_)) {
         same_positions(file_schemas.clone(), format.name())?;
     }
     let schema = match &options.schema {
@@ -130,7 +140,7 @@ pub async fn open_files(
     }
     let spec = FilesSpec {
         format: format.clone(),
-        path: paths[0].clone(),
+        root: first.store_root().to_owned(),
         storage_options: options.storage_options.clone(),
         files: spec_files.iter().cloned().zip(read.iter().map(|file| file.rows)).collect(),
         partition_columns: hive.fields.len(),
@@ -163,11 +173,10 @@ impl FilesSpec {
         store_url: ObjectStoreUrl,
         counters: Arc<IoCounters>,
     ) -> Result<TableFiles> {
-        let location = Location::parse(&self.path)?;
+        let location = Location::of_store(&self.root)?;
         let inner = open_store(&location, &self.storage_options)?;
         let pins: Vec<FilePin> = self.files.iter().map(|(pin, _)| pin.clone()).collect();
-        let store =
-            Arc::new(PinnedStore::new(inner, location.store_root(), pins).with_counters(counters));
+        let store = Arc::new(PinnedStore::new(inner, &self.root, pins).with_counters(counters));
         let fields = schema.fields();
         let file_columns = fields.len().saturating_sub(self.partition_columns);
         let file_schema =
@@ -180,7 +189,7 @@ impl FilesSpec {
             schema: TableSchema::new(Arc::new(file_schema), fields[file_columns..].to_vec()),
             store,
             store_url,
-            root: display_root(location.store_root()),
+            root: display_root(&self.root),
             files: files.collect(),
             footers: Arc::new(FooterCache::default()),
         })
@@ -203,17 +212,11 @@ fn common_format(
         let by_name = Format::from_path(pin.location.as_ref());
         let format = match (given, by_name) {
             (Some(Format::Csv(given)), by_name) => {
-                let compression = match (given.compression, by_name) {
-                    (crate::split::Compression::None, Ok(named)) => named.compression(),
-                    (given, _) => given,
-                };
+                let compression = Some(compression_of(given.compression, by_name.as_ref().ok()));
                 Format::Csv(CsvFormat { compression, ..given.clone() })
             }
             (Some(Format::Json(given)), by_name) => {
-                let compression = match (given.compression, by_name) {
-                    (crate::split::Compression::None, Ok(named)) => named.compression(),
-                    (given, _) => given,
-                };
+                let compression = Some(compression_of(given.compression, by_name.as_ref().ok()));
                 Format::Json(JsonFormat { compression, ..given.clone() })
             }
             (Some(given), _) => given.clone(),
@@ -223,22 +226,65 @@ fn common_format(
             None => found = Some((format, pin)),
             Some((first, _)) if *first == format => {}
             Some((first, first_pin)) => {
-                let compressed = |format: &Format| match format.compression() {
-                    crate::split::Compression::None => format.name().to_owned(),
-                    other => format!("{} compressed by {other:?}", format.name()),
-                };
-                return Err(Error::config(format!(
-                    "one table has one format, but {} is {} and {} is {}; narrow the path with a glob, \
-                     or register two tables",
-                    display(first_pin),
-                    compressed(first),
-                    display(pin),
-                    compressed(&format),
-                )));
+                return Err(two_formats(&display(first_pin), first, &display(pin), &format));
             }
         }
     }
     found.map(|(format, _)| format).ok_or_else(|| Error::config("no file was given"))
+}
+
+fn compression_of(given: Option<Compression>, by_name: Option<&Format>) -> Compression {
+    given.or(by_name.map(Format::compression)).unwrap_or_default()
+}
+
+fn two_formats(first_file: &str, first: &Format, file: &str, format: &Format) -> Error {
+    Error::config(format!(
+        "one table has one format, but {first_file} is {} and {file} is {}; narrow the path with a \
+         glob, or register two tables",
+        first.describe(),
+        format.describe(),
+    ))
+}
+
+/// The one format that all files turned out to have; an empty text file has any.
+fn one_format(names: &[String], read: &[FileSchema], by_name: Format) -> Result<Format> {
+    let mut found: Option<(&str, &Format)> = None;
+    for (name, file) in names.iter().zip(read) {
+        match found {
+            _ if file.schema.fields().is_empty() => {}
+            None => found = Some((name, &file.format)),
+            Some((_, first)) if *first == file.format => {}
+            Some((first_name, first)) => {
+                return Err(two_formats(first_name, first, name, &file.format));
+            }
+        }
+    }
+    Ok(found.map_or(by_name, |(_, format)| format.clone()))
+}
+
+/// Text has one kind of number: where one file's values are whole and another's are not, both are
+/// read as floats, as if they stood in one file.
+fn align_numbers(read: &mut [FileSchema]) {
+    let floats: HashSet<String> = read
+        .iter()
+        .flat_map(|file| file.schema.fields())
+        .filter(|field| *field.data_type() == DataType::Float64)
+        .map(|field| field.name().clone())
+        .collect();
+    for file in read {
+        let fields: Fields = file
+            .schema
+            .fields()
+            .iter()
+            .map(|field| match field.data_type() {
+                DataType::Int64 if floats.contains(field.name()) => {
+                    Arc::new(field.as_ref().clone().with_data_type(DataType::Float64))
+                }
+                _ => Arc::clone(field),
+            })
+            .collect();
+        file.schema = Schema::new_with_metadata(fields, file.schema.metadata().clone());
+    }
 }
 
 fn declared_types(schema: Option<&SchemaRef>) -> BTreeMap<String, DataType> {
@@ -365,32 +411,88 @@ struct Infer<'a> {
 struct FileSchema {
     schema: Schema,
     rows: Option<u64>,
+    /// The format with what the file itself says: array or lines, file or stream.
+    format: Format,
 }
 
 impl Infer<'_> {
-    async fn all(&self, files: &[ObjectMeta]) -> Result<Vec<FileSchema>> {
-        futures::stream::iter(files.iter().map(|meta| self.one(meta)))
-            .buffered(CONCURRENT_FILES)
-            .try_collect()
-            .await
+    async fn all(&self, files: &[ObjectMeta], names: &[String]) -> Result<Vec<FileSchema>> {
+        futures::stream::iter(files.iter().zip(names).map(|(meta, name)| async move {
+            self.one(meta).await.map_err(|error| error.with_context("file", name))
+        }))
+        .buffered(CONCURRENT_FILES)
+        .try_collect()
+        .await
     }
 
     async fn one(&self, meta: &ObjectMeta) -> Result<FileSchema> {
-        let read = match self.format {
+        let (schema, format) = match self.format {
             Format::Parquet => return self.parquet(meta).await,
-            Format::Csv(csv) => {
-                let options = csv.options();
-                let format = DfCsvFormat::default().with_options(options);
-                self.by(&format.with_schema_infer_max_rec(self.rows), meta).await
-            }
-            Format::Json(json) => {
-                let format = DfJsonFormat::default().with_options(json.options());
-                self.by(&format.with_schema_infer_max_rec(self.rows), meta).await
-            }
-            Format::Arrow => self.by(&ArrowFormat, meta).await,
+            Format::Csv(csv) => (self.csv(csv, meta).await?, self.format.clone()),
+            Format::Json(json) => self.json(json, meta).await?,
+            Format::Arrow(_) => self.arrow(meta).await?,
         };
-        let schema = read.map_err(|error| error.with_context("file", &meta.location))?;
-        Ok(FileSchema { schema, rows: None })
+        Ok(FileSchema { schema, rows: None, format })
+    }
+
+    async fn csv(&self, csv: &CsvFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let format = DfCsvFormat::default().with_options(csv.options());
+        self.text(&format.with_schema_infer_max_rec(self.rows), meta).await
+    }
+
+    async fn json(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
+        let compression = self.format.compression();
+        let array = match json.array {
+            Some(array) => array,
+            None => json_array::is_array(self.store, meta, compression).await?,
+        };
+        let chosen = JsonFormat { array: Some(array), ..json.clone() };
+        let schema = match array {
+            true => json_array::infer(self.store, meta, compression, self.rows).await?,
+            false => self.json_lines(&chosen, meta).await?,
+        };
+        Ok((schema, Format::Json(chosen)))
+    }
+
+    async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let format = DfJsonFormat::default().with_options(json.options());
+        let read = self.text(&format.with_schema_infer_max_rec(self.rows), meta).await;
+        read.map_err(|error| match error.to_string().contains("JSON record to be an object") {
+            // The parser's own message would print the whole value.
+            true => Error::data(
+                "this is not one JSON object per line; pass array=True for a file that is one array \
+                 of objects",
+            ),
+            false => error,
+        })
+    }
+
+    /// The schema of a text file, decompressed where the format says so.
+    async fn text(&self, format: &dyn FileFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let compression = self.format.compression();
+        self.by(format, meta).await.map_err(|error| {
+            match compression != Compression::None && error.kind() == ErrorKind::Storage {
+                true => json_array::undecompressable(compression, error),
+                false => error,
+            }
+        })
+    }
+
+    async fn arrow(&self, meta: &ObjectMeta) -> Result<(Schema, Format)> {
+        if meta.size == 0 {
+            return Err(Error::data("this is neither an Arrow IPC file nor a stream: it is empty"));
+        }
+        let length = meta.size.min(ARROW_FILE_MAGIC.len() as u64);
+        let magic = self.store.get_range(&meta.location, 0..length).await?;
+        let stream = magic.as_ref() != ARROW_FILE_MAGIC;
+        let schema = self.by(&ArrowFileFormat, meta).await.map_err(|error| {
+            match error.kind() == ErrorKind::Storage {
+                true => error,
+                false => Error::data("this is neither an Arrow IPC file nor an Arrow IPC stream")
+                    .with_source(error),
+            }
+        })?;
+        Ok((schema, Format::Arrow(ArrowFormat { stream })))
     }
 
     async fn by(&self, format: &dyn FileFormat, meta: &ObjectMeta) -> Result<Schema> {
@@ -402,12 +504,9 @@ impl Infer<'_> {
     async fn parquet(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let footer = read_footer(self.store, meta, self.footers, false).await?;
         let file = footer.file_metadata();
-        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())
-            .map_err(|error| Error::from(error).with_context("file", &meta.location))?;
-        let rows = u64::try_from(file.num_rows()).map_err(|_| {
-            Error::data("its footer says a negative number of rows")
-                .with_context("file", &meta.location)
-        })?;
-        Ok(FileSchema { schema, rows: Some(rows) })
+        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())?;
+        let rows = u64::try_from(file.num_rows())
+            .map_err(|_| Error::data("its footer says a negative number of rows"))?;
+        Ok(FileSchema { schema, rows: Some(rows), format: Format::Parquet })
     }
 }

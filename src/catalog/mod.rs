@@ -2,6 +2,7 @@
 
 mod files;
 mod infer;
+mod json_array;
 mod merge;
 
 pub use files::FilesTable;

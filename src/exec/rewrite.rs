@@ -22,9 +22,7 @@
 use std::sync::Arc;
 
 use datafusion::common::JoinType;
-use datafusion::common::tree_node::{
-    Transformed, TransformedResult, TreeNode, TreeNodeRecursion,
-};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
@@ -321,16 +319,17 @@ fn not_row_local(operator: &str) -> Error {
         "AggregateExec" => "an aggregate (GROUP BY, DISTINCT, count, sum, …)",
         "WindowAggExec" | "BoundedWindowAggExec" => "a window function (OVER …)",
         "SortExec" | "SortPreservingMergeExec" => "ORDER BY",
-        "GlobalLimitExec" | "LocalLimitExec" | "LIMIT" => "LIMIT or OFFSET",
+        "GlobalLimitExec" | "LocalLimitExec" => "LIMIT or OFFSET",
         "SortMergeJoinExec" | "SymmetricHashJoinExec" => "a join that needs both sides sorted",
         "RecursiveQueryExec" => "a recursive CTE",
         "PlaceholderRowExec" => "a SELECT without FROM",
         other => other,
     };
+    let operator = if what == operator { String::new() } else { format!(" ({operator})") };
     Error::new(
         ErrorKind::NotShardable,
         format!(
-            "{what} ({operator}) is not row-local above one scan, so the query cannot run split by \
+            "{what}{operator} is not row-local above one scan, so the query cannot run split by \
              split; run it once and shard its rows: \
              session.register_table(\"once\", session.sql(…)), then SELECT … FROM once"
         ),

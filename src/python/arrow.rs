@@ -1,6 +1,7 @@
 //! Arrow to Python, by the PyCapsule interface.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 use arrow::array::{RecordBatchIterator, RecordBatchReader};
 use arrow::datatypes::SchemaRef;
@@ -8,12 +9,13 @@ use arrow::error::ArrowError;
 use arrow::ffi_stream::FFI_ArrowArrayStream;
 use arrow::record_batch::RecordBatch;
 use futures::TryStreamExt;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::error::to_py;
+use super::wait::PATIENCE;
 use crate::Error;
 use crate::runtime::Runtimes;
 use crate::session::Query;
@@ -81,6 +83,9 @@ pub struct QueryReader {
     schema: SchemaRef,
     receiver: Receiver<Result<RecordBatch, ArrowError>>,
     runtimes: Arc<Runtimes>,
+    /// The Python thread that asked for the rows. Other libraries may fetch them on threads of their own,
+    /// which must not wait for the GIL.
+    thread: ThreadId,
 }
 
 impl QueryReader {
@@ -104,7 +109,25 @@ impl QueryReader {
                 let _ = sender.send(Err(ArrowError::ExternalError(Box::new(error)))).await;
             }
         });
-        Ok(Self { schema, receiver, runtimes })
+        Ok(Self { schema, receiver, runtimes, thread: thread::current().id() })
+    }
+
+    /// Whether Ctrl-C was pressed. The Arrow library that fetches the rows knows no Python exception, so it gets
+    /// an error of its own, and Python is told again for when that library has returned.
+    fn is_interrupted(&self) -> bool {
+        if thread::current().id() != self.thread {
+            return false;
+        }
+        Python::attach(|py| match py.check_signals() {
+            Ok(()) => false,
+            Err(raised) => {
+                if raised.is_instance_of::<PyKeyboardInterrupt>(py) {
+                    // SAFETY: it only sets a flag, and may be called with or without the GIL.
+                    unsafe { pyo3::ffi::PyErr_SetInterrupt() };
+                }
+                true
+            }
+        })
     }
 }
 
@@ -112,7 +135,20 @@ impl Iterator for QueryReader {
     type Item = Result<RecordBatch, ArrowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.runtimes.cpu().block_on(self.receiver.recv())
+        loop {
+            let receiver = &mut self.receiver;
+            let waited = self
+                .runtimes
+                .cpu()
+                .block_on(async { tokio::time::timeout(PATIENCE, receiver.recv()).await });
+            match waited {
+                Ok(item) => return item,
+                Err(_elapsed) if self.is_interrupted() => {
+                    return Some(Err(ArrowError::ComputeError("interrupted".into())));
+                }
+                Err(_elapsed) => {}
+            }
+        }
     }
 }
 

@@ -142,6 +142,14 @@ impl PyQuery {
         Ok(ArrowStream::new(Box::new(reader)))
     }
 
+    /// All rows, read now: errors are this package's own, which a stream's cannot be.
+    fn collect(&self, py: Python<'_>) -> PyResult<ArrowStream> {
+        let query = self.query.clone();
+        let schema = query.schema();
+        let batches = wait(py, move || async move { query.collect().await })?;
+        Ok(ArrowStream::of(schema, batches))
+    }
+
     fn head(&self, py: Python<'_>, rows: usize) -> PyResult<ArrowStream> {
         let query = self.query.clone();
         let schema = query.schema();

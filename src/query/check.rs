@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 
+use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
 
 /// Two output columns of the same name would become one key of a batch.
@@ -16,11 +17,7 @@ pub fn check_output_names(plan: &LogicalPlan) -> Result<()> {
     let mut seen = HashSet::new();
     for field in plan.schema().fields() {
         if !seen.insert(field.name()) {
-            return Err(Error::query(format!(
-                "two output columns are named {:?}; rename one with AS, or list the columns you need \
-                 instead of *",
-                field.name()
-            )));
+            return Err(duplicate_column(field.name()));
         }
     }
     Ok(())

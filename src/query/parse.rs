@@ -4,10 +4,11 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::parser::{DFParser, Statement};
 use datafusion::sql::sqlparser::ast::{
-    self, Ident, ObjectName, ObjectNamePart, Query, SetExpr, Visit, VisitMut, Visitor, VisitorMut,
+    self, Ident, ObjectName, ObjectNamePart, Query, SetExpr, Value, Visit, VisitMut, Visitor,
+    VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
-use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use crate::{Error, Result};
@@ -47,8 +48,8 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery> {
     let ast::Statement::Query(mut query) = *inner else {
         return Err(not_read_only(&first_word(sql)));
     };
-    if let ControlFlow::Break(what) = Visit::visit(&query, &mut WriteFinder) {
-        return Err(not_read_only(what));
+    if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
+        return Err(refused.into());
     }
     let mut finder = PathFinder::default();
     let _: ControlFlow<()> = VisitMut::visit(&mut query, &mut finder);
@@ -87,12 +88,10 @@ fn plain(error: &datafusion::error::DataFusionError) -> String {
 pub fn check_predicate(text: &str) -> Result<()> {
     let mut parser = Parser::new(&GenericDialect {})
         .try_with_sql(text)
-        .map_err(|error| Error::query(format!("the filter {text:?} does not parse: {error}")))?;
-    let expr = parser
-        .parse_expr()
-        .map_err(|error| Error::query(format!("the filter {text:?} does not parse: {error}")))?;
-    if let ControlFlow::Break(what) = expr.visit(&mut WriteFinder) {
-        return Err(not_read_only(what));
+        .map_err(|error| malformed_filter(text, &error))?;
+    let expr = parser.parse_expr().map_err(|error| malformed_filter(text, &error))?;
+    if let ControlFlow::Break(refused) = expr.visit(&mut Refusals) {
+        return Err(refused.into());
     }
     let next = parser.peek_token();
     if next.token != Token::EOF {
@@ -104,29 +103,63 @@ pub fn check_predicate(text: &str) -> Result<()> {
     Ok(())
 }
 
+fn malformed_filter(text: &str, error: &ParserError) -> Error {
+    let (ParserError::TokenizerError(message) | ParserError::ParserError(message)) = error else {
+        return Error::query(format!("the filter {text:?} is nested too deeply"));
+    };
+    Error::query(format!("the filter {text:?} does not parse: {message}"))
+}
+
 /// `name` in double quotes.
 pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Finds parts of a query that write: SELECT INTO, and DML inside WITH or set operations.
-struct WriteFinder;
+/// What a query that only reads, and needs nothing besides its text, may not hold.
+enum Refused {
+    Write(&'static str),
+    Placeholder(String),
+}
 
-impl Visitor for WriteFinder {
-    type Break = &'static str;
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Write(what) => not_read_only(what),
+            Refused::Placeholder(name) => Self::query(format!(
+                "the placeholder {name} has no value here; write the value into the SQL"
+            )),
+        }
+    }
+}
+
+/// Finds parts of a query that write (SELECT INTO, and DML inside WITH or set operations), and
+/// placeholders.
+struct Refusals;
+
+impl Visitor for Refusals {
+    type Break = Refused;
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Self::Break> {
         writes(&query.body)
     }
+
+    fn pre_visit_value(&mut self, value: &Value) -> ControlFlow<Self::Break> {
+        match value {
+            Value::Placeholder(name) => ControlFlow::Break(Refused::Placeholder(name.clone())),
+            _ => ControlFlow::Continue(()),
+        }
+    }
 }
 
-fn writes(body: &SetExpr) -> ControlFlow<&'static str> {
+fn writes(body: &SetExpr) -> ControlFlow<Refused> {
     match body {
-        SetExpr::Insert(_) => ControlFlow::Break("INSERT"),
-        SetExpr::Update(_) => ControlFlow::Break("UPDATE"),
-        SetExpr::Delete(_) => ControlFlow::Break("DELETE"),
-        SetExpr::Merge(_) => ControlFlow::Break("MERGE"),
-        SetExpr::Select(select) if select.into.is_some() => ControlFlow::Break("SELECT INTO"),
+        SetExpr::Insert(_) => ControlFlow::Break(Refused::Write("INSERT")),
+        SetExpr::Update(_) => ControlFlow::Break(Refused::Write("UPDATE")),
+        SetExpr::Delete(_) => ControlFlow::Break(Refused::Write("DELETE")),
+        SetExpr::Merge(_) => ControlFlow::Break(Refused::Write("MERGE")),
+        SetExpr::Select(select) if select.into.is_some() => {
+            ControlFlow::Break(Refused::Write("SELECT INTO"))
+        }
         SetExpr::SetOperation { left, right, .. } => {
             writes(left)?;
             writes(right)

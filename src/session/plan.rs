@@ -143,7 +143,17 @@ impl Plan {
             partitions[id] = partition as u32;
         }
         let partitions = Arc::from(partitions);
-        Ok(Self { query, rewritten, physical, partitions, splits, reports, options, shape, fingerprint })
+        Ok(Self {
+            query,
+            rewritten,
+            physical,
+            partitions,
+            splits,
+            reports,
+            options,
+            shape,
+            fingerprint,
+        })
     }
 
     /// The query.

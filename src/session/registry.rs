@@ -249,8 +249,9 @@ impl Session {
         }
         let state = self.context.state();
         for table in state.resolve_table_references(&parsed.statement)? {
-            if !self.context.table_exist(table.clone())? {
-                return Err(self.table_not_found(table.table()));
+            // An unknown schema or catalog is an error there, and no more than an unknown table here.
+            if !self.context.table_exist(table.clone()).unwrap_or(false) {
+                return Err(self.table_not_found(&table.to_string()));
             }
         }
         let plan =
@@ -402,7 +403,9 @@ fn same_content(a: &Registered, b: &Registered) -> bool {
     match (a, b) {
         (Registered::Files { table: a, spec: x }, Registered::Files { table: b, spec: y }) => {
             Arc::ptr_eq(a, b)
-                || (x.files == y.files && x.format == y.format && a.schema.table_schema() == b.schema.table_schema())
+                || (x.files == y.files
+                    && x.format == y.format
+                    && a.schema.table_schema() == b.schema.table_schema())
         }
         (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
         (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {

@@ -140,20 +140,22 @@ async fn discover_file(
     };
     match &table.format {
         Format::Parquet => parquet::discover(table, index, request, target).await,
-        Format::Csv(csv) if csv.compression == Compression::None => {
+        Format::Csv(csv) if table.format.compression() == Compression::None => {
             text::discover(table, index, target, text::csv_dialect(csv)).await
         }
-        Format::Json(json) if json.compression == Compression::None && !json.array => {
+        Format::Json(json)
+            if table.format.compression() == Compression::None && !json.is_array() =>
+        {
             text::discover(table, index, target, text::json_dialect()).await
         }
-        Format::Csv(_) | Format::Json(_) | Format::Arrow => Ok(whole_file(table, index)),
+        Format::Csv(_) | Format::Json(_) | Format::Arrow(_) => Ok(whole_file(table, index)),
     }
 }
 
 fn text_floor(format: &Format) -> u64 {
     match format {
         Format::Csv(_) | Format::Json(_) => MIN_TEXT_BYTES,
-        Format::Parquet | Format::Arrow => 0,
+        Format::Parquet | Format::Arrow(_) => 0,
     }
 }
 

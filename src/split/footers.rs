@@ -17,6 +17,7 @@ use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
+use crate::error::plain_text;
 use crate::{Error, Result};
 
 /// Bytes asked for at the end of a file in the first request: most footers fit.
@@ -65,7 +66,7 @@ impl FooterCache {
 /// Reads a footer, with its page index where `page_index` asks for it and the file has one.
 ///
 /// # Errors
-/// `Data` naming the file where the footer is damaged; storage errors as they are.
+/// `Data` where the footer is damaged (the caller names the file); storage errors as they are.
 pub async fn read_footer(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -86,15 +87,15 @@ pub async fn read_footer(
         Some(footer) => {
             let mut loader = ParquetMetaDataReader::new_with_metadata(Arc::unwrap_or_clone(footer))
                 .with_page_index_policy(policy);
-            loader.load_page_index(&mut reader).await.map_err(|e| damaged(e, meta))?;
-            loader.finish().map_err(|e| damaged(e, meta))?
+            loader.load_page_index(&mut reader).await.map_err(damaged)?;
+            loader.finish().map_err(damaged)?
         }
         None => ParquetMetaDataReader::new()
             .with_page_index_policy(policy)
             .with_prefetch_hint(Some(FOOTER_HINT))
             .load_and_finish(&mut reader, meta.size)
             .await
-            .map_err(|e| damaged(e, meta))?,
+            .map_err(damaged)?,
     };
     let footer = Arc::new(footer);
     cache.put(&meta.location, &footer);
@@ -109,10 +110,13 @@ fn has_page_index(footer: &ParquetMetaData) -> bool {
         })
 }
 
-fn damaged(error: ParquetError, meta: &ObjectMeta) -> Error {
+fn damaged(error: ParquetError) -> Error {
     match error {
         external @ ParquetError::External(_) => Error::from(external),
-        other => Error::data(format!("{} is not a readable Parquet file: {other}", meta.location)),
+        other => Error::data(format!(
+            "this is not a readable Parquet file: {}",
+            plain_text(&other.to_string())
+        )),
     }
 }
 

@@ -32,6 +32,17 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// The word a user writes for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Bz2 => "bz2",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+        }
+    }
+
     /// DataFusion's name for it.
     pub fn variant(self) -> CompressionTypeVariant {
         match self {
@@ -68,8 +79,8 @@ pub struct CsvFormat {
     pub escape: Option<u8>,
     /// Lines that begin with this byte are ignored.
     pub comment: Option<u8>,
-    /// How the files are compressed.
-    pub compression: Compression,
+    /// How the files are compressed; None until their names were looked at.
+    pub compression: Option<Compression>,
 }
 
 impl Default for CsvFormat {
@@ -80,7 +91,7 @@ impl Default for CsvFormat {
             quote: b'"',
             escape: None,
             comment: None,
-            compression: Compression::None,
+            compression: None,
         }
     }
 }
@@ -94,7 +105,7 @@ impl CsvFormat {
             quote: self.quote,
             escape: self.escape,
             comment: self.comment,
-            compression: self.compression.variant(),
+            compression: self.compression.unwrap_or_default().variant(),
             newlines_in_values: Some(true),
             ..CsvOptions::default()
         }
@@ -104,21 +115,34 @@ impl CsvFormat {
 /// How JSON files are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JsonFormat {
-    /// One JSON array per file instead of one object per line.
-    pub array: bool,
-    /// How the files are compressed.
-    pub compression: Compression,
+    /// One JSON array per file instead of one object per line; None until the files were looked at.
+    pub array: Option<bool>,
+    /// How the files are compressed; None until their names were looked at.
+    pub compression: Option<Compression>,
 }
 
 impl JsonFormat {
+    /// Whether each file is one array.
+    pub fn is_array(&self) -> bool {
+        self.array == Some(true)
+    }
+
     /// DataFusion's options.
     pub fn options(&self) -> JsonOptions {
         JsonOptions {
-            compression: self.compression.variant(),
-            newline_delimited: !self.array,
+            compression: self.compression.unwrap_or_default().variant(),
+            newline_delimited: !self.is_array(),
             ..JsonOptions::default()
         }
     }
+}
+
+/// How Arrow IPC files are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ArrowFormat {
+    /// The stream form, without the file form's footer; known once the files were looked at.
+    pub stream: bool,
 }
 
 /// The format of all files of one table.
@@ -131,8 +155,8 @@ pub enum Format {
     Csv(CsvFormat),
     /// Newline-delimited JSON or JSON arrays.
     Json(JsonFormat),
-    /// Arrow IPC files and streams.
-    Arrow,
+    /// Arrow IPC files or streams.
+    Arrow(ArrowFormat),
 }
 
 /// File name endings and the format each one means; a compression ending may follow text formats.
@@ -173,12 +197,18 @@ impl Format {
         }
         match kind {
             Some("parquet") => Ok(Self::Parquet),
-            Some("csv") => Ok(Self::Csv(CsvFormat { compression, ..CsvFormat::default() })),
-            Some("tsv") => {
-                Ok(Self::Csv(CsvFormat { compression, delimiter: b'\t', ..CsvFormat::default() }))
+            Some("csv") => {
+                Ok(Self::Csv(CsvFormat { compression: Some(compression), ..CsvFormat::default() }))
             }
-            Some("json") => Ok(Self::Json(JsonFormat { compression, array: false })),
-            Some(_) => Ok(Self::Arrow),
+            Some("tsv") => Ok(Self::Csv(CsvFormat {
+                compression: Some(compression),
+                delimiter: b'\t',
+                ..CsvFormat::default()
+            })),
+            Some("json") => {
+                Ok(Self::Json(JsonFormat { compression: Some(compression), array: None }))
+            }
+            Some(_) => Ok(Self::Arrow(ArrowFormat::default())),
             None => Err(Error::config(format!(
                 "the name {name:?} does not say a file format{}; known endings are {}; \
                  say it: format=\"parquet\" | \"csv\" | \"json\" | \"arrow\"",
@@ -195,16 +225,30 @@ impl Format {
             Self::Parquet => "parquet",
             Self::Csv(_) => "csv",
             Self::Json(_) => "json",
-            Self::Arrow => "arrow",
+            Self::Arrow(_) => "arrow",
+        }
+    }
+
+    /// The format in words: name, form and compression.
+    pub fn describe(&self) -> String {
+        let form = match self {
+            Self::Json(json) if json.is_array() => "a JSON array".to_owned(),
+            Self::Arrow(ArrowFormat { stream: true }) => "an arrow stream".to_owned(),
+            Self::Arrow(_) => "an arrow file".to_owned(),
+            other => other.name().to_owned(),
+        };
+        match self.compression() {
+            Compression::None => form,
+            other => format!("{form} compressed by {}", other.name()),
         }
     }
 
     /// How the files are compressed as a whole (Parquet and Arrow compress inside).
     pub fn compression(&self) -> Compression {
         match self {
-            Self::Csv(csv) => csv.compression,
-            Self::Json(json) => json.compression,
-            Self::Parquet | Self::Arrow => Compression::None,
+            Self::Csv(csv) => csv.compression.unwrap_or_default(),
+            Self::Json(json) => json.compression.unwrap_or_default(),
+            Self::Parquet | Self::Arrow(_) => Compression::None,
         }
     }
 
@@ -228,9 +272,12 @@ impl Format {
             ),
             Self::Csv(csv) => Arc::new(CsvSource::new(schema).with_csv_options(csv.options())),
             Self::Json(json) => {
-                Arc::new(JsonSource::new(schema).with_newline_delimited(!json.array))
+                Arc::new(JsonSource::new(schema).with_newline_delimited(!json.is_array()))
             }
-            Self::Arrow => Arc::new(ArrowSource::new_file_source(schema)),
+            Self::Arrow(ArrowFormat { stream: true }) => {
+                Arc::new(ArrowSource::new_stream_file_source(schema))
+            }
+            Self::Arrow(_) => Arc::new(ArrowSource::new_file_source(schema)),
         }
     }
 }

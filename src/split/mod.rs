@@ -13,7 +13,7 @@ use std::fmt;
 pub use discover::{FileSplits, ScanRequest, ScanSplits, SplitTarget, discover};
 pub use files::{FileRef, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
-pub use format::{Compression, CsvFormat, Format, JsonFormat};
+pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
 pub use parquet::columns_of;
 
 /// A half-open range of physical rows of one file, before any filter.

@@ -36,14 +36,18 @@ pub async fn discover(
     target: SplitTarget,
 ) -> Result<FileSplits> {
     let file = &table.files[index];
-    let mut footer = read_footer(&table.store, &file.meta, &table.footers, false).await?;
+    let located = |error: Error| error.with_context("file", table.display_path(index));
+    let mut footer =
+        read_footer(&table.store, &file.meta, &table.footers, false).await.map_err(located)?;
     let mut keep = vec![true; footer.num_row_groups()];
     if let Some(predicate) = &request.predicate {
         let pruner = Pruner::try_new(table, index, &footer, predicate)?;
         let groups = pruner.by_statistics(&footer);
         // The page index costs a request more, so only files that statistics leave are asked for it.
         if groups.remaining_row_group_count() > 0 {
-            footer = read_footer(&table.store, &file.meta, &table.footers, true).await?;
+            footer = read_footer(&table.store, &file.meta, &table.footers, true)
+                .await
+                .map_err(located)?;
         }
         keep = pruner.by_pages(&footer, groups);
     }

@@ -85,6 +85,23 @@ impl Location {
         }
     }
 
+    /// The store itself, by what [`store_root`](Self::store_root) said of a location in it: how a process
+    /// opens the store of files that another one found. An http(s) store has no other name.
+    ///
+    /// # Errors
+    ///
+    /// `Config`, for a root that no location has.
+    pub fn of_store(root: &str) -> Result<Self> {
+        let known = SCHEMES
+            .iter()
+            .find(|(name, _)| root.strip_prefix(name).is_some_and(|rest| rest.starts_with("://")));
+        let Some(&(_, scheme)) = known else {
+            return Err(Error::config(format!("{root:?} names no object store")));
+        };
+        let prefix = Path::default();
+        Ok(Self { scheme, root: root.to_owned(), prefix, glob: None, is_directory: true })
+    }
+
     /// The kind of store.
     pub fn scheme(&self) -> Scheme {
         self.scheme

@@ -84,13 +84,24 @@ impl TextDialect {
 ///
 /// # Errors
 ///
-/// Those of the store; through a [`PinnedStore`](super::PinnedStore) also that the file changed.
+/// `Config`, for comments together with a terminator other than a line feed: the parser then takes all
+/// that follows the first comment for a part of it. Those of the store; through a [`PinnedStore`](super::PinnedStore) also that the file changed.
 pub async fn record_boundaries(
     store: &Arc<dyn ObjectStore>,
     pin: &FilePin,
     target_bytes: u64,
     dialect: TextDialect,
 ) -> Result<Vec<Range<u64>>> {
+    if let (Some(comment), Some(terminator)) = (dialect.comment, dialect.terminator)
+        && terminator != b'\n'
+    {
+        return Err(Error::config(format!(
+            "comments (by {:?}) end at a line feed only, so they cannot go with the terminator {:?}; \
+             leave one of them out",
+            char::from(comment),
+            char::from(terminator),
+        )));
+    }
     if pin.size == 0 {
         return Ok(Vec::new());
     }

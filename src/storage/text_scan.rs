@@ -130,7 +130,7 @@ impl Scanner {
                 self.state = State::Plain;
                 at
             }
-            // A comment ends at a line feed, whatever ends a record.
+            // Comments go with no other terminator (see `record_boundaries`).
             State::Comment { lead } => match memchr(b'\n', &chunk[at..]) {
                 None => chunk.len(),
                 Some(found) => {

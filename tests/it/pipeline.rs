@@ -50,7 +50,8 @@ fn tables() -> impl Strategy<Value = Tables> {
 fn batch(rows: &[Row], first_id: i64) -> RecordBatch {
     let ids = (first_id..).take(rows.len());
     let floats = rows.iter().map(|row| row.1.map(|f| f64::from(f) / 4.0));
-    let texts = rows.iter().map(|row| row.2.map(|s| format!("{}{s}", ["a", "b", ""][s as usize % 3])));
+    let texts =
+        rows.iter().map(|row| row.2.map(|s| format!("{}{s}", ["a", "b", ""][s as usize % 3])));
     let lists = rows.iter().map(|row| row.3.map(|length| (0..length as i64).map(Some)));
     let columns: [(&str, ArrayRef); 5] = [
         ("id", Arc::new(Int64Array::from_iter_values(ids))),
@@ -81,10 +82,9 @@ fn register_all(tables: &Tables) -> (TempDir, Arc<Session>) {
         ("k", Arc::new(Int32Array::from_iter(tables.keys.iter().copied()))),
         ("name", Arc::new(StringArray::from_iter_values(names))),
     ];
-    let u = RecordBatch::try_from_iter_with_nullable(
-        columns.map(|(name, array)| (name, array, true)),
-    )
-    .unwrap();
+    let u =
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))
+            .unwrap();
     write_parquet(&directory.path().join("u.parquet"), &u.schema(), &[u], 3);
     register(&session, "t", &directory.path().join("t")).unwrap();
     register(&session, "u", &directory.path().join("u.parquet")).unwrap();

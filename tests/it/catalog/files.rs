@@ -52,7 +52,12 @@ fn one_table_has_one_format() {
     let files = [("a.csv", "x\n1\n"), ("b.json", "{\"x\": 1}\n")];
     refused(&files, default(), ErrorKind::Config, &["a.csv is csv", "b.json is json"]);
     let files = [("a.csv", "x\n1\n"), ("b.csv.gz", "")];
-    refused(&files, default(), ErrorKind::Config, &["a.csv is csv", "b.csv.gz is csv compressed by Gzip"]);
+    refused(
+        &files,
+        default(),
+        ErrorKind::Config,
+        &["a.csv is csv", "b.csv.gz is csv compressed by Gzip"],
+    );
     let files = [("a.csv", "x\n1\n"), ("b.tsv", "x\n1\n")];
     refused(&files, default(), ErrorKind::Config, &["a.csv", "b.tsv"]);
     refused(&[("a.bin", "x")], default(), ErrorKind::Config, &["\"a.bin\"", "parquet"]);
@@ -70,7 +75,12 @@ fn csv_columns_are_read_by_position() {
     let files = [("a.csv", "x\n1\n"), ("b.csv", "x,y\n3,4\n")];
     refused(&files, TableOptions::default(), ErrorKind::Data, &["a.csv", "b.csv", "\"y\""]);
     let files = [("a.csv", "x\n1\n"), ("b.csv", "x\nword\n")];
-    refused(&files, TableOptions::default(), ErrorKind::Data, &["Int64 in", "a.csv", "Utf8 in", "b.csv", "\"x\""]);
+    refused(
+        &files,
+        TableOptions::default(),
+        ErrorKind::Data,
+        &["Int64 in", "a.csv", "Utf8 in", "b.csv", "\"x\""],
+    );
 }
 
 #[test]
@@ -106,7 +116,8 @@ fn declared_columns_must_be_in_the_files() {
         ..declared(&[("n", int), ("t", DataType::Utf8)])
     };
     // Without the declaration the second column would be Int64 in one file and Utf8 in the other.
-    let error = read(directory.path(), TableOptions { schema: None, ..options.clone() }, "SELECT 1");
+    let error =
+        read(directory.path(), TableOptions { schema: None, ..options.clone() }, "SELECT 1");
     assert!(error.is_err());
     let found = read(directory.path(), options, "SELECT n, t FROM t");
     assert_eq!(found.unwrap(), ["1 | 2", "3 | word"]);
@@ -137,8 +148,7 @@ fn arrow_files_do_not_widen() {
         let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
         let file = std::fs::File::create(directory.path().join(name)).unwrap();
         let options = IpcWriteOptions::try_new(8, false, MetadataVersion::V5).unwrap();
-        let mut writer =
-            FileWriter::try_new_with_options(file, &batch.schema(), options).unwrap();
+        let mut writer = FileWriter::try_new_with_options(file, &batch.schema(), options).unwrap();
         writer.write(&batch).unwrap();
         writer.finish().unwrap();
     }

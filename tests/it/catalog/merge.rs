@@ -46,9 +46,8 @@ fn mantissa(data_type: &DataType) -> u32 {
 
 #[test]
 fn numbers_widen_exactly_or_not_at_all() {
-    let numbers = [
-        Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Float16, Float32, Float64,
-    ];
+    let numbers =
+        [Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Float16, Float32, Float64];
     let mut widened = 0;
     for a in &numbers {
         for b in &numbers {
@@ -167,7 +166,9 @@ fn a_missing_column_must_be_nullable() {
     for files in [[("a", &nullable), ("b", &empty)], [("a", &empty), ("b", &nullable)]] {
         assert!(merge_schemas(files).unwrap().field(0).is_nullable());
     }
-    for files in [[("with", &required), ("without", &empty)], [("without", &empty), ("with", &required)]] {
+    for files in
+        [[("with", &required), ("without", &empty)], [("without", &empty), ("with", &required)]]
+    {
         let error = merge_schemas(files).unwrap_err().to_string();
         assert!(error.contains("in with and missing in without"), "{error}");
         assert!(error.contains("column \"c\""), "{error}");

@@ -29,7 +29,9 @@ fn sliced(session: &Session, name: &str, rows: usize, slices: usize) {
 fn joins_choose_the_same_sides_in_a_worker() {
     let session = session();
     sliced(&session, "many", 1000, 10);
-    session.register_batches("more", numbers("x", 0..1).schema(), vec![numbers("x", 500..2500)]).unwrap();
+    session
+        .register_batches("more", numbers("x", 0..1).schema(), vec![numbers("x", 500..2500)])
+        .unwrap();
     for sql in [
         "SELECT many.x FROM many JOIN more ON many.x = more.x",
         "SELECT many.x FROM more JOIN many ON many.x = more.x",
@@ -52,7 +54,11 @@ fn splits_depend_on_the_content_alone() {
     let batches = (0..10).map(|at| numbers("x", at * 100..(at + 1) * 100)).collect();
     dense.register_batches("t", numbers("x", []).schema(), batches).unwrap();
     let plans = [&sparse, &dense].map(|session| {
-        let options = tensorquery::session::PlanOptions { split_bytes: 500, split_rows: None, explicit: true };
+        let options = tensorquery::session::PlanOptions {
+            split_bytes: 500,
+            split_rows: None,
+            explicit: true,
+        };
         plan_with(session, "SELECT x FROM t", &options).unwrap()
     });
     assert_eq!(plans[0].fingerprint(), plans[1].fingerprint());

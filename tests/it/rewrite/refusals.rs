@@ -19,8 +19,14 @@ fn each_operator_is_refused_by_name() {
         ("SELECT id FROM big LIMIT 3", "LIMIT"),
         ("SELECT id FROM big OFFSET 3", "LIMIT"),
         ("SELECT id FROM (SELECT * FROM big LIMIT 3) AS b WHERE id > 1", "LIMIT"),
-        ("SELECT b.id, s.name FROM (SELECT * FROM big LIMIT 30) AS b LEFT JOIN small AS s ON b.k = s.k", "LIMIT"),
-        ("SELECT id FROM (SELECT id FROM big LIMIT 3) AS b UNION ALL SELECT id FROM other", "LIMIT"),
+        (
+            "SELECT b.id, s.name FROM (SELECT * FROM big LIMIT 30) AS b LEFT JOIN small AS s ON b.k = s.k",
+            "LIMIT",
+        ),
+        (
+            "SELECT id FROM (SELECT id FROM big LIMIT 3) AS b UNION ALL SELECT id FROM other",
+            "LIMIT",
+        ),
         ("SELECT id FROM big ORDER BY id LIMIT 3", "LIMIT"),
         ("SELECT big.id, small.name FROM big FULL JOIN small ON big.k = small.k", "FULL JOIN"),
         ("SELECT id FROM big WHERE k NOT IN (SELECT k FROM small)", "NOT IN"),

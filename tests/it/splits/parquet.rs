@@ -52,7 +52,12 @@ fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {
         let range = plan.splits()[id as usize].row_range().unwrap();
         let wanted: Vec<String> = (range.start..range.end).map(|row| row.to_string()).collect();
-        assert_eq!(rows(&execute(plan, &[id]).unwrap()), wanted, "{:?}", plan.splits()[id as usize]);
+        assert_eq!(
+            rows(&execute(plan, &[id]).unwrap()),
+            wanted,
+            "{:?}",
+            plan.splits()[id as usize]
+        );
     }
 }
 
@@ -66,11 +71,17 @@ fn row_groups_are_merged_towards_the_target() {
     register(&session, "t", &path).unwrap();
     let sql = "SELECT id FROM t";
     let planned = |options| plan_with(&session, sql, &options).unwrap();
-    assert_eq!(row_ranges(&planned(by_rows(25))), [(0, 20), (20, 40), (40, 60), (60, 80), (80, 95)]);
+    assert_eq!(
+        row_ranges(&planned(by_rows(25))),
+        [(0, 20), (20, 40), (40, 60), (60, 80), (80, 95)]
+    );
     assert_eq!(planned(by_rows(1)).splits().len(), 10);
     assert_eq!(row_ranges(&planned(by_rows(1000))), [(0, 95)]);
-    let stored: Vec<u64> =
-        footer(&path).row_groups().iter().map(|group| group.column(1).compressed_size() as u64).collect();
+    let stored: Vec<u64> = footer(&path)
+        .row_groups()
+        .iter()
+        .map(|group| group.column(1).compressed_size() as u64)
+        .collect();
     let weights: Vec<u64> = planned(by_rows(1)).splits().iter().map(|split| split.bytes).collect();
     assert_eq!(weights, stored);
     let three = planned(by_bytes(stored[0] + stored[1] + stored[2]));
@@ -116,7 +127,8 @@ fn a_pruned_row_group_parts_splits_and_is_not_read() {
     assert_eq!((plan.reports()[0].units, plan.reports()[0].units_pruned), (10, 2));
     assert_addressed(&plan);
     // Row group 0 holds 0 to 9, but the page index knows that rows 3 to 5 match and says so.
-    let one = plan_with(&session, "SELECT id FROM t WHERE id BETWEEN 93 AND 95", &finest()).unwrap();
+    let one =
+        plan_with(&session, "SELECT id FROM t WHERE id BETWEEN 93 AND 95", &finest()).unwrap();
     assert_eq!(row_ranges(&one), [(90, 100)]);
     assert_eq!(sorted(&execute(&one, &[0]).unwrap()), ["93", "94", "95"]);
 }
@@ -178,8 +190,11 @@ fn row_groups_out_of_order_are_one_split() {
     bytes.truncate(bytes.len() - 8 - length as usize);
     ParquetMetaDataWriter::new(&mut bytes, &reversed).finish().unwrap();
     std::fs::write(&path, bytes).unwrap();
-    let wanted: Vec<String> =
-        [30..40, 20..30, 10..20, 0..10].into_iter().flatten().map(|id: i64| id.to_string()).collect();
+    let wanted: Vec<String> = [30..40, 20..30, 10..20, 0..10]
+        .into_iter()
+        .flatten()
+        .map(|id: i64| id.to_string())
+        .collect();
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap();
     assert_eq!(reader.metadata().num_row_groups(), 4);
     let session = session();
@@ -188,7 +203,12 @@ fn row_groups_out_of_order_are_one_split() {
     assert_eq!(row_ranges(&plan), [(0, 40)]);
     assert_eq!(rows(&execute(&plan, &[0]).unwrap()), wanted);
     assert_eq!(assert_same_rows(&session, "SELECT id FROM t WHERE id IN (5, 35)"), ["35", "5"]);
-    assert!(plan_with(&session, "SELECT id FROM t WHERE id > 99", &finest()).unwrap().splits().is_empty());
+    assert!(
+        plan_with(&session, "SELECT id FROM t WHERE id > 99", &finest())
+            .unwrap()
+            .splits()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -218,7 +238,10 @@ fn files_may_differ_in_width_order_and_columns() {
     assert_eq!(assert_same_rows(&session, "SELECT s FROM t WHERE v > 5000000000"), ["f"]);
     assert_eq!(assert_same_rows(&session, "SELECT v FROM t WHERE s = 'e' OR n = 90"), ["5", "9"]);
     assert_eq!(assert_same_rows(&session, "SELECT n FROM t WHERE v = 2"), ["NULL"]);
-    assert_eq!(assert_same_rows(&session, "SELECT s || 'x' AS sx FROM t WHERE v BETWEEN 3 AND 4").len(), 2);
+    assert_eq!(
+        assert_same_rows(&session, "SELECT s || 'x' AS sx FROM t WHERE v BETWEEN 3 AND 4").len(),
+        2
+    );
 }
 
 #[test]

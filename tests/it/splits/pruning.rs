@@ -103,7 +103,8 @@ fn batch(values: &[Value], first_id: i64, day: Option<Option<i64>>, has_w: bool)
     let valid = NullBuffer::from_iter(values.iter().map(|v| v.3.is_some()));
     let fields = Fields::from(vec![Field::new("x", DataType::Int32, true)]);
     let st = StructArray::try_new(fields, vec![x], Some(valid)).unwrap();
-    let w: Int64Array = values.iter().map(|v| v.0.zip(v.1).map(|(a, b)| i64::from(a + b))).collect();
+    let w: Int64Array =
+        values.iter().map(|v| v.0.zip(v.1).map(|(a, b)| i64::from(a + b))).collect();
     let mut columns: Vec<(&str, ArrayRef)> = vec![
         ("id", Arc::new(Int64Array::from_iter_values((first_id..).take(values.len())))),
         ("v", Arc::new(Int32Array::from_iter(values.iter().map(|v| v.0.map(i32::from))))),
@@ -178,28 +179,5 @@ proptest! {
             pruned += plan.reports().iter().map(|report| report.units_pruned + report.files_pruned).sum::<usize>();
         }
         prop_assert!(pruned > 0, "nothing was ever pruned");
-    }
-}
-
-#[test]
-fn a_field_of_a_null_struct_is_null() {
-    // The field itself is required, so its array holds a value below each null struct.
-    let fields = Fields::from(vec![Field::new("x", DataType::Int32, false)]);
-    let x: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
-    let valid = NullBuffer::from(vec![true, false, true, false]);
-    let st: ArrayRef = Arc::new(StructArray::try_new(fields, vec![x], Some(valid)).unwrap());
-    let id: ArrayRef = Arc::new(Int64Array::from(vec![0, 1, 2, 3]));
-    let batch = RecordBatch::try_from_iter_with_nullable([("id", id, true), ("st", st, true)]).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    write_parquet(&directory.path().join("t.parquet"), &batch.schema(), &[batch.clone()], 2);
-    let session = session();
-    register(&session, "t", &directory.path().join("t.parquet")).unwrap();
-    for (sql, wanted) in [
-        ("SELECT id FROM t WHERE st['x'] IS NULL", vec!["1", "3"]),
-        ("SELECT id FROM t WHERE st['x'] >= 0", vec!["0", "2"]),
-        ("SELECT id, st['x'] AS x FROM t", vec!["0 | 1", "1 | NULL", "2 | 3", "3 | NULL"]),
-    ] {
-        let plan = plan_with(&session, sql, &finest()).unwrap();
-        assert_eq!(rows(&execute(&plan, &all_splits(&plan)).unwrap()), wanted, "{sql}");
     }
 }

@@ -11,9 +11,7 @@ use flate2::write::GzEncoder;
 use tensorquery::session::{PlanOptions, Session};
 use tensorquery::split::SplitUnit;
 
-use super::super::support::{
-    all_splits, execute, plan_with, query, register, rows, run, session,
-};
+use super::super::support::{all_splits, execute, plan_with, query, register, rows, run, session};
 
 /// The number of splits of `bytes` each, all of them together being the result, in order.
 #[track_caller]

@@ -1,6 +1,7 @@
 //! The ranges of a text file cover it without gaps, and DataFusion reads from them, one by one, the
 //! records that it reads from the whole file.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::path::Path as LocalPath;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
 use object_store::ObjectStore;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use tensorquery::storage::{FilePin, PinnedStore, TextDialect, list_files, record_boundaries};
 use tensorquery::{Error, ErrorKind};
 use tokio::runtime::Runtime;
@@ -156,7 +158,7 @@ fn dialects() -> impl Strategy<Value = TextDialect> {
             header,
             escape: escape.then_some(if quote == 2 { b'"' } else { b'\\' }),
             comment: comment.then_some(b'#'),
-            terminator: terminator.then_some(b';'),
+            terminator: terminator.then_some(if comment { b'\n' } else { b';' }),
             quote: Some(if quote == 0 { b'a' } else { b'"' }),
             ..TextDialect::csv()
         },
@@ -166,21 +168,20 @@ fn dialects() -> impl Strategy<Value = TextDialect> {
 #[test]
 fn any_csv_read_by_ranges_gives_the_rows_of_the_file() {
     let bench = Bench::new();
-    let (mut cut, mut read) = (0, 0);
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(600));
-    let seen = std::cell::RefCell::new((&mut cut, &mut read));
-    runner
+    let (cut, filled) = (Cell::new(0), Cell::new(0));
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) };
+    TestRunner::new(config)
         .run(&(soup(), 1..30_u64, dialects()), |(text, target, dialect)| {
             let outcome = bench.check(text.as_bytes(), target, dialect, &csv_source(dialect));
             if let Some((ranges, rows)) = outcome {
-                let mut seen = seen.borrow_mut();
-                *seen.0 += usize::from(ranges > 1);
-                *seen.1 += usize::from(rows > 1);
+                cut.set(cut.get() + usize::from(ranges > 1));
+                filled.set(filled.get() + usize::from(rows > 1));
             }
             Ok(())
         })
         .unwrap();
-    assert!(cut > 200 && read > 200, "only {cut} files were cut and {read} had rows");
+    let (cut, filled) = (cut.get(), filled.get());
+    assert!(cut > 200 && filled > 200, "only {cut} files were cut and {filled} had rows");
 }
 
 #[test]
@@ -226,6 +227,18 @@ fn lines_ended_by_carriage_returns_are_one_range() {
     let dialect = TextDialect::csv();
     let outcome = bench.check(b"h\ra\rb\rc\r", 2, dialect, &csv_source(dialect));
     assert_eq!(outcome, Some((1, 3)));
+}
+
+#[test]
+fn comments_with_a_terminator_of_its_own_are_refused() {
+    let dialect = TextDialect { comment: Some(b'#'), terminator: Some(b';'), ..TextDialect::csv() };
+    runtime().block_on(async {
+        let directory = tempfile::tempdir().unwrap();
+        let (pin, store) = pin(directory.path(), b"h;#;1;2;").await;
+        let error = record_boundaries(&store, &pin, 2, dialect).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("the terminator ';'"), "{error}");
+    });
 }
 
 #[test]

@@ -1,0 +1,171 @@
+"""The compiled half of tensorquery: sessions, plans and streams in Rust.
+
+Nothing here is public; the package wraps all of it. Errors are those of `tensorquery.errors`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, final
+
+class _ArrowSchema(Protocol):
+    def __arrow_c_schema__(self) -> object: ...
+
+_Rows: TypeAlias = Any
+"""Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``."""
+
+_TensorBatch: TypeAlias = tuple[
+    int, Block, list[tuple[int, int]], list[list[str | bytes]], list[list[Any]]
+]
+"""Rows, block, (offset in bytes, count) by slot, strings by text column, categories."""
+
+_SplitRow: TypeAlias = tuple[int, str, int, int | None, int, int, str, list[tuple[str, str | None]]]
+"""Id, path, file size, rows, first row, bytes, unit in words, hive values by column."""
+
+_ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
+"""Rank, worker, splits, rows, bytes."""
+
+__version__: str
+
+@final
+class Session:
+    """The registered tables."""
+
+    def __new__(
+        cls, memory_limit: int | None = None, storage_options: Mapping[str, str] = ...
+    ) -> Session:
+        """Make an empty session; `memory_limit` is in bytes."""
+    def register_files(
+        self, name: str, paths: Sequence[str], options: str, schema: _ArrowSchema | None = None
+    ) -> None:
+        """List, pin and register files; `options` is JSON."""
+    def register_arrow(self, name: str, data: _Rows) -> None:
+        """Register rows held in memory."""
+    def register_view(self, name: str, sql: str) -> None:
+        """Register a query under a name."""
+    def deregister(self, name: str) -> None:
+        """Remove a table."""
+    def tables(self) -> list[tuple[str, str, int | None, int | None, int | None]]:
+        """Name, kind, files, bytes and rows of each table, by name."""
+    def query(self, sql: str) -> Query:
+        """Make a lazy query of one read-only statement."""
+
+@final
+class Query:
+    """A lazy query."""
+
+    @property
+    def sql(self) -> str:
+        """The SQL as it was written."""
+    def select(self, columns: Sequence[str] | None = None, predicate: str | None = None) -> Query:
+        """Some columns (None: all) of the rows that a predicate keeps."""
+    def __arrow_c_schema__(self) -> object: ...
+    def columns(self) -> list[tuple[str, str, bool]]:
+        """Name, type in words and nullability of each output column."""
+    def stream(self) -> ArrowStream:
+        """Run the query; its rows arrive as they are computed."""
+    def collect(self) -> ArrowStream:
+        """Run the query to its end."""
+    def head(self, rows: int) -> ArrowStream:
+        """Read the first rows."""
+    def count(self) -> int:
+        """Count the rows; from metadata where that suffices."""
+    def explain(self) -> str:
+        """DataFusion's plan, and the plan by splits or why there is none."""
+    def plan(self, split_bytes: int, split_rows: int | None = None, explicit: bool = False) -> Plan:
+        """Find the splits; `explicit` says whether the user chose the sizes."""
+
+@final
+class Plan:
+    """A query by splits."""
+
+    @staticmethod
+    def from_recipe(text: str, blobs: Sequence[bytes]) -> Plan:
+        """Plan again what `recipe` described."""
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the query's rows and their splits."""
+    @property
+    def num_splits(self) -> int:
+        """Number of splits."""
+    def __arrow_c_schema__(self) -> object: ...
+    def splits(self, ids: Sequence[int]) -> list[_SplitRow]:
+        """Describe the splits with these ids."""
+    def pruning(self) -> tuple[int, int, int, int]:
+        """Files, files pruned, row groups of the listed files, row groups pruned."""
+    def assign(self, world_size: int, num_workers: int, strategy: str) -> list[list[int]]:
+        """Deal split ids to shards ``rank * workers + worker`` by "lpt" or "round_robin"."""
+    def check_cover(
+        self, lists: Sequence[Sequence[int]], world_size: int, num_workers: int
+    ) -> None:
+        """Check that the lists, one per shard, hold every split once."""
+    def summarize(
+        self, lists: Sequence[Sequence[int]], world_size: int, num_workers: int
+    ) -> tuple[list[_ShardRow], float, float]:
+        """What each shard reads, and the imbalance over shards and over ranks."""
+    def order(self, ids: Sequence[int], seed: int, epoch: int, shard: int) -> list[int]:
+        """Permute a shard's splits for one epoch."""
+    def recipe(self, ids: Sequence[int]) -> tuple[str, list[bytes]]:
+        """What a worker process needs to plan these splits (ascending ids) again."""
+    def stream(
+        self,
+        ids: Sequence[int],
+        batch_size: int,
+        shuffle_buffer: int | None,
+        shuffle_key: tuple[int, int, int],
+        threads: int,
+        tensor_options: str | None,
+    ) -> BatchStream:
+        """Start reading splits in this order; JSON options make tensors, None Arrow batches."""
+    def row_range(self, id: int) -> tuple[int, int] | None:
+        """Start and end of a split's rows in its file, where known."""
+    def row_groups(self, id: int) -> tuple[int, int] | None:
+        """First and one past the last row group of a Parquet split."""
+    def explain(self) -> str:
+        """The plan whose partitions are the splits, as an indented tree."""
+
+@final
+class BatchStream:
+    """The batches of one shard and epoch; reading goes on in the background."""
+
+    def next(self) -> _TensorBatch | _Rows | None:
+        """Wait for the next batch; None at the end."""
+    def close(self) -> None:
+        """Stop the background work."""
+    def metrics(self) -> dict[str, float]:
+        """Rows, batches and splits handed out; seconds waited and converting; bytes, requests."""
+
+@final
+class ArrowStream:
+    """Record batches that any Arrow library consumes once."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+    def __arrow_c_schema__(self) -> object: ...
+
+@final
+class Block:
+    """The memory of one batch, as a writable buffer. Each tensor over it keeps it alive."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class TensorConverter:
+    """Converts Arrow batches of one schema."""
+
+    def __new__(cls, schema: _ArrowSchema, options: str) -> TensorConverter:
+        """Plan the conversion; `options` is JSON."""
+    def outputs(self) -> str:
+        """The outputs as JSON: a list of {name, kind, ...}."""
+    def convert(self, pieces: Sequence[_Rows]) -> _TensorBatch:
+        """Gather batches into one."""
+
+def read_arrow(data: _Rows) -> tuple[_ArrowSchema, list[_Rows]]:
+    """Read an Arrow object of any library into its schema and batches."""
+
+def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
+    """Make one batch of the rows of all pieces."""
+
+def check_predicate(text: str) -> None:
+    """Raise where `text` is not one boolean SQL expression."""
+
+def quote_identifier(name: str) -> str:
+    """Write `name` as an SQL identifier in double quotes."""

@@ -1,0 +1,126 @@
+//! JSON files that are one array: told from files of lines, and their schema. DataFusion 53.1 infers
+//! it line by line, and so fails on arrays that are written over several lines, though it reads them.
+
+use std::fmt;
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use arrow::json::reader::infer_json_schema_from_iterator;
+use bytes::{Buf, Bytes};
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::split::Compression;
+use crate::{Error, Result};
+
+/// Bytes in which the first character that is no white space must stand.
+const PROBE: u64 = 64 << 10;
+
+/// Whether the file's first character opens an array; no line of an object each begins so.
+///
+/// # Errors
+/// Those of the store, and `Data` where the file cannot be decompressed.
+pub(super) async fn is_array(
+    store: &Arc<dyn ObjectStore>,
+    meta: &ObjectMeta,
+    compression: Compression,
+) -> Result<bool> {
+    let bytes = match (compression, meta.size) {
+        (_, 0) => return Ok(false),
+        (Compression::None, size) => store.get_range(&meta.location, 0..size.min(PROBE)).await?,
+        // A decoder may need a whole block before it gives a byte.
+        _ => store.get(&meta.location).await?.bytes().await?,
+    };
+    for byte in reader(bytes, compression)?.bytes() {
+        let byte = byte.map_err(|error| undecompressable(compression, error))?;
+        if !byte.is_ascii_whitespace() {
+            return Ok(byte == b'[');
+        }
+    }
+    Ok(false)
+}
+
+/// The schema of the first `rows` objects of the array.
+///
+/// # Errors
+/// Those of the store, and `Data` where the file is no array of objects.
+pub(super) async fn infer(
+    store: &Arc<dyn ObjectStore>,
+    meta: &ObjectMeta,
+    compression: Compression,
+    rows: usize,
+) -> Result<Schema> {
+    let bytes = store.get(&meta.location).await?.bytes().await?;
+    let mut json = serde_json::Deserializer::from_reader(reader(bytes, compression)?);
+    let read = First { rows }.deserialize(&mut json).and_then(|values| {
+        json.end()?;
+        Ok(values)
+    });
+    let values = read.map_err(|error| match error.is_io() {
+        true => undecompressable(compression, error),
+        false => Error::data(format!(
+            "this is not one JSON array of objects ({error}); pass array=False for a file of one \
+             object per line"
+        )),
+    })?;
+    if values.iter().any(|value| !value.is_object()) {
+        return Err(Error::data(
+            "this JSON array holds values that are not objects; a table needs one object per row",
+        ));
+    }
+    Ok(infer_json_schema_from_iterator(values.into_iter().map(Ok))?)
+}
+
+/// A text file that is not compressed as its name or the user says.
+pub(super) fn undecompressable(
+    compression: Compression,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> Error {
+    Error::data(format!(
+        "this cannot be decompressed as {}; say what it is: compression=\"none\" | \"gzip\" | \"bz2\" | \
+         \"xz\" | \"zstd\"",
+        compression.name(),
+    ))
+    .with_source(source)
+}
+
+fn reader(bytes: Bytes, compression: Compression) -> Result<impl Read> {
+    let compression: FileCompressionType = compression.variant().into();
+    Ok(BufReader::new(compression.convert_read(bytes.reader())?))
+}
+
+/// The first elements of an array; the others are checked to be JSON and dropped.
+struct First {
+    rows: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for First {
+    type Value = Vec<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for First {
+    type Value = Vec<Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of objects")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
+        let mut values = Vec::new();
+        while values.len() < self.rows {
+            match array.next_element()? {
+                Some(value) => values.push(value),
+                None => return Ok(values),
+            }
+        }
+        while array.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(values)
+    }
+}

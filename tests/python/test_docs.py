@@ -1,0 +1,156 @@
+"""What is written is run: the README's snippets, the SQL examples, the docstrings of all public names."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorquery as tq
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+EXAMPLES = sorted((ROOT / "sql-examples").glob("*.sql"))
+FLIGHTS = ROOT / ".demo"
+
+
+def test_every_readme_snippet_runs_in_order(tmp_path):
+    assert len(SNIPPETS) >= 9
+    # A file of its own, as a user would write it: worker processes under spawn import it again.
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(SNIPPETS))
+    # The package is found as it is here, from any folder.
+    paths = [str(Path(path).resolve()) for path in sys.path if path]
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([1024]) torch.float32" in done.stdout
+    assert 'unknown column "prise"; did you mean "price"' in done.stdout
+
+
+def test_the_readme_opens_with_the_two_commands():
+    assert README.index("make demo") < README.index("make test") < README.index("```python")
+
+
+def test_links_of_the_pages_lead_somewhere():
+    links = []
+    for page in ("README.md", "ARCHITECTURE.md", "docs/types.md"):
+        found = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
+        links += [(ROOT / page).parent / link for link in found]
+    assert len(links) >= 3
+    for link in links:
+        assert link.exists(), link
+
+
+@pytest.fixture(scope="module")
+def flights():
+    if not (FLIGHTS / "complete").exists():
+        pytest.skip("the demo's flights are absent: run make .demo/complete")
+    session = tq.Session()
+    for table in ("flights", "weather", "planes", "airlines", "airports"):
+        session.register_parquet(table, FLIGHTS / table)
+    return session
+
+
+def test_there_are_sql_examples():
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_sql_example_gives_the_same_rows_as_the_engine(flights, path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    query = flights.sql(path.read_text())
+    expected = query.to_arrow()
+    assert expected.num_rows > 0
+    assert query.count() == expected.num_rows
+    rows = 0
+    for rank in range(2):
+        loader, _ = tq.create_dataloader(
+            query, batch_size=4096, rank=rank, world_size=2, output_format="arrow"
+        )
+        rows += sum(batch.num_rows for batch in loader)
+    assert rows == expected.num_rows
+    # And as tensors: each example is meant for training.
+    loader, _ = tq.create_dataloader(query, batch_size=4096)
+    batch = next(iter(loader))
+    assert list(batch) == expected.column_names
+
+
+# --- docstrings ---
+
+
+def public_callables():
+    """Every public class, function, method and property, by its qualified name."""
+    found = {}
+    for name in tq.__all__:
+        thing = getattr(tq, name)
+        if inspect.isclass(thing):
+            found[name] = thing
+            for member, value in vars(thing).items():
+                if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                    found[f"{name}.{member}"] = value
+        elif callable(thing):
+            found[name] = thing
+    return found
+
+
+def test_every_public_name_has_a_docstring():
+    found = public_callables()
+    assert len(found) > 40
+    for name, thing in found.items():
+        assert inspect.getdoc(thing), name
+
+
+def test_docstrings_name_arguments_results_and_errors():
+    checked = 0
+    for name, thing in public_callables().items():
+        if isinstance(thing, property) or not inspect.isfunction(thing):
+            continue
+        text = inspect.getdoc(thing)
+        parameters = [
+            parameter
+            for parameter in inspect.signature(thing).parameters.values()
+            if parameter.name != "self" and not parameter.name.startswith("_")
+        ]
+        for parameter in parameters:
+            assert re.search(rf"^\s*\*{{0,2}}{parameter.name}: ", text, re.MULTILINE), (
+                name,
+                parameter,
+            )
+        if parameters:
+            assert "Args:" in text, name
+        checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        tq.create_dataloader,
+        tq.to_tensors,
+        tq.Session.sql,
+        tq.Session.register_parquet,
+        tq.Session.register_csv,
+        tq.Session.register_json,
+        tq.Session.register_arrow,
+        tq.Query.plan_shards,
+        tq.Query.select,
+        tq.Query.to_arrow,
+        tq.ShardPlan.splits,
+    ],
+    ids=lambda thing: thing.__qualname__,
+)
+def test_what_can_fail_says_how(thing):
+    text = inspect.getdoc(thing)
+    assert "Raises:" in text
+    assert inspect.signature(thing).return_annotation in ("None", None) or "Returns:" in text

@@ -1,0 +1,337 @@
+"""Queries: read-only SQL, columns and filters, and what a lazy query offers besides a loader."""
+
+import datetime as dt
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import tensorquery as tq
+from rows import multiset, sharded
+
+UTC = dt.UTC
+TABLE = pa.table(
+    {
+        "n": pa.array([1, 2, 3, None, 5], pa.int64()),
+        "f": pa.array([0.5, -1.0, None, 2.5, 1e300]),
+        "s": ["it's", 'say "hi"', None, "100%", "x -- y"],
+        "day": pa.array([dt.date(2026, 1, day) for day in (1, 2, 3, 4)] + [None]),
+        "at": pa.array(
+            [dt.datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)],
+            pa.timestamp("us", "UTC"),
+        ),
+        "ok": [True, False, None, True, False],
+        "Cap": [1, 2, 3, 4, 5],
+    }
+)
+
+
+@pytest.fixture
+def session(tmp_path):
+    session = tq.Session()
+    pq.write_table(TABLE, tmp_path / "t.parquet", row_group_size=2)
+    session.register_parquet("t", tmp_path / "t.parquet")
+    return session
+
+
+# --- columns and filters ---
+
+FORMS = [
+    ("n > 1", [("n", ">", 1)], pc.field("n") > 1),
+    ("n <> 2", [("n", "!=", 2)], pc.field("n") != 2),
+    ("n IN (1, 5)", [("n", "in", [1, 5])], pc.field("n").isin([1, 5])),
+    ("s = 'it''s'", [("s", "=", "it's")], pc.field("s") == "it's"),
+    ("s = 'say \"hi\"'", [("s", "==", 'say "hi"')], pc.field("s") == 'say "hi"'),
+    ("s = 'x -- y'", [("s", "in", {"x -- y"})], pc.field("s") == "x -- y"),
+    (
+        "day >= DATE '2026-01-02'",
+        [("day", ">=", dt.date(2026, 1, 2))],
+        pc.field("day") >= dt.date(2026, 1, 2),
+    ),
+    (
+        "at < TIMESTAMP '2026-01-01T02:00:00Z'",
+        [("at", "<", dt.datetime(2026, 1, 1, 2, tzinfo=UTC))],
+        pc.field("at")
+        < pa.scalar(dt.datetime(2026, 1, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC")),
+    ),
+    ("ok = true", [("ok", "=", True)], pc.field("ok") == True),  # noqa: E712
+    ('"Cap" <= 2', [("Cap", "<=", 2)], pc.field("Cap") <= 2),
+    (
+        "n = 1 OR (f > 1 AND n = 5)",
+        [[("n", "=", 1)], [("f", ">", 1), ("n", "=", 5)]],
+        (pc.field("n") == 1) | ((pc.field("f") > 1) & (pc.field("n") == 5)),
+    ),
+    ("f IS NULL", None, pc.field("f").is_null()),
+    ("s LIKE 'x%'", None, pc.starts_with(pc.field("s"), "x")),
+]
+
+
+@pytest.mark.parametrize("forms", FORMS, ids=[sql for sql, _, _ in FORMS])
+def test_three_forms_of_a_filter_keep_the_rows_that_pyarrow_keeps(session, forms):
+    expected = pads.dataset(TABLE).to_table(filter=forms[2]).to_pylist()
+    assert expected, "a filter that keeps nothing proves nothing"
+    for form in forms:
+        if form is None:
+            continue
+        assert multiset(sharded(table="t", session=session, filters=form)) == multiset(expected)
+        assert session.table("t").select(filters=form).to_arrow().to_pylist() == expected
+
+
+def test_columns_are_kept_in_the_order_asked_for(session):
+    query = session.table("t").select(["Cap", "n"], [("f", ">", 0)])
+    assert query.column_names == ["Cap", "n"]
+    assert query.to_arrow()["Cap"].to_pylist() == [1, 4, 5]
+    assert list(sharded(table="t", session=session, columns=["s"])[0]) == ["s"]
+
+
+def test_a_filter_sees_the_output_columns_of_the_query(session):
+    query = session.sql("SELECT n * 10 AS ten FROM t")
+    assert query.select(filters="ten > 20").to_arrow()["ten"].to_pylist() == [30, 50]
+    with pytest.raises(tq.QueryError, match='unknown column "n"'):
+        query.select(filters="n > 2")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "1=1) UNION SELECT * FROM secret --",
+        "1=1) UNION ALL (SELECT * FROM secret",
+        "1=1; DROP TABLE t",
+        "1=1; SELECT 1",
+        "n > 1 /*",
+        "n > 1 ORDER BY n",
+        "n > 1 LIMIT 1",
+        "n > 1)",
+        "(n > 1",
+        "'",
+        '"',
+        "",
+        "   ",
+        "-- only a comment",
+        "SELECT * FROM t",
+        "n = $1",
+        "n = ?",
+    ],
+)
+def test_a_filter_is_one_expression_and_nothing_else(session, attack):
+    session.register_table("secret", TABLE)
+    with pytest.raises((tq.QueryError, tq.ConfigError)):
+        session.table("t").select(filters=attack)
+
+
+@pytest.mark.parametrize("comment", ["n > 1 -- AND ok", "n /* ) */ > 1", "n > 1 --)"])
+def test_comments_in_filters_hide_nothing(session, comment):
+    assert session.table("t").select(filters=comment).count() == 3
+
+
+def test_values_cannot_leave_their_literal(session):
+    for value in ["' OR 1=1 --", "'; DROP TABLE t; --", "\\' OR ''='", '" OR ""="']:
+        assert session.table("t").select(filters=[("s", "=", value)]).count() == 0
+        assert session.table("t").select(filters=pc.field("s") == value).count() == 0
+    with pytest.raises(tq.QueryError, match="does not exist"):
+        session.table("t").select(filters=[('n" > 0 OR "n', ">", 1)])
+    with pytest.raises(tq.QueryError, match="unknown column"):
+        session.table("t").select(['n", (SELECT 1) AS "x'])
+
+
+# --- what a query offers ---
+
+
+def test_a_query_is_lazy_and_offers_schema_head_count_and_rows(session):
+    query = session.sql("SELECT n, s FROM t WHERE n IS NOT NULL")
+    assert query.schema == pa.schema([("n", pa.int64()), ("s", pa.string())])
+    assert query.column_names == ["n", "s"]
+    assert query.head(2).to_pylist() == [{"n": 1, "s": "it's"}, {"n": 2, "s": 'say "hi"'}]
+    assert query.head(0).num_rows == 0
+    assert query.head(100).num_rows == query.count() == 4
+    assert query.to_arrow()["n"].to_pylist() == [1, 2, 3, 5]
+    assert query.sql in repr(query)
+    assert "n: Int64" in repr(query)
+
+
+def test_a_query_speaks_the_arrow_stream_interface(session):
+    query = session.sql("SELECT n FROM t")
+    assert pa.table(query) == query.to_arrow()
+    assert pa.RecordBatchReader.from_stream(query).read_all().num_rows == 5
+    assert pa.schema(query).names == ["n"]
+    # Each consumer gets a run of its own.
+    assert pa.table(query).num_rows == pa.table(query).num_rows == 5
+
+
+def test_explain_shows_both_plans(session):
+    text = session.sql("SELECT n FROM t WHERE n > 3").explain()
+    assert "DataSourceExec" in text
+    assert "SplitScanExec" in text
+    text = session.sql("SELECT sum(n) AS total FROM t").explain()
+    assert "not shardable: an aggregate" in text
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT n, f FROM t WHERE s IS NOT NULL",
+        "WITH a AS (SELECT n FROM t WHERE n > 1), b AS (SELECT n + 1 AS m FROM a) SELECT * FROM b",
+        "SELECT x.n, y.m FROM t x JOIN (SELECT n AS m FROM t) y ON x.n = y.m",
+        "SELECT n FROM t WHERE n IN (SELECT n FROM t WHERE f > 0)",
+        "SELECT n FROM t WHERE n > (SELECT avg(n) FROM t)",
+        "SELECT n FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.n = t.n AND u.f > 0)",
+        "SELECT a.n, b.s FROM t a LEFT JOIN t b ON a.n = b.n AND b.n > 1",
+        "SELECT n FROM t UNION ALL SELECT n + 100 FROM t WHERE n > 1",
+        "SELECT CASE WHEN n > 2 THEN 'big' ELSE 'small' END AS size FROM t",
+        'SELECT "Cap" AS c FROM t',
+        "SELECT * FROM (SELECT * FROM (SELECT n, s FROM t) AS i WHERE n > 1) AS o",
+    ],
+)
+def test_row_local_queries_against_duckdb(session, sql):
+    t = TABLE  # noqa: F841  (DuckDB finds it by its name)
+    expected = duckdb.sql(sql).to_arrow_table().to_pylist()
+    assert expected
+    query = session.sql(sql)
+    assert multiset(query.to_arrow().to_pylist()) == multiset(expected)
+    assert multiset(sharded(query, world_size=3, split_rows=1)) == multiset(expected)
+
+
+def test_views_and_views_of_views(session):
+    session.register_view("big", "SELECT n, f FROM t WHERE n > 1")
+    session.register_view("bigger", "SELECT n * 2 AS m FROM big WHERE n > 2")
+    assert session.table("bigger").to_arrow()["m"].to_pylist() == [6, 10]
+    assert multiset(sharded(table="bigger", session=session)) == multiset([{"m": 6}, {"m": 10}])
+    loader, _ = tq.create_dataloader(table="bigger", session=session, num_workers=1)
+    assert [batch["m"].tolist() for batch in loader] == [[6, 10]]
+    assert [table.kind for table in session.tables] == ["view", "view", "parquet"]
+    with pytest.raises(tq.QueryError, match='unknown column "zzz"'):
+        session.register_view("broken", "SELECT zzz FROM t")
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE VIEW x AS SELECT 1",
+        "CREATE EXTERNAL TABLE x STORED AS PARQUET LOCATION 'x'",
+        "DROP TABLE t",
+        "ALTER TABLE t RENAME TO u",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t SELECT * FROM t",
+        "UPDATE t SET n = 1",
+        "DELETE FROM t",
+        "MERGE INTO t USING t u ON t.n = u.n WHEN MATCHED THEN DELETE",
+        "COPY t TO 'x.parquet'",
+        "COPY (SELECT 1) TO 'x.parquet'",
+        "SET a = 1",
+        "SHOW TABLES",
+        "EXPLAIN SELECT * FROM t",
+        "EXPLAIN ANALYZE SELECT * FROM t",
+        "DESCRIBE t",
+        "BEGIN",
+        "PREPARE p AS SELECT 1",
+        "EXECUTE p",
+        "SELECT * INTO x FROM t",
+        "WITH x AS (INSERT INTO t VALUES (1)) SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM t; DROP TABLE t",
+        "",
+        "   ",
+        "-- nothing",
+        "SELEC n FROM t",
+        "SELECT n FROM t WHERE n = $1",
+        "SELECT n FROM t WHERE n = ?",
+    ],
+)
+def test_only_one_read_only_statement_is_a_query(session, sql, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for refuse in (session.sql, lambda text: session.register_view("v", text)):
+        with pytest.raises(tq.QueryError) as error:
+            refuse(sql)
+        assert not isinstance(error.value, tq.NotShardableError)
+    assert session.table("t").count() == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_a_statement_may_end_in_a_semicolon(session):
+    assert session.sql("SELECT n FROM t;").count() == 5
+    assert session.sql("SELECT n FROM t ;\n").select(filters="n > 1").count() == 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT nn FROM t", 'unknown column "nn"; did you mean "n"'),
+        ("SELECT n FROM t WHERE dai = 1", 'unknown column "dai"; did you mean "day"'),
+        ("SELECT Cap FROM t", 'did you mean "Cap"?.*quote the ones with capitals'),
+        ("SELECT x.n FROM t", 'unknown table or alias "x" in "x.n".*in reach are t'),
+        ("SELECT n, n FROM t", 'two output columns are named "n"; rename one with AS'),
+        ("SELECT n, s AS n FROM t", 'the column "n" is ambiguous.*rename one with AS'),
+        ("SELECT a.n, b.n FROM t a JOIN t b ON a.n = b.n", 'two output columns are named "n"'),
+        ("SELECT * FROM t a JOIN t b ON a.n = b.n", "two output columns are named"),
+        ("SELECT n FROM t a JOIN t b ON a.n = b.n", 'the column "n" is ambiguous'),
+        ("SELECT n + s FROM t", "Cannot coerce arithmetic expression"),
+        ("SELECT foo(n) FROM t", "Invalid function 'foo'; did you mean"),
+        ("t", "'t' alone is no statement: a table is read by table="),
+        ("data.parquet", "files by path="),
+    ],
+)
+def test_what_a_query_error_says(session, sql, message):
+    with pytest.raises(tq.QueryError, match=message) as error:
+        session.sql(sql)
+    assert "Error during planning" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT * FROM tt", 'unknown table "tt"; did you mean "t".*registered are t;'),
+        ("SELECT * FROM nowhere.t", 'unknown table "nowhere.t"'),
+        ("SELECT * FROM information_schema.tables", "unknown table"),
+        ("SELECT * FROM 'none/such.parquet'", "there is no file or directory .*none/such.parquet"),
+        ("SELECT * FROM 'none/*.parquet'", "none"),
+    ],
+)
+def test_unknown_tables_and_paths(session, sql, message):
+    with pytest.raises(tq.TableNotFoundError, match=message):
+        session.sql(sql)
+
+
+def test_a_table_name_with_capitals_needs_quotes(session):
+    session.register_table("Users", TABLE)
+    assert session.sql('SELECT n FROM "Users"').count() == 5
+    assert session.table("Users").count() == 5
+    with pytest.raises(tq.TableNotFoundError, match='quote the ones with capitals: FROM "Name"'):
+        session.sql("SELECT n FROM Users")
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT sum(n) AS x FROM t", "an aggregate"),
+        ("SELECT DISTINCT n FROM t", "an aggregate"),
+        ("SELECT n FROM t UNION SELECT n FROM t", "an aggregate"),
+        ("SELECT n FROM t ORDER BY n", "ORDER BY"),
+        ("SELECT n FROM t LIMIT 1", "LIMIT"),
+        ("SELECT n FROM t OFFSET 1", "LIMIT or OFFSET"),
+        ("SELECT row_number() OVER () AS x FROM t", "a window function"),
+        ("SELECT a.n FROM t a FULL JOIN t b ON a.n = b.n", "FULL JOIN"),
+        ("SELECT n FROM t WHERE n NOT IN (SELECT n FROM t)", "NOT IN"),
+        ("SELECT random() AS x FROM t", r"random\(\) is volatile"),
+        ("SELECT now() AS x FROM t", r"now\(\) gives another value"),
+    ],
+)
+def test_what_is_not_row_local_names_the_operator_and_a_fix(session, sql, message):
+    query = session.sql(sql)
+    assert query.count() >= 0
+    for shard in (lambda: tq.create_dataloader(query), query.plan_shards):
+        with pytest.raises(tq.NotShardableError, match=message) as error:
+            shard()
+        assert any(word in str(error.value) for word in ("register_table", "NOT EXISTS", "literal"))
+
+
+def test_the_way_out_works(session):
+    session.register_table("once", session.sql("SELECT s, sum(n) AS total FROM t GROUP BY s"))
+    assert len(sharded("SELECT * FROM once", session=session)) == 5
