@@ -56,7 +56,7 @@ fn one_table_has_one_format() {
         &files,
         default(),
         ErrorKind::Config,
-        &["a.csv is csv", "b.csv.gz is csv compressed by Gzip"],
+        &["a.csv is csv", "b.csv.gz is csv compressed by gzip"],
     );
     let files = [("a.csv", "x\n1\n"), ("b.tsv", "x\n1\n")];
     refused(&files, default(), ErrorKind::Config, &["a.csv", "b.tsv"]);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray,
+    ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, StructArray,
 };
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Fields};
@@ -38,7 +38,7 @@ const PREDICATES: &[&str] = &[
     "CAST(v AS VARCHAR) = '{c}'",
     "CAST(v AS VARCHAR) > '{c}'",
     "CAST(v AS DOUBLE) < {c}",
-    "CAST(f AS BIGINT) = {c}",
+    "TRY_CAST(f AS BIGINT) = {c}",
     "coalesce(v, 0) = 0",
     "CASE WHEN v > {c} THEN true ELSE false END",
     "(v > {c}) IS NOT TRUE",
