@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray};
+use arrow::array::{Array, ArrayRef};
 use arrow::compute::prep_null_mask_filter;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::cast::as_boolean_array;
 use datafusion::common::stats::Precision;
 use datafusion::common::{DFSchema, Statistics};
 use datafusion::datasource::TableType;
@@ -75,12 +76,12 @@ impl FilesTable {
         for filter in partition_filters {
             let predicate = state.create_physical_expr(unqualified(filter)?, &df_schema)?;
             let values = predicate.evaluate(&batch)?.into_array(files.len())?;
-            if let Some(mask) = values.as_any().downcast_ref::<BooleanArray>() {
-                let mask =
-                    if mask.null_count() > 0 { prep_null_mask_filter(mask) } else { mask.clone() };
-                for (keep, wanted) in keep.iter_mut().zip(mask.values()) {
-                    *keep &= wanted;
-                }
+            // The plan holds no other filter on these columns, so none may be passed over.
+            let mask = as_boolean_array(&values)?;
+            let mask =
+                if mask.null_count() > 0 { prep_null_mask_filter(mask) } else { mask.clone() };
+            for (keep, wanted) in keep.iter_mut().zip(mask.values()) {
+                *keep &= wanted;
             }
         }
         Ok(keep)
@@ -98,6 +99,14 @@ impl FilesTable {
         }
         statistics
     }
+}
+
+/// Whether NULL is written in the filter, as in `day NOT IN (1, NULL)`, which the optimiser turns into
+/// `day != 1 AND NULL`: constants of that kind are left to the engine to judge, row by row.
+fn has_null_literal(filter: &Expr) -> bool {
+    use datafusion::common::tree_node::TreeNode;
+    let is_null = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if value.is_null()));
+    filter.exists(is_null).unwrap_or(true)
 }
 
 /// The filter with bare column names, as the batch of partition values has them.
@@ -137,7 +146,7 @@ impl TableProvider for FilesTable {
     ) -> DfResult<Vec<TableProviderFilterPushDown>> {
         Ok(filters
             .iter()
-            .map(|filter| match self.is_partition_filter(filter) {
+            .map(|filter| match self.is_partition_filter(filter) && !has_null_literal(filter) {
                 true => TableProviderFilterPushDown::Exact,
                 false => TableProviderFilterPushDown::Inexact,
             })

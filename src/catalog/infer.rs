@@ -17,7 +17,7 @@ use parquet::arrow::parquet_to_arrow_schema;
 use serde::{Deserialize, Serialize};
 
 use super::json_array;
-use super::merge::merge_schemas;
+use super::merge::{column_names, merge_schemas};
 use crate::split::{
     ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, TableFile, TableFiles,
     read_footer,
@@ -116,14 +116,20 @@ pub async fn open_files(
         align_numbers(&mut read);
     }
     let file_schemas = names.iter().map(String::as_str).zip(read.iter().map(|file| &file.schema));
-    let inferred = merge_schemas(file_schemas.clone())?;
+    let inferred = match &options.schema {
+        Some(_) => column_names(read.iter().map(|file| &file.schema)),
+        None => merge_schemas(file_schemas.clone())?,
+    };
     if matches!(format, Format::Csv(_) | Format::Arrow(_)) {
-        same_positions(file_schemas, format.name())?;
+        same_positions(file_schemas.clone(), format.name())?;
     }
     let schema = match &options.schema {
         Some(declared) => declare(declared, &inferred, &hive.fields, &format)?,
         None => without_null_types(&inferred),
     };
+    if format.name() == "arrow" {
+        same_types(&schema, file_schemas)?;
+    }
     if let Some(field) = hive.fields.iter().find(|field| schema.index_of(field.name()).is_ok()) {
         return Err(Error::data(format!(
             "column {:?} is both in the files and in their directories' names; pass \
@@ -319,6 +325,27 @@ fn same_positions<'a>(
                 show(wanted),
                 show(&found),
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Arrow columns come as they lie in the file, without a cast.
+fn same_types<'a>(
+    schema: &Schema,
+    files: impl IntoIterator<Item = (&'a str, &'a Schema)>,
+) -> Result<()> {
+    for (file, found) in files {
+        for (field, wanted) in found.fields().iter().zip(schema.fields()) {
+            if field.data_type() != wanted.data_type() {
+                return Err(Error::data(format!(
+                    "Arrow files are read as they are, but column {:?} is {} in {file} and {} in the \
+                     table; write the files with one schema, or register them apart and cast in SQL",
+                    field.name(),
+                    field.data_type(),
+                    wanted.data_type(),
+                )));
+            }
         }
     }
     Ok(())

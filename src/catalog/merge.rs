@@ -1,10 +1,10 @@
 //! One schema for all files of a table: equal columns, safe widenings and missing nullable columns;
 //! anything else is an error that names both files and the column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
 
 use crate::{Error, Result};
 
@@ -16,9 +16,11 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
     let mut merged: Vec<(FieldRef, &str)> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
     let mut metadata = HashMap::new();
+    let mut first_file = "";
     for (number, (file, schema)) in files.into_iter().enumerate() {
         if number == 0 {
             metadata = schema.metadata().clone();
+            first_file = file;
         }
         let mut seen = vec![false; merged.len()];
         for field in schema.fields() {
@@ -39,11 +41,7 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
                 }
                 None => {
                     if number > 0 && !field.is_nullable() {
-                        return Err(missing(
-                            field.name(),
-                            file,
-                            merged.first().map_or("", |m| m.1),
-                        ));
+                        return Err(missing(field.name(), file, first_file));
                     }
                     index.insert(field.name().clone(), merged.len());
                     merged.push((Arc::clone(field), file));
@@ -58,6 +56,19 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
     }
     let fields: Fields = merged.into_iter().map(|(field, _)| field).collect();
     Ok(Schema::new_with_metadata(fields, metadata))
+}
+
+/// The columns of all files by their first appearance, whatever their types: for files that are read
+/// as a declared schema, where it does not matter that they disagree.
+pub fn column_names<'a>(files: impl IntoIterator<Item = &'a Schema>) -> Schema {
+    let mut known: Vec<FieldRef> = Vec::new();
+    let mut names: HashSet<&str> = HashSet::new();
+    let mut metadata = None;
+    for schema in files {
+        metadata.get_or_insert_with(|| schema.metadata().clone());
+        known.extend(schema.fields().iter().filter(|field| names.insert(field.name())).cloned());
+    }
+    Schema::new_with_metadata(known, metadata.unwrap_or_default())
 }
 
 fn missing(column: &str, with: &str, without: &str) -> Error {
@@ -115,9 +126,6 @@ fn widen(a: &DataType, b: &DataType) -> Option<DataType> {
         }
         (Struct(x), Struct(y)) => widen_struct(x, y),
         (Date32, Date64) | (Date64, Date32) => Some(Date64),
-        (Timestamp(TimeUnit::Second, x), Timestamp(TimeUnit::Second, y)) if x == y => {
-            Some(a.clone())
-        }
         _ => None,
     }
 }

@@ -22,8 +22,7 @@
 use std::sync::Arc;
 
 use datafusion::common::JoinType;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_plan::ExecutionPlan;
@@ -69,7 +68,11 @@ impl Rewritten {
     /// An internal error where DataFusion refuses the new leaves.
     pub fn with_splits(&self, splits: &[Arc<[Split]>]) -> Result<Arc<dyn ExecutionPlan>> {
         let mut next = 0;
-        let plan = Arc::clone(&self.plan).transform_up(|node| {
+        let plan = Arc::clone(&self.plan).transform_down(|node| {
+            if node.as_any().is::<BuildSideExec>() {
+                // The leaves below are read whole.
+                return Ok(Transformed::new(node, false, TreeNodeRecursion::Jump));
+            }
             if !node.as_any().is::<SplitScanExec>() {
                 return Ok(Transformed::no(node));
             }
@@ -107,11 +110,16 @@ fn visit(
         scans.push(scan);
         return Ok(Arc::new(leaf));
     }
+    if let Some(table) = node.downcast_ref::<SplitScanExec>() {
+        let source = table.source().clone();
+        scans.push(DrivingScan { source, files: Vec::new(), request: ScanRequest::default() });
+        return Ok(plan);
+    }
     if node.is::<EmptyExec>() {
         scans.push(DrivingScan {
             source: ScanSource::Empty,
             files: Vec::new(),
-            request: ScanRequest { columns: Vec::new(), predicate: None },
+            request: ScanRequest::default(),
         });
         return Ok(Arc::new(SplitScanExec::new(ScanSource::Empty, Arc::from([]), plan.schema())));
     }
@@ -183,7 +191,7 @@ fn can_drive(plan: &Arc<dyn ExecutionPlan>) -> bool {
     };
     if plan.fetch().is_some() {
         false
-    } else if node.is::<DataSourceExec>() || node.is::<EmptyExec>() {
+    } else if node.is::<DataSourceExec>() || node.is::<SplitScanExec>() || node.is::<EmptyExec>() {
         true
     } else if is_row_local_operator(plan) {
         plan.children().into_iter().all(can_drive)
@@ -216,10 +224,9 @@ fn largest_leaf(plan: &Arc<dyn ExecutionPlan>) -> u64 {
             let files = config.file_groups.iter().flat_map(|group| group.files());
             return files.map(|file| file.object_meta.size).sum();
         }
-        if let Some(config) = source.downcast_ref::<MemorySourceConfig>() {
-            let batches = config.partitions().iter().flatten();
-            return batches.map(|batch| batch.get_array_memory_size() as u64).sum();
-        }
+    }
+    if let Some(table) = plan.as_any().downcast_ref::<SplitScanExec>() {
+        return table.splits().iter().map(|split| split.bytes).sum();
     }
     plan.children().into_iter().map(largest_leaf).max().unwrap_or(0)
 }
@@ -282,17 +289,6 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
         let config =
             FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new()).build();
         return Ok(DrivingScan { source: ScanSource::Files { table, config }, files, request });
-    }
-    if let Some(config) = source.downcast_ref::<MemorySourceConfig>() {
-        let batches = config.partitions().iter().flatten().cloned().collect();
-        return Ok(DrivingScan {
-            source: ScanSource::Memory {
-                batches: Arc::new(batches),
-                projection: config.projection().clone(),
-            },
-            files: Vec::new(),
-            request: ScanRequest { columns: Vec::new(), predicate: None },
-        });
     }
     Err(not_row_local("a scan of an unknown kind"))
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use datafusion::common::internal_datafusion_err;
+use datafusion::common::stats::Precision;
+use datafusion::common::{Statistics, internal_datafusion_err, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::ParquetSource;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
@@ -36,8 +37,12 @@ pub enum ScanSource {
     },
     /// A table in memory, projected.
     Memory {
+        /// Its columns, before the projection.
+        schema: SchemaRef,
         /// Its batches, in order.
         batches: Arc<Vec<RecordBatch>>,
+        /// Its size, a function of its content alone: see [`MemoryTable`](super::MemoryTable).
+        bytes: u64,
         /// Columns read.
         projection: Option<Vec<usize>>,
     },
@@ -67,6 +72,11 @@ impl SplitScanExec {
         Self { source, splits, schema, properties }
     }
 
+    /// What it reads from.
+    pub fn source(&self) -> &ScanSource {
+        &self.source
+    }
+
     /// The splits, by partition.
     pub fn splits(&self) -> &Arc<[Split]> {
         &self.splits
@@ -86,7 +96,8 @@ impl SplitScanExec {
                 file = file.with_range(byte_start as i64, byte_end as i64);
             }
             SplitUnit::Bytes { start, end } => file = file.with_range(start as i64, end as i64),
-            SplitUnit::File | SplitUnit::Rows(_) => {}
+            SplitUnit::File => {}
+            SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
         }
         let one = FileScanConfigBuilder::from(config.clone())
             .with_file_groups(vec![FileGroup::new(vec![file])])
@@ -171,6 +182,20 @@ impl ExecutionPlan for SplitScanExec {
         Ok(self)
     }
 
+    /// Rows of a table in memory, by which DataFusion chooses the build side of a join.
+    fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics> {
+        let mut statistics = Statistics::new_unknown(&self.schema);
+        if matches!(self.source, ScanSource::Memory { .. }) {
+            let splits = match partition {
+                Some(index) => self.splits.get(index..=index).unwrap_or_default(),
+                None => &self.splits,
+            };
+            let rows: u64 = splits.iter().filter_map(|split| split.rows).sum();
+            statistics.num_rows = Precision::Exact(rows as usize);
+        }
+        Ok(statistics)
+    }
+
     fn execute(
         &self,
         partition: usize,
@@ -183,12 +208,8 @@ impl ExecutionPlan for SplitScanExec {
             (ScanSource::Files { table, config }, _) => {
                 self.open_file(table, config, split, context)
             }
-            (ScanSource::Memory { batches, projection }, SplitUnit::Rows(range)) => {
-                let pieces = memory::slice(batches, range);
-                let schema = match batches.first() {
-                    Some(batch) => batch.schema(),
-                    None => Arc::clone(&self.schema),
-                };
+            (ScanSource::Memory { schema, batches, projection, .. }, SplitUnit::Rows(range)) => {
+                let (pieces, schema) = (memory::slice(batches, range), Arc::clone(schema));
                 let scan = MemorySourceConfig::try_new(&[pieces], schema, projection.clone())?;
                 scan.open(0, context)
             }

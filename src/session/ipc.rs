@@ -1,6 +1,6 @@
 //! Schemas and batches as Arrow IPC bytes: for recipes, and to tell whether two tables are the same.
 
-use std::io::Cursor;
+use std::io::{self, Cursor, Write};
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::ipc::reader::StreamReader;
@@ -28,13 +28,33 @@ pub fn decode(bytes: &[u8]) -> Result<(SchemaRef, Vec<RecordBatch>)> {
     Ok((schema, batches))
 }
 
-/// SHA-256 over the IPC stream: the same for equal batches, wherever they lie in memory.
-pub fn digest(schema: &Schema, batches: &[RecordBatch]) -> Result<String> {
-    let mut writer = StreamWriter::try_new(Sha256::new(), schema)?;
+/// SHA-256 over the IPC stream, and its length: the same for equal batches, wherever they lie in
+/// memory.
+pub fn digest(schema: &Schema, batches: &[RecordBatch]) -> Result<(String, u64)> {
+    let mut writer = StreamWriter::try_new(Digester { hash: Sha256::new(), bytes: 0 }, schema)?;
     for batch in batches {
         writer.write(batch)?;
     }
-    Ok(hex(&writer.into_inner()?.finalize()))
+    let written = writer.into_inner()?;
+    Ok((hex(&written.hash.finalize()), written.bytes))
+}
+
+/// Hashes and counts what is written to it.
+struct Digester {
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl Write for Digester {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Bytes as lower-case hexadecimal digits.

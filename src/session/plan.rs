@@ -70,6 +70,8 @@ pub struct Plan {
     query: Query,
     rewritten: Rewritten,
     physical: Arc<dyn ExecutionPlan>,
+    /// For each split its partition in `physical`, where the splits of one scan lie side by side.
+    partitions: Arc<[u32]>,
     splits: Vec<Split>,
     reports: Vec<ScanReport>,
     options: PlanOptions,
@@ -133,7 +135,25 @@ impl Plan {
             })
             .collect();
         let physical = rewritten.with_splits(&per_scan)?;
-        Ok(Self { query, rewritten, physical, splits, reports, options, shape, fingerprint })
+        // A recipe's splits may come in any order.
+        let mut by_scan: Vec<usize> = (0..splits.len()).collect();
+        by_scan.sort_by_key(|id| splits[*id].scan);
+        let mut partitions = vec![0; splits.len()];
+        for (partition, id) in by_scan.into_iter().enumerate() {
+            partitions[id] = partition as u32;
+        }
+        let partitions = Arc::from(partitions);
+        Ok(Self {
+            query,
+            rewritten,
+            physical,
+            partitions,
+            splits,
+            reports,
+            options,
+            shape,
+            fingerprint,
+        })
     }
 
     /// The query.
@@ -146,7 +166,7 @@ impl Plan {
         self.physical.schema()
     }
 
-    /// All splits; a split's position is its id and its DataFusion partition.
+    /// All splits; a split's position is its id.
     pub fn splits(&self) -> &[Split] {
         &self.splits
     }
@@ -182,7 +202,9 @@ impl Plan {
     /// Where an operator cannot be reset.
     pub fn epoch(&self) -> Result<EpochPlan> {
         let plan = reset_plan_states(Arc::clone(&self.physical))?;
-        Ok(EpochPlan { plan, context: self.query.session().context().task_ctx() })
+        let (partitions, context) =
+            (Arc::clone(&self.partitions), self.query.session().context().task_ctx());
+        Ok(EpochPlan { plan, partitions, context })
     }
 
     /// Paths and hive values of a split.
@@ -215,6 +237,7 @@ impl Plan {
 #[derive(Clone, Debug)]
 pub struct EpochPlan {
     plan: Arc<dyn ExecutionPlan>,
+    partitions: Arc<[u32]>,
     context: Arc<TaskContext>,
 }
 
@@ -224,7 +247,13 @@ impl EpochPlan {
     /// # Errors
     /// Where DataFusion cannot open it.
     pub fn execute(&self, id: u32) -> Result<SendableRecordBatchStream> {
-        Ok(self.plan.execute(id as usize, Arc::clone(&self.context))?)
+        let Some(partition) = self.partitions.get(id as usize) else {
+            return Err(Error::config(format!(
+                "split {id} does not exist; the plan has {}",
+                self.partitions.len()
+            )));
+        };
+        Ok(self.plan.execute(*partition as usize, Arc::clone(&self.context))?)
     }
 }
 
@@ -243,9 +272,9 @@ async fn discover_scan(
         ScanSource::Files { table, .. } => {
             discover(table, &scan.files, &scan.request, target, explicit).await
         }
-        ScanSource::Memory { batches, .. } => {
+        ScanSource::Memory { batches, bytes, .. } => {
             let wanted = if explicit { 1 } else { WANTED_MEMORY_SPLITS };
-            let found = memory::discover(batches, target, wanted);
+            let found = memory::discover(batches, *bytes, target, wanted);
             Ok(ScanSplits { splits: found.splits, units: 1, ..ScanSplits::default() })
         }
         ScanSource::Empty => Ok(ScanSplits::default()),
@@ -281,7 +310,11 @@ fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
         add(schema);
         add(name);
         match registered {
-            Registered::Files { spec, .. } => {
+            Registered::Files { table, spec } => {
+                add(&format!("{:?}", spec.format));
+                for field in table.schema.table_schema().fields() {
+                    add(&format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()));
+                }
                 for (pin, rows) in &spec.files {
                     add(pin.location.as_ref());
                     add(&format!("{} {:?} {:?} {rows:?}", pin.size, pin.e_tag, pin.last_modified));

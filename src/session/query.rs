@@ -6,8 +6,11 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
-use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
-use futures::TryStreamExt;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ExecutionPlan, ExecutionPlanProperties, displayable, execute_stream,
+};
+use futures::{StreamExt, TryStreamExt};
 
 use super::plan::{Plan, PlanOptions};
 use super::registry::{Registered, Session, TableKey};
@@ -81,7 +84,16 @@ impl Query {
     async fn run(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
         let state = self.session.context().state();
         let physical = state.create_physical_plan(&plan).await?;
-        Ok(execute_stream(physical, state.task_ctx())?)
+        let partitions = physical.output_partitioning().partition_count();
+        if partitions == 1 {
+            return Ok(execute_stream(physical, state.task_ctx())?);
+        }
+        // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread timing.
+        let (schema, context) = (physical.schema(), state.task_ctx());
+        let rows = futures::stream::iter(0..partitions)
+            .map(move |partition| physical.execute(partition, Arc::clone(&context)))
+            .try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 
     /// All rows.

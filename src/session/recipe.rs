@@ -39,7 +39,7 @@ struct Body {
 #[derive(Serialize, Deserialize)]
 enum TableRecipe {
     Files { spec: FilesSpec, schema: usize, values: usize },
-    Memory { batches: usize, digest: String },
+    Memory { batches: usize, digest: String, bytes: u64 },
     View { sql: String },
 }
 
@@ -65,9 +65,10 @@ impl Recipe {
                     schema: push(ipc::encode(table.schema.table_schema(), &[])?),
                     values: push(encode_partition_values(table)?),
                 },
-                Registered::Memory { schema, batches, digest } => TableRecipe::Memory {
+                Registered::Memory { schema, batches, digest, bytes } => TableRecipe::Memory {
                     batches: push(ipc::encode(schema, batches)?),
                     digest: digest.clone(),
+                    bytes: *bytes,
                 },
                 Registered::View { sql, .. } => TableRecipe::View { sql: sql.clone() },
             };
@@ -117,10 +118,10 @@ impl Recipe {
                 let table = spec.open(&schema, values, url, Arc::clone(session.counters()))?;
                 session.bind(key, Registered::Files { table: Arc::new(table), spec })
             }
-            TableRecipe::Memory { batches, digest } => {
+            TableRecipe::Memory { batches, digest, bytes } => {
                 let (schema, batches) = ipc::decode(self.blob(batches)?)?;
                 let batches = Arc::new(batches);
-                session.bind(key, Registered::Memory { schema, batches, digest })
+                session.bind(key, Registered::Memory { schema, batches, digest, bytes })
             }
             TableRecipe::View { sql } => session.register_view(&key.1, &sql).await,
         }

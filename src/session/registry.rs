@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
-use datafusion::datasource::{MemTable, ViewTable};
+use datafusion::datasource::ViewTable;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::ipc;
 use super::query::Query;
 use crate::catalog::{FilesSpec, FilesTable, TableOptions, open_files};
+use crate::exec::MemoryTable;
 use crate::query::{PATH_SCHEMA, ParsedQuery, check_output_names, parse_query};
 use crate::split::TableFiles;
 use crate::storage::IoCounters;
@@ -46,8 +47,8 @@ pub struct SessionOptions {
 pub(super) enum Registered {
     /// Pinned files.
     Files { table: Arc<TableFiles>, spec: FilesSpec },
-    /// Batches in memory, and a digest of their content.
-    Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String },
+    /// Batches in memory, and digest and length of their content as Arrow IPC.
+    Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
     /// A query by name, with what it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
 }
@@ -177,10 +178,16 @@ impl Session {
         batches: Vec<RecordBatch>,
     ) -> Result<()> {
         self.check_name(name)?;
-        let digest = ipc::digest(&schema, &batches)?;
+        if let Some(odd) = batches.iter().find(|batch| !schema.contains(&batch.schema())) {
+            return Err(Error::data(format!(
+                "a batch of table {name:?} has the columns {}, but the table's are {schema}",
+                odd.schema()
+            )));
+        }
+        let (digest, bytes) = ipc::digest(&schema, &batches)?;
         let batches = Arc::new(batches);
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
-        self.bind(key, Registered::Memory { schema, batches, digest })
+        self.bind(key, Registered::Memory { schema, batches, digest, bytes })
     }
 
     /// Registers a query under a name.
@@ -303,9 +310,8 @@ impl Session {
                     .register_object_store(table.store_url.as_ref(), Arc::clone(&table.store));
                 Arc::new(FilesTable::new(Arc::clone(table)))
             }
-            Registered::Memory { schema, batches, .. } => {
-                let partition = batches.as_ref().clone();
-                Arc::new(MemTable::try_new(Arc::clone(schema), vec![partition])?)
+            Registered::Memory { schema, batches, bytes, .. } => {
+                Arc::new(MemoryTable::new(Arc::clone(schema), Arc::clone(batches), *bytes))
             }
             Registered::View { .. } => {
                 return Err(Error::config("a view is registered with its plan"));
@@ -331,9 +337,18 @@ impl Session {
     fn referenced(&self, parsed: &ParsedQuery) -> Result<Vec<(TableKey, Registered)>> {
         let mut found: Vec<(TableKey, Registered)> = Vec::new();
         let mut add = |key: TableKey, registered: Registered| {
-            if !found.iter().any(|(known, _)| *known == key) {
-                found.push((key, registered));
+            match found.iter().find(|(known, _)| *known == key) {
+                None => found.push((key, registered)),
+                Some((_, known)) if same_content(known, &registered) => {}
+                Some(_) => {
+                    return Err(Error::query(format!(
+                        "the name {:?} means two tables here: it was registered again after a view \
+                         that reads it; register the view again, too",
+                        key.1
+                    )));
+                }
             }
+            Ok(())
         };
         for table in self.context.state().resolve_table_references(&parsed.statement)? {
             let schema = table.schema().unwrap_or(TABLE_SCHEMA).to_owned();
@@ -343,9 +358,11 @@ impl Session {
             // A name without an entry is a CTE of the statement itself.
             if let Some(registered) = registered {
                 if let Registered::View { tables, .. } = &registered {
-                    tables.iter().cloned().for_each(|(key, registered)| add(key, registered));
+                    for (key, registered) in tables.iter().cloned() {
+                        add(key, registered)?;
+                    }
                 }
-                add(key, registered);
+                add(key, registered)?;
             }
         }
         Ok(found)
@@ -378,6 +395,26 @@ impl Session {
                 suggestion(name, names.iter().copied()),
             ),
         )
+    }
+}
+
+/// Whether two registrations of one name read the same.
+fn same_content(a: &Registered, b: &Registered) -> bool {
+    match (a, b) {
+        (Registered::Files { table: a, spec: x }, Registered::Files { table: b, spec: y }) => {
+            Arc::ptr_eq(a, b)
+                || (x.files == y.files
+                    && x.format == y.format
+                    && a.schema.table_schema() == b.schema.table_schema())
+        }
+        (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
+        (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {
+            let same = |((k, a), (l, b)): (&(TableKey, Registered), &(TableKey, Registered))| {
+                k == l && same_content(a, b)
+            };
+            a == b && x.len() == y.len() && x.iter().zip(y).all(same)
+        }
+        _ => false,
     }
 }
 

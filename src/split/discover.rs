@@ -21,7 +21,7 @@ const WANTED_SPLITS: u64 = 256;
 const MIN_TEXT_BYTES: u64 = 4 << 20;
 
 /// What a driving scan reads of its files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
     /// Names of the file columns read, those of the predicate included.
     pub columns: Vec<String>,

@@ -8,10 +8,14 @@ use super::{RowRange, Split, SplitUnit};
 /// Rows of one split where neither `split_rows` nor bytes ask for fewer.
 const MAX_ROWS: u64 = 1 << 20;
 
-/// The splits of a table held as consecutive batches.
-pub fn discover(batches: &[RecordBatch], target: SplitTarget, wanted: u64) -> FileSplits {
+/// The splits of a table held as consecutive batches, `bytes` in all.
+pub fn discover(
+    batches: &[RecordBatch],
+    bytes: u64,
+    target: SplitTarget,
+    wanted: u64,
+) -> FileSplits {
     let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
-    let bytes: u64 = batches.iter().map(|batch| batch.get_array_memory_size() as u64).sum();
     if rows == 0 {
         return FileSplits { splits: Vec::new(), units: 1, pruned: 0 };
     }

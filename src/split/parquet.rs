@@ -68,8 +68,11 @@ pub async fn discover(
         first_row += rows;
     }
     let pruned = keep.iter().filter(|keep| !**keep).count();
-    let starts = group_starts(table, index, groups)?;
-    Ok(FileSplits { splits: splits.finish(&starts), units: groups.len(), pruned })
+    let splits = match group_starts(groups) {
+        Some(starts) => splits.finish(&starts),
+        None => splits.whole_file(groups.len() as u32, first_row),
+    };
+    Ok(FileSplits { splits, units: groups.len(), pruned })
 }
 
 /// Merges consecutive row groups into splits towards the target.
@@ -113,6 +116,23 @@ impl Splitter {
         self.done.extend(self.open.take());
     }
 
+    /// One split over all row groups, if any is wanted; those pruned are pruned again when it is read.
+    fn whole_file(mut self, groups: u32, rows: u64) -> Vec<Split> {
+        self.close();
+        let bytes = self.done.iter().map(|split| split.bytes).sum();
+        let unit = SplitUnit::RowGroups {
+            first: 0,
+            count: groups,
+            byte_start: 0,
+            byte_end: self.file_size,
+        };
+        self.done.truncate(1);
+        for split in &mut self.done {
+            *split = Split { unit, rows: Some(rows), first_row: 0, bytes, ..*split };
+        }
+        self.done
+    }
+
     /// Fills in the byte ranges by which DataFusion selects row groups.
     fn finish(mut self, starts: &[u64]) -> Vec<Split> {
         self.close();
@@ -128,24 +148,20 @@ impl Splitter {
 }
 
 /// Where each row group starts, by the rule of DataFusion's `prune_by_range`: the first column's
-/// dictionary page, or else its first data page.
-fn group_starts(table: &TableFiles, index: usize, groups: &[RowGroupMetaData]) -> Result<Vec<u64>> {
-    let mut starts = Vec::with_capacity(groups.len());
-    for (number, group) in groups.iter().enumerate() {
-        let start = match group.columns().first() {
-            Some(column) => {
-                column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset())
-            }
-            None => return Err(damaged(table, index, number, "it has no column")),
-        };
-        let start = u64::try_from(start)
-            .map_err(|_| damaged(table, index, number, "its offset is negative"))?;
+/// dictionary page, or else its first data page. None where the starts do not ascend (some writers say
+/// 0 for "no dictionary", or reorder row groups): then no byte range addresses a row group.
+fn group_starts(groups: &[RowGroupMetaData]) -> Option<Vec<u64>> {
+    let mut starts: Vec<u64> = Vec::with_capacity(groups.len());
+    for group in groups {
+        let column = group.columns().first()?;
+        let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+        let start = u64::try_from(start).ok()?;
         if starts.last().is_some_and(|last| *last >= start) {
-            return Err(damaged(table, index, number, "it does not lie behind the one before"));
+            return None;
         }
         starts.push(start);
     }
-    Ok(starts)
+    Some(starts)
 }
 
 fn damaged(table: &TableFiles, index: usize, group: usize, what: &str) -> Error {

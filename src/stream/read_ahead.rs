@@ -48,7 +48,7 @@ impl ReadAhead {
             plan,
             order: order.into_iter(),
             in_flight,
-            budget_kib: BUFFERED_BYTES / KIB / in_flight,
+            budget_kib: (BUFFERED_BYTES / KIB / in_flight).max(1),
             open: VecDeque::new(),
             tasks: JoinSet::new(),
             runtime,

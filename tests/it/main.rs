@@ -1,7 +1,13 @@
 //! The one Rust integration binary: a module per feature.
 
+mod catalog;
 mod error;
 mod partition;
+mod pipeline;
+mod query;
+mod rewrite;
+mod splits;
 mod storage;
 mod stream;
+mod support;
 mod tensor;

@@ -1,0 +1,79 @@
+//! A table in memory as a DataFusion table.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::datasource::TableType;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::Expr;
+use datafusion::physical_plan::ExecutionPlan;
+
+use super::split_scan::{ScanSource, SplitScanExec};
+use crate::split::{RowRange, Split, SplitUnit};
+
+/// Batches under a name.
+///
+/// DataFusion's own `MemTable` estimates sizes by allocated buffers, which differ between a table and
+/// its copy in a worker process, so that both could choose other build sides for the same join. Here
+/// sizes depend on the content alone.
+#[derive(Debug)]
+pub struct MemoryTable {
+    schema: SchemaRef,
+    batches: Arc<Vec<RecordBatch>>,
+    bytes: u64,
+}
+
+impl MemoryTable {
+    /// A table of these batches, which take `bytes` when they are written as Arrow IPC.
+    pub fn new(schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, bytes: u64) -> Self {
+        Self { schema, batches, bytes }
+    }
+}
+
+#[async_trait]
+impl TableProvider for MemoryTable {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        _: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _: &[Expr],
+        _: Option<usize>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        let schema = match projection {
+            Some(indices) => Arc::new(self.schema.project(indices)?),
+            None => Arc::clone(&self.schema),
+        };
+        let end = self.batches.iter().map(|batch| batch.num_rows() as u64).sum();
+        let whole = Split {
+            scan: 0,
+            file: 0,
+            unit: SplitUnit::Rows(RowRange { start: 0, end }),
+            rows: Some(end),
+            first_row: 0,
+            bytes: self.bytes,
+        };
+        let source = ScanSource::Memory {
+            schema: Arc::clone(&self.schema),
+            batches: Arc::clone(&self.batches),
+            bytes: self.bytes,
+            projection: projection.cloned(),
+        };
+        Ok(Arc::new(SplitScanExec::new(source, Arc::from([whole]), schema)))
+    }
+}

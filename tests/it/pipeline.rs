@@ -1,0 +1,223 @@
+//! Promises 1, 3 and 4 over whole queries: for any tables, query, world size, worker count, batch size
+//! and split size, the shards together deliver each row of DataFusion's own result once, in exact
+//! batches, in an order that does not depend on the number of threads; and a recipe plans the same.
+
+mod memory;
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+};
+use arrow::datatypes::Int64Type;
+use proptest::prelude::*;
+use tempfile::TempDir;
+use tensorquery::partition::{Assignment, Builtin, ShardSpec, epoch_order};
+use tensorquery::session::{Plan, PlanOptions, Recipe, Session};
+use tensorquery::stream::StreamOptions;
+
+use super::support::{
+    block_on, execute, plan_with, query, register, rows, run, session, sorted, stream,
+    write_parquet,
+};
+
+/// One row of `t`: a key, a float and a text that may be null, and the length of a list.
+type Row = (Option<i32>, Option<i16>, Option<u8>, Option<usize>);
+
+#[derive(Clone, Debug)]
+struct Tables {
+    /// Rows of each file and the rows of its row groups.
+    files: Vec<(Vec<Row>, usize)>,
+    /// Keys of the table `u`, which is joined.
+    keys: Vec<Option<i32>>,
+}
+
+fn row() -> impl Strategy<Value = Row> {
+    let null = |percent: u32| prop::option::weighted(f64::from(100 - percent) / 100.0, any::<u8>());
+    (null(20), null(10), null(30), null(15)).prop_map(|(k, f, s, l)| {
+        let k = k.map(|k| i32::from(k % 7));
+        (k, f.map(|f| i16::from(f) - 100), s, l.map(|l| usize::from(l % 4)))
+    })
+}
+
+fn tables() -> impl Strategy<Value = Tables> {
+    let file = (prop::collection::vec(row(), 0..60), 1_usize..25);
+    let keys = prop::collection::vec(prop::option::weighted(0.8, 0..7_i32), 0..8);
+    (prop::collection::vec(file, 1..5), keys).prop_map(|(files, keys)| Tables { files, keys })
+}
+
+fn batch(rows: &[Row], first_id: i64) -> RecordBatch {
+    let ids = (first_id..).take(rows.len());
+    let floats = rows.iter().map(|row| row.1.map(|f| f64::from(f) / 4.0));
+    let texts =
+        rows.iter().map(|row| row.2.map(|s| format!("{}{s}", ["a", "b", ""][s as usize % 3])));
+    let lists = rows.iter().map(|row| row.3.map(|length| (0..length as i64).map(Some)));
+    let columns: [(&str, ArrayRef); 5] = [
+        ("id", Arc::new(Int64Array::from_iter_values(ids))),
+        ("k", Arc::new(Int32Array::from_iter(rows.iter().map(|row| row.0)))),
+        ("f", Arc::new(Float64Array::from_iter(floats))),
+        ("s", Arc::new(StringArray::from_iter(texts))),
+        ("l", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists))),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))
+        .unwrap()
+}
+
+/// `t` in Parquet, `m` with the same rows in memory, and `u`.
+fn register_all(tables: &Tables) -> (TempDir, Arc<Session>) {
+    let directory = tempfile::tempdir().unwrap();
+    let session = session();
+    let mut batches = Vec::new();
+    let mut first_id = 0;
+    for (number, (rows, group)) in tables.files.iter().enumerate() {
+        let batch = batch(rows, first_id);
+        first_id += rows.len() as i64;
+        let path = directory.path().join(format!("t/{number}.parquet"));
+        write_parquet(&path, &batch.schema(), std::slice::from_ref(&batch), *group);
+        batches.push(batch);
+    }
+    let names = tables.keys.iter().enumerate().map(|(at, _)| format!("name {at}"));
+    let columns: [(&str, ArrayRef); 2] = [
+        ("k", Arc::new(Int32Array::from_iter(tables.keys.iter().copied()))),
+        ("name", Arc::new(StringArray::from_iter_values(names))),
+    ];
+    let u =
+        RecordBatch::try_from_iter_with_nullable(columns.map(|(name, array)| (name, array, true)))
+            .unwrap();
+    write_parquet(&directory.path().join("u.parquet"), &u.schema(), &[u], 3);
+    register(&session, "t", &directory.path().join("t")).unwrap();
+    register(&session, "u", &directory.path().join("u.parquet")).unwrap();
+    session.register_batches("m", batches[0].schema(), batches).unwrap();
+    (directory, session)
+}
+
+const QUERIES: &[&str] = &[
+    "SELECT id, k, f, s FROM t",
+    "SELECT * FROM t WHERE k > {c}",
+    "SELECT id, s FROM t WHERE f < {c} OR s IS NULL",
+    "SELECT id, f / 2 AS half FROM t WHERE s LIKE 'a%' AND id % 3 = {c} % 3",
+    "SELECT id FROM t WHERE k IS NULL AND f IS NOT NULL",
+    "SELECT id FROM t WHERE id BETWEEN {c} * 10 AND {c} * 20",
+    "SELECT 1 AS one FROM t WHERE k <> {c}",
+    "SELECT 'x' AS x FROM t",
+    "SELECT upper(s) AS s, coalesce(k, -1) AS k FROM t WHERE id >= {c}",
+    "SELECT t.id, u.name FROM t JOIN u ON t.k = u.k",
+    "SELECT t.id, u.name FROM u JOIN t ON t.k = u.k AND t.f > {c}",
+    "SELECT t.id, u.name FROM t LEFT JOIN u ON t.k = u.k WHERE t.id > {c}",
+    "SELECT t.id, u.name FROM u LEFT JOIN t ON t.k = u.k",
+    "SELECT t.id, u.name FROM u RIGHT JOIN t ON t.k = u.k",
+    "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
+    "SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND t.id > {c})",
+    "SELECT id FROM t WHERE f > {c} OR k IN (SELECT k FROM u)",
+    "SELECT t.id, u.k FROM t CROSS JOIN u",
+    "SELECT t.id, u.k FROM t LEFT JOIN u ON t.k < u.k",
+    "SELECT t.id, x.n FROM t JOIN (SELECT k, count(*) AS n FROM u GROUP BY k) AS x ON t.k = x.k",
+    "SELECT id, k FROM t WHERE k < {c} UNION ALL SELECT id, k FROM t WHERE f > {c}",
+    "SELECT id, k FROM t UNION ALL SELECT id, k FROM m UNION ALL SELECT k AS id, k + 1 AS k FROM u",
+    "SELECT a.id, b.name FROM (SELECT id, k FROM t UNION ALL SELECT id, k FROM m) AS a \
+     JOIN (SELECT k, name FROM u UNION ALL SELECT k, s FROM m) AS b ON a.k = b.k",
+    "SELECT id, unnest(l) AS item FROM t WHERE id > {c}",
+    "SELECT a.id, b.f FROM t AS a JOIN t AS b ON a.id = b.id WHERE b.k = {c}",
+    "SELECT m.id, u.name FROM m LEFT JOIN u ON m.k = u.k",
+    "SELECT t.id, m.s FROM m JOIN t ON m.id = t.id",
+    "WITH few AS (SELECT id, k FROM t WHERE k > {c}) SELECT id + k AS both FROM few",
+    "SELECT id FROM t WHERE k > 100",
+];
+
+/// The batches of every shard, as rows.
+fn deliver(
+    plan: &Plan,
+    spec: &ShardSpec,
+    options: &StreamOptions,
+    shuffle: bool,
+) -> Vec<Vec<Vec<String>>> {
+    let assignment = Assignment::assign(plan.splits(), spec, Builtin::Lpt);
+    let shards = assignment.into_shards().into_iter().enumerate();
+    let deliver_one = |(shard, mut order): (usize, Vec<u32>)| {
+        if shuffle {
+            epoch_order(&mut order, 42, 1, shard as u64, plan.fingerprint().as_bytes());
+        }
+        let batches = stream(plan, order, options).unwrap();
+        batches.iter().map(|batch| rows(std::slice::from_ref(batch))).collect()
+    };
+    shards.map(deliver_one).collect()
+}
+
+fn check_batches(shards: &[Vec<Vec<String>>], batch_size: usize) -> Result<(), TestCaseError> {
+    for batches in shards {
+        if let Some((last, full)) = batches.split_last() {
+            prop_assert!(full.iter().all(|batch| batch.len() == batch_size));
+            prop_assert!(!last.is_empty() && last.len() <= batch_size);
+        }
+    }
+    Ok(())
+}
+
+fn describe(shards: &[Vec<Vec<String>>]) -> String {
+    let mut text = String::new();
+    for (shard, batches) in shards.iter().enumerate() {
+        let _ = write!(text, "{shard}: {} rows; ", batches.iter().map(Vec::len).sum::<usize>());
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn shards_deliver_each_row_once(
+        tables in tables(),
+        template in prop::sample::select(QUERIES),
+        constant in -2_i32..8,
+        world_size in 1_usize..=9,
+        num_workers in 0_usize..=4,
+        batch_size in 1_usize..50,
+        split_rows in prop::option::of(1_u64..40),
+        shuffle in prop::option::of(1_usize..80),
+    ) {
+        let (_directory, session) = register_all(&tables);
+        let sql = template.replace("{c}", &constant.to_string());
+        let options = PlanOptions {
+            split_rows,
+            explicit: split_rows.is_some(),
+            ..PlanOptions::default()
+        };
+        let plan = plan_with(&session, &sql, &options).unwrap();
+        let spec = ShardSpec::try_new(0, world_size, num_workers).unwrap();
+        let one = StreamOptions { batch_size, shuffle_buffer: shuffle, shuffle_key: 7, threads: 1 };
+        let shards = deliver(&plan, &spec, &one, shuffle.is_some());
+        prop_assert_eq!(shards.len(), world_size * num_workers.max(1));
+        check_batches(&shards, batch_size)?;
+
+        let mut found: Vec<String> = shards.iter().flatten().flatten().cloned().collect();
+        found.sort_unstable();
+        let wanted = sorted(&run(&query(&session, &sql).unwrap()));
+        prop_assert_eq!(found, wanted, "{}\n{}", describe(&shards), plan.shape());
+
+        let four = StreamOptions { threads: 4, ..one };
+        prop_assert_eq!(deliver(&plan, &spec, &four, shuffle.is_some()), shards);
+    }
+
+    #[test]
+    fn a_recipe_plans_the_same(
+        tables in tables(),
+        template in prop::sample::select(QUERIES),
+        constant in -2_i32..8,
+        split_rows in 1_u64..40,
+        keep in any::<u64>(),
+    ) {
+        let (_directory, session) = register_all(&tables);
+        let sql = template.replace("{c}", &constant.to_string());
+        let options = PlanOptions { split_rows: Some(split_rows), explicit: true, ..PlanOptions::default() };
+        let plan = plan_with(&session, &sql, &options).unwrap();
+        let ids: Vec<u32> =
+            (0..plan.splits().len() as u32).rev().filter(|id| keep >> (id % 64) & 1 == 1).collect();
+        let opened = block_on(Recipe::of(&plan, &ids).unwrap().open()).unwrap();
+        prop_assert_eq!(opened.fingerprint(), plan.fingerprint());
+        prop_assert_eq!(opened.splits().len(), ids.len());
+        let mine: Vec<u32> = (0..ids.len() as u32).collect();
+        let (found, wanted) = (execute(&opened, &mine).unwrap(), execute(&plan, &ids).unwrap());
+        prop_assert_eq!(rows(&found), rows(&wanted), "{}", plan.shape());
+    }
+}

@@ -1,0 +1,6 @@
+//! Splits: every row that a query needs lies in one split, no split reads another's rows, and what
+//! pruning leaves out holds no row of the result.
+
+mod parquet;
+mod pruning;
+mod text;
