@@ -2,7 +2,7 @@
 //! it line by line, and so fails on arrays that are written over several lines, though it reads them.
 
 use std::fmt;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
@@ -87,7 +87,7 @@ pub(super) fn undecompressable(
     .with_source(source)
 }
 
-fn reader(bytes: Bytes, compression: Compression) -> Result<impl Read> {
+fn reader(bytes: Bytes, compression: Compression) -> Result<impl BufRead> {
     let compression: FileCompressionType = compression.variant().into();
     Ok(BufReader::new(compression.convert_read(bytes.reader())?))
 }
