@@ -288,7 +288,11 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
         let request = scan_request(config);
         let config =
             FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new()).build();
-        return Ok(DrivingScan { source: ScanSource::Files { table, config }, files, request });
+        return Ok(DrivingScan {
+            source: ScanSource::Files { table, config: Box::new(config) },
+            files,
+            request,
+        });
     }
     Err(not_row_local("a scan of an unknown kind"))
 }

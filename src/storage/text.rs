@@ -107,7 +107,7 @@ pub async fn record_boundaries(
     }
     let pieces = pin.size.div_ceil(target_bytes.max(1));
     if pieces == 1 {
-        return Ok(vec![0..pin.size]);
+        return Ok(std::iter::once(0..pin.size).collect());
     }
     // Equal pieces: a short one at the end would be a split of its own for nothing.
     let target = pin.size.div_ceil(pieces);
