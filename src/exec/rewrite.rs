@@ -288,8 +288,11 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
         let request = scan_request(config);
         let config =
             FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new()).build();
-        let source = ScanSource::Files { table, config: Arc::new(config) };
-        return Ok(DrivingScan { source, files, request });
+        return Ok(DrivingScan {
+            source: ScanSource::Files { table, config: Box::new(config) },
+            files,
+            request,
+        });
     }
     Err(not_row_local("a scan of an unknown kind"))
 }

@@ -33,7 +33,7 @@ pub enum ScanSource {
         /// The pinned files.
         table: Arc<TableFiles>,
         /// Projection, predicate and options, as DataFusion's planner left them.
-        config: Arc<FileScanConfig>,
+        config: Box<FileScanConfig>,
     },
     /// A table in memory, projected.
     Memory {

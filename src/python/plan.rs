@@ -164,6 +164,7 @@ impl PyPlan {
     }
 
     /// Starts reading splits in the given order. `tensor_options` is JSON; None yields Arrow batches.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     #[pyo3(signature = (ids, batch_size, shuffle_buffer, shuffle_key, threads, tensor_options))]
     fn stream(
         &self,

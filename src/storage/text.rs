@@ -106,12 +106,14 @@ pub async fn record_boundaries(
         return Ok(Vec::new());
     }
     let pieces = pin.size.div_ceil(target_bytes.max(1));
+    if pieces == 1 {
+        return Ok(std::iter::once(0..pin.size).collect());
+    }
     // Equal pieces: a short one at the end would be a split of its own for nothing.
     let target = pin.size.div_ceil(pieces);
-    let borders = match (pieces, dialect.is_line_based()) {
-        (1, _) => Vec::new(),
-        (_, true) => probe(store, pin, target, dialect).await?,
-        (_, false) => scan(store, pin, target, dialect).await?,
+    let borders = match dialect.is_line_based() {
+        true => probe(store, pin, target, dialect).await?,
+        false => scan(store, pin, target, dialect).await?,
     };
     let mut ranges = Vec::with_capacity(borders.len() + 1);
     let mut start = 0;

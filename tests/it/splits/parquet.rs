@@ -249,7 +249,12 @@ fn files_without_rows_have_no_splits() {
     let directory = tempfile::tempdir().unwrap();
     let some = batch(0..5);
     write_parquet(&directory.path().join("a.parquet"), &some.schema(), &[], 10);
-    write_parquet(&directory.path().join("b.parquet"), &some.schema(), std::slice::from_ref(&some), 10);
+    write_parquet(
+        &directory.path().join("b.parquet"),
+        &some.schema(),
+        std::slice::from_ref(&some),
+        10,
+    );
     write_parquet(&directory.path().join("c.parquet"), &some.schema(), &[some.slice(0, 0)], 10);
     let session = session();
     register(&session, "t", directory.path()).unwrap();
