@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
@@ -84,12 +85,21 @@ impl Query {
         Ok(execute_stream(physical, state.task_ctx())?)
     }
 
+    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds before it
+    /// looks up, and whoever waits here must be able to give up meanwhile. Dropping the future ends the task.
+    async fn gather(&self, plan: LogicalPlan) -> Result<Vec<RecordBatch>> {
+        let stream = self.run(plan).await?;
+        let task = SpawnedTask::spawn(async move { stream.try_collect().await });
+        let stopped = |error| Error::data("the process is ending").with_source(error);
+        Ok(task.join_unwind().await.map_err(stopped)??)
+    }
+
     /// All rows.
     ///
     /// # Errors
     /// What planning or reading finds.
     pub async fn collect(&self) -> Result<Vec<RecordBatch>> {
-        Ok(self.stream().await?.try_collect().await?)
+        self.gather(self.plan.clone()).await
     }
 
     /// The first `rows` rows.
@@ -98,7 +108,7 @@ impl Query {
     /// What planning or reading finds.
     pub async fn head(&self, rows: usize) -> Result<Vec<RecordBatch>> {
         let plan = LogicalPlanBuilder::from(self.plan.clone()).limit(0, Some(rows))?.build()?;
-        Ok(self.run(plan).await?.try_collect().await?)
+        self.gather(plan).await
     }
 
     /// The exact number of rows; from metadata where that suffices.
@@ -111,7 +121,7 @@ impl Query {
         let plan = LogicalPlanBuilder::from(self.plan.clone())
             .aggregate(Vec::<Expr>::new(), vec![count(lit(1i64)).alias("rows")])?
             .build()?;
-        let batches: Vec<RecordBatch> = self.run(plan).await?.try_collect().await?;
+        let batches = self.gather(plan).await?;
         let column = batches.iter().find(|batch| batch.num_rows() > 0).map(|batch| batch.column(0));
         let rows = column
             .and_then(|column| column.as_any().downcast_ref::<arrow::array::Int64Array>())
