@@ -137,9 +137,10 @@ impl Iterator for QueryReader {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let receiver = &mut self.receiver;
+            // The clock of the CPU runtime stands still while all its threads compute.
             let waited = self
                 .runtimes
-                .cpu()
+                .io()
                 .block_on(async { tokio::time::timeout(PATIENCE, receiver.recv()).await });
             match waited {
                 Ok(item) => return item,

@@ -3,8 +3,10 @@
 use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use pyo3::prelude::*;
 
 use super::error::to_py;
@@ -25,9 +27,14 @@ pub fn wait<T: Send, F: Future<Output = Result<T>>>(
             runtimes.cpu().block_on(async {
                 let mut future = Box::pin(make());
                 loop {
-                    match tokio::time::timeout(PATIENCE, &mut future).await {
-                        Ok(result) => return result.map_err(to_py),
-                        Err(_elapsed) => Python::attach(|py| py.check_signals())?,
+                    // The clock of the CPU runtime stands still while all its threads compute.
+                    let tick = {
+                        let _io = runtimes.io().enter();
+                        tokio::time::sleep(PATIENCE)
+                    };
+                    match select(&mut future, pin!(tick)).await {
+                        Either::Left((result, _)) => return result.map_err(to_py),
+                        Either::Right(_) => Python::attach(|py| py.check_signals())?,
                     }
                 }
             })

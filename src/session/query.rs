@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -104,10 +105,15 @@ impl Query {
         self.gather(self.plan.clone()).await
     }
 
+    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds before it
+    /// looks up, and whoever waits here must be able to give up meanwhile. Dropping the future ends the
+    /// task.
     async fn gather(&self, plan: LogicalPlan) -> Result<Vec<RecordBatch>> {
-        let read = async { Ok::<_, Error>(self.run(plan).await?.try_collect().await?) };
-        match read.await {
-            Err(error) if error.kind() == ErrorKind::Data => Err(self.locate(error).await),
+        let stream = self.run(plan).await?;
+        let task = SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) });
+        let stopped = |error| Error::data("the process is ending").with_source(error);
+        match task.join_unwind().await.map_err(stopped)? {
+            Err(error) if Error::kind(&error) == ErrorKind::Data => Err(self.locate(error).await),
             other => other,
         }
     }

@@ -144,9 +144,10 @@ impl ShardStream {
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 let start = Instant::now();
+                // The clock of the CPU runtime stands still while all its threads decode.
                 let waited = live
                     .runtimes
-                    .cpu()
+                    .io()
                     .block_on(async { tokio::time::timeout(patience, live.receiver.recv()).await });
                 add_elapsed(&self.counters.wait_nanos, start);
                 match waited {
