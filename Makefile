@@ -67,13 +67,11 @@ lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are erro
 stubtest: $(STAMPS)/built ## Compare _core.pyi with the built module
 	$(BIN)/python -m mypy.stubtest tensorquery._core
 
-bench: $(STAMPS)/built .demo/complete ## Measure against other loaders (release build, some minutes)
-	$(BIN)/maturin develop --release
+bench: $(STAMPS)/built ## Measure against other loaders (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/loader.py
-	@rm -f $(STAMPS)/built
 
 clean: ## Remove what was built here, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true
-	rm -rf $(VENV) .demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .demo .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find python -name '_core*.so' -delete
 	find python tests sql-examples benches -name __pycache__ -prune -exec rm -rf {} +
