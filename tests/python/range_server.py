@@ -11,12 +11,11 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
-ROOT, LOG = sys.argv[1:3]
-BRAKE = sys.argv[3] if len(sys.argv) > 3 else None
-
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    root = log = ""
+    brake = None
 
     def do_HEAD(self):
         self.answer(body=False)
@@ -25,11 +24,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(body=True)
 
     def answer(self, *, body):
-        if BRAKE is not None and os.path.exists(BRAKE):
+        if self.brake is not None and os.path.exists(self.brake):
             time.sleep(30)
         name = unquote(self.path).lstrip("/")
         try:
-            with open(os.path.join(ROOT, name), "rb") as file:
+            with open(os.path.join(self.root, name), "rb") as file:
                 data = file.read()
         except OSError:
             self.send_response(404)
@@ -51,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(stop - start))
         self.end_headers()
         # One write per line: lines of threads do not mix.
-        with open(LOG, "a", encoding="utf-8") as log:
+        with open(self.log, "a", encoding="utf-8") as log:
             log.write(f"{self.command} {name} {start} {stop if body else start}\n")
         if body:
             self.wfile.write(data[start:stop])
@@ -61,6 +60,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
+    Handler.root, Handler.log, *brake = sys.argv[1:]
+    Handler.brake = brake[0] if brake else None
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
