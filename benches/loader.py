@@ -1,8 +1,8 @@
 """Measures loaders against each other on the same files, in one run: ``make bench``.
 
 Each measurement is a process of its own; the loaders take turns; the figures are medians. A loader's rows are
-checked. Peak memory is the proportional set size (PSS) of the process tree, sampled every 20 ms. Ends with the
-targets met and missed, and a status other than zero when one is missed.
+checked. Peak memory is the proportional set size (PSS) of the process tree, sampled in a run of its own. Ends
+with the targets met and missed, and a status other than zero when one is missed.
 """
 
 from __future__ import annotations
@@ -130,22 +130,27 @@ class Figures:
     rows: int
 
 
-def run_child(loader: str, work: str, batch_size: int) -> tuple[dict[str, float], float]:
-    """One measurement and the peak PSS of its process tree in bytes, beyond what imports took."""
+def run_child(
+    loader: str, work: str, batch_size: int, *, sample: bool
+) -> tuple[dict[str, float], float]:
+    """One measurement; with `sample` also the peak PSS of its process tree in bytes, beyond what imports took.
+
+    Sampling stops the process for milliseconds, so what is sampled is not timed.
+    """
     import psutil
 
     command = [sys.executable, __file__, "--child", loader, work, str(batch_size)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     peak = 0
     tree = psutil.Process(child.pid)
-    while child.poll() is None:
+    while sample and child.poll() is None:
         try:
             processes = [tree, *tree.children(recursive=True)]
             peak = max(peak, sum(process.memory_full_info().pss for process in processes))
         except psutil.Error:
             pass  # it ended between two looks
-        time.sleep(0.02)
-    output = child.stdout.read() if child.stdout else ""
+        time.sleep(0.005)
+    output, _ = child.communicate()
     if child.returncode != 0:
         raise SystemExit(f"{loader} failed on {work} at batch size {batch_size}")
     result = json.loads(output.splitlines()[-1])
@@ -153,24 +158,23 @@ def run_child(loader: str, work: str, batch_size: int) -> tuple[dict[str, float]
 
 
 def compare(work: str, batch_size: int, repeats: int) -> dict[str, Figures]:
-    """All loaders on one work, taking turns."""
-    runs: dict[str, list[tuple[dict[str, float], float]]] = {name: [] for name in LOADERS}
-    for turn in range(repeats + 1):
+    """All loaders on one work, taking turns; the first turn warms the page cache and samples memory."""
+    peaks = {name: run_child(name, work, batch_size, sample=True)[1] for name in LOADERS}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in LOADERS}
+    for _ in range(repeats):
         for name in LOADERS:
-            measured = run_child(name, work, batch_size)
-            if turn > 0:  # the first turn warms the page cache
-                runs[name].append(measured)
+            runs[name].append(run_child(name, work, batch_size, sample=False)[0])
     figures = {}
     for name, results in runs.items():
-        seconds = [result["seconds"] for result, _ in results]
+        seconds = [result["seconds"] for result in results]
         median = statistics.median(seconds)
-        rows = int(results[0][0]["rows"])
+        rows = int(results[0]["rows"])
         figures[name] = Figures(
             rows / median,
             median,
             (max(seconds) - min(seconds)) / median,
-            statistics.median(result["first_batch"] for result, _ in results),
-            max(peak for _, peak in results) / 2**20,
+            statistics.median(result["first_batch"] for result in results),
+            peaks[name] / 2**20,
             rows,
         )
     counts = {name: one.rows for name, one in figures.items()}
