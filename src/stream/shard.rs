@@ -30,7 +30,7 @@ pub struct StreamOptions {
     pub shuffle_buffer: Option<usize>,
     /// Keys the shuffle: derived from seed, epoch and shard.
     pub shuffle_key: u64,
-    /// Splits decoded at the same time.
+    /// Decoding threads; twice as many splits are in flight, so that none of them waits for the consumer.
     pub threads: usize,
 }
 
@@ -121,7 +121,7 @@ impl ShardStream {
             sender,
             counters: Arc::clone(&counters),
         };
-        let source = ReadAhead::new(plan, order, options.threads + 1, runtimes.cpu().clone());
+        let source = ReadAhead::new(plan, order, options.threads * 2, runtimes.cpu().clone());
         let task = runtimes.cpu().spawn(assembler.run(source));
         let live = Live { receiver, task, runtimes, process: std::process::id() };
         Ok(Self { live: Some(live), counters, ended: false })
