@@ -68,6 +68,11 @@ impl Error {
         Self::new(ErrorKind::Storage, message)
     }
 
+    /// Shorthand for [`ErrorKind::CheckpointMismatch`].
+    pub fn checkpoint(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::CheckpointMismatch, message)
+    }
+
     /// Adds where it happened, for example `("file", path)`.
     #[must_use]
     pub fn with_context(mut self, key: &'static str, value: impl fmt::Display) -> Self {

@@ -4,15 +4,30 @@
 //! same plan from the same input. [`lpt()`] balances splits, [`Assignment`] holds the lists of all
 //! shards, [`epoch_order`] permutes one shard's list, and [`Rng`] is the only source of randomness
 //! in the crate.
+//!
+//! [`resume()`] is the whole way: [`Stock`] cut into [`Piece`]s, what earlier [`Run`]s of the epoch consumed
+//! taken off, the rest dealt to [`Shard`]s by a [`Layout`].
 
+mod blend;
+mod cursor;
+mod deal;
+mod even;
+mod interleave;
 mod lpt;
 mod order;
+mod piece;
 mod plan;
 mod rng;
 mod shard;
 
+pub use blend::blend;
+pub use cursor::{Lane, LaneCursor, Mixing, Shard, ShardCursor, WindowCursor};
+pub use deal::{Layout, OrderKey, Run, Stock, cursor_of, resume};
+pub use even::{Remainder, Schedule, level, proportional, share};
+pub use interleave::{Interleave, Open, Turn};
 pub use lpt::{lpt, round_robin};
 pub use order::{derive_key, epoch_order};
+pub use piece::{Piece, Source, Window};
 pub use plan::{Assignment, Builtin, Imbalance, ShardSummary, weight};
 pub use rng::Rng;
 pub use shard::ShardSpec;

@@ -1,12 +1,15 @@
 //! The splits of every shard, and how even they are.
 
+use serde::{Deserialize, Serialize};
+
 use super::lpt::{lpt, round_robin};
 use super::shard::ShardSpec;
 use crate::split::Split;
 use crate::{Error, Result};
 
 /// The strategies that come with the crate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Builtin {
     /// Longest processing time first: even by weight.
     #[default]

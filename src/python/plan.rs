@@ -7,12 +7,13 @@ use pyo3::types::{PyBytes, PyCapsule, PyList};
 
 use super::arrow::schema_capsule;
 use super::error::to_py;
+use super::shards::PyShards;
 use super::stream::BatchStream;
 use super::wait::wait;
-use crate::partition::{Assignment, Builtin, ShardSpec, derive_key, epoch_order};
+use crate::partition::{Assignment, Builtin, ShardSpec};
 use crate::session::{Plan, Recipe};
 use crate::split::SplitUnit;
-use crate::stream::{Output, ShardStream, StreamOptions};
+use crate::stream::{Output, RowSource, ShardStream};
 use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
 
@@ -52,6 +53,27 @@ impl PyPlan {
     #[getter]
     fn num_splits(&self) -> usize {
         self.plan.splits().len()
+    }
+
+    /// Stored bytes of all splits.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.plan.splits().iter().fold(0, |sum, split| sum.saturating_add(split.bytes))
+    }
+
+    /// A guess of the bytes that a decoded row takes.
+    fn row_bytes(&self) -> u64 {
+        self.plan.row_bytes()
+    }
+
+    /// Name and identity of every file or table in memory that the query can read.
+    fn files(&self) -> Vec<(String, String)> {
+        self.plan.files()
+    }
+
+    /// DataFusion's plan before the splits were put in.
+    fn shape(&self) -> &str {
+        self.plan.shape()
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
@@ -143,12 +165,6 @@ impl PyPlan {
         Ok((rows, imbalance.shards, imbalance.ranks))
     }
 
-    /// Permutes a shard's splits for one epoch.
-    fn order(&self, mut ids: Vec<u32>, seed: u64, epoch: u64, shard: u64) -> Vec<u32> {
-        epoch_order(&mut ids, seed, epoch, shard, self.plan.fingerprint().as_bytes());
-        ids
-    }
-
     /// What a worker process needs to plan these splits (ascending ids) again: text and bytes.
     fn recipe<'py>(
         &self,
@@ -163,27 +179,44 @@ impl PyPlan {
         Ok((recipe.text, blobs))
     }
 
-    /// Starts reading splits in the given order. `tensor_options` is JSON; None yields Arrow batches.
+    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (ids, batch_size, shuffle_buffer, shuffle_key, threads, tensor_options))]
+    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options))]
     fn stream(
         &self,
         py: Python<'_>,
-        ids: Vec<u32>,
-        batch_size: usize,
-        shuffle_buffer: Option<usize>,
-        shuffle_key: (u64, u64, u64),
+        shards: &PyShards,
+        rank: usize,
+        worker: usize,
+        cursor: Vec<u64>,
         threads: usize,
         tensor_options: Option<&str>,
     ) -> PyResult<BatchStream> {
-        let (seed, epoch, shard) = shuffle_key;
-        let options = StreamOptions {
-            batch_size,
-            shuffle_buffer,
-            shuffle_key: derive_key(&[seed, epoch, shard]),
-            threads,
+        let (shard, cursor) = shards.at(rank, worker, &cursor).map_err(to_py)?;
+        let start = || -> Result<ShardStream> {
+            let source = RowSource::Plan(self.plan.epoch()?);
+            let output = Arc::new(self.output(tensor_options)?);
+            ShardStream::start(source, &shard, &cursor, threads, output)
         };
-        let stream = py.detach(|| self.start(ids, &options, tensor_options)).map_err(to_py)?;
+        let stream = py.detach(start).map_err(to_py)?;
+        Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session())))
+    }
+
+    /// What a shard would deliver from a cursor on, as split and output row, without reading any.
+    fn positions(
+        &self,
+        py: Python<'_>,
+        shards: &PyShards,
+        rank: usize,
+        worker: usize,
+        cursor: Vec<u64>,
+        counts: Vec<u64>,
+    ) -> PyResult<BatchStream> {
+        let (shard, cursor) = shards.at(rank, worker, &cursor).map_err(to_py)?;
+        let output = Arc::new(Output::Arrow(RowSource::positions_schema()));
+        let source = RowSource::Positions(Arc::from(counts));
+        let start = || ShardStream::start(source, &shard, &cursor, 1, output);
+        let stream = py.detach(start).map_err(to_py)?;
         Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session())))
     }
 
@@ -209,21 +242,16 @@ impl PyPlan {
 }
 
 impl PyPlan {
-    fn start(
-        &self,
-        ids: Vec<u32>,
-        options: &StreamOptions,
-        tensor_options: Option<&str>,
-    ) -> Result<ShardStream> {
+    /// The plan.
+    pub fn inner(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    fn output(&self, tensor_options: Option<&str>) -> Result<Output> {
         let schema = self.plan.schema();
-        let output = match tensor_options {
-            Some(text) => {
-                let tensor_options: TensorOptions = serde_json::from_str(text)
-                    .map_err(|error| Error::config(format!("bad tensor options: {error}")))?;
-                Output::Tensors(Converter::try_new(&schema, &tensor_options)?)
-            }
-            None => Output::Arrow(schema),
-        };
-        ShardStream::start(self.plan.epoch()?, ids, options, Arc::new(output))
+        let Some(text) = tensor_options else { return Ok(Output::Arrow(schema)) };
+        let options: TensorOptions = serde_json::from_str(text)
+            .map_err(|error| Error::config(format!("bad tensor options: {error}")))?;
+        Ok(Output::Tensors(Converter::try_new(&schema, &options)?))
     }
 }

@@ -11,13 +11,16 @@ use super::error::to_py;
 use super::tensor::to_python;
 use super::wait::PATIENCE;
 use crate::Error;
+use crate::partition::ShardCursor;
 use crate::session::Session;
-use crate::stream::{Finished, Next, ShardStream, StreamCounters};
+use crate::stream::{Delivered, Finished, Next, ShardStream, StreamCounters};
 
 /// The batches of one shard and epoch; reading goes on in the background.
 #[pyclass(module = "tensorquery._core", frozen)]
 pub struct BatchStream {
     stream: Mutex<Option<ShardStream>>,
+    /// How far the shard is consumed with the batch handed out last, and whether that was its last.
+    place: Mutex<Option<(ShardCursor, bool)>>,
     counters: Arc<StreamCounters>,
     session: Arc<Session>,
     bytes_before: u64,
@@ -31,6 +34,7 @@ impl BatchStream {
         Self {
             counters: Arc::clone(stream.counters()),
             stream: Mutex::new(Some(stream)),
+            place: Mutex::new(None),
             session,
             bytes_before: bytes,
             requests_before: requests,
@@ -54,16 +58,29 @@ impl BatchStream {
                 }
             });
             match found.map_err(to_py)? {
-                Next::Batch(Finished::Tensors(batch)) => {
-                    return Ok(Some(to_python(py, *batch)?.into_any()));
-                }
-                Next::Batch(Finished::Arrow(batch)) => {
-                    return Ok(Some(Bound::new(py, PyRecordBatch::new(batch))?.into_any()));
+                Next::Batch(delivered) => {
+                    let Delivered { batch, cursor, last } = *delivered;
+                    let batch = match batch {
+                        Finished::Tensors(batch) => to_python(py, *batch)?.into_any(),
+                        Finished::Arrow(batch) => {
+                            Bound::new(py, PyRecordBatch::new(batch))?.into_any()
+                        }
+                    };
+                    *self.place.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some((cursor, last));
+                    return Ok(Some(batch));
                 }
                 Next::End => return Ok(None),
                 Next::Pending => py.check_signals()?,
             }
         }
+    }
+
+    /// How far the shard is consumed with the batch handed out last, as numbers, and whether it was the last
+    /// one; None before the first.
+    fn place(&self) -> Option<(Vec<u64>, bool)> {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.as_ref().map(|(cursor, last)| (cursor.encode(), *last))
     }
 
     /// Stops the background work.
@@ -82,10 +99,21 @@ impl BatchStream {
             ("rows", self.counters.rows.load(Ordering::Relaxed) as f64),
             ("batches", self.counters.batches.load(Ordering::Relaxed) as f64),
             ("splits", self.counters.splits.load(Ordering::Relaxed) as f64),
+            ("padded_rows", self.counters.padded_rows.load(Ordering::Relaxed) as f64),
+            ("split_share", self.split_share()),
             ("wait_seconds", seconds(self.counters.wait_nanos.load(Ordering::Relaxed))),
             ("convert_seconds", seconds(self.counters.convert_nanos.load(Ordering::Relaxed))),
             ("bytes_read", io.bytes().saturating_sub(self.bytes_before) as f64),
             ("requests", io.requests().saturating_sub(self.requests_before) as f64),
         ])
+    }
+}
+
+impl BatchStream {
+    /// The mean part of a shuffle window that comes from the split with most rows in it; 1 without windows.
+    fn split_share(&self) -> f64 {
+        let rows = self.counters.window_rows.load(Ordering::Relaxed);
+        let most = self.counters.window_most_rows.load(Ordering::Relaxed);
+        if rows == 0 { 1.0 } else { most as f64 / rows as f64 }
     }
 }

@@ -191,6 +191,40 @@ impl Plan {
         &self.shape
     }
 
+    /// Name and identity (size, entity tag, time of the last write) of every pinned file that the query can
+    /// read, and the digest of every table in memory.
+    pub fn files(&self) -> Vec<(String, String)> {
+        let mut files = Vec::new();
+        for ((_, name), registered) in self.query.tables() {
+            match registered {
+                Registered::Files { table, spec } => {
+                    files.extend(spec.files.iter().enumerate().map(|(index, (pin, _))| {
+                        let identity =
+                            format!("{} {:?} {:?}", pin.size, pin.e_tag, pin.last_modified);
+                        (table.display_path(index), identity)
+                    }));
+                }
+                Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
+                Registered::View { .. } => {}
+            }
+        }
+        files
+    }
+
+    /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice the stored bytes
+    /// where there are others. A function of the schema and the splits alone.
+    pub fn row_bytes(&self) -> u64 {
+        let schema = self.schema();
+        let fixed: usize =
+            schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16)).sum();
+        let variable = schema.fields().iter().any(|f| f.data_type().primitive_width().is_none());
+        let (rows, bytes) = self.splits.iter().fold((0, 0), |(rows, bytes), split| {
+            (rows + split.rows.unwrap_or(0), bytes + split.bytes)
+        });
+        let stored = if variable && rows > 0 { 3 * bytes / rows } else { 0 };
+        (fixed as u64 + stored).max(1)
+    }
+
     /// The plan whose partitions are the splits.
     pub fn physical(&self) -> &Arc<dyn ExecutionPlan> {
         &self.physical

@@ -1,13 +1,15 @@
-//! From splits to finished batches: read-ahead in order, shuffling, exact batches and conversion.
+//! From pieces to finished batches: read-ahead, interleaving, shuffling, exact batches and conversion.
 
-mod batches;
 mod gather;
+mod lane;
 mod queue;
-mod read_ahead;
+mod rows;
 mod shard;
 mod shuffle;
+mod source;
 
-pub use batches::ExactBatches;
-pub use read_ahead::ReadAhead;
-pub use shard::{Finished, Next, Output, ShardStream, StreamCounters, StreamOptions};
+pub use queue::RowQueue;
+pub use rows::Rows;
+pub use shard::{Delivered, Finished, Next, Output, ShardStream, StreamCounters, tiny};
 pub use shuffle::{ShuffleWindow, Window};
+pub use source::{Batches, RowSource};

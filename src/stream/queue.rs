@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Large batches pass as slices, without a copy. A selective filter can yield thousands of batches of a
 /// few rows, each of which costs more to handle than to copy, and may keep the memory of a page alive for
 /// one string: runs of batches under `tiny` rows are copied into one.
-pub(super) struct RowQueue {
+pub struct RowQueue {
     tiny: usize,
     pieces: VecDeque<RecordBatch>,
     piece_rows: usize,
@@ -26,7 +26,7 @@ pub(super) struct RowQueue {
 
 impl RowQueue {
     /// An empty queue that merges batches of fewer than `tiny` rows.
-    pub(super) fn new(tiny: usize) -> Self {
+    pub fn new(tiny: usize) -> Self {
         Self {
             tiny,
             pieces: VecDeque::new(),
@@ -38,12 +38,12 @@ impl RowQueue {
     }
 
     /// Rows in the queue.
-    pub(super) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.piece_rows + self.run_rows
     }
 
     /// Appends the rows of `batch`.
-    pub(super) fn push(&mut self, batch: RecordBatch) -> Result<()> {
+    pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
         if batch.num_rows() == 0 {
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl RowQueue {
     }
 
     /// Removes the first `rows` rows, or all where there are fewer.
-    pub(super) fn take(&mut self, rows: usize) -> Result<Vec<RecordBatch>> {
+    pub fn take(&mut self, rows: usize) -> Result<Vec<RecordBatch>> {
         if self.piece_rows < rows {
             self.close_run()?;
         }

@@ -1,4 +1,4 @@
-//! A shard's stream: read-ahead, shuffle, exact batches and conversion, in the background.
+//! A shard's stream: lanes, exact batches and conversion, in the background.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,29 +10,17 @@ use arrow::record_batch::RecordBatch;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinHandle;
 
-use super::batches::ExactBatches;
-use super::read_ahead::ReadAhead;
-use super::shuffle::{ShuffleWindow, Window};
+use super::lane::LaneReader;
+use super::queue::RowQueue;
+use super::rows::Rows;
+use super::source::RowSource;
+use crate::partition::{Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::runtime::Runtimes;
-use crate::session::EpochPlan;
 use crate::tensor::{Converter, TensorBatch};
 use crate::{Error, Result};
 
 /// Rows of finished batches that wait for the consumer.
 const PREFETCHED_ROWS: usize = 1 << 16;
-
-/// How a shard is read.
-#[derive(Clone, Debug)]
-pub struct StreamOptions {
-    /// Rows per batch; only the last is short.
-    pub batch_size: usize,
-    /// Rows mixed across splits; None keeps their order.
-    pub shuffle_buffer: Option<usize>,
-    /// Keys the shuffle: derived from seed, epoch and shard.
-    pub shuffle_key: u64,
-    /// Decoding threads; twice as many splits are in flight, so that none of them waits for the consumer.
-    pub threads: usize,
-}
 
 /// What batches become.
 #[derive(Debug)]
@@ -52,11 +40,22 @@ pub enum Finished {
     Arrow(RecordBatch),
 }
 
+/// A finished batch, and where the shard stands after it.
+#[derive(Debug)]
+pub struct Delivered {
+    /// The batch.
+    pub batch: Finished,
+    /// How far the shard is consumed with it.
+    pub cursor: ShardCursor,
+    /// Whether it is the shard's last.
+    pub last: bool,
+}
+
 /// What [`ShardStream::next`] found.
 #[derive(Debug)]
 pub enum Next {
     /// A batch.
-    Batch(Finished),
+    Batch(Box<Delivered>),
     /// The shard is exhausted.
     End,
     /// Nothing within the time given; ask again.
@@ -70,12 +69,25 @@ pub struct StreamCounters {
     pub rows: AtomicU64,
     /// Batches handed to the consumer.
     pub batches: AtomicU64,
-    /// Splits read to their end.
+    /// Pieces read to their end; a split is one piece, but where it is cut between shards.
     pub splits: AtomicU64,
+    /// Rows of all shuffle windows.
+    pub window_rows: AtomicU64,
+    /// Of each window the rows of the piece that has most in it, summed up.
+    pub window_most_rows: AtomicU64,
+    /// Rows that were repeated to fill the last batch.
+    pub padded_rows: AtomicU64,
     /// Time that the consumer waited for a batch.
     pub wait_nanos: AtomicU64,
     /// Time spent turning rows into tensors.
     pub convert_nanos: AtomicU64,
+}
+
+impl StreamCounters {
+    pub(super) fn add_window(&self, rows: u64, most: u64) {
+        self.window_rows.fetch_add(rows, Ordering::Relaxed);
+        self.window_most_rows.fetch_add(most, Ordering::Relaxed);
+    }
 }
 
 /// The batches of one shard and epoch. Dropping it stops the background work.
@@ -89,40 +101,44 @@ pub struct ShardStream {
 /// What belongs to the process that started the stream.
 #[derive(Debug)]
 struct Live {
-    receiver: Receiver<Result<Finished>>,
+    receiver: Receiver<Result<Box<Delivered>>>,
     task: JoinHandle<()>,
     runtimes: Arc<Runtimes>,
     process: u32,
 }
 
 impl ShardStream {
-    /// Starts reading the splits `order` in the background.
+    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; twice as many pieces are in
+    /// flight, so that none of them waits for the consumer.
     ///
     /// # Errors
-    /// `Config` for a batch size or buffer of zero rows.
+    /// `Config` for a batch size or window of zero rows.
     pub fn start(
-        plan: EpochPlan,
-        order: Vec<u32>,
-        options: &StreamOptions,
+        source: RowSource,
+        shard: &Shard,
+        cursor: &ShardCursor,
+        threads: usize,
         output: Arc<Output>,
     ) -> Result<Self> {
+        let batch_size = usize::try_from(shard.schedule.batch_size).unwrap_or(usize::MAX);
+        if batch_size == 0 {
+            return Err(Error::config("batch_size 0 must be at least 1"));
+        }
         let runtimes = Runtimes::current()?;
-        let capacity = (PREFETCHED_ROWS / options.batch_size.max(1)).clamp(2, 64);
-        let (sender, receiver) = channel(capacity);
+        let (sender, receiver) = channel((PREFETCHED_ROWS / batch_size).clamp(2, 64));
         let counters = Arc::new(StreamCounters::default());
-        let shuffle = options
-            .shuffle_buffer
-            .map(|rows| ShuffleWindow::try_new(rows, options.shuffle_key))
-            .transpose()?;
         let assembler = Assembler {
-            shuffle,
-            batches: ExactBatches::try_new(options.batch_size)?,
+            lanes: Vec::new(),
+            weights: shard.lane_weights.clone(),
+            schedule: shard.schedule.clone(),
+            batches: cursor.batches,
             output,
             sender,
             counters: Arc::clone(&counters),
         };
-        let source = ReadAhead::new(plan, order, options.threads * 2, runtimes.cpu().clone());
-        let task = runtimes.cpu().spawn(assembler.run(source));
+        let (shard, cursor) = (shard.clone(), cursor.clone());
+        let task = assembler.run(source, shard, cursor, threads);
+        let task = runtimes.cpu().spawn(task);
         let live = Live { receiver, task, runtimes, process: std::process::id() };
         Ok(Self { live: Some(live), counters, ended: false })
     }
@@ -157,14 +173,14 @@ impl ShardStream {
             }
         };
         match message {
-            Some(Ok(batch)) => {
-                let rows = match &batch {
+            Some(Ok(delivered)) => {
+                let rows = match &delivered.batch {
                     Finished::Tensors(batch) => batch.rows(),
                     Finished::Arrow(batch) => batch.num_rows(),
                 };
                 self.counters.rows.fetch_add(rows as u64, Ordering::Relaxed);
                 self.counters.batches.fetch_add(1, Ordering::Relaxed);
-                Ok(Next::Batch(batch))
+                Ok(Next::Batch(delivered))
             }
             Some(Err(error)) => {
                 self.ended = true;
@@ -210,12 +226,20 @@ fn add_elapsed(counter: &AtomicU64, start: Instant) {
     counter.fetch_add(nanos, Ordering::Relaxed);
 }
 
+/// Batches of fewer rows are copied together: few enough to cost less than handling them one by one,
+/// and a fixed share of the batch, so that the number of pieces does not grow with it.
+pub fn tiny(batch_size: usize) -> usize {
+    (batch_size / 64).max(64)
+}
+
 /// The background half.
 struct Assembler {
-    shuffle: Option<ShuffleWindow>,
-    batches: ExactBatches,
+    lanes: Vec<LaneReader>,
+    weights: Vec<u64>,
+    schedule: Schedule,
+    batches: u64,
     output: Arc<Output>,
-    sender: Sender<Result<Finished>>,
+    sender: Sender<Result<Box<Delivered>>>,
     counters: Arc<StreamCounters>,
 }
 
@@ -234,65 +258,127 @@ impl From<Error> for Halt {
 }
 
 impl Assembler {
-    async fn run(mut self, source: ReadAhead) {
-        if let Err(Halt::Failed(error)) = self.pump(source).await {
+    async fn run(mut self, source: RowSource, shard: Shard, cursor: ShardCursor, threads: usize) {
+        if let Err(Halt::Failed(error)) = self.pump(source, shard, cursor, threads).await {
             // A consumer that left meanwhile does not want the error.
             let _ = self.sender.send(Err(error)).await;
         }
     }
 
-    async fn pump(&mut self, mut source: ReadAhead) -> Result<(), Halt> {
-        while let Some(batch) = source.next().await? {
-            self.counters.splits.store(source.splits_read(), Ordering::Relaxed);
-            match &mut self.shuffle {
-                Some(shuffle) => {
-                    shuffle.push(batch)?;
-                    while let Some(window) = self.next_window()? {
-                        self.drain(window).await?;
-                    }
+    async fn pump(
+        &mut self,
+        source: RowSource,
+        shard: Shard,
+        cursor: ShardCursor,
+        threads: usize,
+    ) -> Result<(), Halt> {
+        let tiny = tiny(usize::try_from(self.schedule.batch_size).unwrap_or(usize::MAX));
+        // Several lanes share the threads; each of them decodes at least one piece ahead.
+        let ahead = (2 * threads).div_ceil(shard.lanes.len().max(1));
+        for (lane, at) in shard.lanes.iter().zip(&cursor.lanes) {
+            let (runtime, counters) =
+                (tokio::runtime::Handle::current(), Arc::clone(&self.counters));
+            self.lanes.push(LaneReader::try_new(
+                source.clone(),
+                lane,
+                at,
+                (tiny, ahead),
+                runtime,
+                counters,
+            )?);
+        }
+        // A batch waits for the next one where only that shows whether it is the last.
+        let mut waiting: Option<Box<Delivered>> = None;
+        while let Some(size) = self.schedule.size(self.batches) {
+            let mut pieces = self.take(size).await?;
+            let mut rows: u64 = pieces.iter().map(|piece| piece.num_rows() as u64).sum();
+            let fixed = self.schedule.batches();
+            if rows < size {
+                if fixed.is_some() && !self.schedule.pad {
+                    return Err(Error::data(format!(
+                        "a shard ended {} rows before its last batch was full; please report it with the query",
+                        size - rows
+                    ))
+                    .into());
                 }
-                None => {
-                    self.batches.push(batch)?;
-                    self.send_full().await?;
+                if fixed.is_none() && (rows == 0 || self.schedule.drop_short) {
+                    break;
+                }
+                if self.schedule.pad {
+                    let padding = self.padding(&source, &shard, size - rows).await?;
+                    let padded: u64 = padding.iter().map(|piece| piece.num_rows() as u64).sum();
+                    self.counters.padded_rows.fetch_add(padded, Ordering::Relaxed);
+                    pieces.extend(padding);
+                    rows += padded;
+                }
+                if rows == 0 {
+                    break;
                 }
             }
+            self.batches += 1;
+            let finished = self.finish(&pieces)?;
+            let lanes = self.lanes.iter().map(LaneReader::cursor).collect();
+            let cursor = ShardCursor { batches: self.batches, lanes };
+            let last = fixed == Some(self.batches);
+            let delivered = Box::new(Delivered { batch: finished, cursor, last });
+            if fixed.is_some() {
+                self.send(delivered).await?;
+            } else if let Some(before) = waiting.replace(delivered) {
+                self.send(before).await?;
+            }
         }
-        self.counters.splits.store(source.splits_read(), Ordering::Relaxed);
-        if let Some(shuffle) = &mut self.shuffle
-            && let Some(window) = shuffle.finish()?
-        {
-            self.drain(window).await?;
-        }
-        match self.batches.finish()? {
-            Some(rest) => self.send(rest).await,
-            None => Ok(()),
-        }
-    }
-
-    fn next_window(&mut self) -> Result<Option<Window>> {
-        self.shuffle.as_mut().map_or(Ok(None), ShuffleWindow::next_full)
-    }
-
-    async fn drain(&mut self, mut window: Window) -> Result<(), Halt> {
-        while let Some(batch) = window.next_batch()? {
-            self.batches.push(batch)?;
-            self.send_full().await?;
+        if let Some(mut last) = waiting {
+            last.last = true;
+            self.send(last).await?;
         }
         Ok(())
     }
 
-    async fn send_full(&mut self) -> Result<(), Halt> {
-        while let Some(pieces) = self.batches.next_full()? {
-            self.send(pieces).await?;
+    /// The next `size` rows, from every lane its part.
+    async fn take(&mut self, size: u64) -> Result<Vec<RecordBatch>> {
+        let left: Vec<u64> = self.lanes.iter().map(LaneReader::left).collect();
+        let mut pieces = Vec::new();
+        for (lane, rows) in self.lanes.iter_mut().zip(blend(size, &left, &self.weights)) {
+            if rows > 0 {
+                pieces.extend(lane.take(rows).await?);
+            }
         }
-        Ok(())
+        Ok(pieces)
     }
 
-    async fn send(&self, pieces: Vec<RecordBatch>) -> Result<(), Halt> {
+    /// Rows to repeat; fewer than asked for only where the query has none at all.
+    async fn padding(
+        &self,
+        source: &RowSource,
+        shard: &Shard,
+        rows: u64,
+    ) -> Result<Vec<RecordBatch>> {
+        let mut queue = RowQueue::new(tiny(shard.schedule.batch_size as usize));
+        while (queue.rows() as u64) < rows {
+            let before = queue.rows();
+            let pieces = Arc::from(shard.padding.as_slice());
+            let runtime = tokio::runtime::Handle::current();
+            let mut again = Rows::new(source.clone(), pieces, Interleave::sequential(), 1, runtime);
+            while (queue.rows() as u64) < rows {
+                let Some((_, batch)) = again.next(rows - queue.rows() as u64).await? else { break };
+                queue.push(batch)?;
+            }
+            if queue.rows() == before {
+                break;
+            }
+        }
+        queue.take(usize::try_from(rows).unwrap_or(usize::MAX))
+    }
+
+    fn finish(&self, pieces: &[RecordBatch]) -> Result<Finished> {
         let start = Instant::now();
-        let finished = self.output.finish(&pieces)?;
+        let finished = self.output.finish(pieces)?;
         add_elapsed(&self.counters.convert_nanos, start);
-        self.sender.send(Ok(finished)).await.map_err(|_closed| Halt::Stopped)
+        Ok(finished)
+    }
+
+    async fn send(&self, delivered: Box<Delivered>) -> Result<(), Halt> {
+        self.sender.send(Ok(delivered)).await.map_err(|_closed| Halt::Stopped)
     }
 }
 

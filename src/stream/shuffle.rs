@@ -1,7 +1,9 @@
 //! The row buffer: mixes rows across batches and splits, window by window.
 
+use std::sync::Arc;
+
 use arrow::array::ArrayRef;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::gather::{Column, own_bytes};
@@ -11,7 +13,7 @@ use crate::{Error, Result};
 
 /// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
 /// the window then holds few arrays per column, without the pages their strings came from.
-const TINY_ROWS: usize = 1024;
+pub(super) const TINY_ROWS: usize = 1024;
 /// The most rows of a drained batch.
 const MAX_BATCH_ROWS: usize = 8192;
 /// Rows of a window's first batch; the size doubles while a batch stays under half of [`MAX_BATCH_BYTES`].
@@ -92,11 +94,12 @@ impl ShuffleWindow {
 
     fn next_window(&mut self) -> Result<Option<Window>> {
         let pieces = self.queue.take(self.capacity_rows)?;
-        let Some(first) = pieces.first() else { return Ok(None) };
-        let schema = first.schema();
+        if pieces.is_empty() {
+            return Ok(None);
+        }
         let number = self.number;
         self.number += 1;
-        Ok(Some(Window::new(number, derive_key(&[self.key, number]), schema, pieces)))
+        Ok(Some(Window::permuted(number, derive_key(&[self.key, number]), pieces)))
     }
 }
 
@@ -118,7 +121,9 @@ pub struct Window {
 }
 
 impl Window {
-    fn new(number: u64, key: u64, schema: SchemaRef, pieces: Vec<RecordBatch>) -> Self {
+    /// The rows of `pieces` in an order of their own. No pieces have an empty schema.
+    pub(super) fn permuted(number: u64, key: u64, pieces: Vec<RecordBatch>) -> Self {
+        let schema = pieces.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         // Rows are numbered through the pieces before they are permuted: the cut into pieces is
         // invisible in the order.
         let mut order: Vec<(u32, u32)> = pieces
@@ -161,10 +166,10 @@ impl Window {
         self.offset = self.offset.saturating_add(rows).min(self.order.len());
     }
 
-    /// The next rows, at most 8192; None at the end.
-    pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+    /// The next rows, at most `most` and 8192; None at the end.
+    pub fn next_batch(&mut self, most: usize) -> Result<Option<RecordBatch>> {
         loop {
-            let rows = self.batch_rows.min(self.order.len() - self.offset);
+            let rows = self.batch_rows.min(self.order.len() - self.offset).min(most);
             if rows == 0 {
                 return Ok(None);
             }
@@ -213,6 +218,6 @@ impl Iterator for Window {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_batch().transpose()
+        self.next_batch(usize::MAX).transpose()
     }
 }

@@ -1,0 +1,198 @@
+"""States of a run: plain data that say which rows the training loop has received.
+
+A state names the run's query and files by digest, its order by seed and epoch, and how far each shard came by
+a cursor of a few numbers. It holds no rows, no SQL and no credentials, and can be written as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tensorquery.errors import CheckpointMismatchError
+
+__all__ = ["FORMAT", "VERSION", "check_state", "digest", "merge_state_dicts", "run_of"]
+
+FORMAT = "tensorquery"
+VERSION = 1
+
+_KEYS = {
+    "format": str,
+    "version": int,
+    "fingerprint": str,
+    "parts": dict,
+    "seed": int,
+    "epoch": int,
+    "layout": dict,
+    "step": int,
+    "cursors": dict,
+    "parents": list,
+}
+_FILE_GROUPS = 1024
+
+
+def digest(value: Any) -> str:
+    """A short digest of plain data, the same in every process.
+
+    >>> digest({"b": 1, "a": [2]}) == digest({"a": [2], "b": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_digests(files: Sequence[tuple[str, str]]) -> list[list[str]]:
+    """What a state remembers of the files: a digest of the name and one of the identity, by file.
+
+    Beyond 1024 files a digest stands for several neighbours, so that a state stays small.
+
+    Args:
+        files: Path and identity (size, entity tag, time of the last write) of each.
+    """
+    step = max(1, -(-len(files) // _FILE_GROUPS))
+    return [
+        [
+            digest([path for path, _ in files[start : start + step]])[:8],
+            digest([identity for _, identity in files[start : start + step]])[:8],
+        ]
+        for start in range(0, len(files), step)
+    ]
+
+
+def check_state(state: Any) -> dict[str, Any]:
+    """Return `state` where it is one of ours and whole.
+
+    Raises:
+        CheckpointMismatchError: It is not; names what is missing or of the wrong type.
+    """
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+        raise CheckpointMismatchError(
+            "this is not a state of tensorquery; give load_state_dict what state_dict() returned, got "
+            f"{_sketch(state)}"
+        )
+    if state.get("version") != VERSION:
+        raise CheckpointMismatchError(
+            f"the state has version {state.get('version')!r}, and this tensorquery reads version {VERSION}; "
+            "resume with the version that wrote it"
+        )
+    for key, kind in _KEYS.items():
+        if not isinstance(state.get(key), kind):
+            raise CheckpointMismatchError(
+                f"the state is damaged: its {key!r} is {_sketch(state.get(key))}, expected {kind.__name__}"
+            )
+    return dict(state)
+
+
+def _sketch(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:60] + '…'}"
+
+
+def check_same(state: Mapping[str, Any], constant: Mapping[str, Any], files: Sequence[str]) -> None:
+    """Check that a state belongs to this query, these files, this seed and these options.
+
+    Args:
+        state: The state.
+        constant: What this run's own states begin with.
+        files: The paths of this run's files, for the error.
+
+    Raises:
+        CheckpointMismatchError: Names everything that differs.
+    """
+    found = []
+    theirs, ours = state["parts"], constant["parts"]
+    if state["seed"] != constant["seed"]:
+        found.append(f"the seed ({state['seed']} then, {constant['seed']} now)")
+    for part, words in _PARTS.items():
+        if theirs.get(part) != ours.get(part):
+            found.append(words)
+    found.extend(_changed_files(theirs.get("files"), ours["files"], files))
+    if not found and state["fingerprint"] != constant["fingerprint"]:
+        found.append("the query's plan (another version of tensorquery, or other tables in memory)")
+    if found:
+        raise CheckpointMismatchError(
+            f"the state belongs to another run; what differs: {', '.join(found)}. Resume with what the "
+            "run was started with, or start a new run without load_state_dict"
+        )
+
+
+_PARTS = {
+    "query": "the query",
+    "columns": "columns",
+    "filters": "filters",
+    "splits": "split_bytes or split_rows",
+    "strategy": "split_strategy",
+    "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal)",
+    "exclude": "exclude",
+    "mixture": "the weights or stop= of the mixture",
+    "snapshot": "the snapshot",
+}
+
+
+def _changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> list[str]:
+    if theirs == ours or not isinstance(theirs, list):
+        return []
+    if [name for name, _ in theirs] != [name for name, _ in ours]:
+        return [f"the list of files ({len(theirs)} then, {len(ours)} now)"]
+    step = max(1, -(-len(files) // _FILE_GROUPS))
+    changed = [
+        files[at * step] if step == 1 else f"one of {step} files from {files[at * step]} on"
+        for at, (then, now) in enumerate(zip(theirs, ours, strict=True))
+        if then != now
+    ]
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return [f"a changed file ({', '.join(changed[:3])}{more})"]
+
+
+def run_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The run of a state, as the core reads it: layout, step and cursors by rank."""
+    return {key: state[key] for key in ("layout", "step", "cursors")}
+
+
+def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the states of all ranks into one, which any topology can resume from.
+
+    With equal steps one rank's state says as much; ``remainder="uneven"`` and ``assignment="dynamic"`` need it.
+
+    Args:
+        states: What ``loader.state_dict()`` returned on every rank, in any order.
+
+    Returns:
+        A state for ``load_state_dict`` on every rank.
+
+    Raises:
+        CheckpointMismatchError: The states are of different runs, epochs or topologies, or a rank is missing
+            or there twice.
+    """
+    checked = [check_state(state) for state in states]
+    if not checked:
+        raise CheckpointMismatchError("there is no state to merge; give those of all ranks")
+    first = checked[0]
+    for key in ("fingerprint", "parts", "seed", "epoch", "layout", "parents"):
+        for state in checked:
+            if state[key] != first[key]:
+                ranks = f"rank {'/'.join(first['cursors'])} and rank {'/'.join(state['cursors'])}"
+                raise CheckpointMismatchError(
+                    f"the states are not of one run: {ranks} differ in {key}; merge states that were saved "
+                    "at the same time"
+                )
+    cursors: dict[str, Any] = {}
+    for state in checked:
+        for rank, workers in state["cursors"].items():
+            if cursors.setdefault(rank, workers) != workers:
+                raise CheckpointMismatchError(
+                    f"rank {rank} is there twice, with different cursors"
+                )
+    missing = [
+        rank for rank in range(first["layout"]["world_size"]) if str(rank) not in cursors
+    ]
+    # At an epoch's start nobody has a cursor, and none is needed.
+    if missing and (cursors or first["step"]):
+        raise CheckpointMismatchError(
+            f"the states of ranks {missing} are missing; merge those of all "
+            f"{first['layout']['world_size']} ranks"
+        )
+    step = max(state["step"] for state in checked)
+    return {**first, "step": step, "cursors": cursors, "rank": None}

@@ -1,0 +1,226 @@
+"""How an epoch is divided: from options to the shards of every rank and worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorquery import _core
+from tensorquery.distributed import Topology
+from tensorquery.errors import ConfigError
+from tensorquery.options import check_bool, check_choice, check_positive_int
+from tensorquery.shards import SplitStrategy, assign
+
+__all__ = ["Deal", "Epochs", "Mixture"]
+
+REMAINDERS = ("even", "drop", "pad", "uneven")
+
+_UNBOUNDED = 2**64 - 1
+_WINDOW_BYTES = 128 << 20
+_WINDOW_ROWS = (1 << 12, 1 << 20)
+_OPEN_BYTES = 256 << 20
+_OPEN_SPLITS = (4, 32)
+_CHUNK_ROWS = (64, 4096)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Which splits belong to which source of a mixture, and how sources share batches."""
+
+    sources: list[int] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
+    stop_first: bool = False
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The options that decide which rows which shard delivers, in which order.
+
+    Attributes:
+        batch_size: Rows per batch.
+        seed: The seed of all shuffling.
+        shuffle: Whether splits are permuted.
+        buffer: Rows of the shuffle window; None is the default, or none without `shuffle`.
+        remainder: "even", "drop", "pad" or "uneven".
+        partitions: A fixed number of partitions, or None.
+        strategy: How splits are dealt.
+        exclude: Output rows of splits to leave out: (split, first, one past the last).
+        mixture: The sources of a mixture.
+    """
+
+    batch_size: int
+    seed: int
+    shuffle: bool
+    buffer: int | None
+    remainder: str
+    partitions: int | None
+    strategy: SplitStrategy | str
+    exclude: tuple[tuple[int, int, int], ...] = ()
+    mixture: Mixture = Mixture()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        check_bool("shuffle", self.shuffle)
+        check_choice("remainder", self.remainder, REMAINDERS)
+        if self.partitions is None:
+            return
+        check_positive_int("partitions", self.partitions)
+        if self.remainder == "uneven":
+            raise ConfigError(
+                f'partitions={self.partitions} takes equal rows from each of them, so remainder="uneven" '
+                'does not go with it; use "even", "drop" or "pad"'
+            )
+        if self.strategy != "lpt":
+            raise ConfigError(
+                f"partitions={self.partitions} are dealt by weight; split_strategy does not go with it"
+            )
+        if self.mixture.weights:
+            raise ConfigError("partitions= does not go with a mixture")
+
+
+class Epochs:
+    """Deals the rows of a plan, epoch by epoch; the same in every process.
+
+    Args:
+        plan: The plan, with all its splits.
+        deal: The options.
+        topology: The ranks.
+        count: Counts the output rows of every split.
+        known: The same where they are known without counting.
+    """
+
+    def __init__(
+        self,
+        plan: _core.Plan,
+        deal: Deal,
+        topology: Topology,
+        count: Callable[[], list[int]] | None,
+        known: list[int] | None,
+    ) -> None:
+        self._plan = plan
+        self._deal = deal
+        self._topology = topology
+        self._count = count
+        self.counts = known
+        self._exact_from_start = known is not None
+        self._mixing: dict[str, Any] | None = None
+        self._dealt: dict[str, _core.Shards] = {}
+
+    def layout(self, workers: int) -> dict[str, Any]:
+        """The layout for `workers` worker processes per rank, as states and the core know it."""
+        deal = self._deal
+        if deal.partitions is not None and workers > 0:
+            raise ConfigError(
+                f"partitions={deal.partitions} needs num_workers=0, got {workers}: the threads of the "
+                "training process read all of a rank's partitions"
+            )
+        return {
+            "world_size": self._topology.world_size,
+            "num_workers": workers,
+            "batch_size": deal.batch_size,
+            "remainder": deal.remainder,
+            "counted": self._is_counted(workers),
+            "partitions": deal.partitions,
+            "strategy": deal.strategy if isinstance(deal.strategy, str) else None,
+            "shuffle": deal.shuffle,
+            "mixing": self._mix(),
+        }
+
+    def _is_counted(self, workers: int) -> bool:
+        """Whether shares go by exact rows. Never a question of whether somebody has counted already."""
+        deal = self._deal
+        if deal.remainder == "uneven":
+            return False
+        if self._exact_from_start or deal.partitions is not None or deal.mixture.weights:
+            return True
+        if self._topology.world_size > 1:
+            return True
+        return deal.remainder in ("drop", "pad") and workers > 1
+
+    def _mix(self) -> dict[str, Any]:
+        if self._mixing is None:
+            self._mixing = self._choose_mixing()
+        return self._mixing
+
+    def _choose_mixing(self) -> dict[str, Any]:
+        deal = self._deal
+        window = deal.buffer
+        if deal.shuffle and window is None:
+            per_row = self._plan.row_bytes()
+            window = min(max(_WINDOW_BYTES // per_row, _WINDOW_ROWS[0]), _WINDOW_ROWS[1])
+        if window is not None and deal.partitions is not None:
+            window = max(1, window // deal.partitions)
+        if window is not None and window <= 1:
+            window = None
+        width, chunk = 1, _UNBOUNDED
+        if deal.shuffle and window is not None and deal.partitions is None:
+            per_split = max(1, self._plan.bytes // max(1, self._plan.num_splits))
+            width = min(max(_OPEN_BYTES // per_split, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])
+            chunk = min(max(window // (4 * width), _CHUNK_ROWS[0]), _CHUNK_ROWS[1])
+        return {"width": width, "chunk": chunk, "window": window}
+
+    def count(self) -> list[int]:
+        """The output rows of every split; counted once where nobody knows them.
+
+        Raises:
+            ConfigError: Called in a worker process, which must not count.
+        """
+        if self.counts is None:
+            if self._count is None:
+                raise ConfigError(
+                    "the rows of this filtered query must be counted before worker processes start: call "
+                    "len(dataset) in the training process first, or use tensorquery.create_dataloader"
+                )
+            self.counts = self._count()
+        return self.counts
+
+    def prepare(self, workers: int, runs: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Count what dealing needs, before worker processes start."""
+        if self.counts is None and (
+            self._is_counted(workers) or any(run["layout"]["counted"] for run in runs)
+        ):
+            self.count()
+
+    def shards(
+        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]] = ()
+    ) -> _core.Shards:
+        """The shards of all ranks, after the earlier runs of the same epoch.
+
+        Args:
+            workers: Worker processes per rank.
+            epoch: The epoch.
+            runs: Layout, step and cursors of each earlier run.
+
+        Raises:
+            ConfigError: Equal steps are impossible; names the numbers of rows, ranks and rows per batch.
+            CheckpointMismatchError: A run's cursors are not those of its layout.
+        """
+        self.prepare(workers, runs)
+        deal = self._deal
+        request = json.dumps(
+            {
+                "layout": self.layout(workers),
+                "seed": deal.seed,
+                "epoch": epoch,
+                "counts": self.counts,
+                "exclude": deal.exclude,
+                "sources": deal.mixture.sources,
+                "source_weights": deal.mixture.weights,
+                "stop_first": deal.mixture.stop_first,
+                "runs": list(runs),
+            }
+        )
+        if request not in self._dealt:
+            first = runs[0]["layout"] if runs else self.layout(workers)
+            shards = _core.Shards.deal(self._plan, request, self._lists(first, epoch))
+            # One epoch at a time is read; a state may need the one before.
+            self._dealt = dict([*self._dealt.items(), (request, shards)][-2:])
+        return self._dealt[request]
+
+    def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:
+        strategy = self._deal.strategy
+        if isinstance(strategy, str):
+            return None
+        return assign(self._plan, layout["world_size"], layout["num_workers"], strategy, epoch)

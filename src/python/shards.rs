@@ -1,0 +1,140 @@
+//! The shards of an epoch.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use serde::Deserialize;
+
+use super::error::to_py;
+use super::plan::PyPlan;
+use crate::partition::{
+    Layout, OrderKey, Run, Shard, ShardCursor, Stock, cursor_of, resume, weight,
+};
+use crate::{Error, Result};
+
+/// What the shards of an epoch follow from, beside the plan.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    layout: Layout,
+    seed: u64,
+    epoch: u64,
+    /// Output rows by split, where counted.
+    counts: Option<Vec<u64>>,
+    exclude: Vec<(u32, u64, u64)>,
+    /// By split, its source in a mixture.
+    sources: Vec<u32>,
+    source_weights: Vec<u64>,
+    stop_first: bool,
+    /// The runs of the epoch before this one.
+    runs: Vec<Run>,
+}
+
+/// All shards of an epoch, in reading order.
+#[pyclass(name = "Shards", module = "tensorquery._core", frozen)]
+pub struct PyShards {
+    shards: Vec<Arc<Shard>>,
+    workers: usize,
+}
+
+/// Rows by split of a shard: split, first row, one past the last where known.
+type PieceRow = (u32, u64, Option<u64>);
+
+#[pymethods]
+impl PyShards {
+    /// Deals a plan's rows. `request` is JSON; `lists` are the splits by shard where a custom strategy deals.
+    #[staticmethod]
+    fn deal(
+        py: Python<'_>,
+        plan: &PyPlan,
+        request: &str,
+        lists: Option<Vec<Vec<u32>>>,
+    ) -> PyResult<Self> {
+        let plan = plan.inner();
+        let deal = || -> Result<Self> {
+            let request: Request = serde_json::from_str(request).map_err(unreadable)?;
+            let stock = Stock {
+                weights: plan.splits().iter().map(weight).collect(),
+                counts: request.counts,
+                sources: request.sources,
+                source_weights: request.source_weights,
+                stop_first: request.stop_first,
+                exclude: request.exclude,
+            };
+            let fingerprint = plan.fingerprint().as_bytes();
+            let key = OrderKey { seed: request.seed, epoch: request.epoch, fingerprint };
+            let workers = request.layout.num_workers.max(1) as usize;
+            let shards = resume(&stock, &request.runs, &request.layout, lists.as_deref(), key)?;
+            Ok(Self { shards: shards.into_iter().map(Arc::new).collect(), workers })
+        };
+        py.detach(deal).map_err(to_py)
+    }
+
+    /// Batches and rows of a shard, repeated rows included; None where they are not counted.
+    fn size(&self, rank: usize, worker: usize) -> PyResult<(Option<u64>, Option<u64>)> {
+        let shard = self.get(rank, worker).map_err(to_py)?;
+        Ok((shard.batches(), shard.schedule.rows().or_else(|| shard.rows())))
+    }
+
+    /// Whether the number of a shard's batches is known to it before it ends.
+    fn is_fixed(&self, rank: usize, worker: usize) -> PyResult<bool> {
+        Ok(self.get(rank, worker).map_err(to_py)?.schedule.batches().is_some())
+    }
+
+    /// How far a shard came in `run` (JSON), which had the same shards: as numbers.
+    fn cursor_of(&self, run: &str, rank: usize, worker: usize) -> PyResult<Vec<u64>> {
+        let run: Run = serde_json::from_str(run).map_err(|error| to_py(unreadable(error)))?;
+        let shard = self.get(rank, worker).map_err(to_py)?;
+        Ok(cursor_of(&run, shard, rank, worker).map_err(to_py)?.encode())
+    }
+
+    /// The cursor of a shard of counted rows after so many batches.
+    fn cursor_at(&self, rank: usize, worker: usize, batches: u64) -> PyResult<Vec<u64>> {
+        Ok(self.get(rank, worker).map_err(to_py)?.cursor_at(batches).encode())
+    }
+
+    /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its splits.
+    fn pieces(&self, rank: usize, worker: usize) -> PyResult<Vec<PieceRow>> {
+        use crate::partition::Source;
+        let shard = self.get(rank, worker).map_err(to_py)?;
+        let mut rows = Vec::new();
+        for piece in shard.lanes.iter().flat_map(|lane| &lane.pieces) {
+            match piece.source {
+                Source::Split(id) => rows.push((id, piece.start, piece.end)),
+                Source::Window(_) => {
+                    let mut ids = Vec::new();
+                    piece.split_ids(&mut ids);
+                    rows.extend(ids.into_iter().map(|id| (id, 0, None)));
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+fn unreadable(error: serde_json::Error) -> Error {
+    Error::checkpoint("the state cannot be read").with_source(error)
+}
+
+impl PyShards {
+    fn get(&self, rank: usize, worker: usize) -> Result<&Arc<Shard>> {
+        self.shards.get(rank * self.workers + worker).filter(|_| worker < self.workers).ok_or_else(
+            || Error::config(format!("there is no shard of rank {rank}, worker {worker}")),
+        )
+    }
+
+    /// One shard, and its cursor from numbers; none is its start.
+    pub fn at(
+        &self,
+        rank: usize,
+        worker: usize,
+        cursor: &[u64],
+    ) -> Result<(Arc<Shard>, ShardCursor)> {
+        let shard = self.get(rank, worker)?;
+        let cursor = match cursor {
+            [] => shard.start(),
+            numbers => ShardCursor::decode(numbers, &shard.lanes)?,
+        };
+        Ok((Arc::clone(shard), cursor))
+    }
+}

@@ -1,0 +1,188 @@
+//! Read-ahead: several pieces are decoded at once, their rows come in the order of an [`Interleave`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use futures::TryStreamExt;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::source::{Batches, RowSource};
+use crate::partition::{Interleave, Piece};
+use crate::{Error, Result};
+
+/// Decoded bytes that all pieces in flight may hold before the consumer takes them.
+const BUFFERED_BYTES: usize = 128 << 20;
+
+/// Semaphores count in KiB, since their permits are 32-bit.
+const KIB: usize = 1 << 10;
+
+/// What a decoding task sends. A task that ends without `End` or an error has panicked: its rows must
+/// not be lost silently.
+enum Message {
+    Batch(RecordBatch, OwnedSemaphorePermit),
+    Failed(Error),
+    End,
+}
+
+/// A piece that is being decoded.
+struct Reading {
+    receiver: UnboundedReceiver<Message>,
+    /// What is left of the batch that was received last.
+    rest: Option<RecordBatch>,
+}
+
+/// The rows of pieces, in the order of an interleave.
+pub struct Rows {
+    source: RowSource,
+    pieces: Arc<[Piece]>,
+    state: Interleave,
+    in_flight: usize,
+    budget_kib: usize,
+    /// The first piece that no task decodes yet.
+    ahead: u32,
+    open: HashMap<u32, Reading>,
+    tasks: JoinSet<()>,
+    runtime: Handle,
+    pieces_read: u64,
+}
+
+impl Rows {
+    /// Reads `pieces` from the position `state` on, with `ahead` (at least one) pieces decoding beyond those that
+    /// take turns. Dropping it cancels what is under way.
+    pub fn new(
+        source: RowSource,
+        pieces: Arc<[Piece]>,
+        state: Interleave,
+        ahead: usize,
+        runtime: Handle,
+    ) -> Self {
+        let in_flight = state.width() as usize - 1 + ahead.max(1);
+        let mut rows = Self {
+            source,
+            pieces,
+            in_flight,
+            budget_kib: (BUFFERED_BYTES / KIB / in_flight).max(1),
+            ahead: state.next(),
+            state,
+            open: HashMap::new(),
+            tasks: JoinSet::new(),
+            runtime,
+            pieces_read: 0,
+        };
+        for open in rows.state.open().to_vec() {
+            rows.spawn(open.piece, open.row);
+        }
+        rows
+    }
+
+    /// Where the next row is read.
+    pub fn state(&self) -> &Interleave {
+        &self.state
+    }
+
+    /// Pieces read to their end.
+    pub fn pieces_read(&self) -> u64 {
+        self.pieces_read
+    }
+
+    /// The next rows, at most `most`, and the piece they come from; None after the last piece.
+    ///
+    /// # Errors
+    /// The first error of the piece whose turn it is.
+    pub async fn next(&mut self, most: u64) -> Result<Option<(u32, RecordBatch)>> {
+        let pieces = self.pieces.len() as u32;
+        loop {
+            while self.open.len() < self.in_flight && self.ahead < pieces {
+                self.spawn(self.ahead, 0);
+                self.ahead += 1;
+            }
+            // Finished tasks are reaped here, so that the set does not grow with the pieces.
+            while self.tasks.try_join_next().is_some() {}
+            let Some(turn) = self.state.turn(pieces) else { return Ok(None) };
+            let Some(reading) = self.open.get_mut(&turn.piece) else {
+                return Err(Error::data(format!(
+                    "piece {} has its turn and is not read; please report it",
+                    turn.piece
+                )));
+            };
+            let Some(batch) = reading.front().await? else {
+                self.open.remove(&turn.piece);
+                self.pieces_read += 1;
+                self.state.ended(pieces);
+                continue;
+            };
+            let rows = turn.rows.min(most).min(batch.num_rows() as u64);
+            let taken = reading.take(batch, rows as usize);
+            self.state.took(rows);
+            return Ok(Some((turn.piece, taken)));
+        }
+    }
+
+    fn spawn(&mut self, piece: u32, row: u64) {
+        let (sender, receiver) = unbounded_channel();
+        let budget = Arc::new(Semaphore::new(self.budget_kib));
+        let limit = self.budget_kib;
+        let (source, pieces) = (self.source.clone(), Arc::clone(&self.pieces));
+        let task = async move {
+            let rows = source.read(&pieces[piece as usize], row);
+            let last = match decode(rows, &sender, &budget, limit).await {
+                Ok(()) => Message::End,
+                Err(error) => Message::Failed(error),
+            };
+            // The receiver is gone when the consumer stopped early; nobody wants the message then.
+            let _ = sender.send(last);
+        };
+        self.tasks.spawn_on(task, &self.runtime);
+        self.open.insert(piece, Reading { receiver, rest: None });
+    }
+}
+
+impl Reading {
+    /// The rows that come next; None at the end of the piece.
+    async fn front(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(rest) = self.rest.take() {
+            return Ok(Some(rest));
+        }
+        match self.receiver.recv().await {
+            Some(Message::Batch(batch, _permit)) => Ok(Some(batch)),
+            Some(Message::Failed(error)) => Err(error),
+            Some(Message::End) => Ok(None),
+            None => Err(Error::data(
+                "a decoding task ended abnormally (a panic inside the engine); please report it with the message \
+                 above and the file's writer",
+            )),
+        }
+    }
+
+    /// The first `rows` rows of `batch`; the others come next.
+    fn take(&mut self, batch: RecordBatch, rows: usize) -> RecordBatch {
+        if rows < batch.num_rows() {
+            self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
+        }
+        batch.slice(0, rows)
+    }
+}
+
+async fn decode(
+    mut rows: Batches,
+    sender: &UnboundedSender<Message>,
+    budget: &Arc<Semaphore>,
+    limit_kib: usize,
+) -> Result<()> {
+    while let Some(batch) = rows.try_next().await? {
+        if batch.num_rows() == 0 {
+            continue;
+        }
+        let kib = (batch.get_array_memory_size() / KIB).clamp(1, limit_kib) as u32;
+        let permit = Arc::clone(budget).acquire_many_owned(kib).await;
+        let Ok(permit) = permit else { return Ok(()) };
+        if sender.send(Message::Batch(batch, permit)).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

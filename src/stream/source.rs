@@ -1,0 +1,178 @@
+//! Where the rows of pieces come from.
+
+use std::sync::Arc;
+
+use arrow::array::{UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::record_batch::RecordBatch;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use tokio::runtime::Handle;
+
+use super::queue::RowQueue;
+use super::rows::Rows;
+use super::shuffle;
+use crate::partition::{Piece, Source, Window};
+use crate::session::EpochPlan;
+use crate::{Error, Result};
+
+/// Rows of a batch of positions.
+const POSITION_ROWS: u64 = 8192;
+
+/// A stream of batches.
+pub type Batches = BoxStream<'static, Result<RecordBatch>>;
+
+/// What the numbers of splits stand for.
+#[derive(Clone, Debug)]
+pub enum RowSource {
+    /// The splits of a plan.
+    Plan(EpochPlan),
+    /// Splits of so many rows, whose rows are their own positions: what a shard would deliver, without
+    /// reading it.
+    Positions(Arc<[u64]>),
+}
+
+impl RowSource {
+    /// The schema of [`RowSource::Positions`]: split, and output row of the split.
+    pub fn positions_schema() -> SchemaRef {
+        Arc::new(Schema::new(vec![
+            Field::new("split", DataType::UInt32, false),
+            Field::new("row", DataType::UInt64, false),
+        ]))
+    }
+
+    /// The rows of `piece` after its first `skip`.
+    pub fn read(&self, piece: &Piece, skip: u64) -> Batches {
+        let piece = piece.clone().skip(skip);
+        match &piece.source {
+            Source::Window(window) => self.refill(Arc::clone(window), piece.start, piece.end),
+            Source::Split(id) => match self.execute(*id) {
+                Ok(rows) => trim(rows, &piece, *id),
+                Err(error) => stream::once(async { Err(error) }).boxed(),
+            },
+        }
+    }
+
+    fn execute(&self, id: u32) -> Result<Batches> {
+        match self {
+            Self::Plan(plan) => Ok(plan.execute(id)?.map_err(Error::from).boxed()),
+            Self::Positions(counts) => {
+                let rows = counts.get(id as usize).copied().unwrap_or(0);
+                let batch = move |start: u64| positions(id, start, rows.min(start + POSITION_ROWS));
+                let starts = (0..rows).step_by(POSITION_ROWS as usize);
+                Ok(stream::iter(starts.map(batch)).boxed())
+            }
+        }
+    }
+
+    /// The rows `start..end` of a window, filled and permuted as it was before.
+    fn refill(&self, window: Arc<Window>, start: u64, end: Option<u64>) -> Batches {
+        let source = self.clone();
+        let fill = async move {
+            let end = end.unwrap_or(window.rows);
+            let pieces = Arc::from(window.pieces.as_slice());
+            // One at a time: other windows are refilled at the same time.
+            let mut rows = Rows::new(source, pieces, window.from.clone(), 1, Handle::current());
+            let mut queue = RowQueue::new(shuffle::TINY_ROWS);
+            while (queue.rows() as u64) < window.rows {
+                let Some((_, batch)) = rows.next(window.rows - queue.rows() as u64).await? else {
+                    return Err(fewer(queue.rows() as u64, window.rows, "a shuffle window"));
+                };
+                queue.push(batch)?;
+            }
+            let mut filled = shuffle::Window::permuted(0, window.key, queue.take(usize::MAX)?);
+            filled.skip_rows(usize::try_from(start).unwrap_or(usize::MAX));
+            let mut left = usize::try_from(end - start).unwrap_or(usize::MAX);
+            let drain = std::iter::from_fn(move || {
+                let batch = filled.next_batch(left).transpose()?;
+                left -= batch.as_ref().map_or(0, RecordBatch::num_rows);
+                Some(batch)
+            });
+            Ok(stream::iter(drain))
+        };
+        stream::once(fill).try_flatten().boxed()
+    }
+}
+
+fn positions(split: u32, start: u64, end: u64) -> Result<RecordBatch> {
+    let rows = UInt64Array::from_iter_values(start..end);
+    let splits = UInt32Array::from_value(split, rows.values().len());
+    let schema = RowSource::positions_schema();
+    Ok(RecordBatch::try_new(schema, vec![Arc::new(splits), Arc::new(rows)])?)
+}
+
+/// What is left to do of a split.
+struct Trim {
+    rows: Batches,
+    skip: u64,
+    /// Rows still wanted; None is all.
+    left: Option<u64>,
+    to_end: bool,
+    split: u32,
+    seen: u64,
+}
+
+/// The rows of one split that a piece takes. A split that has other rows than were counted is an error: rows
+/// would be lost, or read twice.
+fn trim(rows: Batches, piece: &Piece, split: u32) -> Batches {
+    let (skip, to_end) = (piece.start, piece.to_end);
+    let state = Trim { rows, skip, left: piece.rows(), to_end, split, seen: 0 };
+    stream::try_unfold(state, |mut state| async move {
+        loop {
+            if state.left == Some(0) && !state.to_end {
+                return Ok(None);
+            }
+            let Some(batch) = state.rows.try_next().await? else {
+                return match state.left {
+                    Some(left) if left > 0 => {
+                        Err(fewer(state.seen, state.seen + state.skip + left, &state.place()))
+                    }
+                    _ if state.skip > 0 => {
+                        Err(fewer(state.seen, state.seen + state.skip, &state.place()))
+                    }
+                    _ => Ok(None),
+                };
+            };
+            let rows = batch.num_rows() as u64;
+            let first = state.skip.min(rows);
+            let here = state.left.unwrap_or(u64::MAX).min(rows - first);
+            state.seen += rows;
+            state.skip -= first;
+            if state.left == Some(0) && rows > first {
+                return Err(Error::data(format!(
+                    "{} has more than the {} rows that were counted; the data changed under the job, or please \
+                     report it",
+                    state.place(),
+                    state.seen - rows
+                )));
+            }
+            if let Some(left) = &mut state.left {
+                *left -= here;
+            }
+            if here > 0 {
+                let batch = batch.slice(first as usize, here as usize);
+                let rest = rows - first - here;
+                if rest > 0 && state.to_end {
+                    return Err(Error::data(format!(
+                        "{} has more rows than were counted; the data changed under the job, or please report it",
+                        state.place()
+                    )));
+                }
+                return Ok(Some((batch, state)));
+            }
+        }
+    })
+    .boxed()
+}
+
+impl Trim {
+    fn place(&self) -> String {
+        format!("split {}", self.split)
+    }
+}
+
+fn fewer(found: u64, wanted: u64, place: &str) -> Error {
+    Error::data(format!(
+        "{place} has {found} rows, where {wanted} were counted; the data changed under the job, or please report \
+         it with the query"
+    ))
+}
