@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList};
 
 use super::arrow::schema_capsule;
+use super::count::PySplitCounter;
 use super::error::to_py;
 use super::stream::BatchStream;
 use super::wait::wait;
@@ -161,6 +162,17 @@ impl PyPlan {
             blobs.append(PyBytes::new(py, blob))?;
         }
         Ok((recipe.text, blobs))
+    }
+
+    /// Output rows by split, where metadata says them all.
+    fn known_counts(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
+        py.detach(|| self.plan.known_counts()).map_err(to_py)
+    }
+
+    /// Plans the counting of output rows.
+    fn counter(&self, py: Python<'_>) -> PyResult<PySplitCounter> {
+        let plan = Arc::clone(&self.plan);
+        Ok(PySplitCounter::new(wait(py, move || async move { plan.counter().await })?))
     }
 
     /// Starts reading splits in the given order. `tensor_options` is JSON; None yields Arrow batches.
