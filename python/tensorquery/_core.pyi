@@ -4,7 +4,7 @@ Nothing here is public; the package wraps all of it. Errors are those of `tensor
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Plan",
     "Query",
     "Session",
+    "SplitCounter",
     "TensorConverter",
     "__version__",
     "check_predicate",
@@ -121,6 +122,10 @@ class Plan:
         """Permute a shard's splits for one epoch."""
     def recipe(self, ids: Sequence[int]) -> tuple[str, list[bytes]]:
         """What a worker process needs to plan these splits (ascending ids) again."""
+    def known_counts(self) -> list[int] | None:
+        """Output rows by split, where metadata says them all without a look at any row."""
+    def counter(self) -> SplitCounter:
+        """Plan the counting of output rows; one counter collects the build sides of joins once."""
     def stream(
         self,
         ids: Sequence[int],
@@ -137,6 +142,21 @@ class Plan:
         """First and one past the last row group of a Parquet split."""
     def explain(self) -> str:
         """The plan whose partitions are the splits, as an indented tree."""
+
+@final
+class SplitCounter:
+    """Counts output rows of a plan's splits."""
+
+    def count(
+        self,
+        ids: Sequence[int],
+        threads: int,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> list[tuple[int, bool]]:
+        """Output rows of each split, and whether it was read.
+
+        `progress` gets the splits and the rows counted so far; what it raises ends the counting.
+        """
 
 @final
 class BatchStream:

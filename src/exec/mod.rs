@@ -1,11 +1,13 @@
 //! The plan rewrite and the split-scan leaf.
 
 mod build_side;
+mod lineage;
 mod memory_table;
 mod rewrite;
 mod split_scan;
 
 pub use build_side::BuildSideExec;
+pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
 pub use rewrite::{DrivingScan, Rewritten, rewrite};
 pub use split_scan::{ScanSource, SplitScanExec};

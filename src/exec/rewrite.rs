@@ -56,7 +56,7 @@ pub struct DrivingScan {
 /// A plan that was found row-local.
 #[derive(Debug)]
 pub struct Rewritten {
-    plan: Arc<dyn ExecutionPlan>,
+    pub(super) plan: Arc<dyn ExecutionPlan>,
     /// The driving scans, in tree order; their splits concatenated are the plan's partitions.
     pub scans: Vec<DrivingScan>,
 }

@@ -2,6 +2,7 @@
 //! GIL here and nowhere else.
 
 mod arrow;
+mod count;
 mod error;
 mod plan;
 mod session;
@@ -21,6 +22,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::PyQuery>()?;
     module.add_class::<plan::PyPlan>()?;
     module.add_class::<shards::PyShards>()?;
+    module.add_class::<count::PySplitCounter>()?;
     module.add_class::<stream::BatchStream>()?;
     module.add_function(wrap_pyfunction!(session::check_predicate, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList};
 
 use super::arrow::schema_capsule;
+use super::count::PySplitCounter;
 use super::error::to_py;
 use super::shards::PyShards;
 use super::stream::BatchStream;
@@ -177,6 +178,17 @@ impl PyPlan {
             blobs.append(PyBytes::new(py, blob))?;
         }
         Ok((recipe.text, blobs))
+    }
+
+    /// Output rows by split, where metadata says them all.
+    fn known_counts(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
+        py.detach(|| self.plan.known_counts()).map_err(to_py)
+    }
+
+    /// Plans the counting of output rows.
+    fn counter(&self, py: Python<'_>) -> PyResult<PySplitCounter> {
+        let plan = Arc::clone(&self.plan);
+        Ok(PySplitCounter::new(wait(py, move || async move { plan.counter().await })?))
     }
 
     /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches.

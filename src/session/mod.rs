@@ -1,11 +1,13 @@
 //! The session: registered tables over a DataFusion context, lazy queries, and their plans.
 
+mod count;
 mod ipc;
 mod plan;
 mod query;
 mod recipe;
 mod registry;
 
+pub use count::{SplitCount, SplitCounter};
 pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo};
 pub use query::Query;
 pub use recipe::Recipe;

@@ -68,7 +68,7 @@ pub struct SplitInfo {
 #[derive(Debug)]
 pub struct Plan {
     query: Query,
-    rewritten: Rewritten,
+    pub(super) rewritten: Rewritten,
     physical: Arc<dyn ExecutionPlan>,
     /// For each split its partition in `physical`, where the splits of one scan lie side by side.
     partitions: Arc<[u32]>,
@@ -129,20 +129,7 @@ impl Plan {
         shape: String,
         fingerprint: String,
     ) -> Result<Self> {
-        let per_scan: Vec<Arc<[Split]>> = (0..rewritten.scans.len())
-            .map(|scan| {
-                splits.iter().filter(|split| split.scan as usize == scan).copied().collect()
-            })
-            .collect();
-        let physical = rewritten.with_splits(&per_scan)?;
-        // A recipe's splits may come in any order.
-        let mut by_scan: Vec<usize> = (0..splits.len()).collect();
-        by_scan.sort_by_key(|id| splits[*id].scan);
-        let mut partitions = vec![0; splits.len()];
-        for (partition, id) in by_scan.into_iter().enumerate() {
-            partitions[id] = partition as u32;
-        }
-        let partitions = Arc::from(partitions);
+        let (physical, partitions) = executable(&rewritten, &splits)?;
         Ok(Self {
             query,
             rewritten,
@@ -235,10 +222,7 @@ impl Plan {
     /// # Errors
     /// Where an operator cannot be reset.
     pub fn epoch(&self) -> Result<EpochPlan> {
-        let plan = reset_plan_states(Arc::clone(&self.physical))?;
-        let (partitions, context) =
-            (Arc::clone(&self.partitions), self.query.session().context().task_ctx());
-        Ok(EpochPlan { plan, partitions, context })
+        EpochPlan::new(&self.physical, &self.partitions, self.query.session().context().task_ctx())
     }
 
     /// Paths and hive values of a split.
@@ -276,6 +260,16 @@ pub struct EpochPlan {
 }
 
 impl EpochPlan {
+    /// A fresh copy of `physical`, where split `i` is partition `partitions[i]`.
+    pub(super) fn new(
+        physical: &Arc<dyn ExecutionPlan>,
+        partitions: &Arc<[u32]>,
+        context: Arc<TaskContext>,
+    ) -> Result<Self> {
+        let plan = reset_plan_states(Arc::clone(physical))?;
+        Ok(Self { plan, partitions: Arc::clone(partitions), context })
+    }
+
     /// The rows of split `id`, in file order.
     ///
     /// # Errors
@@ -289,6 +283,25 @@ impl EpochPlan {
         };
         Ok(self.plan.execute(*partition as usize, Arc::clone(&self.context))?)
     }
+}
+
+/// The plan over these splits, and for each split its partition there: the splits of one scan lie side
+/// by side, while a recipe's splits may come in any order.
+pub(super) fn executable(
+    rewritten: &Rewritten,
+    splits: &[Split],
+) -> Result<(Arc<dyn ExecutionPlan>, Arc<[u32]>)> {
+    let per_scan: Vec<Arc<[Split]>> = (0..rewritten.scans.len())
+        .map(|scan| splits.iter().filter(|split| split.scan as usize == scan).copied().collect())
+        .collect();
+    let physical = rewritten.with_splits(&per_scan)?;
+    let mut by_scan: Vec<usize> = (0..splits.len()).collect();
+    by_scan.sort_by_key(|id| splits[*id].scan);
+    let mut partitions = vec![0; splits.len()];
+    for (partition, id) in by_scan.into_iter().enumerate() {
+        partitions[id] = partition as u32;
+    }
+    Ok((physical, Arc::from(partitions)))
 }
 
 async fn classify(query: &Query) -> Result<(Rewritten, String)> {

@@ -74,6 +74,14 @@ impl Query {
         Ok(self.session.context().state().create_physical_plan(&self.plan).await?)
     }
 
+    /// The physical plan of as many rows without the query's columns: joins, filters and unnesting stay,
+    /// and leaves read what these need.
+    pub(super) async fn physical_plan_of_rows(&self) -> Result<Arc<dyn ExecutionPlan>> {
+        use datafusion::logical_expr::lit;
+        let plan = LogicalPlanBuilder::from(self.plan.clone()).project([lit(true)])?.build()?;
+        Ok(self.session.context().state().create_physical_plan(&plan).await?)
+    }
+
     /// Runs the query in this process and streams its rows.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod discover;
 mod files;
 mod footers;
 mod format;
+mod matched;
 pub(crate) mod memory;
 mod parquet;
 mod text;
@@ -14,6 +15,7 @@ pub use discover::{FileSplits, ScanRequest, ScanSplits, SplitTarget, discover};
 pub use files::{FileRef, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
+pub use matched::matched_groups;
 pub use parquet::columns_of;
 
 /// A half-open range of physical rows of one file, before any filter.

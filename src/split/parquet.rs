@@ -242,7 +242,7 @@ impl Pruner {
 }
 
 /// The predicate over the table's schema as one over this file's own schema.
-fn adapt(
+pub(super) fn adapt(
     table: &TableFiles,
     index: usize,
     predicate: &Arc<dyn PhysicalExpr>,
