@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,9 @@ class QueryTrainerMixin:
         self.train_loader = train_loader
         super().__init__(*args, **kwargs)
         if self.train_dataset is not None:
-            raise ConfigError("train_loader= and train_dataset= both say what to train on; give one")
+            raise ConfigError(
+                "train_loader= and train_dataset= both say what to train on; give one"
+            )
         if self.args.auto_find_batch_size:
             raise ConfigError(
                 "auto_find_batch_size=True does not go with train_loader=, whose batch size is "
@@ -181,7 +182,7 @@ def _write_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:
     path = _file(checkpoint, rank)
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps(state))
-    os.replace(unfinished, path)
+    unfinished.replace(path)
 
 
 def _read_state(checkpoint: Path, rank: int) -> dict[str, Any]:

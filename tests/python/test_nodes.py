@@ -47,7 +47,9 @@ PIPELINES = {
     "both": lambda session: Prefetcher(
         ParallelMapper(node(session), ids, num_workers=2, method="thread"), prefetch_factor=3
     ),
-    "workers": lambda session: Mapper(Prefetcher(node(session, num_workers=2), prefetch_factor=2), ids),
+    "workers": lambda session: Mapper(
+        Prefetcher(node(session, num_workers=2), prefetch_factor=2), ids
+    ),
 }
 
 
@@ -119,7 +121,10 @@ def test_after_a_break_the_epoch_begins_anew(session):
 
 
 def mixture(session, stop):
-    nodes = {"a": Mapper(node(session, "a"), ids), "b": Prefetcher(Mapper(node(session, "b"), ids), 2)}
+    nodes = {
+        "a": Mapper(node(session, "a"), ids),
+        "b": Prefetcher(Mapper(node(session, "b"), ids), 2),
+    }
     sampler = MultiNodeWeightedSampler(
         nodes, {"a": 0.6, "b": 0.4}, stop_criteria=stop, rank=0, world_size=1, seed=3
     )

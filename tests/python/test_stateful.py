@@ -3,7 +3,6 @@ rows after are the epoch, batch for batch, whatever its workers had read ahead."
 
 import itertools
 import json
-import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import support
 import tensorquery as tq
+
+# Not about the machine that runs the tests.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 ROWS, BATCH = 150, 8
 
@@ -32,15 +34,13 @@ def loader_of(query, workers, method=None, *, epoch=0, dataset=None, torchdata=N
     if dataset is None:
         dataset = tq.QueryDataset(query, rank=0, world_size=1, **options)
         dataset.set_epoch(epoch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torchdata's: workers beyond the CPUs
-        return StatefulDataLoader(
-            dataset,
-            batch_size=None,
-            num_workers=workers,
-            multiprocessing_context=method,
-            **(torchdata or {}),
-        )
+    return StatefulDataLoader(
+        dataset,
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context=method,
+        **(torchdata or {}),
+    )
 
 
 def take(loader, count):

@@ -31,7 +31,7 @@ class Model(torch.nn.Module):
         self.linear = torch.nn.Linear(1, 1)
         self.seen = []
 
-    def forward(self, id, x):
+    def forward(self, id, x):  # noqa: A002  # the names of the columns
         self.seen.append(id.tolist())
         return {"loss": self.linear(x[:, None]).pow(2).mean()}
 
@@ -140,7 +140,10 @@ def errors(rank, world_size, folder, output):
 
     checkpoint = f"{output}/checkpoint-2"
     attempt("skip", lambda: make(folder, output, ignore_data_skip=True).train(checkpoint))
-    attempt("accumulation", lambda: make(folder, output, gradient_accumulation_steps=1).train(checkpoint))
+    attempt(
+        "accumulation",
+        lambda: make(folder, output, gradient_accumulation_steps=1).train(checkpoint),
+    )
     attempt("find", lambda: make(folder, output, auto_find_batch_size=True))
     attempt("type", lambda: QueryTrainer(Model(), trainer.args, train_loader=[1]))
     attempt(
