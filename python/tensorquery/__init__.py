@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._core import __version__
+from tensorquery.checkpoint import merge_state_dicts
 from tensorquery.errors import (
     CheckpointMismatchError,
     ConfigError,
@@ -50,6 +51,7 @@ __all__ = [
     "UnsupportedTypeError",
     "__version__",
     "create_dataloader",
+    "merge_state_dicts",
     "to_tensors",
 ]
 

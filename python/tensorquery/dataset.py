@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tensorquery import _core
+from tensorquery._accelerate import refuse_foreign
+from tensorquery.checkpoint import (
+    FORMAT,
+    VERSION,
+    check_same,
+    check_state,
+    digest,
+    file_digests,
+    run_of,
+)
+from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology, detect, threads_for
-from tensorquery.errors import ConfigError
+from tensorquery.epochs import Deal, Epochs
+from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.options import (
     check_bool,
     check_callable,
@@ -23,13 +38,34 @@ from tensorquery.shards import (
     DEFAULT_SPLIT_BYTES,
     ShardPlan,
     SplitStrategy,
-    assign,
     check_strategy,
     plan_splits,
 )
 from tensorquery.tensors import BatchBuilder, tensor_options
 
-__all__ = ["QueryDataset"]
+__all__ = ["Progress", "QueryDataset", "ShardIterator", "Tagged"]
+
+
+@dataclass
+class Progress:
+    """How far this rank has come in the epoch that it delivers.
+
+    Attributes:
+        epoch: The epoch.
+        workers: Worker processes per rank; None before an iteration has begun.
+        parents: The runs of the same epoch before this one.
+        step: Batches consumed of this rank.
+        start: By worker, the cursor from which its shard is read; an empty one is the shard's start.
+        cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
+            follow from the step.
+    """
+
+    epoch: int
+    workers: int | None = None
+    parents: tuple[dict[str, Any], ...] = ()
+    step: int = 0
+    start: list[list[int]] = field(default_factory=list)
+    cursors: list[list[int] | str] | None = None
 
 
 class QueryDataset(IterableDataset[Any]):
@@ -44,11 +80,19 @@ class QueryDataset(IterableDataset[Any]):
 
     Args:
         query: The rows.
-        batch_size: Rows per batch; only a shard's last batch is short.
-        shuffle: Permute the order of the splits by seed and epoch.
+        batch_size: Rows per batch; only this rank's last batch is short.
+        shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
+            window.
         shuffle_seed: The seed; two runs with the same seed give the same order.
-        shuffle_buffer_size: Rows mixed across splits, with or without `shuffle`; None keeps rows in
-            file order within their split. The buffer is filled, permuted, and drained in turn.
+        shuffle_buffer_size: Rows of the window, with or without `shuffle`; it is filled, permuted, and drained
+            in turn. None: with `shuffle` as many as fit 128 MiB (4,096 to 1,048,576), else no window.
+        remainder: What happens to rows that ranks and batches do not divide. "even": all ranks take
+            S = ceil(ceil(N/W)/B) steps, and each row is delivered once; "drop": only full batches; "pad": the
+            last batch is filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
+            splits.
+        partitions: A fixed number of partitions, of which every step takes equal rows: the rows of a step over
+            all ranks then do not depend on the number of ranks. A multiple of the world size that divides
+            ``batch_size * world_size``; needs ``num_workers=0``.
         rank: This rank; together with `world_size`, or both None to detect them (see
             `tensorquery.distributed.detect`).
         world_size: Number of ranks.
@@ -59,6 +103,8 @@ class QueryDataset(IterableDataset[Any]):
         split_rows: Rows that a split grows towards; takes precedence.
         split_strategy: "lpt" (default), "round_robin", or an object with
             ``generate(splits, num_shards, epoch)``.
+        exclude: Rows to leave out: ranges of `trace`, or (split, first row, one past the last) in output rows.
+        show_progress: Show a line on stderr while rows are counted, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
         transform: Called on each batch, in the worker; what it returns is yielded.
         **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories`` and ``decimal``; see `to_tensors`.
@@ -84,6 +130,10 @@ class QueryDataset(IterableDataset[Any]):
         split_bytes: int | str = DEFAULT_SPLIT_BYTES,
         split_rows: int | None = None,
         split_strategy: SplitStrategy | str | None = None,
+        remainder: str = "even",
+        partitions: int | None = None,
+        exclude: Sequence[Any] | None = None,
+        show_progress: bool = False,
         output_format: str = "torch",
         transform: Callable[[Any], Any] | None = None,
         **tensor_kwargs: Any,
@@ -93,29 +143,46 @@ class QueryDataset(IterableDataset[Any]):
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
         self.batch_size = check_positive_int("batch_size", batch_size)
-        self._shuffle = check_bool("shuffle", shuffle)
-        self._seed = check_non_negative_int("shuffle_seed", shuffle_seed)
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
-        self._buffer = shuffle_buffer_size
         self._transform = None if transform is None else check_callable("transform", transform)
-        self._strategy = check_strategy(split_strategy)
         self._output_format = output_format
         self._tensor_kwargs = tensor_kwargs
+        self._show_progress = check_bool("show_progress", show_progress)
+        self._process_group = process_group
+        deal = Deal(
+            batch_size=self.batch_size,
+            seed=check_non_negative_int("shuffle_seed", shuffle_seed),
+            shuffle=shuffle,
+            buffer=shuffle_buffer_size,
+            remainder=remainder,
+            partitions=partitions,
+            strategy=check_strategy(split_strategy),
+            exclude=excluded_ranges(exclude),
+        )
+        self._deal = deal
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         self._plan: _core.Plan | None = plan_splits(query._core, split_bytes, split_rows)
         self._builder: BatchBuilder | None = self._make_builder(self._plan)
-        self._all_splits = not isinstance(self._strategy, str)
-        self._own = self._own_splits(self._plan)
-        # Shared memory: `set_epoch` in the training process reaches workers that live on. The second
-        # number is the epoch that a loader's workers deliver now, or -1: one that starts late must not
-        # take a later `set_epoch` for its own.
-        self._epoch = torch.tensor([0, -1], dtype=torch.int64)
+        known = self._plan.known_counts()
+        self._epochs = Epochs(self._plan, deal, self.topology, self._count_rows, known)
+        self._constant = self._describe(query, self._plan)
+        if known is not None:
+            # Whether equal steps are possible is known now, and not only when training begins.
+            self._epochs.shards(0, 0)
+        # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
+        # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
+        # `set_epoch` for its own. The third says whether they go on from the loaded state.
+        self._epoch = torch.tensor([0, -1, 1], dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
-        self._live: _core.BatchStream | None = None
         self._metrics: dict[str, float] = {}
+        self._progress = Progress(0)
+        self._newest: weakref.ref[ShardIterator] | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._workers = 0
+        self._in_order = True
 
     @property
     def rank(self) -> int:
@@ -128,12 +195,54 @@ class QueryDataset(IterableDataset[Any]):
         return self.topology.world_size
 
     @property
+    def remainder(self) -> str:
+        """What happens to rows that ranks and batches do not divide."""
+        return self._deal.remainder
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that this rank delivers in an epoch, repeated ones included; counted where nobody knows them.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return sum(rows for _, rows in self._sizes())
+
+    def __len__(self) -> int:
+        """Batches that this rank delivers in an epoch; the same before and after a resume.
+
+        Raises:
+            TypeError: With ``remainder="uneven"``, where ranks differ.
+        """
+        if self._deal.remainder == "uneven":
+            raise TypeError(
+                'with remainder="uneven" each rank has its own number of batches, which is not known before '
+                'it is read; use remainder="even", or dataset.num_rows for the rows of this rank'
+            )
+        return sum(batches for batches, _ in self._sizes())
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Batches and rows of each worker of this rank."""
+        self._epochs.prepare(self._workers)
+        for counted in (False, True):
+            if counted:
+                self._epochs.count()
+            shards = self._epochs.shards(self._workers, self.epoch)
+            sizes = [shards.size(self.rank, worker) for worker in range(max(1, self._workers))]
+            known = [(batches, rows) for batches, rows in sizes if batches is not None and rows is not None]
+            if len(known) == len(sizes):
+                return known
+        raise AssertionError("counted rows have a number")
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next iteration delivers."""
         return int(self._epoch[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, and so its order.
+        """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
+
+        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here.
 
         Args:
             epoch: From 0. Persistent workers follow it too.
@@ -141,7 +250,75 @@ class QueryDataset(IterableDataset[Any]):
         Raises:
             ConfigError: It is not a whole number of at least 0.
         """
+        refuse_foreign(self)
         self._epoch[0] = check_non_negative_int("epoch", epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which rows of the epoch were consumed, as plain data.
+
+        In the training process: the batches that this dataset's iterator has handed out. In a DataLoader worker:
+        those that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
+        received: use its ``state_dict``.
+
+        Returns:
+            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        newest = self._iterator()
+        if newest is None and self._progress.epoch != self.epoch:
+            return self._state_of(Progress(self.epoch))
+        return self._state_of(self._progress)
+
+    def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
+        workers = self._workers if progress.workers is None else progress.workers
+        cursors = {}
+        if progress.step and progress.cursors is not None:
+            cursors[str(self.rank)] = [
+                json.loads(cursor) if isinstance(cursor, str) else cursor
+                for cursor in progress.cursors
+            ]
+        state = {
+            **self._constant,
+            "epoch": progress.epoch,
+            "layout": self._epochs.layout(workers),
+            "step": progress.step,
+            "cursors": cursors,
+            "parents": list(progress.parents),
+        }
+        return state if worker is None else {**state, "worker": worker}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
+
+        On the same topology the batches are bit-identical; with another number of ranks or workers or another
+        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
+        will do; otherwise give `merge_state_dicts` of all of them.
+
+        Args:
+            state: What ``state_dict()`` or `merge_state_dicts` returned.
+
+        Raises:
+            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
+        """
+        checked = self._checked(state)
+        self._loaded = checked
+        # The epoch is shared: a worker's state must not change it for the others.
+        if get_worker_info() is None:
+            self._epoch[0] = checked["epoch"]
+
+    def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        checked = check_state(state)
+        check_same(checked, self._constant, self._file_names)
+        info, worker = get_worker_info(), checked.get("worker")
+        if worker is not None:
+            here = "the training process" if info is None else f"worker {info.id} of {info.num_workers}"
+            if info is None or (info.id, info.num_workers) != (worker, checked["layout"]["num_workers"]):
+                raise CheckpointMismatchError(
+                    f"this is the state of worker {worker} of {checked['layout']['num_workers']}, loaded in {here};"
+                    " resume with the same num_workers, or save loader.state_dict() of create_dataloader's loader"
+                )
+        return checked
 
     def shard_plan(self, num_workers: int = 0) -> ShardPlan:
         """How the splits are dealt to all ranks and workers.
@@ -163,7 +340,7 @@ class QueryDataset(IterableDataset[Any]):
             self._plan,
             self.world_size,
             num_workers,
-            self._strategy,
+            self._deal.strategy,
             epoch=self.epoch,
             batch_size=self.batch_size,
         )
@@ -172,79 +349,135 @@ class QueryDataset(IterableDataset[Any]):
         """Counts of the current or last epoch in this process.
 
         Returns:
-            ``rows``, ``batches`` and ``splits`` delivered; ``wait_seconds`` that the consumer waited;
-            ``convert_seconds`` spent making tensors; ``bytes_read`` and ``requests`` of storage.
+            ``rows``, ``batches`` and ``splits`` delivered (a split that is cut between shards counts in each);
+            ``padded_rows`` repeated; ``split_share``, the mean part of a shuffle window that comes from one split
+            (1 without windows); ``wait_seconds`` that the consumer waited; ``convert_seconds`` spent making
+            tensors; ``bytes_read`` and ``requests`` of storage.
         """
-        if self._live is not None:
-            self._metrics = self._live.metrics()
+        newest = self._iterator()
+        if newest is not None:
+            self._metrics = newest.metrics()
         return dict(self._metrics)
 
-    def __iter__(self) -> Iterator[Any]:
+    def _iterator(self) -> ShardIterator | None:
+        """The newest iterator in this process, if it is not closed."""
+        newest = None if self._newest is None else self._newest()
+        return None if newest is None or newest.closed else newest
+
+    def __iter__(self) -> ShardIterator:
         """Iterate over the batches of this process's shard."""
+        refuse_foreign(self)
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         return self._iterate(worker, workers)
 
-    def _iterate(self, worker: int, workers: int) -> Iterator[Any]:
-        # Not part of the generator, which starts with its first batch.
-        pinned = int(self._epoch[1]) if workers > 0 else -1
-        return self._batches(worker, workers, self.epoch if pinned < 0 else pinned)
+    def _iterate(self, worker: int, workers: int) -> ShardIterator:
+        in_loader = workers > 0 and int(self._epoch[1]) >= 0
+        state, self._loaded = self._loaded, None
+        if in_loader and not self._epoch[2]:
+            state = None
+        epoch = int(self._epoch[1]) if in_loader else self.epoch
+        self._here()
+        progress = self._begin(workers, epoch if state is None else state["epoch"], state)
+        older = self._iterator()
+        if older is not None:
+            older.supersede()
+        iterator = ShardIterator(self, progress, worker, in_loader)
+        self._newest = weakref.ref(iterator)
+        return iterator
 
-    def _batches(self, worker: int, workers: int, epoch: int) -> Iterator[Any]:
-        plan, builder = self._here()
-        stream = self._start(plan, worker, workers, epoch)
-        if self._live is not None:
-            self._live.close()
-        self._live = stream
-        build, transform = builder.build, self._transform
-        try:
-            while (raw := stream.next()) is not None:
-                batch = build(raw)
-                yield batch if transform is None else transform(batch)
-            if workers == 0:
-                self._finished(epoch)
-        finally:
-            self._metrics = stream.metrics()
-            stream.close()
-            if self._live is stream:
-                self._live = None
+    def _begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
+        """Start an epoch, from a state where there is one."""
+        shards = max(1, workers)
+        progress = Progress(epoch, workers, start=[[] for _ in range(shards)])
+        if get_worker_info() is not None or not self._follows(workers):
+            progress.cursors = [[] for _ in range(shards)]
+        if state is not None:
+            self._restore(progress, state, workers)
+        self._epochs.prepare(workers, progress.parents)
+        self._progress = progress
+        return progress
 
-    def _start(self, plan: _core.Plan, worker: int, workers: int, epoch: int) -> _core.BatchStream:
-        ids = self._shard(plan, worker, workers, epoch)
-        shard = (self.rank << 32) | worker
-        if self._shuffle:
-            ids = plan.order(ids, self._seed, epoch, shard)
-        options = None
-        if self._output_format in ("torch", "numpy"):
-            options = tensor_options(**self._tensor_kwargs)
-        return plan.stream(
-            ids,
-            self.batch_size,
-            self._buffer,
-            (self._seed, epoch, shard),
-            threads_for(self.topology, workers),
-            options,
+    def _follows(self, workers: int) -> bool:
+        """Whether all cursors follow from the number of steps."""
+        layout = self._epochs.layout(workers)
+        return bool(layout["counted"]) and (self._in_order or workers <= 1)
+
+    def _restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
+        run, parents = run_of(state), tuple(state["parents"])
+        if not run["step"]:
+            progress.parents = parents
+            return
+        self._epochs.prepare(workers, [*parents, run])
+        if run["layout"] != self._epochs.layout(workers):
+            if state.get("worker") is not None:
+                raise CheckpointMismatchError(
+                    "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
+                    "options of order; the state of create_dataloader's loader goes on with others too"
+                )
+            progress.parents = (*parents, run)
+            return
+        progress.parents = parents
+        shards = self._epochs.shards(workers, progress.epoch, parents)
+        text = json.dumps(run)
+        progress.start = [
+            shards.cursor_of(text, self.rank, worker) for worker in range(max(1, workers))
+        ]
+        progress.step = sum(cursor[0] for cursor in progress.start if cursor)
+        if progress.cursors is not None:
+            progress.cursors = list(progress.start)
+
+    def _steps(self, progress: Progress) -> int | None:
+        """The step with which this rank's epoch ends, where that is known before."""
+        workers = progress.workers or 0
+        shards = self._epochs.shards(workers, progress.epoch, progress.parents)
+        total = 0
+        for worker in range(max(1, workers)):
+            batches, _ = shards.size(self.rank, worker)
+            if batches is None or not shards.is_fixed(self.rank, worker):
+                return None
+            total += batches
+        return total
+
+    def _finished(self, progress: Progress) -> None:
+        """After the last batch: the next iteration delivers the next epoch, unless one was set."""
+        if self.epoch == progress.epoch:
+            self._epoch[0] = progress.epoch + 1
+        if self._progress is progress:
+            self._progress = Progress(progress.epoch + 1, progress.workers)
+
+    def _count_rows(self) -> list[int]:
+        plan = self._plan
+        assert plan is not None
+        counts = split_counts(
+            plan,
+            topology=self.topology,
+            process_group=self._process_group,
+            show_progress=self._show_progress,
+            threads=threads_for(self.topology, 0),
         )
+        return counts.rows
 
-    def _shard(self, plan: _core.Plan, worker: int, workers: int, epoch: int) -> list[int]:
-        """The split ids that this worker reads, as `plan` numbers them."""
-        if not isinstance(self._strategy, str):
-            lists = assign(plan, self.world_size, workers, self._strategy, epoch)
-            return lists[self.rank * max(1, workers) + worker]
-        if self._process != os.getpid():
-            # The recipe holds this rank's splits alone, and a rank's share of LPT is dealt to its
-            # workers by the same rule, whichever process does it.
-            return plan.assign(1, workers, self._strategy)[worker]
-        if workers == 0:
-            return self._own
-        return plan.assign(self.world_size, workers, self._strategy)[self.rank * workers + worker]
-
-    def _own_splits(self, plan: _core.Plan) -> list[int]:
-        """This rank's splits; all of them for a custom strategy, which deals every epoch anew."""
-        if not isinstance(self._strategy, str):
-            assign(plan, self.world_size, 0, self._strategy, 0)
-            return list(range(plan.num_splits))
-        return plan.assign(self.world_size, 0, self._strategy)[self.rank]
+    def _describe(self, query: Query, plan: _core.Plan) -> dict[str, Any]:
+        """What every state of this run begins with."""
+        deal, files = self._deal, plan.files()
+        self._file_names = [path for path, _ in files]
+        strategy = deal.strategy if isinstance(deal.strategy, str) else type(deal.strategy).__name__
+        parts = {
+            **query._parts(),
+            "splits": digest(plan.options()),
+            "strategy": strategy,
+            "tensors": digest([self._output_format, sorted(self._tensor_kwargs.items())]),
+            "exclude": digest(deal.exclude),
+            "files": file_digests(files),
+        }
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": plan.fingerprint,
+            "parts": parts,
+            "seed": deal.seed,
+        }
 
     def _make_builder(self, plan: _core.Plan) -> BatchBuilder:
         return BatchBuilder(plan, output_format=self._output_format, **self._tensor_kwargs)
@@ -254,8 +487,9 @@ class QueryDataset(IterableDataset[Any]):
         if self._process != os.getpid() and self._planned_in != os.getpid():
             self._plan = _core.Plan.from_recipe(*self._make_recipe())
             self._builder = self._make_builder(self._plan)
+            self._epochs.moved_to(self._plan)
             self._planned_in = os.getpid()
-            self._live = None
+            self._newest = None
         assert self._plan is not None
         assert self._builder is not None
         return self._plan, self._builder
@@ -266,26 +500,183 @@ class QueryDataset(IterableDataset[Any]):
     def _make_recipe(self) -> tuple[str, list[bytes]]:
         if self._recipe is None:
             assert self._plan is not None
-            self._recipe = self._plan.recipe(sorted(self._own))
+            self._recipe = self._plan.recipe(list(range(self._plan.num_splits)))
         return self._recipe
 
-    def _pin_epoch(self, epoch: int | None) -> None:
+    def _pin_epoch(self, epoch: int | None, resumed: bool = True) -> None:
         """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""
         self._epoch[1] = -1 if epoch is None else epoch
-
-    def _finished(self, epoch: int) -> None:
-        """After the last batch: the next iteration delivers the next epoch, unless one was set."""
-        if self.epoch == epoch:
-            self._epoch[0] = epoch + 1
+        self._epoch[2] = int(resumed)
 
     def __getstate__(self) -> dict[str, Any]:
+        refuse_foreign(self)
+        # A worker must not count, so what it needs is counted before it starts.
+        self._epochs.prepare(self._workers)
         state = dict(self.__dict__)
         state["_recipe"] = self._make_recipe()
-        state.update(_plan=None, _builder=None, _live=None, _process=-1, _planned_in=None)
+        state["_epochs"] = self._epochs.for_worker()
+        state.update(_plan=None, _builder=None, _newest=None, _process=-1, _planned_in=None)
+        state.update(_process_group=None)
         return state
 
     def __repr__(self) -> str:
+        assert self._plan is not None or self._planned_in is None
         return (
             f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
-            f"{len(self._own)} splits)"
+            f"remainder={self._deal.remainder!r})"
         )
+
+
+class Tagged(NamedTuple):
+    """A batch on its way from a worker to its loader."""
+
+    batch: Any
+    worker: int
+    last: bool
+    """Whether it is the last of its worker."""
+    cursor: str
+    """How far the worker's shard is consumed by it; empty where that follows from the step."""
+
+
+class ShardIterator:
+    """The batches of one shard, with a state of its own. Made by ``iter(dataset)``.
+
+    Reading starts with the first batch that is asked for.
+    """
+
+    def __init__(
+        self, dataset: QueryDataset, progress: Progress, worker: int, in_loader: bool
+    ) -> None:
+        self._dataset = dataset
+        self._progress = progress
+        self._worker = worker
+        self._in_loader = in_loader
+        self._stream: _core.BatchStream | None = None
+        self._superseded = False
+        self.closed = False
+        """Whether it has ended, failed, or was closed."""
+        self.last = False
+        """Whether the batch delivered last is the last of the shard."""
+        _, builder = dataset._here()
+        self._build, self._transform = builder.build, dataset._transform
+
+    def __iter__(self) -> ShardIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self.closed:
+            if self._superseded:
+                raise ConfigError(
+                    "this iterator was closed, because a newer one was started; keep using the newer one"
+                )
+            raise StopIteration
+        stream = self._stream or self._start()
+        try:
+            raw = stream.next()
+            if raw is None:
+                self._end()
+                raise StopIteration
+            batch = self._build(raw)
+            if self._transform is not None:
+                batch = self._transform(batch)
+        except BaseException:
+            self.close()
+            raise
+        progress = self._progress
+        progress.step += 1
+        self.last = stream.last
+        if progress.cursors is not None:
+            progress.cursors[self._worker] = stream.cursor()
+        if self._in_loader:
+            follows = self._dataset._follows(progress.workers or 0)
+            cursor = "" if follows else json.dumps(stream.cursor())
+            return Tagged(batch, self._worker, self.last, cursor)
+        if self.last:
+            self._end()
+        return batch
+
+    def _start(self) -> _core.BatchStream:
+        dataset, progress = self._dataset, self._progress
+        plan, _ = dataset._here()
+        workers = progress.workers or 0
+        shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
+        options = None
+        if dataset._output_format in ("torch", "numpy"):
+            options = tensor_options(**dataset._tensor_kwargs)
+        self._stream = plan.stream(
+            shards,
+            dataset.rank,
+            self._worker,
+            progress.start[self._worker],
+            threads_for(dataset.topology, workers),
+            options,
+        )
+        return self._stream
+
+    def _end(self) -> None:
+        # In a worker the epoch is not over: others may still have batches.
+        if self._progress.workers == 0:
+            self._dataset._finished(self._progress)
+
+    def supersede(self) -> None:
+        """Close it because a newer one was started."""
+        self._superseded = True
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading; nothing where it is closed already."""
+        self.closed = True
+        if self._stream is not None:
+            self._dataset._metrics = self._stream.metrics()
+            self._stream.close()
+
+    def __del__(self) -> None:
+        # Not where __init__ failed.
+        if getattr(self, "_stream", None) is not None and not self.closed:
+            self.close()
+
+    def metrics(self) -> dict[str, float]:
+        """Counts so far; see `QueryDataset.metrics`."""
+        return {} if self._stream is None else self._stream.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it was consumed; see `QueryDataset.state_dict`."""
+        dataset = self._dataset
+        if get_worker_info() is not None:
+            return dataset._state_of(self._progress, self._worker)
+        return dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, before the first batch.
+
+        Raises:
+            CheckpointMismatchError: The state is of another run, or batches were delivered already.
+        """
+        dataset = self._dataset
+        checked = dataset._checked(state)
+        if self._stream is not None:
+            raise CheckpointMismatchError(
+                "this iterator has begun; load the state before its first batch"
+            )
+        workers = self._progress.workers or 0
+        self._progress = dataset._begin(workers, checked["epoch"], checked)
+
+
+def excluded_ranges(exclude: Sequence[Any] | None) -> tuple[tuple[int, int, int], ...]:
+    """Ranges of output rows by split, from traces or plain triples.
+
+    Raises:
+        ConfigError: One of them is no range.
+    """
+    ranges = []
+    for given in exclude or ():
+        try:
+            split, start, end = (int(number) for number in tuple(given)[:3])
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"exclude has {given!r}; expected ranges of trace(), or (split, first row, one past the last)"
+            ) from error
+        if split < 0 or start < 0 or end < start:
+            raise ConfigError(f"exclude has {given!r}; expected 0 <= first row <= one past the last")
+        ranges.append((split, start, end))
+    return tuple(ranges)

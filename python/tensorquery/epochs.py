@@ -219,6 +219,19 @@ class Epochs:
             self._dealt = dict([*self._dealt.items(), (request, shards)][-2:])
         return self._dealt[request]
 
+    def moved_to(self, plan: _core.Plan) -> None:
+        """Go on with the plan of another process."""
+        self._plan = plan
+        self._dealt = {}
+
+    def for_worker(self) -> Epochs:
+        """A copy for a worker process, which has its own plan (see `moved_to`) and never counts."""
+        copy = object.__new__(Epochs)
+        copy.__dict__.update(self.__dict__)
+        self._mix()
+        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mixing)
+        return copy
+
     def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:
         strategy = self._deal.strategy
         if isinstance(strategy, str):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
-from tensorquery.dataset import QueryDataset
+from tensorquery._accelerate import AcceleratePrepared, begin
+from tensorquery.dataset import Progress, QueryDataset, ShardIterator, Tagged
 from tensorquery.distributed import default_workers
 from tensorquery.errors import ConfigError
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
@@ -35,40 +38,89 @@ _OWN_KEYWORDS = (
     "query", "path", "format", "partitioning", "table", "session", "storage_options", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
-    "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
+    "remainder", "partitions", "exclude", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
 )  # fmt: skip
 
-_path_numbers = itertools.count()
-
-
-class QueryDataLoader(DataLoader[Any]):
+class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     """The DataLoader that `create_dataloader` makes.
 
     With ``num_workers=0`` it hands out the dataset's batches directly; decoding goes on in Rust threads.
     An exhausted loader that is iterated again starts the next epoch; after a ``break``, ``iter()`` starts
-    the same epoch anew.
+    the same epoch anew, unless a state was loaded. A newer ``iter()`` closes the one before.
     """
 
     dataset: QueryDataset
+    _loaded: dict[str, Any] | None = None
     _newest: object | None = None
+    _in_process: ShardIterator | None = None
+
+    def __init__(self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any):
+        self._collate = collate_fn
+        super().__init__(dataset, batch_size=None, collate_fn=_Collate(collate_fn), **kwargs)
+        dataset._workers = self.num_workers
+        dataset._in_order = getattr(self, "in_order", True)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Iterate over one epoch."""
-        if self.num_workers == 0 and not self.pin_memory:
-            return self._in_process()
-        return self._through_torch(self.dataset.epoch)
-
-    def _in_process(self) -> Iterator[Any]:
-        batches = iter(self.dataset)
-        collate = self.collate_fn
-        return batches if collate is _identity else map(collate, batches)
-
-    def _through_torch(self, epoch: int) -> Iterator[Any]:
-        self.dataset._pin_epoch(epoch)
+        """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
+        state, self._loaded = self._loaded, None
         mine = self._newest = object()
-        batches = super().__iter__()
+        if self.num_workers == 0:
+            self.dataset._loaded = state
+            batches = self.dataset._iterate(0, 0)
+            return self._deliver(self._from_here(batches), mine)
+        # Not part of the generator, which starts with its first batch: the state is right from now on.
+        epoch = self.dataset.epoch if state is None else state["epoch"]
+        progress = self.dataset._begin(self.num_workers, epoch, state)
+        return self._deliver(self._from_workers(progress, state, mine), mine)
+
+    def _deliver(self, batches: Iterator[tuple[Any, bool]], mine: object) -> Iterator[Any]:
+        """Batches with what Accelerate wants to know of each, and whether it is the epoch's last."""
+        turn = begin(self)
         try:
-            yield from batches
+            for batch, last in batches:
+                yield batch if turn is None else turn.deliver(batch, last)
+                if self._newest is not mine:
+                    raise ConfigError(
+                        "this iterator was closed, because a newer one was started; keep using the newer one"
+                    )
+        finally:
+            if turn is not None:
+                turn.end()
+
+    def _from_here(self, batches: ShardIterator) -> Iterator[tuple[Any, bool]]:
+        collate, pin = self._collate, self._pinner()
+        for batch in batches:
+            if collate is not None:
+                batch = collate(batch)
+            yield (batch if pin is None else pin(batch)), batches.last
+
+    def _pinner(self) -> Callable[[Any], Any] | None:
+        if not (self.pin_memory and torch.accelerator.is_available()):
+            return None
+        return torch.utils.data._utils.pin_memory.pin_memory
+
+    def _from_workers(
+        self, progress: Progress, state: dict[str, Any] | None, mine: object
+    ) -> Iterator[tuple[Any, bool]]:
+        dataset = self.dataset
+        # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
+        steps = dataset._steps(progress)
+        dataset._pin_epoch(progress.epoch, resumed=state is not None)
+        dataset._loaded = state
+        batches = super().__iter__()
+        dataset._loaded = None
+        try:
+            waiting: Tagged | None = None
+            for tagged in batches:
+                if self._newest is not mine:
+                    break
+                if steps is not None:
+                    yield self._received(tagged, progress, progress.step + 1 == steps)
+                elif waiting is not None:
+                    yield self._received(waiting, progress, False)
+                waiting = tagged
+            if steps is None and waiting is not None and self._newest is mine:
+                yield self._received(waiting, progress, True)
         finally:
             # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
             # live on until the garbage collector runs, which then waits five seconds for each.
@@ -76,15 +128,79 @@ class QueryDataLoader(DataLoader[Any]):
                 getattr(batches, "_shutdown_workers", _nothing)()
             # An older iterator may be closed while a newer one still starts its workers.
             if self._newest is mine:
-                self.dataset._pin_epoch(None)
-        if self.num_workers > 0:
-            self.dataset._finished(epoch)
+                dataset._pin_epoch(None)
+        if self._newest is mine:
+            dataset._finished(progress)
+
+    def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
+        """What the training loop gets now, and so has consumed."""
+        progress.step += 1
+        if progress.cursors is not None:
+            progress.cursors[tagged.worker] = tagged.cursor
+        if last:
+            self.dataset._finished(progress)
+        return tagged.batch, last
 
     def __len__(self) -> int:
-        raise TypeError(
-            "the number of batches is not known before reading; use query.count() for the rows of the "
-            "whole query"
-        )
+        """Batches of this rank in an epoch; rows are counted where nobody knows them yet.
+
+        Raises:
+            TypeError: With ``remainder="uneven"``, where ranks differ.
+        """
+        return len(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration: `QueryDataset.set_epoch`."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which batches the training loop has received, as plain data; never those that were read ahead.
+
+        It takes microseconds: call it at every step if you like. With equal steps the states of all ranks are
+        the same. After an epoch's last batch the state begins the next epoch.
+
+        Returns:
+            A state for `load_state_dict`, ready for JSON.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
+
+        On the same topology the batches are bit-identical; with another number of ranks or workers or another
+        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
+        will do; otherwise give `merge_state_dicts` of all of them.
+
+        Args:
+            state: What ``state_dict()`` or `merge_state_dicts` returned.
+
+        Raises:
+            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
+        """
+        self._loaded = self.dataset._checked(state)
+        self.dataset._epoch[0] = self._loaded["epoch"]
+        # An iterator that is under way must not go on, and workers that live on do not know of the state.
+        self._newest = None
+        iterator = self.__dict__.get("_iterator")
+        if iterator is not None:
+            getattr(iterator, "_shutdown_workers", _nothing)()
+            self._iterator = None
+
+
+class _Collate:
+    """Calls the user's function on batches, also on those that say how far their worker has come."""
+
+    def __init__(self, function: Callable[[Any], Any] | None) -> None:
+        self._function = function
+
+    def __call__(self, batch: Any) -> Any:
+        if self._function is None:
+            return batch
+        if isinstance(batch, Tagged):
+            return batch._replace(batch=self._function(batch.batch))
+        return self._function(batch)
 
 
 def create_dataloader(
@@ -110,6 +226,10 @@ def create_dataloader(
     split_bytes: int | str = DEFAULT_SPLIT_BYTES,
     split_rows: int | None = None,
     split_strategy: SplitStrategy | str | None = None,
+    remainder: str = "even",
+    partitions: int | None = None,
+    exclude: Sequence[Any] | None = None,
+    show_progress: bool = False,
     output_format: str = "torch",
     nulls: Any = "error",
     stack: Mapping[str, Sequence[str]] | None = None,
@@ -138,12 +258,14 @@ def create_dataloader(
         columns: Output columns to keep, in this order; None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
             such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows.
-        batch_size: Rows per batch; only the last of a shard is short.
+        batch_size: Rows per batch; only the last of a rank is short.
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
-        shuffle: Permute the order of the splits by seed and epoch.
+        shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
+            window.
         shuffle_seed: The seed of all shuffling.
-        shuffle_buffer_size: Rows mixed across splits, with or without `shuffle`.
+        shuffle_buffer_size: Rows of the window, with or without `shuffle`. None: with `shuffle` as many as fit
+            128 MiB (4,096 to 1,048,576), else no window.
         rank: This rank; with `world_size`, or both None to detect them.
         world_size: Number of ranks.
         process_group: The `torch.distributed` group of the data-parallel ranks, where that is not the
@@ -154,6 +276,14 @@ def create_dataloader(
         split_rows: Rows that a split grows towards; takes precedence.
         split_strategy: "lpt" (default), "round_robin", or an object with
             ``generate(splits, num_shards, epoch)``.
+        remainder: "even": all ranks take the same number of steps, and each row is delivered once (S =
+            ceil(ceil(N/W)/B) steps for N rows, W ranks and batches of B); "drop": only full batches; "pad": last
+            batches are filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
+            splits. The first three count the rows of a filtered query over several ranks, once.
+        partitions: A fixed number of partitions, of which every step takes equal rows, so that the rows of a step
+            over all ranks do not depend on the number of ranks; see `QueryDataset`.
+        exclude: Rows to leave out: ranges of ``dataset.trace``, or (split, first row, one past the last).
+        show_progress: Show a line on stderr while rows are counted, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" or "dict".
         nulls: "error", "nan", "mask", a fill value, or a dict of these by column.
         stack: ``{"x": ["f0", "f1"]}`` packs columns into one contiguous (N, F) tensor.
@@ -166,7 +296,8 @@ def create_dataloader(
             ``prefetch_factor``, ``multiprocessing_context`` and so on.
 
     Returns:
-        The loader, and its dataset (for ``set_epoch`` and ``metrics``).
+        The loader (``state_dict`` and ``load_state_dict`` for checkpoints), and its dataset (for ``set_epoch`` and
+        ``metrics``).
 
     Raises:
         ConfigError: An option is unknown or malformed; names it, what is allowed, and the nearest name.
@@ -195,6 +326,10 @@ def create_dataloader(
         split_bytes=split_bytes,
         split_rows=split_rows,
         split_strategy=split_strategy,
+        remainder=remainder,
+        partitions=partitions,
+        exclude=exclude,
+        show_progress=show_progress,
         output_format=output_format,
         transform=transform,
         nulls=nulls,
@@ -207,11 +342,7 @@ def create_dataloader(
         num_workers = default_workers(dataset.topology)
     try:
         loader = QueryDataLoader(
-            dataset,
-            batch_size=None,
-            num_workers=num_workers,
-            collate_fn=_identity if collate_fn is None else collate_fn,
-            **dataloader_kwargs,
+            dataset, collate_fn, num_workers=num_workers, **dataloader_kwargs
         )
     except (ValueError, TypeError) as error:
         raise ConfigError(f"torch's DataLoader refuses these options: {error}") from error
@@ -263,7 +394,9 @@ def _choose(
     if table is not None:
         return session.table(table)
     assert path is not None
-    name = f"path_{next(_path_numbers)}"
+    # The name is part of the query, and so of its identity: the same in every process that reads this path.
+    wanted = json.dumps([path, format, partitioning], default=str)
+    name = f"path_{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     session._register(
         name, path, table_format_of(format), None, partitioning, storage_options, infer_rows=None
     )
@@ -271,10 +404,6 @@ def _choose(
     # The query holds the files; the name was only needed to write it.
     session.deregister(name)
     return chosen
-
-
-def _identity(batch: Any) -> Any:
-    return batch
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorquery import _core
+from tensorquery.checkpoint import digest
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.filters import to_sql
 from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
@@ -26,9 +27,12 @@ class Query:
     `Session.register_table` take it directly.
     """
 
-    def __init__(self, session: Session, core: _core.Query) -> None:
+    def __init__(
+        self, session: Session, core: _core.Query, narrowed: tuple[str, ...] = ()
+    ) -> None:
         self._session = session
         self._core = core
+        self._narrowed = narrowed
 
     @property
     def session(self) -> Session:
@@ -74,7 +78,19 @@ class Query:
         if columns is not None:
             self._check_columns(columns)
         names = None if columns is None else list(columns)
-        return Query(self._session, self._core.select(names, to_sql(filters, schema=self)))
+        predicate = to_sql(filters, schema=self)
+        base = self._narrowed[:1] or (self._core.sql,)
+        narrowed = (*base, *self._narrowed[1:], repr(names), repr(predicate))
+        return Query(self._session, self._core.select(names, predicate), narrowed)
+
+    def _parts(self) -> dict[str, str]:
+        """Digests of the query, and of the columns and filters by which it was narrowed."""
+        query, *narrowed = self._narrowed or (self._core.sql,)
+        return {
+            "query": digest(query),
+            "columns": digest(narrowed[::2]),
+            "filters": digest(narrowed[1::2]),
+        }
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):

@@ -72,6 +72,11 @@ impl PyPlan {
         self.plan.files()
     }
 
+    /// How splits were cut, as text.
+    fn options(&self) -> String {
+        format!("{:?}", self.plan.options())
+    }
+
     /// DataFusion's plan before the splits were put in.
     fn shape(&self) -> &str {
         self.plan.shape()

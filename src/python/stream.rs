@@ -76,11 +76,17 @@ impl BatchStream {
         }
     }
 
-    /// How far the shard is consumed with the batch handed out last, as numbers, and whether it was the last
-    /// one; None before the first.
-    fn place(&self) -> Option<(Vec<u64>, bool)> {
+    /// How far the shard is consumed with the batch handed out last, as numbers; none before the first.
+    fn cursor(&self) -> Vec<u64> {
         let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.as_ref().map(|(cursor, last)| (cursor.encode(), *last))
+        place.as_ref().map(|(cursor, _)| cursor.encode()).unwrap_or_default()
+    }
+
+    /// Whether the batch handed out last is the shard's last.
+    #[getter]
+    fn last(&self) -> bool {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.as_ref().is_some_and(|(_, last)| *last)
     }
 
     /// Stops the background work.
