@@ -30,6 +30,12 @@ def no_launcher(monkeypatch):
             monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """A cache of row counts that no other test wrote to, and not the user's."""
+    monkeypatch.setenv("TENSORQUERY_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def session():
     return tq.Session()
