@@ -22,8 +22,6 @@ from tensorquery.distributed import Topology, group_store
 from tensorquery.rendezvous import Board, StoreLostError, share
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
     from tensorquery import _core
 
 __all__ = ["SplitCounts", "cache_folder", "split_counts"]
@@ -68,7 +66,7 @@ def split_counts(
     plan: _core.Plan,
     *,
     topology: Topology,
-    process_group: ProcessGroup | None = None,
+    process_group: Any | None = None,
     show_progress: bool = False,
     threads: int,
     timeout: float = 30.0,
@@ -81,7 +79,7 @@ def split_counts(
     Args:
         plan: The query by splits, with all of its splits.
         topology: The place of this process.
-        process_group: The data-parallel group; None: the global one, where it is as large as the
+        process_group: The data-parallel `torch.distributed` group; None: the global one, where it is as large as the
             topology says.
         show_progress: Show a line on stderr while counting, also where that is no terminal.
         threads: Splits that decode at the same time in this process.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 __all__ = ["Board", "StoreLostError", "share"]
@@ -151,7 +151,7 @@ def share(
         while len(results) < board.chunks and (taken := board.claim(take)):
             if todo := [chunk for chunk in taken if chunk not in results]:
                 do(todo)
-        _await_others(board, results, accept, do, timeout)
+        _await_others(board, results, accept, do, take, timeout)
     except StoreLostError as error:
         _log.warning(
             "the process group's store does not answer (%s); this rank does the rest alone", error
@@ -167,9 +167,24 @@ def _await_others(
     results: dict[int, Any],
     accept: Callable[[int, Any], bool],
     do: Callable[[list[int]], None],
+    take: int,
     timeout: float,
 ) -> None:
     """Collect what others took; do what they released, or took and show no sign of life for."""
+
+    def redo(todo: Iterable[tuple[int, str | None]]) -> None:
+        """Do chunks that nobody else announces for the same occasion; None: without asking."""
+        batch: list[int] = []
+        for chunk, occasion in todo:
+            _look(board, [chunk], results, accept)
+            if chunk not in results and (occasion is None or board.announce(chunk, occasion)):
+                batch.append(chunk)
+            if len(batch) == take:
+                do(batch)
+                batch = []
+        if batch:
+            do(batch)
+
     seen, failures, rounds = -1, 0, 0
     acted: dict[int, int] = {}
     pause, deadline = _SHORT, time.monotonic() + timeout
@@ -181,12 +196,10 @@ def _await_others(
             _look(board, missing, results, accept)
             if (now := board.failures()) != failures:
                 failures = now
-                for chunk in missing:
-                    times = board.failures(chunk)
-                    if times > acted.get(chunk, 0) and chunk not in results:
-                        acted[chunk] = times
-                        if board.announce(chunk, f"failure {times}"):
-                            do([chunk])
+                times = {chunk: board.failures(chunk) for chunk in missing}
+                released = {chunk: n for chunk, n in times.items() if n > acted.get(chunk, 0)}
+                acted.update(released)
+                redo((chunk, f"failure {n}") for chunk, n in released.items())
         elif time.monotonic() > deadline:
             rounds += 1
             _log.warning(
@@ -196,12 +209,8 @@ def _await_others(
                 board.chunks,
                 timeout,
             )
-            for chunk in missing:
-                _look(board, [chunk], results, accept)
-                if chunk not in results and (
-                    rounds > _ROUNDS or board.announce(chunk, f"round {rounds}")
-                ):
-                    do([chunk])
+            occasion = None if rounds > _ROUNDS else f"round {rounds}"
+            redo((chunk, occasion) for chunk in missing)
             deadline = time.monotonic() + timeout
         else:
             time.sleep(pause)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -128,6 +129,15 @@ def test_an_error_of_one_rank_stays_its_own():
     assert time.monotonic() - start < 5
 
 
+def test_an_interrupted_count_is_taken_up_in_large_portions():
+    store = Store()
+    board = rendezvous.Board(store, "test", 10)
+    board.release(board.claim(10))
+    portions = []
+    Rank(store, lambda rank, chunks: portions.append(chunks), take=5, timeout=60).result()
+    assert portions == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
 def test_an_error_of_the_data_is_every_ranks():
     def fail(rank, chunks):
         slowly(rank, chunks)
@@ -171,7 +181,9 @@ def _join(rank, world_size, folder):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     # No cache that another rank could have written a moment ago.
     os.environ["TENSORQUERY_CACHE"] = f"{folder}/cache{rank}"
-    store = f"file://{folder}/init{world_size}"
+    # torchrun's stores are served over TCP by rank 0.
+    port = folder / "port"
+    store = f"tcp://127.0.0.1:{port.read_text()}" if port.exists() else f"file://{folder}/init"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     return dist
 
@@ -250,8 +262,11 @@ def spawn(target, world_size, folder, tmp_path, answers):
     return found, [rank.exitcode for rank in ranks]
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_of_a_process_group_share_the_counting(folder, tmp_path, world_size):
+@pytest.mark.parametrize(("world_size", "store"), [(2, "file"), (2, "tcp"), (4, "tcp")])
+def test_ranks_of_a_process_group_share_the_counting(folder, tmp_path, world_size, store):
+    if store == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            (tmp_path / "port").write_text(str(free.getsockname()[1]))
     found, codes = spawn(_share, world_size, folder, tmp_path, world_size)
     assert codes == [0] * world_size
     rows = executed(_plan(folder))
