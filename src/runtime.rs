@@ -59,7 +59,11 @@ impl Runtimes {
             Err(other) => {
                 // SAFETY: `started` lost the race and was seen by nobody else; `other` is as above.
                 let (ours, theirs) = unsafe { (Box::from_raw(started), &*other) };
-                drop(ours);
+                // Dropping a runtime waits for its threads, which a caller inside of another one must not.
+                if let Some(ours) = Arc::into_inner(*ours) {
+                    ours.cpu.shutdown_background();
+                    ours.io.shutdown_background();
+                }
                 Ok(Arc::clone(theirs))
             }
         }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Topology", "cpu_count", "default_workers", "detect", "threads_for"]
+__all__ = ["Topology", "cpu_count", "default_workers", "detect", "group_store", "threads_for"]
 
 _log = logging.getLogger("tensorquery")
 
@@ -159,6 +159,33 @@ def threads_for(topology: Topology, num_workers: int) -> int:
         num_workers: `DataLoader` workers of this training process; 0 where it decodes itself.
     """
     return max(1, cpu_count() // (topology.local_world_size * max(1, num_workers)))
+
+
+def group_store(topology: Topology, process_group: ProcessGroup | None = None) -> Any | None:
+    """The key-value store through which the ranks of a process group can talk without a collective.
+
+    Args:
+        topology: The place of this process.
+        process_group: The data-parallel group; None: the global one.
+
+    Returns:
+        The group's own `torch.distributed.Store`, whose keys no other group sees. None for a single
+        rank, without an initialised torch.distributed, where the global group is not the world that
+        `topology` tells of, and for backends without a store.
+    """
+    torch_distributed = _torch_distributed()
+    if torch_distributed is None or topology.world_size == 1:
+        return None
+    group = torch_distributed.group.WORLD if process_group is None else process_group
+    if _place_in_group(torch_distributed, group) != (topology.rank, topology.world_size):
+        return None
+    # torch has no public name for it; groups are known to torch with their backend and store.
+    c10d = torch_distributed.distributed_c10d
+    try:
+        return c10d._world.pg_map[group][1]
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        _log.info("this torch does not give a process group's store: %r", error)
+        return None
 
 
 def _explicit(rank: int, world_size: int, grouped: Topology | None) -> Topology:

@@ -47,8 +47,9 @@ impl Rewritten {
     }
 
     /// Whether splits of this plan's driving scans may be put into those of `other`: both drive the same
-    /// tables in the same order, and no driving table is read a second time in either plan, since a
-    /// table that stands in two places has the same look in both.
+    /// tables in the same order, with the same pushed-down predicates (by which row groups and pages are
+    /// pruned), and no driving table is read a second time in either plan, since a table that stands in
+    /// two places has the same look in both.
     pub fn drives_like(&self, other: &Self) -> bool {
         let mut leaves = [Vec::new(), Vec::new()];
         tables_below(&self.plan, &mut leaves[0]);
@@ -61,7 +62,10 @@ impl Rewritten {
         };
         self.scans.len() == other.scans.len()
             && self.scans.iter().zip(&other.scans).all(|(a, b)| {
-                identity(&a.source) == identity(&b.source) && a.files == b.files && read_once(a)
+                identity(&a.source) == identity(&b.source)
+                    && a.files == b.files
+                    && a.request.predicate == b.request.predicate
+                    && read_once(a)
             })
     }
 }

@@ -174,7 +174,8 @@ impl SplitCounter {
             matched.groups = matched_groups(table, split.file as usize, predicates).await?;
             matched.file = Some((split.scan, split.file));
         }
-        let groups = matched.groups.get(first as usize..(first + count) as usize);
+        let (first, count) = (first as usize, count as usize);
+        let groups = matched.groups.get(first..first + count);
         let all = groups.is_some_and(|groups| groups.iter().all(|matched| *matched));
         Ok(if all { split.rows } else { None })
     }

@@ -1,6 +1,7 @@
 //! The one Rust integration binary: a module per feature.
 
 mod catalog;
+mod count;
 mod error;
 mod partition;
 mod pipeline;

@@ -23,10 +23,10 @@ use super::support::{
 };
 
 /// One row of `t`: a key, a float and a text that may be null, and the length of a list.
-type Row = (Option<i32>, Option<i16>, Option<u8>, Option<usize>);
+pub type Row = (Option<i32>, Option<i16>, Option<u8>, Option<usize>);
 
 #[derive(Clone, Debug)]
-struct Tables {
+pub struct Tables {
     /// Rows of each file and the rows of its row groups.
     files: Vec<(Vec<Row>, usize)>,
     /// Keys of the table `u`, which is joined.
@@ -41,7 +41,7 @@ fn row() -> impl Strategy<Value = Row> {
     })
 }
 
-fn tables() -> impl Strategy<Value = Tables> {
+pub fn tables() -> impl Strategy<Value = Tables> {
     let file = (prop::collection::vec(row(), 0..60), 1_usize..25);
     let keys = prop::collection::vec(prop::option::weighted(0.8, 0..7_i32), 0..8);
     (prop::collection::vec(file, 1..5), keys).prop_map(|(files, keys)| Tables { files, keys })
@@ -65,7 +65,7 @@ fn batch(rows: &[Row], first_id: i64) -> RecordBatch {
 }
 
 /// `t` in Parquet, `m` with the same rows in memory, and `u`.
-fn register_all(tables: &Tables) -> (TempDir, Arc<Session>) {
+pub fn register_all(tables: &Tables) -> (TempDir, Arc<Session>) {
     let directory = tempfile::tempdir().unwrap();
     let session = session();
     let mut batches = Vec::new();
@@ -92,7 +92,7 @@ fn register_all(tables: &Tables) -> (TempDir, Arc<Session>) {
     (directory, session)
 }
 
-const QUERIES: &[&str] = &[
+pub const QUERIES: &[&str] = &[
     "SELECT id, k, f, s FROM t",
     "SELECT * FROM t WHERE k > {c}",
     "SELECT id, s FROM t WHERE f < {c} OR s IS NULL",

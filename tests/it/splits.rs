@@ -2,5 +2,5 @@
 //! pruning leaves out holds no row of the result.
 
 mod parquet;
-mod pruning;
+pub mod pruning;
 mod text;

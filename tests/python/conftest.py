@@ -1,11 +1,14 @@
 """Fixtures of all tests, and how many examples the property tests try."""
 
+import itertools
 import os
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
+
+_numbers = itertools.count()
 
 _COMMON = {
     "deadline": None,
@@ -28,6 +31,13 @@ def no_launcher(monkeypatch):
             "WORLD_SIZE",
         ):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """A cache of row counts that no other test wrote to, and not the user's."""
+    folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_numbers))
+    monkeypatch.setenv("TENSORQUERY_CACHE", str(folder))
 
 
 @pytest.fixture

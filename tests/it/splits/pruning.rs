@@ -16,10 +16,10 @@ use super::super::support::{
 };
 
 /// Where the files lie, and the hive value that it says.
-const DIRECTORIES: [(&str, Option<i64>); 3] =
+pub const DIRECTORIES: [(&str, Option<i64>); 3] =
     [("day=1", Some(1)), ("day=2", Some(2)), ("day=__HIVE_DEFAULT_PARTITION__", None)];
 
-const PREDICATES: &[&str] = &[
+pub const PREDICATES: &[&str] = &[
     "v = {c}",
     "v <> {c}",
     "v > {c}",
@@ -80,9 +80,9 @@ const PREDICATES: &[&str] = &[
     "w > v",
 ];
 
-type Value = (Option<i8>, Option<i8>, Option<u8>, Option<Option<i8>>);
+pub type Value = (Option<i8>, Option<i8>, Option<u8>, Option<Option<i8>>);
 
-fn values() -> impl Strategy<Value = Vec<(Vec<Value>, usize, bool)>> {
+pub fn values() -> impl Strategy<Value = Vec<(Vec<Value>, usize, bool)>> {
     let small = || prop::option::weighted(0.8, -5_i8..25);
     let value = (
         small(),
@@ -95,7 +95,12 @@ fn values() -> impl Strategy<Value = Vec<(Vec<Value>, usize, bool)>> {
 }
 
 /// A file's rows; without `w` where it is one that lacks the column.
-fn batch(values: &[Value], first_id: i64, day: Option<Option<i64>>, has_w: bool) -> RecordBatch {
+pub fn batch(
+    values: &[Value],
+    first_id: i64,
+    day: Option<Option<i64>>,
+    has_w: bool,
+) -> RecordBatch {
     // No NaN: Parquet statistics leave it out, so DataFusion prunes NaN rows that `f > 10` would keep.
     let text = |s: u8| format!("{}{}", ["a", "b", "c"][usize::from(s % 3)], s / 3);
     let x: ArrayRef =

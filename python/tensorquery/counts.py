@@ -1,0 +1,362 @@
+"""Exact output rows per split: from metadata, from a cache on disk, or counted, together with other ranks.
+
+Nothing here is needed to deliver rows; equal steps over several ranks and ``len()`` are what ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeGuard
+
+from tensorquery.distributed import Topology, group_store
+from tensorquery.rendezvous import Board, StoreLostError, share
+
+if TYPE_CHECKING:
+    from tensorquery import _core
+
+__all__ = ["SplitCounts", "cache_folder", "split_counts"]
+
+_log = logging.getLogger("tensorquery")
+
+_CACHE_VERSION = 1
+_CACHE_FILES = 256
+"""Files that the cache keeps: the ones used last."""
+
+_CHUNKS_PER_RANK = 16
+"""Portions in which ranks share splits: enough that a fast rank takes more of them."""
+
+_SHOW_AFTER = 0.5
+"""Seconds of counting before a terminal shows it unasked."""
+
+_warned_of_cache = False
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """Output rows of every split, and where the numbers come from.
+
+    Attributes:
+        rows: Output rows by split id, exact.
+        source: "metadata" (no row had to be looked at), "cache" (counted by an earlier run) or
+            "counted".
+        read: Splits that this process executed.
+        from_statistics: Splits that this process counted without reading them, since statistics prove
+            that every row is kept.
+        received: Splits that other ranks counted.
+    """
+
+    rows: list[int]
+    source: Literal["metadata", "cache", "counted"]
+    read: int = 0
+    from_statistics: int = 0
+    received: int = 0
+
+
+def split_counts(
+    plan: _core.Plan,
+    *,
+    topology: Topology,
+    process_group: Any | None = None,
+    show_progress: bool = False,
+    threads: int,
+    timeout: float = 30.0,
+) -> SplitCounts:
+    """Find the exact output rows of every split.
+
+    Ranks of one process group share the counting through the group's store. No rank waits for another
+    to come, so a call on one rank alone is safe. Without a process group every rank counts by itself.
+
+    Args:
+        plan: The query by splits, with all of its splits.
+        topology: The place of this process.
+        process_group: The data-parallel `torch.distributed` group; None: the global one, where it is as large as the
+            topology says.
+        show_progress: Show a line on stderr while counting, also where that is no terminal.
+        threads: Splits that decode at the same time in this process.
+        timeout: Seconds without a sign of life of any other rank, after which this one counts what
+            they had taken.
+
+    Returns:
+        The counts.
+
+    Raises:
+        DataError: A file is damaged; names it. Other ranks are not held up.
+        StorageError: A file cannot be read, or has changed.
+    """
+    known = plan.known_counts()
+    if known is not None:
+        return SplitCounts(known, "metadata")
+    fingerprint, splits = plan.fingerprint, plan.num_splits
+    store = group_store(topology, process_group)
+    portion = splits if store is None else -(-splits // (_CHUNKS_PER_RANK * topology.world_size))
+    board = None
+    if store is not None:
+        board = Board(store, f"counts/{fingerprint}", -(-splits // portion))
+    cached = _read_cache(fingerprint, splits)
+    if cached is not None:
+        if board is not None:
+            _publish(board, cached, portion)
+        return SplitCounts(cached, "cache")
+
+    with _Progress(splits, topology, always=show_progress) as progress:
+        counting = _Counting(plan, threads, progress)
+        if board is None:
+            rows = counting.count(range(splits))
+        else:
+            rows = _count_together(counting, board, splits, portion, threads, timeout)
+    _write_cache(fingerprint, rows)
+    return SplitCounts(rows, "counted", counting.read, counting.from_statistics, counting.received)
+
+
+class _Counting:
+    """Counts splits in this process; plans once, and only if a split is left to count."""
+
+    def __init__(self, plan: _core.Plan, threads: int, progress: _Progress) -> None:
+        self._plan = plan
+        self._threads = threads
+        self._progress = progress
+        self._counter: _core.SplitCounter | None = None
+        self.board: Board | None = None
+        self.read = 0
+        self.from_statistics = 0
+        self.received = 0
+        self._rows = 0
+
+    def receive(self, rows: list[int]) -> None:
+        """Take what another rank counted."""
+        self.received += len(rows)
+        self._rows += sum(rows)
+        self._progress.show(self._splits, self._rows)
+
+    @property
+    def _splits(self) -> int:
+        return self.read + self.from_statistics + self.received
+
+    def count(self, ids: Sequence[int]) -> list[int]:
+        if self._counter is None:
+            self._counter = self._plan.counter()
+        before, rows_before = self._splits, self._rows
+
+        def report(splits: int, rows: int) -> None:
+            self._progress.show(before + splits, rows_before + rows)
+            if self.board is not None:
+                # Life is a courtesy to others; a lost store is found out where results are published.
+                with contextlib.suppress(StoreLostError):
+                    self.board.beat_at_times()
+
+        found = self._counter.count(ids, self._threads, report)
+        self.read += sum(read for _, read in found)
+        self.from_statistics += sum(not read for _, read in found)
+        self._rows += sum(rows for rows, _ in found)
+        return [rows for rows, _ in found]
+
+
+def _count_together(
+    counting: _Counting, board: Board, splits: int, portion: int, threads: int, timeout: float
+) -> list[int]:
+    """All counts, in portions of so many splits; other ranks count some of them."""
+
+    def ids(chunk: int) -> range:
+        return range(chunk * portion, min((chunk + 1) * portion, splits))
+
+    def work(chunks: list[int]) -> list[list[int]]:
+        rows = iter(counting.count([id for chunk in chunks for id in ids(chunk)]))
+        return [[next(rows) for _ in ids(chunk)] for chunk in chunks]
+
+    def accept(chunk: int, rows: Any) -> bool:
+        if not _are_counts(rows, len(ids(chunk))):
+            return False
+        counting.receive(rows)
+        return True
+
+    counting.board = board
+    # As many splits at once as keep the threads busy, but never most of a rank's share.
+    wanted = -(-2 * threads // portion)
+    take = max(1, min(wanted, _CHUNKS_PER_RANK // 4))
+    results = share(board, work, accept, take=take, timeout=timeout)
+    return [count for result in results for count in result]
+
+
+def _publish(board: Board, rows: list[int], portion: int) -> None:
+    """Give what this rank's disk knows to ranks whose disk does not."""
+    try:
+        for chunk in range(board.chunks):
+            board.put(chunk, rows[chunk * portion : (chunk + 1) * portion])
+        board.beat()
+    except StoreLostError as error:
+        _log.warning("the process group's store does not answer (%s)", error)
+
+
+def _are_counts(rows: Any, length: int) -> TypeGuard[list[int]]:
+    return (
+        isinstance(rows, list)
+        and len(rows) == length
+        and all(type(count) is int and count >= 0 for count in rows)
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The cache: one small file per fingerprint.
+
+
+def cache_folder() -> Path:
+    """Where counts are kept between runs.
+
+    Returns:
+        ``counts`` below ``$TENSORQUERY_CACHE``, else below ``tensorquery`` in ``$XDG_CACHE_HOME`` or
+        ``~/.cache``.
+
+    Raises:
+        RuntimeError: No variable is set, and the user has no home.
+    """
+    if own := os.environ.get("TENSORQUERY_CACHE"):
+        return Path(own) / "counts"
+    # Relative paths in XDG variables are to be ignored, says their specification.
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "tensorquery" / "counts"
+
+
+def _read_cache(fingerprint: str, splits: int) -> list[int] | None:
+    """The counts of an earlier run; None where there are none, or the file is not what was written."""
+    try:
+        path = cache_folder() / f"{fingerprint}.json"
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, RuntimeError) as error:
+        _warn_of_cache(error)
+        return None
+    except ValueError:
+        body = None
+    rows = _checked(body, fingerprint, splits)
+    if rows is None:
+        _log.info("%s is damaged or of another version; its splits are counted again", path)
+        return None
+    with contextlib.suppress(OSError):
+        # The cache drops the files that were not used for the longest time.
+        os.utime(path)
+    return rows
+
+
+def _checked(body: Any, fingerprint: str, splits: int) -> list[int] | None:
+    """The counts in a cache file, where it is whole and about this plan."""
+    if not isinstance(body, dict) or body.get("version") != _CACHE_VERSION:
+        return None
+    rows = body.get("rows")
+    if not _are_counts(rows, splits) or body.get("fingerprint") != fingerprint:
+        return None
+    return rows if body.get("checksum") == _checksum(rows) else None
+
+
+def _write_cache(fingerprint: str, rows: list[int]) -> None:
+    body = {
+        "version": _CACHE_VERSION,
+        "fingerprint": fingerprint,
+        "rows": rows,
+        "checksum": _checksum(rows),
+    }
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(body, file)
+            Path(temporary).replace(folder / f"{fingerprint}.json")
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _drop_old(folder)
+    except (OSError, RuntimeError) as error:
+        _warn_of_cache(error)
+
+
+def _drop_old(folder: Path) -> None:
+    """Keep the files used last; other processes may do the same at this moment."""
+    used: list[tuple[float, Path]] = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used, reverse=True)[_CACHE_FILES:]:
+        path.unlink(missing_ok=True)
+
+
+def _checksum(rows: list[int]) -> int:
+    return zlib.crc32(json.dumps(rows).encode())
+
+
+def _warn_of_cache(error: Exception) -> None:
+    """Say once that counts are not kept; the run does not need them to be."""
+    global _warned_of_cache
+    level = logging.DEBUG if _warned_of_cache else logging.WARNING
+    _warned_of_cache = True
+    _log.log(
+        level,
+        "row counts cannot be kept on disk, so that the next run counts again: %s; set "
+        "TENSORQUERY_CACHE to a folder that can be written",
+        error,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The line on stderr.
+
+
+class _Progress:
+    """A line that follows the counting: on a terminal, or where asked for; of one process a machine."""
+
+    def __init__(
+        self, splits: int, topology: Topology, *, always: bool, stream: TextIO | None = None
+    ) -> None:
+        self._splits = splits
+        self._stream = sys.stderr if stream is None else stream
+        # Without a console (pythonw) there is no stderr.
+        self._terminal = self._stream is not None and self._stream.isatty()
+        first = not topology.local_rank
+        self._on = self._stream is not None and first and (always or self._terminal)
+        self._next = time.monotonic() + (0.0 if always else _SHOW_AFTER)
+        self._shown = False
+        self._last: tuple[int, int] | None = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and self._last is not None:
+            self._write(*self._last, end="\n" if self._terminal else "")
+
+    def show(self, splits: int, rows: int) -> None:
+        """Show that so many splits and rows are counted; most calls show nothing."""
+        self._last = (splits, rows)
+        if self._on and time.monotonic() >= self._next:
+            self._write(splits, rows)
+            self._next = time.monotonic() + (0.1 if self._terminal else 5.0)
+            self._shown = True
+
+    def _write(self, splits: int, rows: int, end: str = "") -> None:
+        line = f"counting rows: {splits:,} of {self._splits:,} splits, {_short(rows)} rows"
+        # One line that changes on a terminal, one line after the other in a file.
+        self._stream.write(f"\r{line}\x1b[K{end}" if self._terminal else f"{line}\n")
+        self._stream.flush()
+
+
+def _short(rows: int) -> str:
+    """A number in few characters.
+
+    >>> _short(999), _short(12_100_000), _short(3_000_000_000)
+    ('999', '12.1 M', '3.0 G')
+    """
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if rows >= unit:
+            return f"{rows / unit:.1f} {name}"
+    return str(rows)
