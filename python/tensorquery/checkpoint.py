@@ -182,12 +182,8 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for state in checked:
         for rank, workers in state["cursors"].items():
             if cursors.setdefault(rank, workers) != workers:
-                raise CheckpointMismatchError(
-                    f"rank {rank} is there twice, with different cursors"
-                )
-    missing = [
-        rank for rank in range(first["layout"]["world_size"]) if str(rank) not in cursors
-    ]
+                raise CheckpointMismatchError(f"rank {rank} is there twice, with different cursors")
+    missing = [rank for rank in range(first["layout"]["world_size"]) if str(rank) not in cursors]
     # At an epoch's start nobody has a cursor, and none is needed.
     if missing and (cursors or first["step"]):
         raise CheckpointMismatchError(

@@ -229,7 +229,11 @@ class QueryDataset(IterableDataset[Any]):
                 self._epochs.count()
             shards = self._epochs.shards(self._workers, self.epoch)
             sizes = [shards.size(self.rank, worker) for worker in range(max(1, self._workers))]
-            known = [(batches, rows) for batches, rows in sizes if batches is not None and rows is not None]
+            known = [
+                (batches, rows)
+                for batches, rows in sizes
+                if batches is not None and rows is not None
+            ]
             if len(known) == len(sizes):
                 return known
         raise AssertionError("counted rows have a number")
@@ -312,8 +316,15 @@ class QueryDataset(IterableDataset[Any]):
         check_same(checked, self._constant, self._file_names)
         info, worker = get_worker_info(), checked.get("worker")
         if worker is not None:
-            here = "the training process" if info is None else f"worker {info.id} of {info.num_workers}"
-            if info is None or (info.id, info.num_workers) != (worker, checked["layout"]["num_workers"]):
+            here = (
+                "the training process"
+                if info is None
+                else f"worker {info.id} of {info.num_workers}"
+            )
+            if info is None or (info.id, info.num_workers) != (
+                worker,
+                checked["layout"]["num_workers"],
+            ):
                 raise CheckpointMismatchError(
                     f"this is the state of worker {worker} of {checked['layout']['num_workers']}, loaded in {here};"
                     " resume with the same num_workers, or save loader.state_dict() of create_dataloader's loader"
@@ -677,6 +688,8 @@ def excluded_ranges(exclude: Sequence[Any] | None) -> tuple[tuple[int, int, int]
                 f"exclude has {given!r}; expected ranges of trace(), or (split, first row, one past the last)"
             ) from error
         if split < 0 or start < 0 or end < start:
-            raise ConfigError(f"exclude has {given!r}; expected 0 <= first row <= one past the last")
+            raise ConfigError(
+                f"exclude has {given!r}; expected 0 <= first row <= one past the last"
+            )
         ranges.append((split, start, end))
     return tuple(ranges)

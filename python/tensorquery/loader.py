@@ -41,6 +41,7 @@ _OWN_KEYWORDS = (
     "remainder", "partitions", "exclude", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
 )  # fmt: skip
 
+
 class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     """The DataLoader that `create_dataloader` makes.
 
@@ -54,7 +55,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     _newest: object | None = None
     _in_process: ShardIterator | None = None
 
-    def __init__(self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any):
+    def __init__(
+        self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any
+    ):
         self._collate = collate_fn
         super().__init__(dataset, batch_size=None, collate_fn=_Collate(collate_fn), **kwargs)
         dataset._workers = self.num_workers
@@ -341,9 +344,7 @@ def create_dataloader(
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     try:
-        loader = QueryDataLoader(
-            dataset, collate_fn, num_workers=num_workers, **dataloader_kwargs
-        )
+        loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers, **dataloader_kwargs)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"torch's DataLoader refuses these options: {error}") from error
     return loader, dataset

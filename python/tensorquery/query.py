@@ -27,9 +27,7 @@ class Query:
     `Session.register_table` take it directly.
     """
 
-    def __init__(
-        self, session: Session, core: _core.Query, narrowed: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, session: Session, core: _core.Query, narrowed: tuple[str, ...] = ()) -> None:
         self._session = session
         self._core = core
         self._narrowed = narrowed
