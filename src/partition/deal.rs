@@ -85,6 +85,11 @@ impl Layout {
     fn workers(&self) -> usize {
         self.num_workers.max(1) as usize
     }
+
+    /// Whether every shard gets its exact number of rows.
+    fn is_exact(&self) -> bool {
+        self.counted && self.remainder != Remainder::Uneven
+    }
 }
 
 impl Stock {
@@ -192,7 +197,7 @@ pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result
         }
         return ShardCursor::decode(numbers, &shard.lanes);
     }
-    if !run.layout.counted || run.layout.remainder == Remainder::Uneven {
+    if !run.layout.is_exact() {
         return Err(Error::checkpoint(format!(
             "the state does not say how far rank {rank} of {} came, and without equal steps that does not \
              follow from the other ranks; join the states of all ranks: \
@@ -242,31 +247,102 @@ fn deal(
         })
         .collect();
     // By source, so that each of them is spread evenly over all shards.
-    let mut open = quotas;
-    let mut left: u64 = open.iter().sum();
-    for (source, pieces) in by_source.into_iter().enumerate() {
-        let by_strategy = lists.filter(|_| depth == 0);
-        let mut dealt = match by_strategy {
-            Some(lists) => by_lists(pieces, lists),
-            None => by_weight(stock, pieces, layout),
-        };
-        if layout.counted && layout.remainder != Remainder::Uneven {
-            let mine = part(&open, rows[source], left);
-            left -= rows[source];
-            open.iter_mut().zip(&mine).for_each(|(open, mine)| *open -= mine);
-            level(&mut dealt, &mine, by_strategy.is_none());
-        }
-        for (shard, pieces) in shards.iter_mut().zip(dealt) {
-            let number = source as u32;
+    let lists = lists.filter(|_| depth == 0);
+    let mut dealer = Dealer { stock, layout, lists, open: quotas };
+    for ((number, pieces), rows) in (0_u32..).zip(by_source).zip(rows) {
+        for (shard, pieces) in shards.iter_mut().zip(dealer.deal(pieces, rows)) {
             shard.lanes.push(Lane { pieces, key: 0, mixing: layout.mixing, number });
         }
     }
     Ok(shards)
 }
 
-/// `rows` of what is open, in proportion and never more than open, of `left` in all.
-fn part(open: &[u64], rows: u64, left: u64) -> Vec<u64> {
-    if rows == left { open.to_vec() } else { proportional(rows, open) }
+/// Deals one source after the other to shards.
+struct Dealer<'a> {
+    stock: &'a Stock,
+    layout: &'a Layout,
+    lists: Option<&'a [Vec<u32>]>,
+    /// Rows that each shard still lacks.
+    open: Vec<u64>,
+}
+
+impl Dealer<'_> {
+    /// Pieces of `rows` rows by shard. In two levels, so that what a rank reads does not depend on its number of
+    /// workers, and ranks are as even by weight as one level over ranks makes them.
+    fn deal(&mut self, pieces: Vec<Piece>, rows: u64) -> Vec<Vec<Piece>> {
+        let (ranks, workers) = (self.layout.world_size as usize, self.layout.workers());
+        let in_place = self.lists.is_none();
+        let of_rank: Vec<u64> = self.open.chunks(workers).map(|open| open.iter().sum()).collect();
+        let wanted = part(&of_rank, rows);
+        let mut dealt =
+            self.group(pieces, ranks, |shard| Some(shard / workers).filter(|rank| *rank < ranks));
+        if self.layout.is_exact() {
+            level(&mut dealt, &wanted, in_place);
+        }
+        let mut shards = Vec::with_capacity(self.open.len());
+        for (rank, own) in dealt.into_iter().enumerate() {
+            let mut own = self.group(own, workers, |shard| {
+                shard.checked_sub(rank * workers).filter(|worker| *worker < workers)
+            });
+            let open = &mut self.open[rank * workers..(rank + 1) * workers];
+            if self.layout.is_exact() {
+                let wanted = part(open, wanted[rank]);
+                open.iter_mut().zip(&wanted).for_each(|(open, wanted)| *open -= wanted);
+                level(&mut own, &wanted, in_place);
+            }
+            shards.extend(own);
+        }
+        shards
+    }
+
+    /// Pieces in `bins` bins: by weight, or where `bin` finds the shard to which a custom strategy gave the split.
+    fn group(
+        &self,
+        pieces: Vec<Piece>,
+        bins: usize,
+        bin: impl Fn(usize) -> Option<usize>,
+    ) -> Vec<Vec<Piece>> {
+        let Some(lists) = self.lists else {
+            return group(pieces, |pieces, bins| self.by_weight(pieces, bins), bins);
+        };
+        let mut places: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        for (shard, ids) in lists.iter().enumerate() {
+            places.extend(ids.iter().enumerate().map(|(place, id)| (*id, (shard, place))));
+        }
+        let mut groups = vec![Vec::new(); bins];
+        for piece in pieces {
+            let place = match piece.source {
+                Source::Split(id) => places.get(&id).copied(),
+                Source::Window(_) => None,
+            };
+            // What was cut off another rank's list comes last, on the last worker.
+            let (shard, place) = place.unwrap_or((usize::MAX, usize::MAX));
+            match bin(shard) {
+                Some(bin) => groups[bin].push((place, piece)),
+                None => groups[bins - 1].push((usize::MAX, piece)),
+            }
+        }
+        let in_order = |mut group: Vec<(usize, Piece)>| {
+            group.sort_by_key(|(place, piece)| (*place, piece.start));
+            group.into_iter().map(|(_, piece)| piece).collect()
+        };
+        groups.into_iter().map(in_order).collect()
+    }
+
+    fn by_weight(&self, pieces: &[Piece], bins: usize) -> Vec<u32> {
+        match self.layout.strategy.unwrap_or_default() {
+            Builtin::Lpt => {
+                let weight = |piece| self.stock.weight(piece, self.layout.counted);
+                lpt(&pieces.iter().map(weight).collect::<Vec<_>>(), bins)
+            }
+            Builtin::RoundRobin => round_robin(pieces.len(), bins),
+        }
+    }
+}
+
+/// `rows` of what is open, in proportion and never more than open.
+fn part(open: &[u64], rows: u64) -> Vec<u64> {
+    if rows == open.iter().sum() { open.to_vec() } else { proportional(rows, open) }
 }
 
 fn rows_of(pieces: &[Piece]) -> u64 {
@@ -301,7 +377,7 @@ fn until_first(rows: &[u64], weights: &[u64]) -> u64 {
 
 /// The rows of every shard, of `rows` in all: those of its batches, and of what batches leave over.
 fn quotas(layout: &Layout, schedules: &[Schedule], rows: u64) -> Vec<u64> {
-    if !layout.counted || layout.remainder == Remainder::Uneven {
+    if !layout.is_exact() {
         return vec![0; schedules.len()];
     }
     let (ranks, workers) = (u64::from(layout.world_size), layout.workers());
@@ -377,20 +453,6 @@ fn nth_row(pieces: &[Piece], mut row: u64) -> Piece {
     found.skip(row)
 }
 
-/// Two levels, so that ranks are as even by weight as one level over ranks makes them.
-fn by_weight(stock: &Stock, pieces: Vec<Piece>, layout: &Layout) -> Vec<Vec<Piece>> {
-    let strategy = layout.strategy.unwrap_or_default();
-    let bins = |pieces: &[Piece], bins: usize| match strategy {
-        Builtin::Lpt => {
-            let weight = |piece| stock.weight(piece, layout.counted);
-            lpt(&pieces.iter().map(weight).collect::<Vec<_>>(), bins)
-        }
-        Builtin::RoundRobin => round_robin(pieces.len(), bins),
-    };
-    let ranks = group(pieces, bins, layout.world_size as usize);
-    ranks.into_iter().flat_map(|own| group(own, bins, layout.workers())).collect()
-}
-
 fn group(
     pieces: Vec<Piece>,
     bin_of: impl Fn(&[Piece], usize) -> Vec<u32>,
@@ -402,20 +464,6 @@ fn group(
         groups[bin as usize].push(piece);
     }
     groups
-}
-
-/// The pieces of the splits that a custom strategy gave to each shard, in its order.
-fn by_lists(pieces: Vec<Piece>, lists: &[Vec<u32>]) -> Vec<Vec<Piece>> {
-    let mut of_split: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
-    for piece in pieces {
-        if let Source::Split(id) = piece.source {
-            of_split.entry(id).or_default().push(piece);
-        }
-    }
-    lists
-        .iter()
-        .map(|ids| ids.iter().filter_map(|id| of_split.remove(id)).flatten().collect())
-        .collect()
 }
 
 /// `partitions` lists of equal rows, of which each rank has every W-th: what a step delivers over all ranks does

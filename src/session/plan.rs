@@ -362,8 +362,9 @@ fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
                 for field in table.schema.table_schema().fields() {
                     add(&format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()));
                 }
-                for (pin, rows) in &spec.files {
-                    add(pin.location.as_ref());
+                for (index, (pin, rows)) in spec.files.iter().enumerate() {
+                    // With bucket or host: the same key in two stores is two files.
+                    add(&table.display_path(index));
                     add(&format!("{} {:?} {:?} {rows:?}", pin.size, pin.e_tag, pin.last_modified));
                 }
             }
