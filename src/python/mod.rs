@@ -5,6 +5,7 @@ mod arrow;
 mod error;
 mod plan;
 mod session;
+mod stage;
 mod stream;
 mod tensor;
 mod wait;
@@ -19,6 +20,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::PySession>()?;
     module.add_class::<session::PyQuery>()?;
     module.add_class::<plan::PyPlan>()?;
+    module.add_class::<stage::PyStage>()?;
     module.add_class::<stream::BatchStream>()?;
     module.add_function(wrap_pyfunction!(session::check_predicate, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;

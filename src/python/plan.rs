@@ -33,6 +33,11 @@ impl PyPlan {
     pub fn new(plan: Plan) -> Self {
         Self { plan: Arc::new(plan) }
     }
+
+    /// The plan, for a background job.
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
 }
 
 #[pymethods]
