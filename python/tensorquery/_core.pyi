@@ -3,8 +3,9 @@
 Nothing here is public; the package wraps all of it. Errors are those of `tensorquery.errors`.
 """
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Plan",
     "Query",
     "Session",
+    "Stage",
     "TensorConverter",
     "__version__",
     "check_predicate",
@@ -137,6 +139,39 @@ class Plan:
         """First and one past the last row group of a Parquet split."""
     def explain(self) -> str:
         """The plan whose partitions are the splits, as an indented tree."""
+
+@final
+class Stage:
+    """A query's rows on local disk, numbered in the order of its splits; for access at random."""
+
+    @staticmethod
+    def ensure(
+        plan: Plan,
+        root: str | os.PathLike[str],
+        threads: int,
+        progress: Callable[[int, int, int, int], object] | None = None,
+    ) -> Stage:
+        """Open the stage in ``<root>/<fingerprint>``, or write it; of several processes one does.
+
+        `progress` is called now and then with splits done, splits (0 while waiting for another
+        process), rows and bytes.
+        """
+    @staticmethod
+    def open(dir: str | os.PathLike[str], fingerprint: str) -> Stage:
+        """Open a complete stage of the plan with this fingerprint."""
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+    @property
+    def path(self) -> str:
+        """Its directory."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files of rows."""
+    def gather(self, rows: Sequence[int]) -> _Rows:
+        """Copy rows by number, in the order given, into one Arrow record batch."""
+    def remove(self) -> None:
+        """Delete its files; whoever has it open keeps reading."""
 
 @final
 class BatchStream:

@@ -112,3 +112,21 @@ fn add(a: u64, b: u64, bound: u64) -> u64 {
     let sum = a + b;
     if sum >= bound { sum - bound } else { sum }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_permutes_domains_of_any_two_digits() {
+        for (left, right) in [(1, 1), (1, 7), (2, 2), (3, 5), (8, 8), (9, 8), (64, 65)] {
+            for key in 0..20 {
+                let keys = std::array::from_fn(|round| derive_key(&[key, round as u64]));
+                let mut seen: Vec<u64> =
+                    (0..left * right).map(|value| network(value, left, right, &keys)).collect();
+                seen.sort_unstable();
+                assert_eq!(seen, (0..left * right).collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3_arrow::PyRecordBatch;
 
 use super::error::to_py;
 use super::plan::PyPlan;
@@ -70,6 +71,12 @@ impl PyStage {
     #[getter]
     fn bytes(&self) -> u64 {
         self.stage.bytes()
+    }
+
+    /// The given rows, in that order, as an Arrow record batch.
+    fn gather<'py>(&self, py: Python<'py>, rows: Vec<u64>) -> PyResult<Bound<'py, PyRecordBatch>> {
+        let batch = py.detach(|| self.stage.gather(&rows)).map_err(to_py)?;
+        Bound::new(py, PyRecordBatch::new(batch))
     }
 
     /// Deletes its files; whoever has it open keeps reading.

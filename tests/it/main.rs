@@ -3,10 +3,12 @@
 mod catalog;
 mod error;
 mod partition;
+mod permutation;
 mod pipeline;
 mod query;
 mod rewrite;
 mod splits;
+mod stage;
 mod storage;
 mod stream;
 mod support;
