@@ -34,8 +34,7 @@ impl Layout {
                 return Err(Error::new(
                     ErrorKind::UnsupportedType,
                     format!(
-                        "column {:?} of type {} cannot be staged for shuffle=\"global\"; cast it to its \
-                         value type in the query",
+                        "column {:?} of type {} cannot be staged; cast it to its value type in the query",
                         field.name(),
                         field.data_type()
                     ),

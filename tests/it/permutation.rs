@@ -67,7 +67,8 @@ fn the_orders_never_change() {
 
 const GOLDEN_TABLE: [u64; 10] = [5, 3, 1, 0, 9, 6, 4, 7, 2, 8];
 /// Computed by another implementation, in Python.
-const GOLDEN_NETWORK: [u64; 6] = [632_430_737, 240_043_998, 715_477_536, 33_071_440, 128_586_665, 990_651_305];
+const GOLDEN_NETWORK: [u64; 6] =
+    [632_430_737, 240_043_998, 715_477_536, 33_071_440, 128_586_665, 990_651_305];
 
 /// Sum over cells of (found - expected)^2 / expected.
 fn chi_square(counts: &[u64], expected: f64) -> f64 {

@@ -2,8 +2,7 @@
 
 use arrow::array::{
     Array, BinaryArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, FixedSizeListArray,
-    Float32Array, ListArray, MapBuilder, NullArray, StringBuilder, StringViewBuilder,
-    StructArray,
+    Float32Array, ListArray, MapBuilder, NullArray, StringBuilder, StringViewBuilder, StructArray,
 };
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Fields, Int8Type, Int32Type, IntervalUnit, TimeUnit};
