@@ -14,6 +14,7 @@ pub mod query;
 pub mod runtime;
 pub mod session;
 pub mod split;
+pub mod stage;
 pub mod storage;
 pub mod stream;
 pub mod tensor;

@@ -3,6 +3,7 @@
 Nothing here is public; the package wraps all of it. Errors are those of `tensorquery.errors`.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
@@ -14,7 +15,9 @@ __all__ = [
     "Plan",
     "Query",
     "Session",
+    "Shards",
     "SplitCounter",
+    "Stage",
     "TensorConverter",
     "__version__",
     "check_predicate",
@@ -118,8 +121,6 @@ class Plan:
         self, lists: Sequence[Sequence[int]], world_size: int, num_workers: int
     ) -> tuple[list[_ShardRow], float, float]:
         """What each shard reads, and the imbalance over shards and over ranks."""
-    def order(self, ids: Sequence[int], seed: int, epoch: int, shard: int) -> list[int]:
-        """Permute a shard's splits for one epoch."""
     def recipe(self, ids: Sequence[int]) -> tuple[str, list[bytes]]:
         """What a worker process needs to plan these splits (ascending ids) again."""
     def known_counts(self) -> list[int] | None:
@@ -128,14 +129,30 @@ class Plan:
         """Plan the counting of output rows; one counter collects the build sides of joins once."""
     def stream(
         self,
-        ids: Sequence[int],
-        batch_size: int,
-        shuffle_buffer: int | None,
-        shuffle_key: tuple[int, int, int],
+        shards: Shards,
+        rank: int,
+        worker: int,
+        cursor: Sequence[int],
         threads: int,
         tensor_options: str | None,
+        stage: Stage | None = None,
     ) -> BatchStream:
-        """Start reading splits in this order; JSON options make tensors, None Arrow batches."""
+        """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches."""
+    def positions(
+        self, shards: Shards, rank: int, worker: int, cursor: Sequence[int], counts: Sequence[int]
+    ) -> BatchStream:
+        """What a shard would deliver, as split and output row, without reading any."""
+    @property
+    def bytes(self) -> int:
+        """Stored bytes of all splits."""
+    def row_bytes(self) -> int:
+        """Guess the bytes that a decoded row takes."""
+    def files(self) -> list[tuple[str, str]]:
+        """Name and identity of every file or table in memory that the query can read."""
+    def options(self) -> str:
+        """How splits were cut, as text."""
+    def shape(self) -> str:
+        """DataFusion's plan before the splits were put in."""
     def row_range(self, id: int) -> tuple[int, int] | None:
         """Start and end of a split's rows in its file, where known."""
     def row_groups(self, id: int) -> tuple[int, int] | None:
@@ -157,6 +174,55 @@ class SplitCounter:
 
         `progress` gets the splits and the rows counted so far; what it raises ends the counting.
         """
+class Stage:
+    """A query's rows on local disk, numbered in the order of its splits; for access at random."""
+
+    @staticmethod
+    def ensure(
+        plan: Plan,
+        root: str | os.PathLike[str],
+        threads: int,
+        progress: Callable[[int, int, int, int], object] | None = None,
+    ) -> Stage:
+        """Open the stage in ``<root>/<fingerprint>``, or write it; of several processes one does.
+
+        `progress` is called now and then with splits done, splits (0 while waiting for another
+        process), rows and bytes.
+        """
+    @staticmethod
+    def open(dir: str | os.PathLike[str], fingerprint: str) -> Stage:
+        """Open a complete stage of the plan with this fingerprint."""
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+    @property
+    def path(self) -> str:
+        """Its directory."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files of rows."""
+    def gather(self, rows: Sequence[int]) -> _Rows:
+        """Copy rows by number, in the order given, into one Arrow record batch."""
+    def remove(self) -> None:
+        """Delete its files; whoever has it open keeps reading."""
+
+@final
+class Shards:
+    """All shards of an epoch, in reading order."""
+
+    @staticmethod
+    def deal(plan: Plan, request: str, lists: Sequence[Sequence[int]] | None) -> Shards:
+        """Deal a plan's rows; `request` is JSON, `lists` are those of a custom strategy."""
+    def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
+        """Batches and rows of a shard, where they are counted."""
+    def is_fixed(self, rank: int, worker: int) -> bool:
+        """Whether the number of a shard's batches is known before it ends."""
+    def cursor_of(self, run: str, rank: int, worker: int) -> list[int]:
+        """How far a shard came in `run` (JSON), which had the same shards."""
+    def cursor_at(self, rank: int, worker: int, batches: int) -> list[int]:
+        """The cursor of a shard of counted rows after so many batches."""
+    def pieces(self, rank: int, worker: int) -> list[tuple[int, int, int | None]]:
+        """Split, first row and one past the last of every piece of a shard."""
 
 @final
 class BatchStream:
@@ -164,6 +230,11 @@ class BatchStream:
 
     def next(self) -> _TensorBatch | _Rows | None:
         """Wait for the next batch; None at the end."""
+    def cursor(self) -> list[int]:
+        """How far the shard is consumed with the batch handed out last."""
+    @property
+    def last(self) -> bool:
+        """Whether the batch handed out last is the shard's last."""
     def close(self) -> None:
         """Stop the background work."""
     def metrics(self) -> dict[str, float]:

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cursor::{Lane, Mixing, Shard, ShardCursor};
 use super::even::{Remainder, Schedule, level, proportional, share};
 use super::lpt::{lpt, round_robin};
-use super::order::{derive_key, epoch_order};
+use super::order::{derive_key, digest, epoch_order};
 use super::piece::{Piece, Source};
 use super::plan::Builtin;
 use crate::{Error, Result};
@@ -15,6 +15,7 @@ use crate::{Error, Result};
 /// Tells keys of one purpose from those of another.
 const PARTITION: u64 = 0x7061_7274;
 const MIXTURE: u64 = 0x6d69_7865;
+const PERMUTED: u64 = 0x7065_726d;
 const RESUMED: u64 = 0x7265_7375;
 
 /// How an epoch is divided: the part of the order that is not the query's.
@@ -37,6 +38,8 @@ pub struct Layout {
     pub strategy: Option<Builtin>,
     /// Whether the splits are permuted.
     pub shuffle: bool,
+    /// Rows of the runs into which all rows are cut after they were permuted; None deals the plan's splits.
+    pub permuted: Option<u64>,
     /// How the pieces of a lane are mixed.
     pub mixing: Mixing,
 }
@@ -69,6 +72,13 @@ pub struct OrderKey<'a> {
     pub fingerprint: &'a [u8],
 }
 
+impl OrderKey<'_> {
+    /// Keys the permutation of all rows: the same for every topology.
+    pub fn of_permutation(&self) -> u64 {
+        derive_key(&[PERMUTED, self.seed, self.epoch, digest(self.fingerprint)])
+    }
+}
+
 /// A run of the same epoch before this one, and how far each of its shards came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
@@ -93,6 +103,14 @@ impl Layout {
 }
 
 impl Stock {
+    /// `rows` rows in runs of `run` rows.
+    pub fn of_runs(rows: u64, run: u64) -> Self {
+        let run = run.max(1);
+        let runs: Vec<u64> =
+            (0..rows.div_ceil(run)).map(|number| run.min(rows - number * run)).collect();
+        Self { weights: runs.clone(), counts: Some(runs), ..Self::default() }
+    }
+
     /// All splits without what is excluded, in the order of the plan.
     pub fn pieces(&self) -> Vec<Piece> {
         let mut exclude = self.exclude.clone();

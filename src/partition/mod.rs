@@ -2,8 +2,8 @@
 //!
 //! Nothing here reads a file, a clock or a hash map's order, so every rank and worker computes the
 //! same plan from the same input. [`lpt()`] balances splits, [`Assignment`] holds the lists of all
-//! shards, [`epoch_order`] permutes one shard's list, and [`Rng`] is the only source of randomness
-//! in the crate.
+//! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the only
+//! source of randomness in the crate.
 //!
 //! [`resume()`] is the whole way: [`Stock`] cut into [`Piece`]s, what earlier [`Run`]s of the epoch consumed
 //! taken off, the rest dealt to [`Shard`]s by a [`Layout`].
@@ -15,6 +15,7 @@ mod even;
 mod interleave;
 mod lpt;
 mod order;
+mod permutation;
 mod piece;
 mod plan;
 mod rng;
@@ -27,6 +28,7 @@ pub use even::{Remainder, Schedule, level, proportional, share};
 pub use interleave::{Interleave, Open, Turn};
 pub use lpt::{lpt, round_robin};
 pub use order::{derive_key, epoch_order};
+pub use permutation::Permutation;
 pub use piece::{Piece, Source, Window};
 pub use plan::{Assignment, Builtin, Imbalance, ShardSummary, weight};
 pub use rng::Rng;

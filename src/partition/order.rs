@@ -26,7 +26,7 @@ pub fn derive_key(parts: &[u64]) -> u64 {
 }
 
 /// A key out of bytes of any length, read as little-endian words.
-fn digest(bytes: &[u8]) -> u64 {
+pub(super) fn digest(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);

@@ -7,6 +7,7 @@ mod error;
 mod plan;
 mod session;
 mod shards;
+mod stage;
 mod stream;
 mod tensor;
 mod wait;
@@ -23,6 +24,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::PyPlan>()?;
     module.add_class::<shards::PyShards>()?;
     module.add_class::<count::PySplitCounter>()?;
+    module.add_class::<stage::PyStage>()?;
     module.add_class::<stream::BatchStream>()?;
     module.add_function(wrap_pyfunction!(session::check_predicate, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;

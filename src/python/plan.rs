@@ -9,6 +9,7 @@ use super::arrow::schema_capsule;
 use super::count::PySplitCounter;
 use super::error::to_py;
 use super::shards::PyShards;
+use super::stage::PyStage;
 use super::stream::BatchStream;
 use super::wait::wait;
 use crate::partition::{Assignment, Builtin, ShardSpec};
@@ -34,6 +35,11 @@ impl PyPlan {
     /// Wraps a plan.
     pub fn new(plan: Plan) -> Self {
         Self { plan: Arc::new(plan) }
+    }
+
+    /// The plan, for a background job.
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
     }
 }
 
@@ -198,7 +204,7 @@ impl PyPlan {
 
     /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options))]
+    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None))]
     fn stream(
         &self,
         py: Python<'_>,
@@ -208,10 +214,12 @@ impl PyPlan {
         cursor: Vec<u64>,
         threads: usize,
         tensor_options: Option<&str>,
+        stage: Option<&PyStage>,
     ) -> PyResult<BatchStream> {
         let (shard, cursor) = shards.at(rank, worker, &cursor).map_err(to_py)?;
+        let stage = stage.map(|stage| Arc::clone(stage.stage()));
         let start = || -> Result<ShardStream> {
-            let source = RowSource::Plan(self.plan.epoch()?);
+            let source = shards.source(&self.plan, stage.as_ref())?;
             let output = Arc::new(self.output(tensor_options)?);
             ShardStream::start(source, &shard, &cursor, threads, output)
         };
@@ -259,11 +267,6 @@ impl PyPlan {
 }
 
 impl PyPlan {
-    /// The plan.
-    pub fn inner(&self) -> &Arc<Plan> {
-        &self.plan
-    }
-
     fn output(&self, tensor_options: Option<&str>) -> Result<Output> {
         let schema = self.plan.schema();
         let Some(text) = tensor_options else { return Ok(Output::Arrow(schema)) };

@@ -35,6 +35,8 @@ struct Request {
 pub struct PyShards {
     shards: Vec<Arc<Shard>>,
     workers: usize,
+    /// Keys the permutation of all rows, and the rows of a run of it.
+    permuted: Option<(u64, u64)>,
 }
 
 /// Rows by split of a shard: split, first row, one past the last where known.
@@ -50,22 +52,30 @@ impl PyShards {
         request: &str,
         lists: Option<Vec<Vec<u32>>>,
     ) -> PyResult<Self> {
-        let plan = plan.inner();
+        let plan = plan.plan();
         let deal = || -> Result<Self> {
             let request: Request = serde_json::from_str(request).map_err(unreadable)?;
-            let stock = Stock {
-                weights: plan.splits().iter().map(weight).collect(),
-                counts: request.counts,
-                sources: request.sources,
-                source_weights: request.source_weights,
-                stop_first: request.stop_first,
-                exclude: request.exclude,
+            let stock = match request.layout.permuted {
+                Some(run) => {
+                    let rows = request.counts.iter().flatten().sum();
+                    Stock::of_runs(rows, run)
+                }
+                None => Stock {
+                    weights: plan.splits().iter().map(weight).collect(),
+                    counts: request.counts,
+                    sources: request.sources,
+                    source_weights: request.source_weights,
+                    stop_first: request.stop_first,
+                    exclude: request.exclude,
+                },
             };
             let fingerprint = plan.fingerprint().as_bytes();
             let key = OrderKey { seed: request.seed, epoch: request.epoch, fingerprint };
             let workers = request.layout.num_workers.max(1) as usize;
             let shards = resume(&stock, &request.runs, &request.layout, lists.as_deref(), key)?;
-            Ok(Self { shards: shards.into_iter().map(Arc::new).collect(), workers })
+            let shards = shards.into_iter().map(Arc::new).collect();
+            let permuted = request.layout.permuted.map(|run| (key.of_permutation(), run));
+            Ok(Self { shards, workers, permuted })
         };
         py.detach(deal).map_err(to_py)
     }
@@ -121,6 +131,20 @@ impl PyShards {
         self.shards.get(rank * self.workers + worker).filter(|_| worker < self.workers).ok_or_else(
             || Error::config(format!("there is no shard of rank {rank}, worker {worker}")),
         )
+    }
+
+    /// Where the rows of these shards lie: in the plan, or in a stage of it.
+    pub fn source(&self, plan: &Plan, stage: Option<&Arc<Stage>>) -> Result<RowSource> {
+        match (self.permuted, stage) {
+            (None, None) => Ok(RowSource::Plan(plan.epoch()?)),
+            (Some((key, rows)), Some(stage)) => {
+                let permutation = Permutation::new(key, stage.num_rows());
+                Ok(RowSource::Permuted { stage: Arc::clone(stage), permutation, rows })
+            }
+            _ => {
+                Err(Error::config("shards of permuted rows, and they alone, are read from a stage"))
+            }
+        }
     }
 
     /// One shard, and its cursor from numbers; none is its start.

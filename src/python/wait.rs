@@ -21,6 +21,16 @@ pub fn wait<T: Send, F: Future<Output = Result<T>>>(
     py: Python<'_>,
     make: impl FnOnce() -> F + Send,
 ) -> PyResult<T> {
+    wait_with(py, make, |_| Ok(()))
+}
+
+/// The same, and calls `on_tick` after each [`PATIENCE`] of waiting, on the calling thread. Its exception drops the
+/// future.
+pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
+    py: Python<'_>,
+    make: impl FnOnce() -> F + Send,
+    on_tick: impl Fn(Python<'_>) -> PyResult<()> + Send + Sync,
+) -> PyResult<T> {
     let runtimes = Runtimes::current().map_err(to_py)?;
     py.detach(|| {
         let run = || {
@@ -34,7 +44,10 @@ pub fn wait<T: Send, F: Future<Output = Result<T>>>(
                     };
                     match select(&mut future, pin!(tick)).await {
                         Either::Left((result, _)) => return result.map_err(to_py),
-                        Either::Right(_) => Python::attach(|py| py.check_signals())?,
+                        Either::Right(_) => Python::attach(|py| {
+                            py.check_signals()?;
+                            on_tick(py)
+                        })?,
                     }
                 }
             })

@@ -1,15 +1,11 @@
 //! Gathering rows at random from the arrays of one column.
 
-use std::sync::Arc;
-
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, StructArray,
-    UInt64Array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
 use arrow::compute::{concat, interleave, take};
 use arrow::datatypes::DataType;
 
 use crate::Result;
+pub(super) use crate::stage::release;
 
 /// One column of a window.
 ///
@@ -77,46 +73,4 @@ pub(super) fn own_bytes(array: &ArrayRef) -> usize {
 /// Whether values take a few bytes each, wherever they come from.
 fn is_narrow(data_type: &DataType) -> bool {
     data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Dictionary(_, _))
-}
-
-/// Whether string or binary views lie in the type where [`release`] reaches them.
-fn has_views(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Utf8View | DataType::BinaryView => true,
-        DataType::Struct(fields) => fields.iter().any(|field| has_views(field.data_type())),
-        DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) => {
-            has_views(field.data_type())
-        }
-        _ => false,
-    }
-}
-
-/// Copies the strings that views point to. `interleave` and `concat` copy only the views: a batch of a
-/// few rows would keep the strings of its whole window in memory.
-pub(super) fn release(array: &ArrayRef) -> Result<ArrayRef> {
-    if !has_views(array.data_type()) {
-        return Ok(array.clone());
-    }
-    Ok(match array.data_type() {
-        DataType::Utf8View => Arc::new(array.as_string_view().gc()),
-        DataType::BinaryView => Arc::new(array.as_binary_view().gc()),
-        DataType::List(_) => release_list::<i32>(array.as_list())?,
-        DataType::LargeList(_) => release_list::<i64>(array.as_list())?,
-        DataType::FixedSizeList(field, length) if *length > 0 => {
-            let list = array.as_fixed_size_list();
-            let (values, nulls) = (release(list.values())?, list.nulls().cloned());
-            Arc::new(FixedSizeListArray::try_new(field.clone(), *length, values, nulls)?)
-        }
-        DataType::Struct(fields) => {
-            let parent = array.as_struct();
-            let columns = parent.columns().iter().map(release).collect::<Result<Vec<_>>>()?;
-            Arc::new(StructArray::try_new(fields.clone(), columns, parent.nulls().cloned())?)
-        }
-        _ => array.clone(),
-    })
-}
-
-fn release_list<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> Result<ArrayRef> {
-    let (field, offsets, values, nulls) = list.clone().into_parts();
-    Ok(Arc::new(GenericListArray::<O>::try_new(field, offsets, release(&values)?, nulls)?))
 }

@@ -11,8 +11,9 @@ use tokio::runtime::Handle;
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::shuffle;
-use crate::partition::{Piece, Source, Window};
+use crate::partition::{Permutation, Piece, Source, Window};
 use crate::session::EpochPlan;
+use crate::stage::Stage;
 use crate::{Error, Result};
 
 /// Rows of a batch of positions.
@@ -26,6 +27,15 @@ pub type Batches = BoxStream<'static, Result<RecordBatch>>;
 pub enum RowSource {
     /// The splits of a plan.
     Plan(EpochPlan),
+    /// Runs of `rows` positions each of a permuted stage.
+    Permuted {
+        /// All rows.
+        stage: Arc<Stage>,
+        /// Which row has which position.
+        permutation: Permutation,
+        /// Positions of one split.
+        rows: u64,
+    },
     /// Splits of so many rows, whose rows are their own positions: what a shard would deliver, without
     /// reading it.
     Positions(Arc<[u64]>),
@@ -55,6 +65,12 @@ impl RowSource {
     fn execute(&self, id: u32) -> Result<Batches> {
         match self {
             Self::Plan(plan) => Ok(plan.execute(id)?.map_err(Error::from).boxed()),
+            Self::Permuted { stage, permutation, rows } => {
+                let start = u64::from(id) * rows;
+                let range = start..stage.num_rows().min(start + rows);
+                let read = stage.read(permutation.clone(), range, POSITION_ROWS as usize, 1)?;
+                Ok(read.boxed())
+            }
             Self::Positions(counts) => {
                 let rows = counts.get(id as usize).copied().unwrap_or(0);
                 let batch = move |start: u64| positions(id, start, rows.min(start + POSITION_ROWS));
