@@ -124,6 +124,22 @@ pub struct LaneCursor {
     pub window: Option<WindowCursor>,
 }
 
+impl LaneCursor {
+    /// Whether no piece is read twice, as far as that shows without counts.
+    fn is_plausible(&self) -> bool {
+        let distinct = |state: &Interleave| {
+            let open = state.open();
+            open.iter()
+                .enumerate()
+                .all(|(at, one)| open[..at].iter().all(|other| other.piece != one.piece))
+        };
+        distinct(&self.state)
+            && self.window.as_ref().is_none_or(|window| {
+                distinct(&window.end) && self.state.next() <= window.end.next()
+            })
+    }
+}
+
 /// A window that is half drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowCursor {
@@ -197,7 +213,16 @@ impl ShardCursor {
                     Some(WindowCursor { size: *size, offset: *offset, end })
                 }
             };
-            found.push(LaneCursor { rows: *rows, state: decode(&tail[..state])?, window });
+            let cursor = LaneCursor { rows: *rows, state: decode(&tail[..state])?, window };
+            // Where rows are counted, the rows say all the rest.
+            let consistent = match lane.rows() {
+                Some(all) => *rows <= all && lane.cursor_at(*rows) == cursor,
+                None => cursor.is_plausible(),
+            };
+            if !consistent {
+                return Err(broken());
+            }
+            found.push(cursor);
             rest = &tail[state + end..];
         }
         if rest.is_empty() { Ok(Self { batches: *batches, lanes: found }) } else { Err(broken()) }
