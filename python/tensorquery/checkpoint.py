@@ -88,7 +88,14 @@ def check_state(state: Any) -> dict[str, Any]:
             )
     for key in ("seed", "epoch", "step"):
         if not 0 <= state[key] < _MOST or isinstance(state[key], bool):
-            raise CheckpointMismatchError(f"the state is damaged: its {key!r} is {_sketch(state[key])}")
+            raise CheckpointMismatchError(
+                f"the state is damaged: its {key!r} is {_sketch(state[key])}"
+            )
+    files = state["parts"].get("files")
+    if not isinstance(files, list) or not all(
+        isinstance(pair, list) and [type(half) for half in pair] == [str, str] for pair in files
+    ):
+        raise CheckpointMismatchError(f"the state is damaged: its files are {_sketch(files)}")
     if state["check"] != check_sum(state):
         raise CheckpointMismatchError(
             "the state is damaged: its numbers do not fit together; load an earlier state"
@@ -149,7 +156,7 @@ _PARTS = {
 
 
 def _changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> list[str]:
-    if theirs == ours or not isinstance(theirs, list):
+    if theirs == ours:
         return []
     if [name for name, _ in theirs] != [name for name, _ in ours]:
         return [f"the list of files ({len(theirs)} then, {len(ours)} now)"]

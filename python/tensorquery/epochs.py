@@ -86,7 +86,6 @@ class Deal:
         if self.mixture.weights:
             raise ConfigError("partitions= does not go with a mixture")
 
-
     @property
     def is_global(self) -> bool:
         """Whether all rows are permuted."""
@@ -167,7 +166,12 @@ class Epochs:
         deal = self._deal
         if deal.remainder == "uneven":
             return False
-        if self._exact_from_start or deal.is_global or deal.partitions is not None or deal.mixture.weights:
+        if (
+            self._exact_from_start
+            or deal.is_global
+            or deal.partitions is not None
+            or deal.mixture.weights
+        ):
             return True
         if self._topology.world_size > 1:
             return True

@@ -125,6 +125,25 @@ pub struct LaneCursor {
 }
 
 impl LaneCursor {
+    fn encode(&self, numbers: &mut Vec<u64>) {
+        let state = self.state.encode();
+        let (size, offset, end) = match &self.window {
+            Some(window) => (window.size, window.offset, window.end.encode()),
+            None => (0, 0, Vec::new()),
+        };
+        numbers.extend([self.rows, size, offset, state.len() as u64, end.len() as u64]);
+        numbers.extend(state);
+        numbers.extend(end);
+    }
+
+    /// Whether it is where `rows` rows of counted pieces lead.
+    fn follows(&self, lane: &Lane, all: u64) -> bool {
+        let (mut own, mut wanted) = (Vec::new(), Vec::new());
+        self.encode(&mut own);
+        lane.cursor_at(self.rows.min(all)).encode(&mut wanted);
+        own == wanted
+    }
+
     /// Whether no piece is read twice, as far as that shows without counts.
     fn is_plausible(&self) -> bool {
         let distinct = |state: &Interleave| {
@@ -164,16 +183,7 @@ impl ShardCursor {
     /// As numbers: batches, then each lane with its length before it.
     pub fn encode(&self) -> Vec<u64> {
         let mut numbers = vec![self.batches];
-        for lane in &self.lanes {
-            let state = lane.state.encode();
-            let (size, offset, end) = match &lane.window {
-                Some(window) => (window.size, window.offset, window.end.encode()),
-                None => (0, 0, Vec::new()),
-            };
-            numbers.extend([lane.rows, size, offset, state.len() as u64, end.len() as u64]);
-            numbers.extend(state);
-            numbers.extend(end);
-        }
+        self.lanes.iter().for_each(|lane| lane.encode(&mut numbers));
         numbers
     }
 
@@ -216,7 +226,7 @@ impl ShardCursor {
             let cursor = LaneCursor { rows: *rows, state: decode(&tail[..state])?, window };
             // Where rows are counted, the rows say all the rest.
             let consistent = match lane.rows() {
-                Some(all) => *rows <= all && lane.cursor_at(*rows) == cursor,
+                Some(all) => cursor.follows(lane, all),
                 None => cursor.is_plausible(),
             };
             if !consistent {
