@@ -18,6 +18,7 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.mixture import Mixture, mix
 from tensorquery.query import Query
 from tensorquery.session import Session, TableInfo
 from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
@@ -33,6 +34,7 @@ __all__ = [
     "DataError",
     "Encoded",
     "Jagged",
+    "Mixture",
     "NotShardableError",
     "Query",
     "QueryDataLoader",
@@ -52,6 +54,7 @@ __all__ = [
     "__version__",
     "create_dataloader",
     "merge_state_dicts",
+    "mix",
     "to_tensors",
 ]
 
