@@ -154,7 +154,7 @@ class QueryDataset(IterableDataset[Any]):
         self._output_format = output_format
         self._tensor_kwargs = tensor_kwargs
         self._show_progress = check_bool("show_progress", show_progress)
-        self._process_group = process_group
+        self._process_group, self._device_mesh = process_group, device_mesh
         plan = plan_splits(query._core, split_bytes, split_rows)
         deal = Deal(
             batch_size=self.batch_size,
@@ -481,10 +481,13 @@ class QueryDataset(IterableDataset[Any]):
             self._stage = open_stage(plan, threads=threads, show_progress=show)
             self._stage_path = self._stage.path
             return [self._stage.num_rows]
+        group = self._process_group
+        if group is None and self._device_mesh is not None:
+            group = self._device_mesh.get_group()
         counts = split_counts(
             plan,
             topology=self.topology,
-            process_group=self._process_group,
+            process_group=group,
             show_progress=self._show_progress,
             threads=threads_for(self.topology, 0),
         )
@@ -551,7 +554,7 @@ class QueryDataset(IterableDataset[Any]):
         state["_recipe"] = self._make_recipe()
         state["_epochs"] = self._epochs.for_worker()
         state.update(_plan=None, _builder=None, _newest=None, _process=-1, _planned_in=None)
-        state.update(_process_group=None, _stage=None)
+        state.update(_process_group=None, _device_mesh=None, _stage=None)
         return state
 
     def __repr__(self) -> str:

@@ -136,10 +136,16 @@ class Epochs:
         self.counts = known
         self._exact_from_start = known is not None
         self._mixing: dict[str, Any] | None = None
+        self._layouts: dict[int, dict[str, Any]] = {}
         self._dealt: dict[str, _core.Shards] = {}
 
     def layout(self, workers: int) -> dict[str, Any]:
         """The layout for `workers` worker processes per rank, as states and the core know it."""
+        if workers not in self._layouts:
+            self._layouts[workers] = self._lay_out(workers)
+        return self._layouts[workers]
+
+    def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
         if deal.partitions is not None and workers > 0:
             raise ConfigError(
