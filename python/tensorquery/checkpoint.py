@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,8 +29,11 @@ _KEYS = {
     "layout": dict,
     "step": int,
     "cursors": dict,
+    "turns": dict,
     "parents": list,
+    "check": int,
 }
+_MOST = 2**63
 _FILE_GROUPS = 1024
 
 
@@ -82,7 +86,27 @@ def check_state(state: Any) -> dict[str, Any]:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state.get(key))}, expected {kind.__name__}"
             )
+    for key in ("seed", "epoch", "step"):
+        if not 0 <= state[key] < _MOST or isinstance(state[key], bool):
+            raise CheckpointMismatchError(
+                f"the state is damaged: its {key!r} is {_sketch(state[key])}"
+            )
+    files = state["parts"].get("files")
+    if not isinstance(files, list) or not all(
+        isinstance(pair, list) and [type(half) for half in pair] == [str, str] for pair in files
+    ):
+        raise CheckpointMismatchError(f"the state is damaged: its files are {_sketch(files)}")
+    if state["check"] != check_sum(state):
+        raise CheckpointMismatchError(
+            "the state is damaged: its numbers do not fit together; load an earlier state"
+        )
     return dict(state)
+
+
+def check_sum(state: Mapping[str, Any]) -> int:
+    """A checksum of what says how far a run came. Against damage, not against a forger."""
+    numbers = [state[key] for key in ("epoch", "layout", "step", "turns", "cursors", "parents")]
+    return zlib.crc32(json.dumps(numbers, sort_keys=True, default=repr).encode())
 
 
 def _sketch(value: Any) -> str:
@@ -132,7 +156,7 @@ _PARTS = {
 
 
 def _changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> list[str]:
-    if theirs == ours or not isinstance(theirs, list):
+    if theirs == ours:
         return []
     if [name for name, _ in theirs] != [name for name, _ in ours]:
         return [f"the list of files ({len(theirs)} then, {len(ours)} now)"]
@@ -179,7 +203,9 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     "at the same time"
                 )
     cursors: dict[str, Any] = {}
+    turns: dict[str, int] = {}
     for state in checked:
+        turns.update(state["turns"])
         for rank, workers in state["cursors"].items():
             if cursors.setdefault(rank, workers) != workers:
                 raise CheckpointMismatchError(f"rank {rank} is there twice, with different cursors")
@@ -191,4 +217,5 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             f"{first['layout']['world_size']} ranks"
         )
     step = max(state["step"] for state in checked)
-    return {**first, "step": step, "cursors": cursors, "rank": None}
+    merged = {**first, "step": step, "cursors": cursors, "turns": turns}
+    return {**merged, "check": check_sum(merged)}

@@ -19,6 +19,7 @@ from tensorquery.checkpoint import (
     VERSION,
     check_same,
     check_state,
+    check_sum,
     digest,
     file_digests,
     run_of,
@@ -41,6 +42,7 @@ from tensorquery.shards import (
     check_strategy,
     plan_splits,
 )
+from tensorquery.stages import open_stage
 from tensorquery.tensors import BatchBuilder, tensor_options
 
 __all__ = ["Progress", "QueryDataset", "ShardIterator", "Tagged"]
@@ -58,6 +60,7 @@ class Progress:
         start: By worker, the cursor from which its shard is read; an empty one is the shard's start.
         cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
             follow from the step.
+        turn: The worker whose batch comes next.
     """
 
     epoch: int
@@ -66,6 +69,7 @@ class Progress:
     step: int = 0
     start: list[list[int]] = field(default_factory=list)
     cursors: list[list[int] | str] | None = None
+    turn: int = 0
 
 
 class QueryDataset(IterableDataset[Any]):
@@ -82,7 +86,7 @@ class QueryDataset(IterableDataset[Any]):
         query: The rows.
         batch_size: Rows per batch; only this rank's last batch is short.
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
-            window.
+            window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed; two runs with the same seed give the same order.
         shuffle_buffer_size: Rows of the window, with or without `shuffle`; it is filled, permuted, and drained
             in turn. None: with `shuffle` as many as fit 128 MiB (4,096 to 1,048,576), else no window.
@@ -120,7 +124,7 @@ class QueryDataset(IterableDataset[Any]):
         query: Query,
         *,
         batch_size: int = 1024,
-        shuffle: bool = False,
+        shuffle: bool | str = False,
         shuffle_seed: int = 42,
         shuffle_buffer_size: int | None = None,
         rank: int | None = None,
@@ -164,7 +168,7 @@ class QueryDataset(IterableDataset[Any]):
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         self._plan: _core.Plan | None = plan_splits(query._core, split_bytes, split_rows)
         self._builder: BatchBuilder | None = self._make_builder(self._plan)
-        known = self._plan.known_counts()
+        known = None if deal.is_global else self._plan.known_counts()
         self._epochs = Epochs(self._plan, deal, self.topology, self._count_rows, known)
         self._constant = self._describe(query, self._plan)
         if known is not None:
@@ -172,12 +176,15 @@ class QueryDataset(IterableDataset[Any]):
             self._epochs.shards(0, 0)
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
-        # `set_epoch` for its own. The third says whether they go on from the loaded state.
-        self._epoch = torch.tensor([0, -1, 1], dtype=torch.int64)
+        # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
+        # loader's first worker reads: torch asks that one first, wherever a resumed epoch stands.
+        self._epoch = torch.tensor([0, -1, 1, 0], dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
         self._metrics: dict[str, float] = {}
+        self._stage: _core.Stage | None = None
+        self._stage_path: str | None = None
         self._progress = Progress(0)
         self._newest: weakref.ref[ShardIterator] | None = None
         self._loaded: dict[str, Any] | None = None
@@ -288,8 +295,10 @@ class QueryDataset(IterableDataset[Any]):
             "layout": self._epochs.layout(workers),
             "step": progress.step,
             "cursors": cursors,
+            "turns": {str(self.rank): progress.turn} if cursors else {},
             "parents": list(progress.parents),
         }
+        state["check"] = check_sum(state)
         return state if worker is None else {**state, "worker": worker}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -393,6 +402,8 @@ class QueryDataset(IterableDataset[Any]):
         older = self._iterator()
         if older is not None:
             older.supersede()
+        if in_loader:
+            worker = (worker + int(self._epoch[3])) % workers
         iterator = ShardIterator(self, progress, worker, in_loader)
         self._newest = weakref.ref(iterator)
         return iterator
@@ -435,6 +446,8 @@ class QueryDataset(IterableDataset[Any]):
             shards.cursor_of(text, self.rank, worker) for worker in range(max(1, workers))
         ]
         progress.step = sum(cursor[0] for cursor in progress.start if cursor)
+        turn = state["turns"].get(str(self.rank), progress.step)
+        progress.turn = turn % max(1, workers)
         if progress.cursors is not None:
             progress.cursors = list(progress.start)
 
@@ -460,6 +473,11 @@ class QueryDataset(IterableDataset[Any]):
     def _count_rows(self) -> list[int]:
         plan = self._plan
         assert plan is not None
+        if self._deal.is_global:
+            threads, show = threads_for(self.topology, 0), self._show_progress
+            self._stage = open_stage(plan, threads=threads, show_progress=show)
+            self._stage_path = self._stage.path
+            return [self._stage.num_rows]
         counts = split_counts(
             plan,
             topology=self.topology,
@@ -499,6 +517,8 @@ class QueryDataset(IterableDataset[Any]):
             self._plan = _core.Plan.from_recipe(*self._make_recipe())
             self._builder = self._make_builder(self._plan)
             self._epochs.moved_to(self._plan)
+            if self._stage_path is not None:
+                self._stage = _core.Stage.open(self._stage_path, self._plan.fingerprint)
             self._planned_in = os.getpid()
             self._newest = None
         assert self._plan is not None
@@ -514,10 +534,11 @@ class QueryDataset(IterableDataset[Any]):
             self._recipe = self._plan.recipe(list(range(self._plan.num_splits)))
         return self._recipe
 
-    def _pin_epoch(self, epoch: int | None, resumed: bool = True) -> None:
+    def _pin_epoch(self, epoch: int | None, resumed: bool = True, turn: int = 0) -> None:
         """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""
-        self._epoch[1] = -1 if epoch is None else epoch
         self._epoch[2] = int(resumed)
+        self._epoch[3] = turn
+        self._epoch[1] = -1 if epoch is None else epoch
 
     def __getstate__(self) -> dict[str, Any]:
         refuse_foreign(self)
@@ -527,7 +548,7 @@ class QueryDataset(IterableDataset[Any]):
         state["_recipe"] = self._make_recipe()
         state["_epochs"] = self._epochs.for_worker()
         state.update(_plan=None, _builder=None, _newest=None, _process=-1, _planned_in=None)
-        state.update(_process_group=None)
+        state.update(_process_group=None, _stage=None)
         return state
 
     def __repr__(self) -> str:
@@ -560,7 +581,7 @@ class ShardIterator:
     ) -> None:
         self._dataset = dataset
         self._progress = progress
-        self._worker = worker
+        self._worker = worker  # the number of the shard on its rank
         self._in_loader = in_loader
         self._stream: _core.BatchStream | None = None
         self._superseded = False
@@ -621,6 +642,7 @@ class ShardIterator:
             progress.start[self._worker],
             threads_for(dataset.topology, workers),
             options,
+            dataset._stage,
         )
         return self._stream
 

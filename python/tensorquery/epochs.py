@@ -23,6 +23,8 @@ _WINDOW_ROWS = (1 << 12, 1 << 20)
 _OPEN_BYTES = 256 << 20
 _OPEN_SPLITS = (4, 32)
 _CHUNK_ROWS = (64, 4096)
+_RUNS = 1024
+_RUN_ROWS = (1 << 10, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Deal:
     Attributes:
         batch_size: Rows per batch.
         seed: The seed of all shuffling.
-        shuffle: Whether splits are permuted.
+        shuffle: Whether splits are permuted; "global" permutes all rows.
         buffer: Rows of the shuffle window; None is the default, or none without `shuffle`.
         remainder: "even", "drop", "pad" or "uneven".
         partitions: A fixed number of partitions, or None.
@@ -52,7 +54,7 @@ class Deal:
 
     batch_size: int
     seed: int
-    shuffle: bool
+    shuffle: bool | str
     buffer: int | None
     remainder: str
     partitions: int | None
@@ -62,7 +64,12 @@ class Deal:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        check_bool("shuffle", self.shuffle)
+        if self.shuffle != "global":
+            if isinstance(self.shuffle, str):
+                check_choice("shuffle", self.shuffle, ("global",))
+            check_bool("shuffle", self.shuffle)
+        else:
+            self._check_global()
         check_choice("remainder", self.remainder, REMAINDERS)
         if self.partitions is None:
             return
@@ -78,6 +85,26 @@ class Deal:
             )
         if self.mixture.weights:
             raise ConfigError("partitions= does not go with a mixture")
+
+    @property
+    def is_global(self) -> bool:
+        """Whether all rows are permuted."""
+        return self.shuffle == "global"
+
+    def _check_global(self) -> None:
+        """Refuse what is about splits, of which a permutation of all rows knows nothing."""
+        wrong = {
+            "shuffle_buffer_size": self.buffer is not None,
+            "split_strategy": self.strategy != "lpt",
+            "exclude": bool(self.exclude),
+            "a mixture": bool(self.mixture.weights),
+        }
+        given = ", ".join(name for name, is_given in wrong.items() if is_given)
+        if given:
+            raise ConfigError(
+                f'{given} does not go with shuffle="global", which permutes all rows; leave it out, or use '
+                "shuffle=True"
+            )
 
 
 class Epochs:
@@ -124,16 +151,27 @@ class Epochs:
             "counted": self._is_counted(workers),
             "partitions": deal.partitions,
             "strategy": deal.strategy if isinstance(deal.strategy, str) else None,
-            "shuffle": deal.shuffle,
+            "shuffle": deal.shuffle is True,
+            "permuted": self._run_rows() if deal.is_global else None,
             "mixing": self._mix(),
         }
+
+    def _run_rows(self) -> int:
+        """Rows of the runs into which a permutation is cut: the same in every process, and many."""
+        rows = sum(self.count())
+        return min(max(rows // _RUNS, _RUN_ROWS[0]), _RUN_ROWS[1])
 
     def _is_counted(self, workers: int) -> bool:
         """Whether shares go by exact rows. Never a question of whether somebody has counted already."""
         deal = self._deal
         if deal.remainder == "uneven":
             return False
-        if self._exact_from_start or deal.partitions is not None or deal.mixture.weights:
+        if (
+            self._exact_from_start
+            or deal.is_global
+            or deal.partitions is not None
+            or deal.mixture.weights
+        ):
             return True
         if self._topology.world_size > 1:
             return True
@@ -147,7 +185,7 @@ class Epochs:
     def _choose_mixing(self) -> dict[str, Any]:
         deal = self._deal
         window = deal.buffer
-        if deal.shuffle and window is None:
+        if deal.shuffle is True and window is None:
             per_row = self._plan.row_bytes()
             window = min(max(_WINDOW_BYTES // per_row, _WINDOW_ROWS[0]), _WINDOW_ROWS[1])
         if window is not None and deal.partitions is not None:
@@ -155,7 +193,7 @@ class Epochs:
         if window is not None and window <= 1:
             window = None
         width, chunk = 1, _UNBOUNDED
-        if deal.shuffle and window is not None and deal.partitions is None:
+        if deal.shuffle is True and window is not None and deal.partitions is None:
             per_split = max(1, self._plan.bytes // max(1, self._plan.num_splits))
             width = min(max(_OPEN_BYTES // per_split, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])
             chunk = min(max(window // (4 * width), _CHUNK_ROWS[0]), _CHUNK_ROWS[1])

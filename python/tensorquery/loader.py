@@ -108,7 +108,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         dataset = self.dataset
         # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
         steps = dataset._steps(progress)
-        dataset._pin_epoch(progress.epoch, resumed=state is not None)
+        dataset._pin_epoch(progress.epoch, resumed=state is not None, turn=progress.turn)
         dataset._loaded = state
         batches = super().__iter__()
         dataset._loaded = None
@@ -138,6 +138,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
         """What the training loop gets now, and so has consumed."""
         progress.step += 1
+        progress.turn = (tagged.worker + 1) % self.num_workers
         if progress.cursors is not None:
             progress.cursors[tagged.worker] = tagged.cursor
         if last:
@@ -219,7 +220,7 @@ def create_dataloader(
     filters: Any | None = None,
     batch_size: int = 1024,
     num_workers: int | None = 0,
-    shuffle: bool = False,
+    shuffle: bool | str = False,
     shuffle_seed: int = 42,
     shuffle_buffer_size: int | None = None,
     rank: int | None = None,
@@ -265,7 +266,7 @@ def create_dataloader(
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
-            window.
+            window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed of all shuffling.
         shuffle_buffer_size: Rows of the window, with or without `shuffle`. None: with `shuffle` as many as fit
             128 MiB (4,096 to 1,048,576), else no window.

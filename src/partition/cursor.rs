@@ -124,6 +124,41 @@ pub struct LaneCursor {
     pub window: Option<WindowCursor>,
 }
 
+impl LaneCursor {
+    fn encode(&self, numbers: &mut Vec<u64>) {
+        let state = self.state.encode();
+        let (size, offset, end) = match &self.window {
+            Some(window) => (window.size, window.offset, window.end.encode()),
+            None => (0, 0, Vec::new()),
+        };
+        numbers.extend([self.rows, size, offset, state.len() as u64, end.len() as u64]);
+        numbers.extend(state);
+        numbers.extend(end);
+    }
+
+    /// Whether it is where `rows` rows of counted pieces lead.
+    fn follows(&self, lane: &Lane, all: u64) -> bool {
+        let (mut own, mut wanted) = (Vec::new(), Vec::new());
+        self.encode(&mut own);
+        lane.cursor_at(self.rows.min(all)).encode(&mut wanted);
+        own == wanted
+    }
+
+    /// Whether no piece is read twice, as far as that shows without counts.
+    fn is_plausible(&self) -> bool {
+        let distinct = |state: &Interleave| {
+            let open = state.open();
+            open.iter()
+                .enumerate()
+                .all(|(at, one)| open[..at].iter().all(|other| other.piece != one.piece))
+        };
+        distinct(&self.state)
+            && self.window.as_ref().is_none_or(|window| {
+                distinct(&window.end) && self.state.next() <= window.end.next()
+            })
+    }
+}
+
 /// A window that is half drained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowCursor {
@@ -148,16 +183,7 @@ impl ShardCursor {
     /// As numbers: batches, then each lane with its length before it.
     pub fn encode(&self) -> Vec<u64> {
         let mut numbers = vec![self.batches];
-        for lane in &self.lanes {
-            let state = lane.state.encode();
-            let (size, offset, end) = match &lane.window {
-                Some(window) => (window.size, window.offset, window.end.encode()),
-                None => (0, 0, Vec::new()),
-            };
-            numbers.extend([lane.rows, size, offset, state.len() as u64, end.len() as u64]);
-            numbers.extend(state);
-            numbers.extend(end);
-        }
+        self.lanes.iter().for_each(|lane| lane.encode(&mut numbers));
         numbers
     }
 
@@ -197,7 +223,16 @@ impl ShardCursor {
                     Some(WindowCursor { size: *size, offset: *offset, end })
                 }
             };
-            found.push(LaneCursor { rows: *rows, state: decode(&tail[..state])?, window });
+            let cursor = LaneCursor { rows: *rows, state: decode(&tail[..state])?, window };
+            // Where rows are counted, the rows say all the rest.
+            let consistent = match lane.rows() {
+                Some(all) => cursor.follows(lane, all),
+                None => cursor.is_plausible(),
+            };
+            if !consistent {
+                return Err(broken());
+            }
+            found.push(cursor);
             rest = &tail[state + end..];
         }
         if rest.is_empty() { Ok(Self { batches: *batches, lanes: found }) } else { Err(broken()) }

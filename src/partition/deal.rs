@@ -91,7 +91,32 @@ pub struct Run {
     pub cursors: BTreeMap<u32, Vec<Vec<u64>>>,
 }
 
+/// Bounds of what a state may ask for, far above what a run has.
+const MOST_SHARDS: u64 = 1 << 20;
+const MOST_BATCH_ROWS: u64 = 1 << 40;
+
 impl Layout {
+    /// Checks the numbers of a layout that was read from a state.
+    ///
+    /// # Errors
+    /// `Checkpoint` where no run can have had it.
+    pub fn check(&self) -> Result<()> {
+        let shards = u64::from(self.world_size) * u64::from(self.num_workers.max(1));
+        let sane = (1..=MOST_SHARDS).contains(&shards)
+            && (1..=MOST_BATCH_ROWS).contains(&self.batch_size)
+            && self.partitions.is_none_or(|bins| (1..=MOST_SHARDS).contains(&u64::from(bins)))
+            && self.permuted != Some(0)
+            && self.mixing.window != Some(0)
+            && self.mixing.width > 0
+            && self.mixing.chunk > 0;
+        if sane {
+            return Ok(());
+        }
+        Err(Error::checkpoint(
+            "the state is damaged: its layout has numbers that no run has; load an earlier state",
+        ))
+    }
+
     fn workers(&self) -> usize {
         self.num_workers.max(1) as usize
     }
@@ -179,13 +204,20 @@ pub fn resume(
     let mut pieces = stock.pieces();
     let mut lists = lists;
     for (depth, run) in (0_u64..).zip(runs) {
+        run.layout.check()?;
         let mut shards = deal(stock, pieces, &run.layout, lists.take(), depth)?;
         put_in_order(&mut shards, &run.layout, key, depth);
         pieces = left_by(run, &shards)?;
         pieces.sort_by_key(Piece::place);
     }
     let depth = runs.len() as u64;
-    let mut shards = deal(stock, pieces, layout, lists, depth)?;
+    let mut shards = deal(stock, pieces, layout, lists, depth).map_err(|error| match depth {
+        0 => error,
+        _ => error.with_context(
+            "these are the rows left of a resumed epoch",
+            "resume it with as many ranks as before, or go on with set_epoch(epoch + 1)",
+        ),
+    })?;
     put_in_order(&mut shards, layout, key, depth);
     Ok(shards)
 }
@@ -193,6 +225,12 @@ pub fn resume(
 /// What a run left of its shards.
 fn left_by(run: &Run, shards: &[Shard]) -> Result<Vec<Piece>> {
     let workers = run.layout.workers();
+    if let Some(rank) = run.cursors.keys().find(|rank| **rank >= run.layout.world_size) {
+        return Err(Error::checkpoint(format!(
+            "the state is damaged: it has a cursor of rank {rank} of {}; load an earlier state",
+            run.layout.world_size
+        )));
+    }
     let mut left = Vec::new();
     for (index, shard) in shards.iter().enumerate() {
         let cursor = cursor_of(run, shard, index / workers, index % workers)?;
@@ -224,7 +262,15 @@ pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result
         )));
     }
     let (workers, worker) = (run.layout.workers() as u64, worker as u64);
-    Ok(shard.cursor_at((run.step + workers - 1 - worker) / workers))
+    let batches = (run.step.saturating_add(workers - 1 - worker)) / workers;
+    if shard.batches().is_some_and(|all| batches > all) {
+        return Err(Error::checkpoint(format!(
+            "the state is damaged: step {} is beyond the {} batches of a shard; load an earlier state",
+            run.step,
+            shard.batches().unwrap_or(0)
+        )));
+    }
+    Ok(shard.cursor_at(batches))
 }
 
 /// Deals pieces to shards, in the order of the pieces.
@@ -360,7 +406,7 @@ impl Dealer<'_> {
 
 /// `rows` of what is open, in proportion and never more than open.
 fn part(open: &[u64], rows: u64) -> Vec<u64> {
-    if rows == open.iter().sum() { open.to_vec() } else { proportional(rows, open) }
+    if rows == open.iter().sum::<u64>() { open.to_vec() } else { proportional(rows, open) }
 }
 
 fn rows_of(pieces: &[Piece]) -> u64 {

@@ -8,8 +8,11 @@ use serde::Deserialize;
 use super::error::to_py;
 use super::plan::PyPlan;
 use crate::partition::{
-    Layout, OrderKey, Run, Shard, ShardCursor, Stock, cursor_of, resume, weight,
+    Layout, OrderKey, Permutation, Run, Shard, ShardCursor, Stock, cursor_of, resume, weight,
 };
+use crate::session::Plan;
+use crate::stage::Stage;
+use crate::stream::RowSource;
 use crate::{Error, Result};
 
 /// What the shards of an epoch follow from, beside the plan.
