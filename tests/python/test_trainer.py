@@ -13,12 +13,11 @@ from transformers import Trainer, TrainingArguments
 import ranks
 import support
 import tensorquery as tq
-from tensorquery.trainer import QueryTrainerMixin
 
 ROWS, BATCH, EPOCHS, ACCUMULATION = 130, 8, 2, 2
 
 
-class QueryTrainer(QueryTrainerMixin, Trainer):
+class QueryTrainer(tq.QueryTrainerMixin, Trainer):
     """As a user writes it."""
 
 
