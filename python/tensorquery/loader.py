@@ -154,7 +154,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration: `QueryDataset.set_epoch`."""
+        """Choose the epoch of the next iteration: `QueryDataset.set_epoch`.
+
+        Args:
+            epoch: From 0.
+
+        Raises:
+            ConfigError: It is not a whole number of at least 0.
+        """
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
