@@ -40,7 +40,18 @@ class Mixture:
         return self.queries[0].session
 
     def select(self, columns: Sequence[str] | None = None, filters: Any | None = None) -> Mixture:
-        """Narrow every query; see `Query.select`."""
+        """Narrow every query, as `Query.select` does.
+
+        Args:
+            columns: Output columns to keep, in this order; None keeps all.
+            filters: As for `Query.select`.
+
+        Returns:
+            A new mixture of the same weights.
+
+        Raises:
+            QueryError: A column is unknown, or a filter is malformed.
+        """
         if columns is None and filters is None:
             return self
         queries = [query.select(columns, filters) for query in self.queries]
@@ -86,6 +97,9 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
         stop: "first": the epoch ends when the first of them runs out; of the others, other rows are left out in
             every epoch where the order is shuffled. "all": it ends when all have run out, each row delivered
             once; those that are left share the batches by their weights.
+
+    Returns:
+        The mixture, for `create_dataloader` and `QueryDataset`.
 
     Raises:
         ConfigError: A weight or `stop` is malformed, or a name stands for different tables in two queries.

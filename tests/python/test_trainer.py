@@ -110,7 +110,7 @@ def train_and_resume(rank, world_size, folder, output):
     return first, second, errors(folder, f"{output}-errors") if world_size == 1 else None
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_each_row_once_before_and_after_a_resume(folder, tmp_path, world_size):
     answers = ranks.run(train_and_resume, world_size, folder, str(tmp_path / "run"))
     first = [answer[0] for answer in answers]
