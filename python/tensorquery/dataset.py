@@ -476,6 +476,11 @@ class QueryDataset(IterableDataset[Any]):
     def _count_rows(self) -> list[int]:
         plan = self._plan
         assert plan is not None
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "the rows of this query must be counted or staged before worker processes start: call len(dataset) in "
+                "the training process first, or use tensorquery.create_dataloader"
+            )
         if self._deal.is_global:
             threads, show = threads_for(self.topology, 0), self._show_progress
             self._stage = open_stage(plan, threads=threads, show_progress=show)
@@ -522,7 +527,7 @@ class QueryDataset(IterableDataset[Any]):
         if self._process != os.getpid() and self._planned_in != os.getpid():
             self._plan = _core.Plan.from_recipe(*self._make_recipe())
             self._builder = self._make_builder(self._plan)
-            self._epochs.moved_to(self._plan)
+            self._epochs.moved_to(self._plan, self._count_rows)
             if self._stage_path is not None:
                 self._stage = _core.Stage.open(self._stage_path, self._plan.fingerprint)
             self._planned_in = os.getpid()

@@ -23,8 +23,7 @@ _WINDOW_ROWS = (1 << 12, 1 << 20)
 _OPEN_BYTES = 256 << 20
 _OPEN_SPLITS = (4, 32)
 _CHUNK_ROWS = (64, 4096)
-_RUNS = 1024
-_RUN_ROWS = (1 << 10, 1 << 20)
+_RUN_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class Epochs:
         plan: _core.Plan,
         deal: Deal,
         topology: Topology,
-        count: Callable[[], list[int]] | None,
+        count: Callable[[], list[int]],
         known: list[int] | None,
     ) -> None:
         self._plan = plan
@@ -161,14 +160,9 @@ class Epochs:
             "partitions": deal.partitions,
             "strategy": deal.strategy if isinstance(deal.strategy, str) else None,
             "shuffle": deal.shuffle is True,
-            "permuted": self._run_rows() if deal.is_global else None,
+            "permuted": _RUN_ROWS if deal.is_global else None,
             "mixing": self._mix(),
         }
-
-    def _run_rows(self) -> int:
-        """Rows of the runs into which a permutation is cut: the same in every process, and many."""
-        rows = sum(self.count())
-        return min(max(rows // _RUNS, _RUN_ROWS[0]), _RUN_ROWS[1])
 
     def _is_counted(self, workers: int) -> bool:
         """Whether shares go by exact rows. Never a question of whether somebody has counted already."""
@@ -209,17 +203,8 @@ class Epochs:
         return {"width": width, "chunk": chunk, "window": window}
 
     def count(self) -> list[int]:
-        """The output rows of every split; counted once where nobody knows them.
-
-        Raises:
-            ConfigError: Called in a worker process, which must not count.
-        """
+        """The output rows of every split; counted once where nobody knows them."""
         if self.counts is None:
-            if self._count is None:
-                raise ConfigError(
-                    "the rows of this filtered query must be counted before worker processes start: call "
-                    "len(dataset) in the training process first, or use tensorquery.create_dataloader"
-                )
             self.counts = self._count()
         return self.counts
 
@@ -266,17 +251,16 @@ class Epochs:
             self._dealt = dict([*self._dealt.items(), (request, shards)][-2:])
         return self._dealt[request]
 
-    def moved_to(self, plan: _core.Plan) -> None:
-        """Go on with the plan of another process."""
-        self._plan = plan
+    def moved_to(self, plan: _core.Plan, count: Callable[[], list[int]]) -> None:
+        """Go on in another process, with its own plan."""
+        self._plan, self._count = plan, count
         self._dealt = {}
 
     def for_worker(self) -> Epochs:
-        """A copy for a worker process, which has its own plan (see `moved_to`) and never counts."""
+        """A copy that can be sent to a worker process, where `moved_to` gives it a plan."""
         copy = object.__new__(Epochs)
         copy.__dict__.update(self.__dict__)
-        self._mix()
-        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mixing)
+        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mix())
         return copy
 
     def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:

@@ -67,6 +67,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
         state, self._loaded = self._loaded, None
+        if state is None:
+            state, self.dataset._loaded = self.dataset._loaded, None
         mine = self._newest = object()
         if self.num_workers == 0:
             self.dataset._loaded = state
@@ -99,7 +101,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             yield (batch if pin is None else pin(batch)), batches.last
 
     def _pinner(self) -> Callable[[Any], Any] | None:
-        if not (self.pin_memory and torch.accelerator.is_available()):
+        # Older versions of torch know of CUDA alone.
+        if not (self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()):
             return None
         return torch.utils.data._utils.pin_memory.pin_memory
 
