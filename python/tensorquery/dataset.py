@@ -20,6 +20,7 @@ from tensorquery.checkpoint import (
     check_same,
     check_state,
     check_sum,
+    check_sum_base,
     digest,
     file_digests,
     run_of,
@@ -62,6 +63,7 @@ class Progress:
         cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
             follow from the step.
         turn: The worker whose batch comes next.
+        base: The part of a state's checksum that stays the same.
     """
 
     epoch: int
@@ -71,6 +73,7 @@ class Progress:
     start: list[list[int]] = field(default_factory=list)
     cursors: list[list[int] | str] | None = None
     turn: int = 0
+    base: int | None = None
 
 
 class QueryDataset(IterableDataset[Any]):
@@ -301,7 +304,9 @@ class QueryDataset(IterableDataset[Any]):
             "turns": {str(self.rank): progress.turn} if cursors else {},
             "parents": list(progress.parents),
         }
-        state["check"] = check_sum(state)
+        if progress.base is None:
+            progress.base = check_sum_base(state["layout"], state["parents"])
+        state["check"] = check_sum(state, progress.base)
         return state if worker is None else {**state, "worker": worker}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
