@@ -209,9 +209,18 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for rank, workers in state["cursors"].items():
             if cursors.setdefault(rank, workers) != workers:
                 raise CheckpointMismatchError(f"rank {rank} is there twice, with different cursors")
+    if not cursors:
+        # Equal steps: each state is that of all ranks.
+        for state in checked:
+            if state["step"] != first["step"]:
+                raise CheckpointMismatchError(
+                    f"the states were saved at different steps ({first['step']} and {state['step']}), but with "
+                    "equal steps one is that of all ranks; merge states that were saved at the same step, or load "
+                    "any one of them"
+                )
+        return first
     missing = [rank for rank in range(first["layout"]["world_size"]) if str(rank) not in cursors]
-    # At an epoch's start nobody has a cursor, and none is needed.
-    if missing and (cursors or first["step"]):
+    if missing:
         raise CheckpointMismatchError(
             f"the states of ranks {missing} are missing; merge those of all "
             f"{first['layout']['world_size']} ranks"
