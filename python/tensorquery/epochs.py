@@ -93,6 +93,18 @@ class Deal:
         """Whether all rows are permuted."""
         return self.shuffle == "global"
 
+    def check_workers(self, workers: int) -> None:
+        """Check that these options go with `workers` worker processes per rank.
+
+        Raises:
+            ConfigError: They do not.
+        """
+        if self.partitions is not None and workers > 0:
+            raise ConfigError(
+                f"partitions={self.partitions} needs num_workers=0, got {workers}: the threads of the "
+                "training process read all of a rank's partitions"
+            )
+
     def _check_global(self) -> None:
         """Refuse what is about splits, of which a permutation of all rows knows nothing."""
         wrong = {
@@ -146,11 +158,7 @@ class Epochs:
 
     def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
-        if deal.partitions is not None and workers > 0:
-            raise ConfigError(
-                f"partitions={deal.partitions} needs num_workers=0, got {workers}: the threads of the "
-                "training process read all of a rank's partitions"
-            )
+        deal.check_workers(workers)
         return {
             "world_size": self._topology.world_size,
             "num_workers": workers,
