@@ -218,8 +218,11 @@ class Epochs:
 
     def prepare(self, workers: int, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         """Count what dealing needs, before worker processes start."""
+        # A permutation of all rows is read from the stage that counting makes, equal steps or not.
         if self.counts is None and (
-            self._is_counted(workers) or any(run["layout"]["counted"] for run in runs)
+            self._deal.is_global
+            or self._is_counted(workers)
+            or any(run["layout"]["counted"] for run in runs)
         ):
             self.count()
 
