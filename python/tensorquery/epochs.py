@@ -10,10 +10,10 @@ from typing import Any
 from tensorquery import _core
 from tensorquery.distributed import Topology
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_bool, check_choice, check_positive_int
+from tensorquery.options import check_choice, check_positive_int
 from tensorquery.shards import SplitStrategy, assign
 
-__all__ = ["Deal", "Epochs", "Mixture"]
+__all__ = ["Deal", "Epochs", "Sources"]
 
 REMAINDERS = ("even", "drop", "pad", "uneven")
 
@@ -23,12 +23,11 @@ _WINDOW_ROWS = (1 << 12, 1 << 20)
 _OPEN_BYTES = 256 << 20
 _OPEN_SPLITS = (4, 32)
 _CHUNK_ROWS = (64, 4096)
-_RUNS = 1024
-_RUN_ROWS = (1 << 10, 1 << 20)
+_RUN_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Sources:
     """Which splits belong to which source of a mixture, and how sources share batches."""
 
     sources: list[int] = field(default_factory=list)
@@ -60,17 +59,20 @@ class Deal:
     partitions: int | None
     strategy: SplitStrategy | str
     exclude: tuple[tuple[int, int, int], ...] = ()
-    mixture: Mixture = Mixture()
+    mixture: Sources = Sources()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        if self.shuffle != "global":
-            if isinstance(self.shuffle, str):
-                check_choice("shuffle", self.shuffle, ("global",))
-            check_bool("shuffle", self.shuffle)
-        else:
+        if self.is_global:
             self._check_global()
+        elif not isinstance(self.shuffle, bool):
+            raise ConfigError(f'shuffle={self.shuffle!r} must be True, False or "global"')
         check_choice("remainder", self.remainder, REMAINDERS)
+        if self.mixture.weights and self.remainder == "uneven":
+            raise ConfigError(
+                'a mixture shares every batch of every rank, so remainder="uneven" does not go with it; use "even", '
+                '"drop" or "pad"'
+            )
         if self.partitions is None:
             return
         check_positive_int("partitions", self.partitions)
@@ -123,7 +125,7 @@ class Epochs:
         plan: _core.Plan,
         deal: Deal,
         topology: Topology,
-        count: Callable[[], list[int]] | None,
+        count: Callable[[], list[int]],
         known: list[int] | None,
     ) -> None:
         self._plan = plan
@@ -133,10 +135,16 @@ class Epochs:
         self.counts = known
         self._exact_from_start = known is not None
         self._mixing: dict[str, Any] | None = None
+        self._layouts: dict[int, dict[str, Any]] = {}
         self._dealt: dict[str, _core.Shards] = {}
 
     def layout(self, workers: int) -> dict[str, Any]:
         """The layout for `workers` worker processes per rank, as states and the core know it."""
+        if workers not in self._layouts:
+            self._layouts[workers] = self._lay_out(workers)
+        return self._layouts[workers]
+
+    def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
         if deal.partitions is not None and workers > 0:
             raise ConfigError(
@@ -152,14 +160,9 @@ class Epochs:
             "partitions": deal.partitions,
             "strategy": deal.strategy if isinstance(deal.strategy, str) else None,
             "shuffle": deal.shuffle is True,
-            "permuted": self._run_rows() if deal.is_global else None,
+            "permuted": _RUN_ROWS if deal.is_global else None,
             "mixing": self._mix(),
         }
-
-    def _run_rows(self) -> int:
-        """Rows of the runs into which a permutation is cut: the same in every process, and many."""
-        rows = sum(self.count())
-        return min(max(rows // _RUNS, _RUN_ROWS[0]), _RUN_ROWS[1])
 
     def _is_counted(self, workers: int) -> bool:
         """Whether shares go by exact rows. Never a question of whether somebody has counted already."""
@@ -200,17 +203,8 @@ class Epochs:
         return {"width": width, "chunk": chunk, "window": window}
 
     def count(self) -> list[int]:
-        """The output rows of every split; counted once where nobody knows them.
-
-        Raises:
-            ConfigError: Called in a worker process, which must not count.
-        """
+        """The output rows of every split; counted once where nobody knows them."""
         if self.counts is None:
-            if self._count is None:
-                raise ConfigError(
-                    "the rows of this filtered query must be counted before worker processes start: call "
-                    "len(dataset) in the training process first, or use tensorquery.create_dataloader"
-                )
             self.counts = self._count()
         return self.counts
 
@@ -257,17 +251,16 @@ class Epochs:
             self._dealt = dict([*self._dealt.items(), (request, shards)][-2:])
         return self._dealt[request]
 
-    def moved_to(self, plan: _core.Plan) -> None:
-        """Go on with the plan of another process."""
-        self._plan = plan
+    def moved_to(self, plan: _core.Plan, count: Callable[[], list[int]]) -> None:
+        """Go on in another process, with its own plan."""
+        self._plan, self._count = plan, count
         self._dealt = {}
 
     def for_worker(self) -> Epochs:
-        """A copy for a worker process, which has its own plan (see `moved_to`) and never counts."""
+        """A copy that can be sent to a worker process, where `moved_to` gives it a plan."""
         copy = object.__new__(Epochs)
         copy.__dict__.update(self.__dict__)
-        self._mix()
-        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mixing)
+        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mix())
         return copy
 
     def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:
