@@ -163,12 +163,12 @@ def trace_batch(
         DataError: A file cannot be read, or has other rows than were counted.
     """
     # A step is found by rows, so they are counted, also where delivering them needs no count.
-    dealt = epochs.count()
+    dealt, layout = epochs.count(), epochs.layout(place.workers)
     shards = epochs.shards(place.workers, place.epoch, place.parents)
     worker, batch = _turn(shards, place)
     counts = list(count() if permuted else dealt)
     if permuted:
-        run = epochs.layout(place.workers)["permuted"]
+        run = layout["permuted"]
         lengths = [min(run, sum(dealt) - start) for start in range(0, sum(dealt), run)]
     else:
         lengths = counts
@@ -182,17 +182,13 @@ def trace_batch(
             f"rank {place.rank} ended before step {place.step}; please report it with the query"
         )
     columns = _pyarrow().record_batch(found)
-    positions = list(
-        zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True)
-    )
+    positions = list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
     if permuted:
         positions = _unpermuted(shards, positions, sum(dealt), counts)
-    own = shards.rows(place.rank, worker)
-    before = batch * epochs.layout(place.workers)["batch_size"]
-    fresh = len(positions)
-    if epochs.remainder == "pad" and own is not None:
+    own, fresh = shards.rows(place.rank, worker), len(positions)
+    if layout["remainder"] == "pad" and own is not None:
         # What is repeated comes last.
-        fresh = min(fresh, max(0, own - before))
+        fresh = min(fresh, max(0, own - batch * layout["batch_size"]))
     physical = _physical(plan, positions)
     return Trace(
         epoch=place.epoch,
@@ -248,9 +244,7 @@ def _unpermuted(
     return found
 
 
-def _physical(
-    plan: _core.Plan, positions: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], int]:
+def _physical(plan: _core.Plan, positions: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """The physical row behind each row; splits are read one after the other."""
     by_split: dict[int, list[int]] = {}
     for split, row in sorted(set(positions)):
