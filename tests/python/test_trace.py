@@ -32,9 +32,9 @@ QUERIES = {
     "semi join": "SELECT id FROM t WHERE k IN (SELECT k FROM d WHERE number > 2)",
     "anti join": "SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.k = t.k)",
     "mark join": "SELECT id FROM t WHERE id < 30 OR EXISTS (SELECT 1 FROM d WHERE d.k = t.k)",
-    "by inequality": "SELECT id, name FROM t JOIN d ON t.k < d.number WHERE id > 9 AND k <> 5",
-    "left by inequality": "SELECT id, name FROM t LEFT JOIN d ON t.k < d.number - 2 WHERE k <> 5",
-    "cross join": "SELECT id, name FROM t CROSS JOIN d WHERE k = 2",
+    "by inequality": "SELECT id, name FROM t JOIN d ON t.k < d.number WHERE id > 9 AND t.k <> 5",
+    "left by inequality": "SELECT id, name FROM t LEFT JOIN d ON t.k < d.number - 2 WHERE t.k <> 5",
+    "cross join": "SELECT id, name FROM t CROSS JOIN d WHERE t.k = 2",
     "unnest": "SELECT id, unnest(list) AS item FROM t WHERE k <> 4",
     "unnest and filter": "SELECT * FROM (SELECT id, unnest(list) AS item FROM t) WHERE item > 0",
     "union": "SELECT id FROM t WHERE k = 1 UNION ALL SELECT id FROM t WHERE k > 3",
@@ -141,6 +141,15 @@ def test_any_topology(session, seed):
     query = session.sql(QUERIES[names[rng.integers(len(names))]])
     world_size, workers = int(rng.integers(1, 5)), int(rng.integers(0, 4))
     assert check_epoch(query, world_size, workers, **options) > 0
+
+
+@pytest.mark.parametrize("stop", ["first", "all"])
+def test_a_mixture(session, stop):
+    pairs = [
+        (session.sql("SELECT id FROM t WHERE k > 2"), 2),
+        (session.sql("SELECT id FROM t WHERE v > 0"), 1),
+    ]
+    assert check_epoch(tq.mix(pairs, stop=stop), 2, 1, batch_size=9, shuffle=True) > 8
 
 
 def test_partitions(session):
@@ -397,7 +406,7 @@ def test_errors_name_the_bounds(session):
         tq.ConfigError, match=r"step 8 must be in 0\.\.8: rank 2 delivers 8 batches"
     ):
         dataset.trace(2, 8)
-    with pytest.raises(tq.ConfigError, match="rank -1"):
+    with pytest.raises(tq.ConfigError, match="rank=-1"):
         dataset.trace(-1, 0)
     with pytest.raises(tq.ConfigError, match="step"):
         dataset.trace(0, "3")
@@ -425,7 +434,9 @@ def test_a_trace_is_plain_data_and_reads_well(session):
     text = repr(trace)
     lines = text.splitlines()
     assert lines[0].startswith("Trace of step 1 of rank 0 in epoch 0 (worker 0): 20 rows in ")
-    assert lines[1].split() == [*"split rows row groups physical rows of path".split()]
+    assert lines[1].split() == [
+        *["split", "rows", "row", "groups", "physical", "rows", "of", "path"]
+    ]
     assert len(lines) <= 2 + 20 + 1
     assert ".parquet" in text
     # As a plain triple, through JSON: what a notebook or a config file keeps.
