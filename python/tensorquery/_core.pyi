@@ -185,6 +185,7 @@ class SplitCounter:
         `progress` gets the splits and the rows counted so far; what it raises ends the counting.
         """
 
+@final
 class Stage:
     """A query's rows on local disk, numbered in the order of its splits; for access at random."""
 
