@@ -294,11 +294,13 @@ class QueryDataset(IterableDataset[Any]):
 
     def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
         workers = self._workers if progress.workers is None else progress.workers
-        cursors = {}
-        if progress.step and progress.cursors is not None:
+        cursors, known = {}, progress.cursors
+        if known is None and not self._follows(workers):
+            # A rank that has not begun: other ranks may have, and their states are merged.
+            known = [[] for _ in range(max(1, workers))]
+        if known is not None:
             cursors[str(self.rank)] = [
-                json.loads(cursor) if isinstance(cursor, str) else cursor
-                for cursor in progress.cursors
+                json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
             ]
         state = {
             **self._constant,
@@ -593,7 +595,8 @@ class QueryDataset(IterableDataset[Any]):
             **query._parts(),
             "splits": digest(plan.options()),
             "strategy": strategy,
-            "tensors": digest([self._output_format, sorted(self._tensor_kwargs.items())]),
+            # Encoded, so that a default is the same whether it was given or not.
+            "tensors": digest([self._output_format, tensor_options(**self._tensor_kwargs)]),
             "exclude": digest(deal.exclude),
             "files": file_digests(files),
         }

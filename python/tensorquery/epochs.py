@@ -94,6 +94,18 @@ class Deal:
         """Whether all rows are permuted."""
         return self.shuffle == "global"
 
+    def check_workers(self, workers: int) -> None:
+        """Check that these options go with `workers` worker processes per rank.
+
+        Raises:
+            ConfigError: They do not.
+        """
+        if self.partitions is not None and workers > 0:
+            raise ConfigError(
+                f"partitions={self.partitions} needs num_workers=0, got {workers}: the threads of the "
+                "training process read all of a rank's partitions"
+            )
+
     def _check_global(self) -> None:
         """Refuse what is about splits, of which a permutation of all rows knows nothing."""
         wrong = {
@@ -148,11 +160,7 @@ class Epochs:
 
     def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
-        if deal.partitions is not None and workers > 0:
-            raise ConfigError(
-                f"partitions={deal.partitions} needs num_workers=0, got {workers}: the threads of the "
-                "training process read all of a rank's partitions"
-            )
+        deal.check_workers(workers)
         return {
             "world_size": self._topology.world_size,
             "num_workers": workers,
@@ -218,8 +226,11 @@ class Epochs:
 
     def prepare(self, workers: int, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         """Count what dealing needs, before worker processes start."""
+        # A permutation of all rows is read from the stage that counting makes, equal steps or not.
         if self.counts is None and (
-            self._is_counted(workers) or any(run["layout"]["counted"] for run in runs)
+            self._deal.is_global
+            or self._is_counted(workers)
+            or any(run["layout"]["counted"] for run in runs)
         ):
             self.count()
 

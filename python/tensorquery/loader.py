@@ -355,6 +355,7 @@ def create_dataloader(
     )
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
+    dataset._deal.check_workers(num_workers)
     try:
         loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers, **dataloader_kwargs)
     except (ValueError, TypeError) as error:
