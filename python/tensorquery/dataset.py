@@ -194,9 +194,8 @@ class QueryDataset(IterableDataset[Any]):
         self._stage_path: str | None = None
         self._progress = Progress(0)
         self._ended: Progress | None = None
-        self._awaited: dict[str, Any] | None = (
-            None  # loaded into the loader, whose next iteration begins with it
-        )
+        # What was loaded into the loader, whose next iteration begins with it.
+        self._awaited: dict[str, Any] | None = None
         self._newest: weakref.ref[ShardIterator] | None = None
         self._loaded: dict[str, Any] | None = None
         self._workers = 0
