@@ -63,11 +63,12 @@ class Ledger:
             )
 
     def cursors(self) -> list[list[int]]:
-        """What a state says: runs of consumed pieces as pairs of first and one past the last, then by worker what
-        it holds."""
-        runs = [
-            bound for run in zip(self._starts, self._ends, strict=True) for bound in run
-        ]
+        """What a state says of this rank.
+
+        Returns:
+            Runs of consumed pieces, as pairs of first and one past the last; then by worker what it holds.
+        """
+        runs = [bound for run in zip(self._starts, self._ends, strict=True) for bound in run]
         return [runs, *map(json.loads, self._holdings)]
 
     def _add(self, piece: int) -> None:

@@ -116,7 +116,6 @@ class Deal:
                 "shuffle=True"
             )
 
-
     def _check_dynamic(self) -> None:
         """Refuse what says which worker delivers what, or how much of it."""
         reasons = {
@@ -206,8 +205,10 @@ class Epochs:
         }
 
     def is_dynamic(self, workers: int) -> bool:
-        """Whether `workers` worker processes take splits as they come; the training process has nobody to share
-        with."""
+        """Whether `workers` worker processes take splits as they come.
+
+        The training process alone has nobody to share with.
+        """
         return self._deal.assignment == "dynamic" and workers > 0
 
     def shards_per_rank(self, workers: int) -> int:
