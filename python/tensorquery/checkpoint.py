@@ -33,7 +33,24 @@ _KEYS = {
     "parents": list,
     "check": int,
 }
-_MOST = 2**63
+_RUN_KEYS = {"layout": dict, "step": int, "cursors": dict}
+# Counts have a bound of the core's own: what it multiplies must not overflow.
+_LAYOUT_KEYS: dict[str, tuple[type, ...]] = {
+    "world_size": (int,),
+    "num_workers": (int,),
+    "batch_size": (int,),
+    "remainder": (str,),
+    "dynamic": (bool,),
+    "counted": (bool,),
+    "partitions": (int, type(None)),
+    "strategy": (str, type(None)),
+    "shuffle": (bool,),
+    "permuted": (int, type(None)),
+    "mixing": (dict,),
+}
+_LEAST = {"world_size": 1, "batch_size": 1, "partitions": 1, "permuted": 1}
+_MOST_SHARDS = 2**31
+_MOST = 2**63 - 1
 _FILE_GROUPS = 1024
 
 
@@ -76,20 +93,27 @@ def check_state(state: Any) -> dict[str, Any]:
             "this is not a state of tensorquery; give load_state_dict what state_dict() returned, got "
             f"{_sketch(state)}"
         )
-    if state.get("version") != VERSION:
+    if state.get("version") != VERSION or isinstance(state.get("version"), bool):
         raise CheckpointMismatchError(
             f"the state has version {state.get('version')!r}, and this tensorquery reads version {VERSION}; "
             "resume with the version that wrote it"
         )
     for key, kind in _KEYS.items():
-        if not isinstance(state.get(key), kind):
+        if not _is_a(state.get(key), (kind,)):
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state.get(key))}, expected {kind.__name__}"
             )
     for key in ("seed", "epoch", "step"):
-        if not 0 <= state[key] < _MOST or isinstance(state[key], bool):
+        if not 0 <= state[key] < _MOST:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state[key])}"
+            )
+    for run in (state, *state["parents"]):
+        _check_run(run)
+    for rank, turn in state["turns"].items():
+        if not isinstance(rank, str) or not _is_a(turn, (int,)) or not 0 <= turn < _MOST_SHARDS:
+            raise CheckpointMismatchError(
+                f"the state is damaged: its 'turns' are {_sketch(state['turns'])}"
             )
     files = state["parts"].get("files")
     if not isinstance(files, list) or not all(
@@ -103,10 +127,61 @@ def check_state(state: Any) -> dict[str, Any]:
     return dict(state)
 
 
-def check_sum(state: Mapping[str, Any]) -> int:
-    """A checksum of what says how far a run came. Against damage, not against a forger."""
-    numbers = [state[key] for key in ("epoch", "layout", "step", "turns", "cursors", "parents")]
-    return zlib.crc32(json.dumps(numbers, sort_keys=True, default=repr).encode())
+def _check_run(run: Any) -> None:
+    """Check the layout, step and cursors of a run: whole, and of the right types."""
+
+    def damaged(what: str, value: Any) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"the state is damaged: {what} is {_sketch(value)}; load an earlier state"
+        )
+
+    if not isinstance(run, Mapping):
+        raise damaged("a run of its parents", run)
+    for key, kind in _RUN_KEYS.items():
+        if not _is_a(run.get(key), (kind,)):
+            raise damaged(f"{key!r} of a run", run.get(key))
+    layout, step = run["layout"], run["step"]
+    for key, kinds in _LAYOUT_KEYS.items():
+        value = layout.get(key, run)
+        if not _is_a(value, kinds):
+            raise damaged(f"{key!r} of a layout", None if value is run else value)
+        if _is_a(value, (int,)) and not _LEAST.get(key, 0) <= value < _MOST:
+            raise damaged(f"{key!r} of a layout", value)
+    if layout["world_size"] * max(1, layout["num_workers"]) >= _MOST_SHARDS:
+        raise damaged("the number of shards of a layout", layout)
+    if not 0 <= step < _MOST:
+        raise damaged("'step' of a run", step)
+    for rank, workers in run["cursors"].items():
+        if not isinstance(rank, str) or not isinstance(workers, list):
+            raise damaged("'cursors' of a run", run["cursors"])
+        for cursor in workers:
+            if not isinstance(cursor, list) or not all(
+                _is_a(number, (int,)) and 0 <= number < 2**64 for number in cursor
+            ):
+                raise damaged(f"a cursor of rank {rank}", cursor)
+
+
+def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether it is of one of the kinds; True and False are no numbers here."""
+    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds)
+
+
+def check_sum(state: Mapping[str, Any], base: int | None = None) -> int:
+    """A checksum of what says how far a run came. Against damage, not against a forger.
+
+    Args:
+        state: The state.
+        base: `check_sum_base` of it, where it is known: that part stays the same while an epoch runs.
+    """
+    if base is None:
+        base = check_sum_base(state["layout"], state["parents"])
+    numbers = [state["epoch"], state["step"], state["turns"], state["cursors"]]
+    return zlib.crc32(json.dumps(numbers, sort_keys=True, default=repr).encode(), base)
+
+
+def check_sum_base(layout: Any, parents: Any) -> int:
+    """The checksum of the layout and of the runs before."""
+    return zlib.crc32(json.dumps([layout, parents], sort_keys=True, default=repr).encode())
 
 
 def _sketch(value: Any) -> str:
@@ -209,9 +284,18 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for rank, workers in state["cursors"].items():
             if cursors.setdefault(rank, workers) != workers:
                 raise CheckpointMismatchError(f"rank {rank} is there twice, with different cursors")
+    if not cursors:
+        # Equal steps: each state is that of all ranks.
+        for state in checked:
+            if state["step"] != first["step"]:
+                raise CheckpointMismatchError(
+                    f"the states were saved at different steps ({first['step']} and {state['step']}), but with "
+                    "equal steps one is that of all ranks; merge states that were saved at the same step, or load "
+                    "any one of them"
+                )
+        return first
     missing = [rank for rank in range(first["layout"]["world_size"]) if str(rank) not in cursors]
-    # At an epoch's start nobody has a cursor, and none is needed.
-    if missing and (cursors or first["step"]):
+    if missing:
         raise CheckpointMismatchError(
             f"the states of ranks {missing} are missing; merge those of all "
             f"{first['layout']['world_size']} ranks"

@@ -20,6 +20,7 @@ from tensorquery.checkpoint import (
     check_same,
     check_state,
     check_sum,
+    check_sum_base,
     digest,
     file_digests,
     run_of,
@@ -64,6 +65,7 @@ class Progress:
             follow from the step.
         turn: The worker whose batch comes next.
         ledger: What the workers have consumed, where they take splits as they come.
+        base: The part of a state's checksum that stays the same.
     """
 
     epoch: int
@@ -74,6 +76,7 @@ class Progress:
     cursors: list[list[int] | str] | None = None
     turn: int = 0
     ledger: Ledger | None = None
+    base: int | None = None
 
 
 class QueryDataset(IterableDataset[Any]):
@@ -310,13 +313,16 @@ class QueryDataset(IterableDataset[Any]):
                 'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
                 "training process"
             )
-        cursors = {}
+        cursors, known = {}, progress.cursors
+        if known is None and not self._follows(workers):
+            # A rank that has not begun: other ranks may have, and their states are merged.
+            shards = max(1, workers) + self._epochs.is_dynamic(workers)
+            known = [[] for _ in range(shards)]
         if progress.ledger is not None:
-            cursors[str(self.rank)] = progress.ledger.cursors()
-        elif progress.step and progress.cursors is not None:
+            known = [*progress.ledger.cursors()]
+        if known is not None:
             cursors[str(self.rank)] = [
-                json.loads(cursor) if isinstance(cursor, str) else cursor
-                for cursor in progress.cursors
+                json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
             ]
         state = {
             **self._constant,
@@ -327,7 +333,9 @@ class QueryDataset(IterableDataset[Any]):
             "turns": {str(self.rank): progress.turn} if cursors else {},
             "parents": list(progress.parents),
         }
-        state["check"] = check_sum(state)
+        if progress.base is None:
+            progress.base = check_sum_base(state["layout"], state["parents"])
+        state["check"] = check_sum(state, progress.base)
         return state if worker is None else {**state, "worker": worker}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -512,6 +520,11 @@ class QueryDataset(IterableDataset[Any]):
     def _count_rows(self) -> list[int]:
         plan = self._plan
         assert plan is not None
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "the rows of this query must be counted or staged before worker processes start: call len(dataset) in "
+                "the training process first, or use tensorquery.create_dataloader"
+            )
         if self._deal.is_global:
             threads, show = threads_for(self.topology, 0), self._show_progress
             self._stage = open_stage(plan, threads=threads, show_progress=show)
@@ -538,7 +551,8 @@ class QueryDataset(IterableDataset[Any]):
             **query._parts(),
             "splits": digest(plan.options()),
             "strategy": strategy,
-            "tensors": digest([self._output_format, sorted(self._tensor_kwargs.items())]),
+            # Encoded, so that a default is the same whether it was given or not.
+            "tensors": digest([self._output_format, tensor_options(**self._tensor_kwargs)]),
             "exclude": digest(deal.exclude),
             "files": file_digests(files),
         }
@@ -558,7 +572,7 @@ class QueryDataset(IterableDataset[Any]):
         if self._process != os.getpid() and self._planned_in != os.getpid():
             self._plan = _core.Plan.from_recipe(*self._make_recipe())
             self._builder = self._make_builder(self._plan)
-            self._epochs.moved_to(self._plan)
+            self._epochs.moved_to(self._plan, self._count_rows)
             if self._stage_path is not None:
                 self._stage = _core.Stage.open(self._stage_path, self._plan.fingerprint)
             self._planned_in = os.getpid()

@@ -24,9 +24,8 @@ _WINDOW_ROWS = (1 << 12, 1 << 20)
 _OPEN_BYTES = 256 << 20
 _OPEN_SPLITS = (4, 32)
 _CHUNK_ROWS = (64, 4096)
-_RUNS = 1024
 _TURNS = 8
-_RUN_ROWS = (1 << 10, 1 << 20)
+_RUN_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,18 @@ class Deal:
         """Whether all rows are permuted."""
         return self.shuffle == "global"
 
+    def check_workers(self, workers: int) -> None:
+        """Check that these options go with `workers` worker processes per rank.
+
+        Raises:
+            ConfigError: They do not.
+        """
+        if self.partitions is not None and workers > 0:
+            raise ConfigError(
+                f"partitions={self.partitions} needs num_workers=0, got {workers}: the threads of the "
+                "training process read all of a rank's partitions"
+            )
+
     def _check_global(self) -> None:
         """Refuse what is about splits, of which a permutation of all rows knows nothing."""
         wrong = {
@@ -158,7 +169,7 @@ class Epochs:
         plan: _core.Plan,
         deal: Deal,
         topology: Topology,
-        count: Callable[[], list[int]] | None,
+        count: Callable[[], list[int]],
         known: list[int] | None,
     ) -> None:
         if deal.assignment == "dynamic" and topology.world_size > 1 and deal.remainder != "uneven":
@@ -185,11 +196,7 @@ class Epochs:
 
     def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
-        if deal.partitions is not None and workers > 0:
-            raise ConfigError(
-                f"partitions={deal.partitions} needs num_workers=0, got {workers}: the threads of the "
-                "training process read all of a rank's partitions"
-            )
+        deal.check_workers(workers)
         return {
             "world_size": self._topology.world_size,
             "num_workers": workers,
@@ -200,7 +207,7 @@ class Epochs:
             "partitions": deal.partitions,
             "strategy": deal.strategy if isinstance(deal.strategy, str) else None,
             "shuffle": deal.shuffle is True,
-            "permuted": self._run_rows() if deal.is_global else None,
+            "permuted": _RUN_ROWS if deal.is_global else None,
             "mixing": self._mix_of_takers(workers) if self.is_dynamic(workers) else self._mix(),
         }
 
@@ -214,11 +221,6 @@ class Epochs:
     def shards_per_rank(self, workers: int) -> int:
         """Shards to which the rows of each rank are dealt."""
         return 1 if self.is_dynamic(workers) else max(1, workers)
-
-    def _run_rows(self) -> int:
-        """Rows of the runs into which a permutation is cut: the same in every process, and many."""
-        rows = sum(self.count())
-        return min(max(rows // _RUNS, _RUN_ROWS[0]), _RUN_ROWS[1])
 
     def _is_counted(self, workers: int) -> bool:
         """Whether shares go by exact rows. Never a question of whether somebody has counted already."""
@@ -242,7 +244,11 @@ class Epochs:
         return self._mixing
 
     def _mix_of_takers(self, workers: int) -> dict[str, Any]:
-        """How workers mix that take splits as they come: what one of them has open, the others cannot take."""
+        """How workers mix that take splits as they come.
+
+        What one of them has open or in its window, the others cannot take: by default that is at most an eighth of
+        a worker's part of the rank.
+        """
         mixing = self._mix()
         turns = _TURNS * workers * self._topology.world_size
         splits = self._plan.num_splits
@@ -251,7 +257,7 @@ class Epochs:
             rows = [row[3] for row in self._plan.splits(list(range(splits)))]
             known = [number for number in rows if number is not None]
             if len(known) == len(rows):
-                window = min(window, max(_WINDOW_ROWS[0], sum(known) // turns))
+                window = min(window, max(self._deal.batch_size, sum(known) // turns))
         return {**mixing, "width": width, "window": window}
 
     def _choose_mixing(self) -> dict[str, Any]:
@@ -272,17 +278,8 @@ class Epochs:
         return {"width": width, "chunk": chunk, "window": window}
 
     def count(self) -> list[int]:
-        """The output rows of every split; counted once where nobody knows them.
-
-        Raises:
-            ConfigError: Called in a worker process, which must not count.
-        """
+        """The output rows of every split; counted once where nobody knows them."""
         if self.counts is None:
-            if self._count is None:
-                raise ConfigError(
-                    "the rows of this filtered query must be counted before worker processes start: call "
-                    "len(dataset) in the training process first, or use tensorquery.create_dataloader"
-                )
             self.counts = self._count()
         return self.counts
 
@@ -329,17 +326,16 @@ class Epochs:
             self._dealt = dict([*self._dealt.items(), (request, shards)][-2:])
         return self._dealt[request]
 
-    def moved_to(self, plan: _core.Plan) -> None:
-        """Go on with the plan of another process."""
-        self._plan = plan
+    def moved_to(self, plan: _core.Plan, count: Callable[[], list[int]]) -> None:
+        """Go on in another process, with its own plan."""
+        self._plan, self._count = plan, count
         self._dealt = {}
 
     def for_worker(self) -> Epochs:
-        """A copy for a worker process, which has its own plan (see `moved_to`) and never counts."""
+        """A copy that can be sent to a worker process, where `moved_to` gives it a plan."""
         copy = object.__new__(Epochs)
         copy.__dict__.update(self.__dict__)
-        self._mix()
-        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mixing)
+        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mix())
         return copy
 
     def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:

@@ -67,6 +67,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
         state, self._loaded = self._loaded, None
+        if state is None:
+            state, self.dataset._loaded = self.dataset._loaded, None
         mine = self._newest = object()
         if self.num_workers == 0:
             self.dataset._loaded = state
@@ -99,7 +101,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             yield (batch if pin is None else pin(batch)), batches.last
 
     def _pinner(self) -> Callable[[Any], Any] | None:
-        if not (self.pin_memory and torch.accelerator.is_available()):
+        # Older versions of torch know of CUDA alone.
+        if not (self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()):
             return None
         return torch.utils.data._utils.pin_memory.pin_memory
 
@@ -323,7 +326,8 @@ def create_dataloader(
         assignment: "static": splits are dealt to workers before the epoch. "dynamic": the workers of a rank take the
             next split when they finish one, for skewed work. Each row is still delivered once, before and after a
             resume, but order is not promised: batches come as they are ready (``in_order=False``), and each worker
-            ends with a short one. With several ranks it needs ``remainder="uneven"``; with ``num_workers=0`` there
+            ends with a short one. What a worker has in its shuffle window no other can take, so the default window
+            is smaller, and a large `shuffle_buffer_size` leaves less to balance. With several ranks it needs ``remainder="uneven"``; with ``num_workers=0`` there
             is nobody to share with, and it is the same as "static".
         exclude: Rows to leave out: ranges of ``dataset.trace``, or (split, first row, one past the last).
         show_progress: Show a line on stderr while rows are counted, also where that is no terminal.
@@ -384,6 +388,7 @@ def create_dataloader(
     )
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
+    dataset._deal.check_workers(num_workers)
     if dataset._epochs.is_dynamic(num_workers) and dataloader_kwargs.setdefault("in_order", False):
         raise ConfigError(
             'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '

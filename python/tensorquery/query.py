@@ -86,8 +86,8 @@ class Query:
         query, *narrowed = self._narrowed or (self._core.sql,)
         return {
             "query": digest(query),
-            "columns": digest(narrowed[::2]),
-            "filters": digest(narrowed[1::2]),
+            "columns": digest([names for names in narrowed[::2] if names != "None"]),
+            "filters": digest([predicate for predicate in narrowed[1::2] if predicate != "None"]),
         }
 
     def _check_columns(self, columns: Sequence[str]) -> None:

@@ -18,25 +18,16 @@ pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
         (_, None) => 1,
         (_, Some(weight)) => (*weight).max(1),
     };
-    let all: u128 = (0..left.len()).map(|lane| u128::from(weight(lane))).sum();
-    // The rows that the first lanes together have given when `rows` rows are left: what is rounded now is
-    // made up for later, since the position is counted from the end.
-    let until = |rows: u64, below: u128| (u128::from(rows) * below / all) as u64;
-    let mut below = 0;
-    let mut shares: Vec<u64> = Vec::with_capacity(left.len());
-    for (lane, rows) in left.iter().enumerate() {
-        let before = until(total, below).saturating_sub(until(total - size, below));
-        below += u128::from(weight(lane));
-        let after = until(total, below).saturating_sub(until(total - size, below));
-        shares.push(after.saturating_sub(before).min(*rows));
-    }
-    // Rounding of three lanes and more, and lanes that ran out: the rest goes round.
+    let weights: Vec<u128> = (0..left.len()).map(|lane| u128::from(weight(lane))).collect();
+    // The position is counted from the end, so that what is rounded now is made up for later.
+    let (mut before, mut after) = (Vec::with_capacity(left.len()), Vec::with_capacity(left.len()));
+    divide(total, &weights, &mut before);
+    divide(total - size, &weights, &mut after);
+    let shares = before.iter().zip(&after).zip(left);
+    let mut shares: Vec<u64> =
+        shares.map(|((before, after), rows)| (before - after).min(*rows)).collect();
+    // Lanes that ran out: the rest goes round.
     let mut given: u64 = shares.iter().sum();
-    while given > size {
-        let Some(most) = (0..shares.len()).max_by_key(|lane| shares[*lane]) else { break };
-        shares[most] -= 1;
-        given -= 1;
-    }
     while given < size {
         let free: Vec<usize> = (0..left.len()).filter(|lane| shares[*lane] < left[*lane]).collect();
         let each = ((size - given) / free.len().max(1) as u64).max(1);
@@ -47,4 +38,18 @@ pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
         }
     }
     shares
+}
+
+/// The lanes' parts of the last `rows` rows. Halves the lanes again and again: so the parts sum up to `rows`, and
+/// with each more row one of them grows by one and none shrinks.
+fn divide(rows: u64, weights: &[u128], parts: &mut Vec<u64>) {
+    if weights.len() <= 1 {
+        parts.extend(weights.iter().map(|_| rows));
+        return;
+    }
+    let (first, second) = weights.split_at(weights.len() / 2);
+    let (below, above): (u128, u128) = (first.iter().sum(), second.iter().sum());
+    let of_first = (u128::from(rows) * below).checked_div(below + above).unwrap_or(0) as u64;
+    divide(of_first, first, parts);
+    divide(rows - of_first, second, parts);
 }

@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::blend::blend;
 use super::even::Schedule;
-use super::interleave::{Interleave, Turn};
+use super::interleave::{Interleave, Open, Turn};
 use super::order::derive_key;
 use super::piece::{Piece, Source, Window};
 use crate::{Error, Result};
+
+/// No lane or piece has more rows than this: sums of larger numbers of a damaged state would overflow.
+const MOST_ROWS: u64 = 1 << 48;
 
 /// How the pieces of a lane are mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,16 +163,24 @@ impl LaneCursor {
     }
 
     /// Whether no piece is read twice, as far as that shows without counts.
-    fn is_plausible(&self) -> bool {
+    fn is_plausible(&self, lane: &Lane) -> bool {
         let distinct = |state: &Interleave| {
             let open = state.open();
-            open.iter()
-                .enumerate()
-                .all(|(at, one)| open[..at].iter().all(|other| other.piece != one.piece))
+            let is_possible = |(at, one): (usize, &Open)| {
+                one.row <= MOST_ROWS && open[..at].iter().all(|other| other.piece != one.piece)
+            };
+            open.iter().enumerate().all(is_possible)
         };
-        distinct(&self.state)
+        let follows = |window: &WindowCursor, capacity: u64| {
+            window.size <= capacity.min(MOST_ROWS)
+                && (self.rows - window.offset) % capacity == 0
+                && distinct(&window.end)
+                && self.state.next() <= window.end.next()
+        };
+        self.rows <= MOST_ROWS
+            && distinct(&self.state)
             && self.window.as_ref().is_none_or(|window| {
-                distinct(&window.end) && self.state.next() <= window.end.next()
+                lane.mixing.window.is_some_and(|capacity| follows(window, capacity))
             })
     }
 }
@@ -237,7 +248,8 @@ impl ShardCursor {
                 if inside { Ok(position) } else { Err(broken()) }
             };
             let window = match end {
-                0 => None,
+                0 if *size == 0 && *offset == 0 => None,
+                0 => return Err(broken()),
                 _ => {
                     let end = decode(&tail[state..state + end])?;
                     if *offset == 0
@@ -254,7 +266,7 @@ impl ShardCursor {
             // Where rows are counted, the rows say all the rest.
             let consistent = match lane.rows() {
                 Some(all) if whole => cursor.follows(lane, all),
-                _ => cursor.is_plausible(),
+                _ => cursor.is_plausible(lane),
             };
             if !consistent {
                 return Err(broken());

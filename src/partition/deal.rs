@@ -186,7 +186,11 @@ impl Stock {
     fn source(&self, piece: &Piece) -> u32 {
         match &piece.source {
             Source::Split(id) => self.sources.get(*id as usize).copied().unwrap_or(0),
-            Source::Window(window) => window.lane,
+            // Its lane may have been a partition.
+            Source::Window(window) if (window.lane as usize) < self.source_weights.len() => {
+                window.lane
+            }
+            Source::Window(_) => 0,
         }
     }
 }
@@ -294,6 +298,11 @@ fn deal(
     lists: Option<&[Vec<u32>]>,
     depth: u64,
 ) -> Result<Vec<Shard>> {
+    if layout.counted && stock.counts.is_none() && !stock.weights.is_empty() {
+        return Err(Error::config(
+            "rows are dealt by number, but were not counted; please report it with the state that was loaded",
+        ));
+    }
     if layout.counted {
         pieces.retain(|piece| !piece.is_empty());
     }
@@ -501,19 +510,21 @@ fn paddings(stock: &Stock, schedules: &[Schedule], quotas: &[u64]) -> Vec<Vec<Pi
     missing
         .map(|missing| {
             let mut own = Vec::new();
-            let mut left = missing;
-            while left > 0 && !all.is_empty() && (rows > 0 || own.is_empty()) {
-                let Some(from) = (rows > 0).then(|| at % rows) else {
-                    // Not counted: the whole plan, of which the reader takes what it needs.
-                    own.extend_from_slice(&all);
-                    break;
-                };
-                let piece = nth_row(&all, from);
+            if rows == 0 {
+                // Not counted: the whole plan, of which the reader takes what it needs.
+                own.extend(all.iter().filter(|_| missing > 0).cloned());
+            }
+            // Each row once: the reader begins again where it needs more.
+            let mut left = missing.min(rows);
+            let next = at + missing;
+            while left > 0 {
+                let piece = nth_row(&all, at % rows);
                 let here = piece.rows().unwrap_or(0).min(left);
                 own.push(piece.cut(here).0);
                 left -= here;
                 at += here;
             }
+            at = next;
             own
         })
         .collect()

@@ -39,7 +39,7 @@ pub struct Interleave {
     open: Vec<Open>,
     /// The position in `open` whose turn it is.
     turn: u32,
-    /// Rows left of this turn; 0 where it has not begun.
+    /// Rows left of this turn; 0 where it has not begun, or has no bound.
     left: u64,
 }
 
@@ -62,22 +62,28 @@ impl Interleave {
             self.next += 1;
         }
         let open = self.open.get(self.turn as usize)?;
-        if self.left == 0 {
+        if self.is_bounded() && self.left == 0 {
             self.left = self.chunk;
         }
-        Some(Turn { piece: open.piece, row: open.row, rows: self.left })
+        let rows = if self.is_bounded() { self.left } else { self.chunk };
+        Some(Turn { piece: open.piece, row: open.row, rows })
     }
 
     /// `rows` rows were taken, at most those of the turn.
     pub fn took(&mut self, rows: u64) {
         self.open[self.turn as usize].row += rows;
-        // A chunk without bound never ends a turn.
-        if self.chunk != u64::MAX {
-            self.left -= rows;
+        if !self.is_bounded() {
+            return;
         }
+        self.left -= rows;
         if self.left == 0 {
             self.turn = (self.turn + 1) % self.open.len() as u32;
         }
+    }
+
+    /// Whether a turn ends before its piece. Where it does not, rows left of it are not counted.
+    fn is_bounded(&self) -> bool {
+        self.chunk != u64::MAX
     }
 
     /// The piece whose turn it is has no more rows, in a list of `pieces`.
@@ -155,9 +161,7 @@ impl Interleave {
 
     /// The position as numbers: next piece, turn, rows left, then piece and row of each open piece.
     pub fn encode(&self) -> Vec<u64> {
-        // A turn without bound is as good as one that has not begun.
-        let left = if self.chunk == u64::MAX { 0 } else { self.left };
-        let mut numbers = vec![u64::from(self.next), u64::from(self.turn), left];
+        let mut numbers = vec![u64::from(self.next), u64::from(self.turn), self.left];
         numbers.extend(self.open.iter().flat_map(|open| [u64::from(open.piece), open.row]));
         numbers
     }
@@ -181,7 +185,7 @@ impl Interleave {
         let found = Self { next: small(*next)?, turn: small(*turn)?, left: *left, open, ..fresh };
         let valid = found.open.len() <= found.width as usize
             && (found.turn as usize) < found.open.len().max(1)
-            && found.left <= found.chunk
+            && (found.left == 0 || found.is_bounded() && found.left <= found.chunk)
             && found.open.iter().all(|open| open.piece < found.next);
         if valid { Ok(found) } else { Err(broken()) }
     }

@@ -35,9 +35,10 @@ def no_launcher(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path_factory):
-    """A cache of row counts that no other test wrote to, and not the user's."""
+    """A cache of row counts and stages that no other test wrote to, and not the user's."""
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_numbers))
     monkeypatch.setenv("TENSORQUERY_CACHE", str(folder))
+    monkeypatch.setenv("TENSORQUERY_STAGES", str(folder / "stages"))
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def count(plan, **options):
 def executed(plan):
     """Rows of every split by reading it."""
     deal = Deal(1000, 0, False, None, "uneven", None, "round_robin")
-    epochs = Epochs(plan, deal, Topology(0, max(1, plan.num_splits)), None, None)
+    epochs = Epochs(plan, deal, Topology(0, max(1, plan.num_splits)), list, None)
     shards = epochs.shards(0, 0)
     found = []
     for split in range(plan.num_splits):

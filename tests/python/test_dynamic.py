@@ -118,6 +118,26 @@ def test_a_slow_split_is_one_workers_and_the_others_go_on(query, method):
     assert sum(len(of) for pid, of in splits.items() if pid != slow) >= 16
 
 
+def slow_rows(batch):
+    """A transform: the rows of split 0 take long, wherever they are."""
+    time.sleep(0.06 * int((batch["k"] == 0).sum()) + 0.002)
+    return support.with_pid(batch)
+
+
+def test_shuffled_work_is_balanced_too(query):
+    loader, _ = make(
+        query, batch_size=10, shuffle=True, transform=slow_rows, persistent_workers=True
+    )
+    list(loader)
+    rows = Counter()
+    for batch in loader:
+        rows[int(batch["pid"])] += len(batch["id"])
+    assert sum(rows.values()) == ROWS
+    # Those rows take one worker longer than the other needs for all the rest.
+    assert min(rows.values()) <= ROWS // 3, rows
+    assert max(rows.values()) < ROWS, rows
+
+
 def by_rows(batch):
     """A transform whose time goes by rows."""
     time.sleep(len(batch["id"]) * 1e-3)
