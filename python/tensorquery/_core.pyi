@@ -12,6 +12,7 @@ __all__ = [
     "ArrowStream",
     "BatchStream",
     "Block",
+    "Counter",
     "Plan",
     "Query",
     "Session",
@@ -140,6 +141,17 @@ class Plan:
         stage: Stage | None = None,
     ) -> BatchStream:
         """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches."""
+    def stream_taken(
+        self,
+        shards: Shards,
+        rank: int,
+        worker: int,
+        counter: Counter,
+        iteration: int,
+        threads: int,
+        tensor_options: str | None,
+    ) -> BatchStream:
+        """Start reading what a worker takes of its rank's pieces, as long as the iteration is under way."""
     def positions(
         self, shards: Shards, rank: int, worker: int, cursor: Sequence[int], counts: Sequence[int]
     ) -> BatchStream:
@@ -237,8 +249,22 @@ class Shards:
         """How far a shard came in `run` (JSON), which had the same shards."""
     def cursor_at(self, rank: int, worker: int, batches: int) -> list[int]:
         """The cursor of a shard of counted rows after so many batches."""
+    def num_pieces(self, rank: int) -> int:
+        """How many pieces the workers of a rank take, where they share them."""
     def pieces(self, rank: int, worker: int) -> list[tuple[int, int, int | None]]:
         """Split, first row and one past the last of every piece of a shard."""
+
+@final
+class Counter:
+    """One number of a shared int64 tensor, from which workers take pieces."""
+
+    def __new__(cls, tensor: Any, index: int) -> Counter:
+        """Wrap number `index` of the tensor, which stays alive."""
+    def begin(self) -> int:
+        """Start an iteration and return its number; workers of earlier ones take no more."""
+    @property
+    def iteration(self) -> int:
+        """The iteration under way."""
 
 @final
 class BatchStream:
@@ -248,6 +274,10 @@ class BatchStream:
         """Wait for the next batch; None at the end."""
     def cursor(self) -> list[int]:
         """How far the shard is consumed with the batch handed out last."""
+    def consumed(self) -> list[int]:
+        """Pieces taken that were consumed between the batch before and the one handed out last."""
+    def taken(self) -> list[int]:
+        """All pieces that were taken so far."""
     @property
     def last(self) -> bool:
         """Whether the batch handed out last is the shard's last."""

@@ -40,6 +40,7 @@ _LAYOUT_KEYS: dict[str, tuple[type, ...]] = {
     "num_workers": (int,),
     "batch_size": (int,),
     "remainder": (str,),
+    "dynamic": (bool,),
     "counted": (bool,),
     "partitions": (int, type(None)),
     "strategy": (str, type(None)),

@@ -27,6 +27,7 @@ from tensorquery.checkpoint import (
 )
 from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology, detect, threads_for
+from tensorquery.dynamic import Ledger, message_of
 from tensorquery.epochs import Deal, Epochs, Sources
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.mixture import Mixture
@@ -64,6 +65,7 @@ class Progress:
         cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
             follow from the step.
         turn: The worker whose batch comes next.
+        ledger: What the workers have consumed, where they take splits as they come.
         base: The part of a state's checksum that stays the same.
     """
 
@@ -74,6 +76,7 @@ class Progress:
     start: list[list[int]] = field(default_factory=list)
     cursors: list[list[int] | str] | None = None
     turn: int = 0
+    ledger: Ledger | None = None
     base: int | None = None
 
 
@@ -102,6 +105,11 @@ class QueryDataset(IterableDataset[Any]):
         partitions: A fixed number of partitions, of which every step takes equal rows: the rows of a step over
             all ranks then do not depend on the number of ranks. A multiple of the world size that divides
             ``batch_size * world_size``; needs ``num_workers=0``.
+        assignment: "static": splits are dealt to workers before the epoch. "dynamic": the workers of a rank take the
+            next split when they finish one, for skewed work. Each row is still delivered once, before and after a
+            resume, but the order of batches and rows is not promised, and each worker ends with a short batch. Needs
+            the loader of `create_dataloader`; with several ranks ``remainder="uneven"``. Without worker processes
+            there is nobody to share with: the same as "static".
         rank: This rank; together with `world_size`, or both None to detect them (see
             `tensorquery.distributed.detect`).
         world_size: Number of ranks.
@@ -141,6 +149,7 @@ class QueryDataset(IterableDataset[Any]):
         split_strategy: SplitStrategy | str | None = None,
         remainder: str = "even",
         partitions: int | None = None,
+        assignment: str = "static",
         exclude: Sequence[Any] | None = None,
         show_progress: bool = False,
         output_format: str = "torch",
@@ -170,6 +179,7 @@ class QueryDataset(IterableDataset[Any]):
             strategy=check_strategy(split_strategy),
             exclude=excluded_ranges(exclude),
             mixture=query._sources(plan) if isinstance(query, Mixture) else Sources(),
+            assignment=assignment,
         )
         self._deal = deal
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
@@ -184,8 +194,9 @@ class QueryDataset(IterableDataset[Any]):
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
         # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
-        # loader's first worker reads: torch asks that one first, wherever a resumed epoch stands.
-        self._epoch = torch.tensor([0, -1, 1, 0], dtype=torch.int64)
+        # loader's first worker reads: torch asks that one first, wherever a resumed epoch stands. The fifth is the
+        # counter from which the workers take splits (see `_core.Counter`).
+        self._epoch = torch.tensor([0, -1, 1, 0, 0], dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
         self._recipe: tuple[str, list[bytes]] | None = None
@@ -200,6 +211,8 @@ class QueryDataset(IterableDataset[Any]):
         self._loaded: dict[str, Any] | None = None
         self._workers = 0
         self._in_order = True
+        # The iteration for which a worker process was made: one that starts late must not take from a newer one.
+        self._iteration: int | None = None
 
     @property
     def rank(self) -> int:
@@ -231,6 +244,11 @@ class QueryDataset(IterableDataset[Any]):
         Raises:
             TypeError: With ``remainder="uneven"``, where ranks differ.
         """
+        if self._epochs.is_dynamic(self._workers):
+            raise TypeError(
+                'with assignment="dynamic" the number of batches depends on which worker takes which split, and is '
+                'not known before; use assignment="static", or dataset.num_rows for the rows of this rank'
+            )
         if self._deal.remainder == "uneven":
             raise TypeError(
                 'with remainder="uneven" each rank has its own number of batches, which is not known before '
@@ -245,7 +263,8 @@ class QueryDataset(IterableDataset[Any]):
             if counted:
                 self._epochs.count()
             shards = self._epochs.shards(self._workers, self.epoch)
-            sizes = [shards.size(self.rank, worker) for worker in range(max(1, self._workers))]
+            workers = self._epochs.shards_per_rank(self._workers)
+            sizes = [shards.size(self.rank, worker) for worker in range(workers)]
             known = [
                 (batches, rows)
                 for batches, rows in sizes
@@ -293,10 +312,18 @@ class QueryDataset(IterableDataset[Any]):
 
     def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
         workers = self._workers if progress.workers is None else progress.workers
+        if self._epochs.is_dynamic(workers) and get_worker_info() is not None:
+            raise ConfigError(
+                'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
+                "training process"
+            )
         cursors, known = {}, progress.cursors
         if known is None and not self._follows(workers):
             # A rank that has not begun: other ranks may have, and their states are merged.
-            known = [[] for _ in range(max(1, workers))]
+            shards = max(1, workers) + self._epochs.is_dynamic(workers)
+            known = [[] for _ in range(shards)]
+        if progress.ledger is not None:
+            known = [*progress.ledger.cursors()]
         if known is not None:
             cursors[str(self.rank)] = [
                 json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
@@ -361,7 +388,7 @@ class QueryDataset(IterableDataset[Any]):
             num_workers: Worker processes per rank.
 
         Returns:
-            The plan of the current epoch.
+            The plan of the current epoch; with ``assignment="dynamic"`` that of the ranks, whose workers share it.
 
         Raises:
             ConfigError: Called inside a worker, which knows only its own share.
@@ -373,7 +400,7 @@ class QueryDataset(IterableDataset[Any]):
         return ShardPlan(
             self._plan,
             self.world_size,
-            num_workers,
+            0 if self._deal.assignment == "dynamic" else num_workers,
             self._deal.strategy,
             epoch=self.epoch,
             batch_size=self.batch_size,
@@ -477,6 +504,11 @@ class QueryDataset(IterableDataset[Any]):
 
     def _iterate(self, worker: int, workers: int) -> ShardIterator:
         in_loader = workers > 0 and int(self._epoch[1]) >= 0
+        if self._epochs.is_dynamic(workers) and not in_loader:
+            raise ConfigError(
+                'assignment="dynamic" needs the loader of create_dataloader, which tells its workers when an epoch '
+                'begins; use that, or assignment="static"'
+            )
         state, self._loaded = self._loaded, None
         if in_loader and not self._epoch[2]:
             state = None
@@ -501,6 +533,9 @@ class QueryDataset(IterableDataset[Any]):
         if state is not None:
             self._restore(progress, state, workers)
         self._epochs.prepare(workers, progress.parents)
+        if self._epochs.is_dynamic(workers) and get_worker_info() is None:
+            dealt = self._epochs.shards(workers, epoch, progress.parents)
+            progress.ledger = Ledger(workers, dealt.num_pieces(self.rank))
         self._progress, self._awaited = progress, None
         return progress
 
@@ -515,7 +550,7 @@ class QueryDataset(IterableDataset[Any]):
             progress.parents = parents
             return
         self._epochs.prepare(workers, [*parents, run])
-        if run["layout"] != self._epochs.layout(workers):
+        if run["layout"] != self._epochs.layout(workers) or self._epochs.is_dynamic(workers):
             if state.get("worker") is not None:
                 raise CheckpointMismatchError(
                     "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
@@ -538,6 +573,8 @@ class QueryDataset(IterableDataset[Any]):
     def _steps(self, progress: Progress) -> int | None:
         """The step with which this rank's epoch ends, where that is known before."""
         workers = progress.workers or 0
+        if self._epochs.is_dynamic(workers):
+            return None
         shards = self._epochs.shards(workers, progress.epoch, progress.parents)
         total = 0
         for worker in range(max(1, workers)):
@@ -639,6 +676,23 @@ class QueryDataset(IterableDataset[Any]):
         self._epoch[3] = turn
         self._epoch[1] = -1 if epoch is None else epoch
 
+    @property
+    def _counter(self) -> _core.Counter:
+        """From which the workers of this rank take splits."""
+        return _core.Counter(self._epoch, 4)
+
+    def _take_anew(self) -> None:
+        """Before the workers of an iteration start or go on: they take all splits again, older ones none."""
+        self._iteration = self._counter.begin()
+
+    def _taking(self) -> int:
+        """The iteration in which this worker process takes splits: the first time that for which it was made.
+
+        A worker that lives on hears of the next iteration from torch, which waits until all have heard of it.
+        """
+        iteration, self._iteration = self._iteration, None
+        return self._counter.iteration if iteration is None else iteration
+
     def __getstate__(self) -> dict[str, Any]:
         refuse_foreign(self)
         # A worker must not count, so what it needs is counted before it starts.
@@ -667,6 +721,8 @@ class Tagged(NamedTuple):
     """Whether it is the last of its worker."""
     cursor: str
     """How far the worker's shard is consumed by it; empty where that follows from the step."""
+    is_report: bool = False
+    """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
 
 
 class ShardIterator:
@@ -684,11 +740,14 @@ class ShardIterator:
         self._in_loader = in_loader
         self._stream: _core.BatchStream | None = None
         self._superseded = False
+        self._reported = False
         self.closed = False
         """Whether it has ended, failed, or was closed."""
         self.last = False
         """Whether the batch delivered last is the last of the shard."""
         _, builder = dataset._here()
+        takes = dataset._epochs.is_dynamic(progress.workers or 0)
+        self._taking = dataset._taking() if takes else None
         self._build, self._transform = builder.build, dataset._transform
 
     def __iter__(self) -> ShardIterator:
@@ -705,6 +764,9 @@ class ShardIterator:
         try:
             raw = stream.next()
             if raw is None:
+                if self._taking is not None and not self._reported:
+                    self._reported = True
+                    return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
                 self._end()
                 raise StopIteration
             batch = self._build(raw)
@@ -716,6 +778,9 @@ class ShardIterator:
         progress = self._progress
         progress.step += 1
         self.last = stream.last
+        if self._taking is not None:
+            message = message_of(stream.consumed(), stream.cursor())
+            return Tagged(batch, self._worker, self.last, message)
         if progress.cursors is not None:
             progress.cursors[self._worker] = stream.cursor()
         if self._in_loader:
@@ -734,12 +799,24 @@ class ShardIterator:
         options = None
         if dataset._output_format in ("torch", "numpy"):
             options = tensor_options(**dataset._tensor_kwargs)
+        threads = threads_for(dataset.topology, workers)
+        if self._taking is not None:
+            self._stream = plan.stream_taken(
+                shards,
+                dataset.rank,
+                self._worker,
+                dataset._counter,
+                self._taking,
+                threads,
+                options,
+            )
+            return self._stream
         self._stream = plan.stream(
             shards,
             dataset.rank,
             self._worker,
             progress.start[self._worker],
-            threads_for(dataset.topology, workers),
+            threads,
             options,
             dataset._stage,
         )

@@ -17,6 +17,7 @@ from tensorquery.trace import check_excluded
 __all__ = ["Deal", "Epochs", "Sources"]
 
 REMAINDERS = ("even", "drop", "pad", "uneven")
+ASSIGNMENTS = ("static", "dynamic")
 
 _UNBOUNDED = 2**64 - 1
 _WINDOW_BYTES = 128 << 20
@@ -24,6 +25,7 @@ _WINDOW_ROWS = (1 << 12, 1 << 20)
 _OPEN_BYTES = 256 << 20
 _OPEN_SPLITS = (4, 32)
 _CHUNK_ROWS = (64, 4096)
+_TURNS = 8
 _RUN_ROWS = 1 << 14
 
 
@@ -50,6 +52,7 @@ class Deal:
         strategy: How splits are dealt.
         exclude: Output rows of splits to leave out: (split, first, one past the last).
         mixture: The sources of a mixture.
+        assignment: "static", or "dynamic": workers of a rank take splits as they come.
     """
 
     batch_size: int
@@ -61,6 +64,7 @@ class Deal:
     strategy: SplitStrategy | str
     exclude: tuple[tuple[int, int, int], ...] = ()
     mixture: Sources = Sources()
+    assignment: str = "static"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
@@ -69,6 +73,9 @@ class Deal:
         elif not isinstance(self.shuffle, bool):
             raise ConfigError(f'shuffle={self.shuffle!r} must be True, False or "global"')
         check_choice("remainder", self.remainder, REMAINDERS)
+        check_choice("assignment", self.assignment, ASSIGNMENTS)
+        if self.assignment == "dynamic":
+            self._check_dynamic()
         if self.mixture.weights and self.remainder == "uneven":
             raise ConfigError(
                 'a mixture shares every batch of every rank, so remainder="uneven" does not go with it; use "even", '
@@ -121,6 +128,31 @@ class Deal:
                 "shuffle=True"
             )
 
+    def _check_dynamic(self) -> None:
+        """Refuse what says which worker delivers what, or how much of it."""
+        reasons = {
+            f"partitions={self.partitions}": (
+                self.partitions is not None,
+                "which fixes the rows of every step",
+            ),
+            "a mixture": (bool(self.mixture.weights), "which fixes the shares of every batch"),
+            'shuffle="global"': (self.is_global, "which permutes rows and not splits"),
+            f"split_strategy={type(self.strategy).__name__}": (
+                not isinstance(self.strategy, str),
+                "which deals splits to workers",
+            ),
+            f'remainder="{self.remainder}"': (
+                self.remainder in ("drop", "pad"),
+                "since every worker ends with a short batch of its own",
+            ),
+        }
+        for name, (is_given, reason) in reasons.items():
+            if is_given:
+                raise ConfigError(
+                    f'{name}, {reason}, does not go with assignment="dynamic"; leave it out, or use '
+                    'assignment="static"'
+                )
+
 
 class Epochs:
     """Deals the rows of a plan, epoch by epoch; the same in every process.
@@ -141,6 +173,12 @@ class Epochs:
         count: Callable[[], list[int]],
         known: list[int] | None,
     ) -> None:
+        if deal.assignment == "dynamic" and topology.world_size > 1 and deal.remainder != "uneven":
+            raise ConfigError(
+                f'assignment="dynamic" with world_size={topology.world_size} needs remainder="uneven", got '
+                f"{deal.remainder!r}: each worker ends with a short batch wherever its last split ends, so ranks "
+                "cannot promise equal steps"
+            )
         self._plan = plan
         self._deal = deal
         self._topology = topology
@@ -164,6 +202,7 @@ class Epochs:
         return {
             "world_size": self._topology.world_size,
             "num_workers": workers,
+            "dynamic": self.is_dynamic(workers),
             "batch_size": deal.batch_size,
             "remainder": deal.remainder,
             "counted": self._is_counted(workers),
@@ -171,13 +210,24 @@ class Epochs:
             "strategy": deal.strategy if isinstance(deal.strategy, str) else None,
             "shuffle": deal.shuffle is True,
             "permuted": _RUN_ROWS if deal.is_global else None,
-            "mixing": self._mix(),
+            "mixing": self._mix_of_takers(workers) if self.is_dynamic(workers) else self._mix(),
         }
+
+    def is_dynamic(self, workers: int) -> bool:
+        """Whether `workers` worker processes take splits as they come.
+
+        The training process alone has nobody to share with.
+        """
+        return self._deal.assignment == "dynamic" and workers > 0
+
+    def shards_per_rank(self, workers: int) -> int:
+        """Shards to which the rows of each rank are dealt."""
+        return 1 if self.is_dynamic(workers) else max(1, workers)
 
     def _is_counted(self, workers: int) -> bool:
         """Whether shares go by exact rows. Never a question of whether somebody has counted already."""
         deal = self._deal
-        if deal.remainder == "uneven":
+        if deal.remainder == "uneven" or self.is_dynamic(workers):
             return False
         if (
             self._exact_from_start
@@ -194,6 +244,23 @@ class Epochs:
         if self._mixing is None:
             self._mixing = self._choose_mixing()
         return self._mixing
+
+    def _mix_of_takers(self, workers: int) -> dict[str, Any]:
+        """How workers mix that take splits as they come.
+
+        What one of them has open or in its window, the others cannot take: by default that is at most an eighth of
+        a worker's part of the rank.
+        """
+        mixing = self._mix()
+        turns = _TURNS * workers * self._topology.world_size
+        splits = self._plan.num_splits
+        width, window = max(1, min(mixing["width"], splits // turns)), mixing["window"]
+        if window is not None and self._deal.buffer is None:
+            rows = [row[3] for row in self._plan.splits(list(range(splits)))]
+            known = [number for number in rows if number is not None]
+            if len(known) == len(rows):
+                window = min(window, max(self._deal.batch_size, sum(known) // turns))
+        return {**mixing, "width": width, "window": window}
 
     def _choose_mixing(self) -> dict[str, Any]:
         deal = self._deal

@@ -39,7 +39,7 @@ _OWN_KEYWORDS = (
     "query", "path", "format", "partitioning", "table", "session", "storage_options", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
-    "remainder", "partitions", "exclude", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
+    "remainder", "partitions", "assignment", "exclude", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
 )  # fmt: skip
 
 
@@ -113,19 +113,30 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
         steps = dataset._steps(progress)
         dataset._pin_epoch(progress.epoch, resumed=state is not None, turn=progress.turn)
+        if progress.ledger is not None:
+            dataset._take_anew()
         dataset._loaded = state
         batches = super().__iter__()
         dataset._loaded = None
         try:
             waiting: Tagged | None = None
+            reports: list[Tagged] = []
+            taken = 0
             for tagged in batches:
                 if self._newest is not mine:
                     break
+                if tagged.is_report:
+                    reports.append(tagged)
+                    continue
                 if steps is not None:
                     yield self._received(tagged, progress, progress.step + 1 == steps)
                 elif waiting is not None:
                     yield self._received(waiting, progress, False)
+                # What came after that batch counts from the next one on.
+                taken += self._heard(reports, progress)
                 waiting = tagged
+            if progress.ledger is not None and self._newest is mine:
+                progress.ledger.check(taken + sum(len(json.loads(each.cursor)) for each in reports))
             if steps is None and waiting is not None and self._newest is mine:
                 yield self._received(waiting, progress, True)
         finally:
@@ -142,18 +153,32 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
         """What the training loop gets now, and so has consumed."""
         progress.step += 1
-        progress.turn = (tagged.worker + 1) % self.num_workers
-        if progress.cursors is not None:
+        if progress.ledger is not None:
+            progress.ledger.received(tagged.worker, tagged.cursor)
+        else:
+            progress.turn = (tagged.worker + 1) % self.num_workers
+        if progress.ledger is None and progress.cursors is not None:
             progress.cursors[tagged.worker] = tagged.cursor
         if last:
             self.dataset._finished(progress)
         return tagged.batch, last
 
+    def _heard(self, reports: list[Tagged], progress: Progress) -> int:
+        """Workers have ended, which took so many pieces."""
+        pieces = 0
+        for report in reports:
+            taken = json.loads(report.cursor)
+            pieces += len(taken)
+            if progress.ledger is not None:
+                progress.ledger.ended(report.worker, taken)
+        reports.clear()
+        return pieces
+
     def __len__(self) -> int:
         """Batches of this rank in an epoch; rows are counted where nobody knows them yet.
 
         Raises:
-            TypeError: With ``remainder="uneven"``, where ranks differ.
+            TypeError: With ``remainder="uneven"``, where ranks differ, and with ``assignment="dynamic"``.
         """
         return len(self.dataset)
 
@@ -211,7 +236,7 @@ class _Collate:
         self._function = function
 
     def __call__(self, batch: Any) -> Any:
-        if self._function is None:
+        if self._function is None or (isinstance(batch, Tagged) and batch.is_report):
             return batch
         if isinstance(batch, Tagged):
             return batch._replace(batch=self._function(batch.batch))
@@ -243,6 +268,7 @@ def create_dataloader(
     split_strategy: SplitStrategy | str | None = None,
     remainder: str = "even",
     partitions: int | None = None,
+    assignment: str = "static",
     exclude: Sequence[Any] | None = None,
     show_progress: bool = False,
     output_format: str = "torch",
@@ -297,6 +323,12 @@ def create_dataloader(
             splits. The first three count the rows of a filtered query over several ranks, once.
         partitions: A fixed number of partitions, of which every step takes equal rows, so that the rows of a step
             over all ranks do not depend on the number of ranks; see `QueryDataset`.
+        assignment: "static": splits are dealt to workers before the epoch. "dynamic": the workers of a rank take the
+            next split when they finish one, for skewed work. Each row is still delivered once, before and after a
+            resume, but order is not promised: batches come as they are ready (``in_order=False``), and each worker
+            ends with a short one. What a worker has in its shuffle window no other can take, so the default window
+            is smaller, and a large `shuffle_buffer_size` leaves less to balance. With several ranks it needs ``remainder="uneven"``; with ``num_workers=0`` there
+            is nobody to share with, and it is the same as "static".
         exclude: Rows to leave out: ranges of ``dataset.trace``, or (split, first row, one past the last).
         show_progress: Show a line on stderr while rows are counted, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" or "dict".
@@ -343,6 +375,7 @@ def create_dataloader(
         split_strategy=split_strategy,
         remainder=remainder,
         partitions=partitions,
+        assignment=assignment,
         exclude=exclude,
         show_progress=show_progress,
         output_format=output_format,
@@ -356,6 +389,11 @@ def create_dataloader(
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     dataset._deal.check_workers(num_workers)
+    if dataset._epochs.is_dynamic(num_workers) and dataloader_kwargs.setdefault("in_order", False):
+        raise ConfigError(
+            'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '
+            'avoid; leave in_order out, or use assignment="static"'
+        )
     try:
         loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers, **dataloader_kwargs)
     except (ValueError, TypeError) as error:

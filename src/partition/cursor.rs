@@ -139,6 +139,21 @@ impl LaneCursor {
         numbers.extend(end);
     }
 
+    /// The first piece of the list that was not opened yet.
+    pub fn opened(&self) -> u32 {
+        self.window.as_ref().map_or(&self.state, |window| &window.end).next()
+    }
+
+    /// The same position in the list of only those pieces that it needs, with their positions in the old one.
+    pub fn narrowed(&self) -> (Self, Vec<u32>) {
+        let (state, touched) = self.state.narrowed(self.opened());
+        let window = self
+            .window
+            .as_ref()
+            .map(|window| WindowCursor { end: window.end.within(&touched), ..window.clone() });
+        (Self { rows: self.rows, state, window }, touched)
+    }
+
     /// Whether it is where `rows` rows of counted pieces lead.
     fn follows(&self, lane: &Lane, all: u64) -> bool {
         let numbers = |cursor: &Self| {
@@ -211,6 +226,18 @@ impl ShardCursor {
     /// # Errors
     /// `Checkpoint` where the numbers are no cursor of such a shard.
     pub fn decode(numbers: &[u64], lanes: &[Lane]) -> Result<Self> {
+        Self::decode_checked(numbers, lanes, true)
+    }
+
+    /// The same for lanes of only those pieces that the cursor needs: what was consumed before does not show.
+    ///
+    /// # Errors
+    /// As those of [`decode`](Self::decode).
+    pub fn decode_narrowed(numbers: &[u64], lanes: &[Lane]) -> Result<Self> {
+        Self::decode_checked(numbers, lanes, false)
+    }
+
+    fn decode_checked(numbers: &[u64], lanes: &[Lane], whole: bool) -> Result<Self> {
         let broken = || Error::checkpoint("the state's cursor is damaged; load an earlier state");
         let (batches, mut rest) = numbers.split_first().ok_or_else(broken)?;
         if *batches > MOST_ROWS {
@@ -249,8 +276,8 @@ impl ShardCursor {
             let cursor = LaneCursor { rows: *rows, state: decode(&tail[..state])?, window };
             // Where rows are counted, the rows say all the rest.
             let consistent = match lane.rows() {
-                Some(all) => cursor.follows(lane, all),
-                None => cursor.is_plausible(lane),
+                Some(all) if whole => cursor.follows(lane, all),
+                _ => cursor.is_plausible(lane),
             };
             if !consistent {
                 return Err(broken());

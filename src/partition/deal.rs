@@ -30,6 +30,8 @@ pub struct Layout {
     pub batch_size: u64,
     /// What happens to rows that do not divide evenly.
     pub remainder: Remainder,
+    /// Whether the workers of a rank take its pieces one by one; otherwise they are dealt to them.
+    pub dynamic: bool,
     /// Whether shares are exact, by counted rows; otherwise by weight.
     pub counted: bool,
     /// A fixed number of partitions, whose order does not depend on the topology.
@@ -108,7 +110,9 @@ impl Layout {
             && self.permuted != Some(0)
             && self.mixing.window != Some(0)
             && self.mixing.width > 0
-            && self.mixing.chunk > 0;
+            && self.mixing.chunk > 0
+            && !(self.dynamic
+                && (self.counted || self.num_workers == 0 || self.partitions.is_some()));
         if sane {
             return Ok(());
         }
@@ -117,8 +121,9 @@ impl Layout {
         ))
     }
 
-    fn workers(&self) -> usize {
-        self.num_workers.max(1) as usize
+    /// Shards of each rank, to which pieces are dealt.
+    pub fn workers(&self) -> usize {
+        if self.dynamic { 1 } else { self.num_workers.max(1) as usize }
     }
 
     /// Whether every shard gets its exact number of rows.
@@ -237,6 +242,11 @@ fn left_by(run: &Run, shards: &[Shard]) -> Result<Vec<Piece>> {
     }
     let mut left = Vec::new();
     for (index, shard) in shards.iter().enumerate() {
+        if run.layout.dynamic {
+            let said = run.cursors.get(&(index as u32)).ok_or_else(|| silent(run, index))?;
+            left.extend(shard.left_by_takers(said, run.layout.num_workers as usize)?);
+            continue;
+        }
         let cursor = cursor_of(run, shard, index / workers, index % workers)?;
         left.extend(shard.remaining(&cursor));
     }
@@ -266,12 +276,7 @@ pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result
         return Ok(cursor);
     }
     if !run.layout.is_exact() {
-        return Err(Error::checkpoint(format!(
-            "the state does not say how far rank {rank} of {} came, and without equal steps that does not \
-             follow from the other ranks; join the states of all ranks: \
-             load_state_dict(tensorquery.merge_state_dicts([…]))",
-            run.layout.world_size
-        )));
+        return Err(silent(run, rank));
     }
     let (workers, worker) = (run.layout.workers() as u64, worker as u64);
     let batches = (run.step.saturating_add(workers - 1 - worker)) / workers;
@@ -283,6 +288,14 @@ pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result
         )));
     }
     Ok(shard.cursor_at(batches))
+}
+
+fn silent(run: &Run, rank: usize) -> Error {
+    Error::checkpoint(format!(
+        "the state does not say how far rank {rank} of {} came, and without equal steps that does not follow from \
+         the other ranks; join the states of all ranks: load_state_dict(tensorquery.merge_state_dicts([…]))",
+        run.layout.world_size
+    ))
 }
 
 /// Deals pieces to shards, in the order of the pieces.

@@ -149,6 +149,16 @@ impl Interleave {
         (narrowed, touched.collect())
     }
 
+    /// The same position in the list of only the pieces `touched`, all of them opened; it is behind the position
+    /// that [`narrowed`](Self::narrowed) gave them.
+    pub fn within(&self, touched: &[u32]) -> Self {
+        let place = |piece: u32| touched.iter().position(|old| *old == piece);
+        let open = self.open.iter().filter_map(|open| {
+            place(open.piece).map(|piece| Open { piece: piece as u32, row: open.row })
+        });
+        Self { next: touched.len() as u32, open: open.collect(), ..self.clone() }
+    }
+
     /// The position as numbers: next piece, turn, rows left, then piece and row of each open piece.
     pub fn encode(&self) -> Vec<u64> {
         let mut numbers = vec![u64::from(self.next), u64::from(self.turn), self.left];

@@ -11,6 +11,7 @@
 mod blend;
 mod cursor;
 mod deal;
+mod dynamic;
 mod even;
 mod interleave;
 mod lpt;
@@ -24,6 +25,7 @@ mod shard;
 pub use blend::blend;
 pub use cursor::{Lane, LaneCursor, Mixing, Shard, ShardCursor, WindowCursor};
 pub use deal::{Layout, OrderKey, Run, Stock, cursor_of, resume};
+pub use dynamic::Holding;
 pub use even::{Remainder, Schedule, level, proportional, share};
 pub use interleave::{Interleave, Open, Turn};
 pub use lpt::{lpt, round_robin};

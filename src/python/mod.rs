@@ -4,6 +4,7 @@
 mod arrow;
 mod count;
 mod error;
+mod feed;
 mod plan;
 mod session;
 mod shards;
@@ -23,6 +24,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::PyQuery>()?;
     module.add_class::<plan::PyPlan>()?;
     module.add_class::<shards::PyShards>()?;
+    module.add_class::<feed::PyCounter>()?;
     module.add_class::<count::PySplitCounter>()?;
     module.add_class::<stage::PyStage>()?;
     module.add_class::<stream::BatchStream>()?;

@@ -8,6 +8,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyList};
 use super::arrow::schema_capsule;
 use super::count::PySplitCounter;
 use super::error::to_py;
+use super::feed::PyCounter;
 use super::shards::PyShards;
 use super::stage::PyStage;
 use super::stream::BatchStream;
@@ -15,7 +16,7 @@ use super::wait::wait;
 use crate::partition::{Assignment, Builtin, ShardSpec};
 use crate::session::{Numbering, Plan, Recipe};
 use crate::split::SplitUnit;
-use crate::stream::{Output, RowSource, ShardStream};
+use crate::stream::{Feed, Output, RowSource, ShardStream};
 use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
 
@@ -230,6 +231,31 @@ impl PyPlan {
         };
         let stream = py.detach(start).map_err(to_py)?;
         Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session())))
+    }
+
+    /// Starts reading what `worker` takes of its rank's pieces from `counter`, as long as `iteration` is under way.
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    fn stream_taken(
+        &self,
+        py: Python<'_>,
+        shards: &PyShards,
+        rank: usize,
+        worker: usize,
+        counter: &PyCounter,
+        iteration: u32,
+        threads: usize,
+        tensor_options: Option<&str>,
+    ) -> PyResult<BatchStream> {
+        let (shard, pieces) = shards.of_taker(rank, worker).map_err(to_py)?;
+        let feed = Arc::new(Feed::new(counter.counter(), iteration, pieces));
+        let start = || -> Result<ShardStream> {
+            let source = shards.source(&self.plan, None)?;
+            let output = Arc::new(self.output(tensor_options)?);
+            ShardStream::start_fed(source, &shard, threads, output, Arc::clone(&feed))
+        };
+        let stream = py.detach(start).map_err(to_py)?;
+        let session = Arc::clone(self.plan.query().session());
+        Ok(BatchStream::new(stream, session).fed_by(feed))
     }
 
     /// What a shard would deliver from a cursor on, as split and output row, without reading any.

@@ -74,7 +74,7 @@ impl PyShards {
             };
             let fingerprint = plan.fingerprint().as_bytes();
             let key = OrderKey { seed: request.seed, epoch: request.epoch, fingerprint };
-            let workers = request.layout.num_workers.max(1) as usize;
+            let workers = request.layout.workers();
             let shards = resume(&stock, &request.runs, &request.layout, lists.as_deref(), key)?;
             let shards = shards.into_iter().map(Arc::new).collect();
             let permuted = request.layout.permuted.map(|run| (key.of_permutation(), run));
@@ -124,6 +124,12 @@ impl PyShards {
         Ok(self.get(rank, worker).map_err(to_py)?.cursor_at(batches).encode())
     }
 
+    /// How many pieces the workers of a rank take.
+    fn num_pieces(&self, rank: usize) -> PyResult<usize> {
+        let shard = self.get(rank, 0).map_err(to_py)?;
+        Ok(shard.lanes.iter().map(|lane| lane.pieces.len()).sum())
+    }
+
     /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its splits.
     fn pieces(&self, rank: usize, worker: usize) -> PyResult<Vec<PieceRow>> {
         use crate::partition::Source;
@@ -166,6 +172,13 @@ impl PyShards {
                 Err(Error::config("shards of permuted rows, and they alone, are read from a stage"))
             }
         }
+    }
+
+    /// What a rank's worker takes pieces from, with windows of its own; and how many pieces there are.
+    pub fn of_taker(&self, rank: usize, worker: usize) -> Result<(Shard, u32)> {
+        let shard = self.get(rank, 0)?.of_taker(worker);
+        let pieces = shard.lanes.iter().map(|lane| lane.pieces.len() as u32).sum();
+        Ok((shard, pieces))
     }
 
     /// One shard, and its cursor from numbers; none is its start.

@@ -11,20 +11,29 @@ use super::error::to_py;
 use super::tensor::to_python;
 use super::wait::PATIENCE;
 use crate::Error;
-use crate::partition::ShardCursor;
 use crate::session::Session;
-use crate::stream::{Delivered, Finished, Next, ShardStream, StreamCounters};
+use crate::stream::{Delivered, Feed, Finished, Next, ShardStream, StreamCounters};
 
 /// The batches of one shard and epoch; reading goes on in the background.
 #[pyclass(module = "tensorquery._core", frozen)]
 pub struct BatchStream {
     stream: Mutex<Option<ShardStream>>,
-    /// How far the shard is consumed with the batch handed out last, and whether that was its last.
-    place: Mutex<Option<(ShardCursor, bool)>>,
+    /// Where the batch handed out last has left the shard.
+    place: Mutex<Option<Place>>,
+    /// Where it takes its pieces from, if workers share them.
+    feed: Option<Arc<Feed>>,
     counters: Arc<StreamCounters>,
     session: Arc<Session>,
     bytes_before: u64,
     requests_before: u64,
+}
+
+/// How far a shard is consumed with a batch, as numbers; the pieces taken from a feed that were consumed since the
+/// batch before; and whether it is the last.
+struct Place {
+    cursor: Vec<u64>,
+    consumed: Vec<u32>,
+    last: bool,
 }
 
 impl BatchStream {
@@ -35,10 +44,22 @@ impl BatchStream {
             counters: Arc::clone(stream.counters()),
             stream: Mutex::new(Some(stream)),
             place: Mutex::new(None),
+            feed: None,
             session,
             bytes_before: bytes,
             requests_before: requests,
         }
+    }
+
+    /// The same for a stream that takes its pieces from `feed`.
+    #[must_use]
+    pub fn fed_by(mut self, feed: Arc<Feed>) -> Self {
+        self.feed = Some(feed);
+        self
+    }
+
+    fn at_last<T>(&self, found: impl FnOnce(&Place) -> T) -> Option<T> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(found)
     }
 }
 
@@ -59,7 +80,7 @@ impl BatchStream {
             });
             match found.map_err(to_py)? {
                 Next::Batch(delivered) => {
-                    let Delivered { batch, cursor, last } = *delivered;
+                    let Delivered { batch, cursor, holding, last } = *delivered;
                     let batch = match batch {
                         Finished::Tensors(batch) => to_python(py, *batch)?.into_any(),
                         Finished::Arrow(batch) => {
@@ -67,7 +88,12 @@ impl BatchStream {
                         }
                     };
                     *self.place.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some((cursor, last));
+                        Some(match holding {
+                            Some((holding, consumed)) => {
+                                Place { cursor: holding.encode(), consumed, last }
+                            }
+                            None => Place { cursor: cursor.encode(), consumed: Vec::new(), last },
+                        });
                     return Ok(Some(batch));
                 }
                 Next::End => return Ok(None),
@@ -78,15 +104,23 @@ impl BatchStream {
 
     /// How far the shard is consumed with the batch handed out last, as numbers; none before the first.
     fn cursor(&self) -> Vec<u64> {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.as_ref().map(|(cursor, _)| cursor.encode()).unwrap_or_default()
+        self.at_last(|place| place.cursor.clone()).unwrap_or_default()
+    }
+
+    /// The pieces that were consumed since the batch before the one handed out last.
+    fn consumed(&self) -> Vec<u32> {
+        self.at_last(|place| place.consumed.clone()).unwrap_or_default()
+    }
+
+    /// All pieces that were taken from the feed so far.
+    fn taken(&self) -> Vec<u32> {
+        self.feed.as_ref().map(|feed| feed.taken()).unwrap_or_default()
     }
 
     /// Whether the batch handed out last is the shard's last.
     #[getter]
     fn last(&self) -> bool {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        place.as_ref().is_some_and(|(_, last)| *last)
+        self.at_last(|place| place.last).unwrap_or(false)
     }
 
     /// Stops the background work.

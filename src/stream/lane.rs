@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use arrow::record_batch::RecordBatch;
 use tokio::runtime::Handle;
 
+use super::feed::Feed;
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::shard::StreamCounters;
@@ -37,12 +38,14 @@ struct Draining {
 }
 
 impl LaneReader {
-    /// Starts reading. Batches of fewer than `tiny` rows are copied together; `ahead` pieces decode ahead.
+    /// Starts reading. Batches of fewer than `tiny` rows are copied together; `ahead` pieces decode ahead. With a
+    /// `feed` it reads only the pieces that it takes from there.
     pub fn try_new(
         source: RowSource,
         lane: &Lane,
         cursor: &LaneCursor,
         (tiny, ahead): (usize, usize),
+        feed: Option<Arc<Feed>>,
         runtime: Handle,
         counters: Arc<StreamCounters>,
     ) -> Result<Self> {
@@ -53,13 +56,19 @@ impl LaneReader {
             Ok::<_, crate::Error>(ShuffleWindow::try_new(rows, lane.key)?.starting_at(number))
         });
         let pieces = Arc::from(lane.pieces.as_slice());
+        let state = cursor.state.clone();
+        let total = if feed.is_some() { None } else { lane.rows() };
+        let rows = match feed {
+            Some(feed) => Rows::fed(source, pieces, state, feed, runtime),
+            None => Rows::new(source, pieces, state, ahead, runtime),
+        };
         Ok(Self {
-            rows: Rows::new(source, pieces, cursor.state.clone(), ahead, runtime),
+            rows,
             shuffle: shuffle.transpose()?,
             window: None,
             queue: RowQueue::new(tiny),
             delivered: cursor.rows,
-            total: lane.rows(),
+            total,
             skip,
             counters,
         })

@@ -1,5 +1,6 @@
 //! From pieces to finished batches: read-ahead, interleaving, shuffling, exact batches and conversion.
 
+mod feed;
 mod gather;
 mod lane;
 mod queue;
@@ -8,6 +9,7 @@ mod shard;
 mod shuffle;
 mod source;
 
+pub use feed::{Counter, Feed};
 pub use queue::RowQueue;
 pub use rows::Rows;
 pub use shard::{Delivered, Finished, Next, Output, ShardStream, StreamCounters, tiny};

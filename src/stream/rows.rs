@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+use super::feed::Feed;
 use super::source::{Batches, RowSource};
 use crate::partition::{Interleave, Piece};
 use crate::{Error, Result};
@@ -39,6 +40,8 @@ struct Reading {
 pub struct Rows {
     source: RowSource,
     pieces: Arc<[Piece]>,
+    /// Which of the pieces are read, where other workers read the others.
+    feed: Option<Arc<Feed>>,
     state: Interleave,
     in_flight: usize,
     budget_kib: usize,
@@ -64,6 +67,7 @@ impl Rows {
         let mut rows = Self {
             source,
             pieces,
+            feed: None,
             in_flight,
             budget_kib: (BUFFERED_BYTES / KIB / in_flight).max(1),
             ahead: state.next(),
@@ -77,6 +81,27 @@ impl Rows {
             rows.spawn(open.piece, open.row);
         }
         rows
+    }
+
+    /// Reads those of `pieces` that it takes from `feed`, when their turn comes: what is taken ahead is not left
+    /// for other workers.
+    pub fn fed(
+        source: RowSource,
+        pieces: Arc<[Piece]>,
+        state: Interleave,
+        feed: Arc<Feed>,
+        runtime: Handle,
+    ) -> Self {
+        let rows = Self::new(source, pieces, state, 1, runtime);
+        Self { feed: Some(feed), ..rows }
+    }
+
+    /// The number of pieces in its list, of which there are `wanted` or all.
+    fn listed(&self, wanted: u32) -> u32 {
+        match &self.feed {
+            Some(feed) => feed.take_until(wanted),
+            None => self.pieces.len() as u32,
+        }
     }
 
     /// Where the next row is read.
@@ -94,8 +119,9 @@ impl Rows {
     /// # Errors
     /// The first error of the piece whose turn it is.
     pub async fn next(&mut self, most: u64) -> Result<Option<(u32, RecordBatch)>> {
-        let pieces = self.pieces.len() as u32;
         loop {
+            let unopened = self.state.width() - self.state.open().len() as u32;
+            let pieces = self.listed(self.state.next() + unopened);
             while self.open.len() < self.in_flight && self.ahead < pieces {
                 self.spawn(self.ahead, 0);
                 self.ahead += 1;
@@ -112,6 +138,7 @@ impl Rows {
             let Some(batch) = reading.front().await? else {
                 self.open.remove(&turn.piece);
                 self.pieces_read += 1;
+                let pieces = self.listed(self.state.next() + 1);
                 self.state.ended(pieces);
                 continue;
             };
@@ -127,8 +154,12 @@ impl Rows {
         let budget = Arc::new(Semaphore::new(self.budget_kib));
         let limit = self.budget_kib;
         let (source, pieces) = (self.source.clone(), Arc::clone(&self.pieces));
+        let number = match &self.feed {
+            Some(feed) => feed.piece(piece).unwrap_or(u32::MAX),
+            None => piece,
+        };
         let task = async move {
-            let rows = source.read(&pieces[piece as usize], row);
+            let rows = source.read(&pieces[number as usize], row);
             let last = match decode(rows, &sender, &budget, limit).await {
                 Ok(()) => Message::End,
                 Err(error) => Message::Failed(error),

@@ -10,11 +10,12 @@ use arrow::record_batch::RecordBatch;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinHandle;
 
+use super::feed::{Feed, Tally};
 use super::lane::LaneReader;
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::source::RowSource;
-use crate::partition::{Interleave, Schedule, Shard, ShardCursor, blend};
+use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::runtime::Runtimes;
 use crate::tensor::{Converter, TensorBatch};
 use crate::{Error, Result};
@@ -47,6 +48,8 @@ pub struct Delivered {
     pub batch: Finished,
     /// How far the shard is consumed with it.
     pub cursor: ShardCursor,
+    /// Where the worker takes its pieces from a feed: what it holds, and the pieces consumed since the batch before.
+    pub holding: Option<(Holding, Vec<u32>)>,
     /// Whether it is the shard's last.
     pub last: bool,
 }
@@ -120,12 +123,39 @@ impl ShardStream {
         threads: usize,
         output: Arc<Output>,
     ) -> Result<Self> {
+        Self::start_with(source, shard, cursor, threads, output, None)
+    }
+
+    /// Starts reading those pieces of a rank's shard that it takes from `feed`. It runs ahead as little as can be:
+    /// what it takes is not left for other workers.
+    ///
+    /// # Errors
+    /// As those of [`start`](Self::start).
+    pub fn start_fed(
+        source: RowSource,
+        shard: &Shard,
+        threads: usize,
+        output: Arc<Output>,
+        feed: Arc<Feed>,
+    ) -> Result<Self> {
+        Self::start_with(source, shard, &shard.start(), threads, output, Some(feed))
+    }
+
+    fn start_with(
+        source: RowSource,
+        shard: &Shard,
+        cursor: &ShardCursor,
+        threads: usize,
+        output: Arc<Output>,
+        feed: Option<Arc<Feed>>,
+    ) -> Result<Self> {
         let batch_size = usize::try_from(shard.schedule.batch_size).unwrap_or(usize::MAX);
         if batch_size == 0 {
             return Err(Error::config("batch_size 0 must be at least 1"));
         }
         let runtimes = Runtimes::current()?;
-        let (sender, receiver) = channel((PREFETCHED_ROWS / batch_size).clamp(2, 64));
+        let ahead = if feed.is_some() { 1 } else { (PREFETCHED_ROWS / batch_size).clamp(2, 64) };
+        let (sender, receiver) = channel(ahead);
         let counters = Arc::new(StreamCounters::default());
         let assembler = Assembler {
             lanes: Vec::new(),
@@ -134,6 +164,8 @@ impl ShardStream {
             batches: cursor.batches,
             output,
             sender,
+            feed,
+            tally: Tally::default(),
             counters: Arc::clone(&counters),
         };
         let (shard, cursor) = (shard.clone(), cursor.clone());
@@ -240,6 +272,8 @@ struct Assembler {
     batches: u64,
     output: Arc<Output>,
     sender: Sender<Result<Box<Delivered>>>,
+    feed: Option<Arc<Feed>>,
+    tally: Tally,
     counters: Arc<StreamCounters>,
 }
 
@@ -283,6 +317,7 @@ impl Assembler {
                 lane,
                 at,
                 (tiny, ahead),
+                self.feed.clone(),
                 runtime,
                 counters,
             )?);
@@ -320,7 +355,8 @@ impl Assembler {
             let lanes = self.lanes.iter().map(LaneReader::cursor).collect();
             let cursor = ShardCursor { batches: self.batches, lanes };
             let last = fixed == Some(self.batches);
-            let delivered = Box::new(Delivered { batch: finished, cursor, last });
+            let holding = self.feed.as_ref().map(|feed| self.tally.at(feed, cursor.clone()));
+            let delivered = Box::new(Delivered { batch: finished, cursor, holding, last });
             if fixed.is_some() {
                 self.send(delivered).await?;
             } else if let Some(before) = waiting.replace(delivered) {
