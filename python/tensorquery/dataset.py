@@ -289,6 +289,8 @@ class QueryDataset(IterableDataset[Any]):
 
     def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
         workers = self._workers if progress.workers is None else progress.workers
+        # The layout is kept for the next state, and this one is the caller's to change.
+        layout = self._epochs.layout(workers)
         cursors, known = {}, progress.cursors
         if known is None and not self._follows(workers):
             # A rank that has not begun: other ranks may have, and their states are merged.
@@ -300,7 +302,7 @@ class QueryDataset(IterableDataset[Any]):
         state = {
             **self._constant,
             "epoch": progress.epoch,
-            "layout": self._epochs.layout(workers),
+            "layout": {**layout, "mixing": dict(layout["mixing"])},
             "step": progress.step,
             "cursors": cursors,
             "turns": {str(self.rank): progress.turn} if cursors else {},
