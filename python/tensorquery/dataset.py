@@ -80,6 +80,9 @@ class Progress:
     base: int | None = None
 
 
+_RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
+
+
 class QueryDataset(IterableDataset[Any]):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
@@ -317,6 +320,8 @@ class QueryDataset(IterableDataset[Any]):
                 'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
                 "training process"
             )
+        # The layout is kept for the next state, and this one is the caller's to change.
+        layout = self._epochs.layout(workers)
         cursors, known = {}, progress.cursors
         if known is None and not self._follows(workers):
             # A rank that has not begun: other ranks may have, and their states are merged.
@@ -331,12 +336,23 @@ class QueryDataset(IterableDataset[Any]):
         state = {
             **self._constant,
             "epoch": progress.epoch,
-            "layout": self._epochs.layout(workers),
+            "layout": {**layout, "mixing": dict(layout["mixing"])},
             "step": progress.step,
             "cursors": cursors,
             "turns": {str(self.rank): progress.turn} if cursors else {},
             "parents": list(progress.parents),
         }
+        ended = self._ended
+        if (
+            cursors
+            and not progress.step
+            and ended is not None
+            and ended.epoch + 1 == progress.epoch
+        ):
+            # Other ranks may still be in that epoch, and their states are merged with this one.
+            state["ended"] = {
+                key: value for key, value in self._state_of(ended).items() if key in _RUN_OF_STATE
+            }
         if progress.base is None:
             progress.base = check_sum_base(state["layout"], state["parents"])
         state["check"] = check_sum(state, progress.base)
