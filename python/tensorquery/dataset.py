@@ -87,7 +87,8 @@ class QueryDataset(IterableDataset[Any]):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
     It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
-    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more.
+    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where equal steps
+    need counts (a filtered query over several ranks), call ``len(dataset)`` before such a loader starts workers.
 
     Iterated in the training process, Rust threads decode ahead with the GIL released. Inside a DataLoader
     worker (under fork, spawn and forkserver alike) the dataset plans again from a recipe, without listing
