@@ -24,6 +24,7 @@ from tensorquery.query import Query
 from tensorquery.session import Session, TableInfo
 from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
 from tensorquery.tensors import Encoded, Jagged, to_tensors
+from tensorquery.trace import Trace, TraceRange
 
 if TYPE_CHECKING:
     from tensorquery.dataset import QueryDataset
@@ -54,6 +55,8 @@ __all__ = [
     "TableInfo",
     "TableNotFoundError",
     "TensorQueryError",
+    "Trace",
+    "TraceRange",
     "UnsupportedTypeError",
     "__version__",
     "create_dataloader",

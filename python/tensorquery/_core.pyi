@@ -6,7 +6,7 @@ Nothing here is public; the package wraps all of it. Errors are those of `tensor
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 __all__ = [
     "ArrowStream",
@@ -171,6 +171,12 @@ class Plan:
         """DataFusion's plan before the splits were put in."""
     def row_range(self, id: int) -> tuple[int, int] | None:
         """Start and end of a split's rows in its file, where known."""
+    def numbering(self, id: int) -> Literal["file", "table", "split"]:
+        """From where physical rows of a split are counted."""
+    def physical_rows(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[int]]:
+        """By split, the physical row behind each of these output rows; executes the splits."""
+    def file_row_groups(self, id: int) -> list[tuple[int, int]]:
+        """Start and end of each row group of a split's file, in physical rows; none but for Parquet."""
     def row_groups(self, id: int) -> tuple[int, int] | None:
         """First and one past the last row group of a Parquet split."""
     def explain(self) -> str:
@@ -191,6 +197,7 @@ class SplitCounter:
         `progress` gets the splits and the rows counted so far; what it raises ends the counting.
         """
 
+@final
 class Stage:
     """A query's rows on local disk, numbered in the order of its splits; for access at random."""
 
@@ -232,6 +239,10 @@ class Shards:
         """Deal a plan's rows; `request` is JSON, `lists` are those of a custom strategy."""
     def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
         """Batches and rows of a shard, where they are counted."""
+    def rows(self, rank: int, worker: int) -> int | None:
+        """Rows of a shard without those that it repeats, where they are counted."""
+    def permuted(self, positions: Sequence[tuple[int, int]], len: int) -> list[int]:
+        """The rows at these positions (run, and row of it) of a permutation of `len` rows."""
     def is_fixed(self, rank: int, worker: int) -> bool:
         """Whether the number of a shard's batches is known before it ends."""
     def cursor_of(self, run: str, rank: int, worker: int) -> list[int]:

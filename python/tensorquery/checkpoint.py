@@ -115,6 +115,11 @@ def check_state(state: Any) -> dict[str, Any]:
             raise CheckpointMismatchError(
                 f"the state is damaged: its 'turns' are {_sketch(state['turns'])}"
             )
+    ended = state.get("ended")
+    if ended is not None:
+        if not _is_a(ended, (dict,)) or not _is_a(ended.get("epoch"), (int,)):
+            raise CheckpointMismatchError(f"the state is damaged: its 'ended' is {_sketch(ended)}")
+        _check_run(ended)
     files = state["parts"].get("files")
     if not isinstance(files, list) or not all(
         isinstance(pair, list) and [type(half) for half in pair] == [str, str] for pair in files
@@ -175,7 +180,8 @@ def check_sum(state: Mapping[str, Any], base: int | None = None) -> int:
     """
     if base is None:
         base = check_sum_base(state["layout"], state["parents"])
-    numbers = [state["epoch"], state["step"], state["turns"], state["cursors"]]
+    numbers = [state[key] for key in ("epoch", "step", "turns", "cursors")]
+    numbers.append(state.get("ended"))
     return zlib.crc32(json.dumps(numbers, sort_keys=True, default=repr).encode(), base)
 
 
@@ -250,6 +256,19 @@ def run_of(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: state[key] for key in ("layout", "step", "cursors")}
 
 
+def _in_one_epoch(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same states, where ranks that are through with an epoch that others are in say so of that epoch."""
+    epoch = min(state["epoch"] for state in states)
+    found = []
+    for state in states:
+        ended = state.get("ended")
+        if state["epoch"] != epoch and ended is not None and ended["epoch"] == epoch:
+            joined = {**state, **ended, "ended": None}
+            state = check_state({**joined, "check": check_sum(joined)})
+        found.append(state)
+    return found
+
+
 def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the states of all ranks into one, which any topology can resume from.
 
@@ -268,6 +287,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     checked = [check_state(state) for state in states]
     if not checked:
         raise CheckpointMismatchError("there is no state to merge; give those of all ranks")
+    checked = _in_one_epoch(checked)
     first = checked[0]
     for key in ("fingerprint", "parts", "seed", "epoch", "layout", "parents"):
         for state in checked:

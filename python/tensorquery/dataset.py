@@ -47,6 +47,7 @@ from tensorquery.shards import (
 )
 from tensorquery.stages import open_stage
 from tensorquery.tensors import BatchBuilder, tensor_options
+from tensorquery.trace import Place, Trace, excluded_ranges, trace_batch
 
 __all__ = ["Progress", "QueryDataset", "ShardIterator", "Tagged"]
 
@@ -79,11 +80,15 @@ class Progress:
     base: int | None = None
 
 
+_RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
+
+
 class QueryDataset(IterableDataset[Any]):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
     It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
-    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more.
+    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where equal steps
+    need counts (a filtered query over several ranks), call ``len(dataset)`` before such a loader starts workers.
 
     Iterated in the training process, Rust threads decode ahead with the GIL released. Inside a DataLoader
     worker (under fork, spawn and forkserver alike) the dataset plans again from a recipe, without listing
@@ -203,6 +208,9 @@ class QueryDataset(IterableDataset[Any]):
         self._stage: _core.Stage | None = None
         self._stage_path: str | None = None
         self._progress = Progress(0)
+        self._ended: Progress | None = None
+        # What was loaded into the loader, whose next iteration begins with it.
+        self._awaited: dict[str, Any] | None = None
         self._newest: weakref.ref[ShardIterator] | None = None
         self._loaded: dict[str, Any] | None = None
         self._workers = 0
@@ -313,6 +321,8 @@ class QueryDataset(IterableDataset[Any]):
                 'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
                 "training process"
             )
+        # The layout is kept for the next state, and this one is the caller's to change.
+        layout = self._epochs.layout(workers)
         cursors, known = {}, progress.cursors
         if known is None and not self._follows(workers):
             # A rank that has not begun: other ranks may have, and their states are merged.
@@ -327,12 +337,23 @@ class QueryDataset(IterableDataset[Any]):
         state = {
             **self._constant,
             "epoch": progress.epoch,
-            "layout": self._epochs.layout(workers),
+            "layout": {**layout, "mixing": dict(layout["mixing"])},
             "step": progress.step,
             "cursors": cursors,
             "turns": {str(self.rank): progress.turn} if cursors else {},
             "parents": list(progress.parents),
         }
+        ended = self._ended
+        if (
+            cursors
+            and not progress.step
+            and ended is not None
+            and ended.epoch + 1 == progress.epoch
+        ):
+            # Other ranks may still be in that epoch, and their states are merged with this one.
+            state["ended"] = {
+                key: value for key, value in self._state_of(ended).items() if key in _RUN_OF_STATE
+            }
         if progress.base is None:
             progress.base = check_sum_base(state["layout"], state["parents"])
         state["check"] = check_sum(state, progress.base)
@@ -402,6 +423,76 @@ class QueryDataset(IterableDataset[Any]):
             batch_size=self.batch_size,
         )
 
+    def trace(
+        self, rank: int | None = None, step: int | None = None, *, epoch: int | None = None
+    ) -> Trace:
+        """Find the rows of a batch: their splits, files, row groups and physical rows.
+
+        Batches before it are not simulated, and other ranks take no part. Rows are counted where that was not done
+        yet, and the splits of the batch are read again.
+
+        Steps count from 0, in the order in which this rank receives its batches: after n batches of an epoch the
+        last one is step n - 1. A run that was resumed on the same topology goes on counting, and may trace the steps
+        before the resume too; on another topology step 0 is the first batch after the resume.
+
+        Args:
+            rank: The rank that delivers it, any of the topology; None: this one.
+            step: Which of its batches; None: the last one received.
+            epoch: The epoch; None: that of the last batch received, or, before any, the one that is delivered next.
+
+        Returns:
+            The trace; its ``ranges`` go into ``exclude=`` of a later run.
+
+        Raises:
+            ConfigError: There is no such rank or step, or nothing was received yet; names the bounds.
+            DataError: A file cannot be read, or has other rows than were counted.
+        """
+        if self._plan is None or self._process != os.getpid():
+            raise ConfigError(
+                "trace() is for the training process; a worker knows only the batches it has yielded"
+            )
+        rank = self.rank if rank is None else check_non_negative_int("rank", rank)
+        if rank >= self.world_size:
+            raise ConfigError(
+                f"rank {rank} must be in 0..{self.world_size} (world_size is {self.world_size})"
+            )
+        run = self._traced(None if epoch is None else check_non_negative_int("epoch", epoch))
+        if step is None and not run.step:
+            raise ConfigError(
+                f"no batch of epoch {run.epoch} was received yet, so there is no last one to trace; say which: "
+                "trace(step=0)"
+            )
+        step = run.step - 1 if step is None else check_non_negative_int("step", step)
+        workers = self._workers if run.workers is None else run.workers
+        if workers > 1 and not self._in_order:
+            raise ConfigError(
+                f"with in_order=False the {workers} workers deliver in the order of their speed, so a step may be any "
+                "batch; trace a loader with in_order=True"
+            )
+        return trace_batch(
+            self._plan,
+            self._epochs,
+            Place(run.epoch, rank, step, workers, run.parents),
+            permuted=self._deal.is_global,
+            count=self._count_splits,
+        )
+
+    def _traced(self, epoch: int | None) -> Progress:
+        """The run of an epoch that is traced; None: the run in which a batch was received last."""
+        runs = [self._progress] if self._ended is None else [self._progress, self._ended]
+        state = self._loaded if self._awaited is None else self._awaited
+        if state is not None:
+            # Not begun yet: what it goes on from was received by the process that saved it.
+            loaded = Progress(state["epoch"], self._workers)
+            self._restore(loaded, state, self._workers)
+            runs = [loaded]
+        if epoch is None:
+            received = next((run for run in runs if run.step), None)
+            if received is not None:
+                return received
+            epoch = self.epoch
+        return next((run for run in runs if run.epoch == epoch), Progress(epoch))
+
     def metrics(self) -> dict[str, float]:
         """Counts of the current or last epoch in this process.
 
@@ -462,7 +553,7 @@ class QueryDataset(IterableDataset[Any]):
         if self._epochs.is_dynamic(workers) and get_worker_info() is None:
             dealt = self._epochs.shards(workers, epoch, progress.parents)
             progress.ledger = Ledger(workers, dealt.num_pieces(self.rank))
-        self._progress = progress
+        self._progress, self._awaited = progress, None
         return progress
 
     def _follows(self, workers: int) -> bool:
@@ -514,6 +605,7 @@ class QueryDataset(IterableDataset[Any]):
         """After the last batch: the next iteration delivers the next epoch, unless one was set."""
         if self.epoch == progress.epoch:
             self._epoch[0] = progress.epoch + 1
+        self._ended = progress
         if self._progress is progress:
             self._progress = Progress(progress.epoch + 1, progress.workers)
 
@@ -530,6 +622,11 @@ class QueryDataset(IterableDataset[Any]):
             self._stage = open_stage(plan, threads=threads, show_progress=show)
             self._stage_path = self._stage.path
             return [self._stage.num_rows]
+        return self._count_splits()
+
+    def _count_splits(self) -> list[int]:
+        plan = self._plan
+        assert plan is not None
         group = self._process_group
         if group is None and self._device_mesh is not None:
             group = self._device_mesh.get_group()
@@ -789,25 +886,3 @@ class ShardIterator:
             )
         workers = self._progress.workers or 0
         self._progress = dataset._begin(workers, checked["epoch"], checked)
-
-
-def excluded_ranges(exclude: Sequence[Any] | None) -> tuple[tuple[int, int, int], ...]:
-    """Ranges of output rows by split, from traces or plain triples.
-
-    Raises:
-        ConfigError: One of them is no range.
-    """
-    ranges = []
-    for given in exclude or ():
-        try:
-            split, start, end = (int(number) for number in tuple(given)[:3])
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"exclude has {given!r}; expected ranges of trace(), or (split, first row, one past the last)"
-            ) from error
-        if split < 0 or start < 0 or end < start:
-            raise ConfigError(
-                f"exclude has {given!r}; expected 0 <= first row <= one past the last"
-            )
-        ranges.append((split, start, end))
-    return tuple(ranges)

@@ -12,6 +12,7 @@ from tensorquery.distributed import Topology
 from tensorquery.errors import ConfigError
 from tensorquery.options import check_choice, check_positive_int
 from tensorquery.shards import SplitStrategy, assign
+from tensorquery.trace import check_excluded
 
 __all__ = ["Deal", "Epochs", "Sources"]
 
@@ -184,6 +185,7 @@ class Epochs:
         self._count = count
         self.counts = known
         self._exact_from_start = known is not None
+        check_excluded(deal.exclude, plan.num_splits, known)
         self._mixing: dict[str, Any] | None = None
         self._layouts: dict[int, dict[str, Any]] = {}
         self._dealt: dict[str, _core.Shards] = {}
@@ -278,15 +280,24 @@ class Epochs:
         return {"width": width, "chunk": chunk, "window": window}
 
     def count(self) -> list[int]:
-        """The output rows of every split; counted once where nobody knows them."""
+        """The output rows of every split; counted once where nobody knows them.
+
+        Raises:
+            ConfigError: A range that is left out is not in its split; names it.
+        """
         if self.counts is None:
-            self.counts = self._count()
+            counts = self._count()
+            check_excluded(self._deal.exclude, len(counts), counts)
+            self.counts = counts
         return self.counts
 
     def prepare(self, workers: int, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         """Count what dealing needs, before worker processes start."""
+        # A permutation of all rows is read from the stage that counting makes, equal steps or not.
         if self.counts is None and (
-            self._is_counted(workers) or any(run["layout"]["counted"] for run in runs)
+            self._deal.is_global
+            or self._is_counted(workers)
+            or any(run["layout"]["counted"] for run in runs)
         ):
             self.count()
 

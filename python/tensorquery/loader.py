@@ -219,7 +219,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         Raises:
             CheckpointMismatchError: It is of another query, seed or file list; names what differs.
         """
-        self._loaded = self.dataset._checked(state)
+        self._loaded = self.dataset._awaited = self.dataset._checked(state)
         self.dataset._epoch[0] = self._loaded["epoch"]
         # An iterator that is under way must not go on, and workers that live on do not know of the state.
         self._newest = None

@@ -3,11 +3,13 @@
 mod build_side;
 mod lineage;
 mod memory_table;
+mod replay;
 mod rewrite;
 mod split_scan;
 
 pub use build_side::BuildSideExec;
 pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
+pub use replay::numbered;
 pub use rewrite::{DrivingScan, Rewritten, rewrite};
 pub use split_scan::{ScanSource, SplitScanExec};

@@ -6,15 +6,20 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use datafusion::common::config::TableParquetOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::{Statistics, internal_datafusion_err, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::ParquetSource;
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource,
+};
 use datafusion::datasource::source::DataSource;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::EquivalenceProperties;
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -82,6 +87,29 @@ impl SplitScanExec {
         &self.splits
     }
 
+    /// A scan of all rows before the predicate that was pushed into the scan, with the columns that it needs, and
+    /// the predicate over these; None where there is no predicate, so that the scan puts out every row.
+    ///
+    /// # Errors
+    /// An internal error where the format takes no projection.
+    pub fn before_predicate(&self) -> DfResult<Option<(Self, Arc<dyn PhysicalExpr>)>> {
+        let ScanSource::Files { table, config } = &self.source else { return Ok(None) };
+        let Some(predicate) = config.file_source.filter() else { return Ok(None) };
+        let all = table.schema.table_schema();
+        let mut needed: Vec<usize> =
+            collect_columns(&predicate).iter().map(|column| column.index()).collect();
+        needed.sort_unstable();
+        let source = table.source(&parquet_options(config), false);
+        let projection = ProjectionExprs::from_indices(&needed, all);
+        let source = projected(&source, &projection)?;
+        let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
+        let source =
+            ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
+        let schema = Arc::new(all.project(&needed)?);
+        let predicate = reassign_expr_columns(predicate, &schema)?;
+        Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), predicate)))
+    }
+
     fn open_file(
         &self,
         table: &Arc<TableFiles>,
@@ -112,25 +140,32 @@ impl SplitScanExec {
 
 /// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
 /// executed split until the plan is dropped.
-fn fresh_source(
-    table: &Arc<TableFiles>,
-    config: &FileScanConfig,
-) -> DfResult<Arc<dyn datafusion::datasource::physical_plan::FileSource>> {
+fn fresh_source(table: &Arc<TableFiles>, config: &FileScanConfig) -> DfResult<Arc<dyn FileSource>> {
     let planned = &config.file_source;
     let filter = planned.filter();
-    let parquet = planned.as_any().downcast_ref::<ParquetSource>();
-    let options = parquet.map(|source| source.table_parquet_options().clone()).unwrap_or_default();
-    let mut source = table.source(&options, filter.is_some());
+    let mut source = table.source(&parquet_options(config), filter.is_some());
     if let (Some(filter), Some(parquet)) = (filter, source.as_any().downcast_ref::<ParquetSource>())
     {
         source = Arc::new(parquet.with_predicate(filter));
     }
     match planned.projection() {
-        Some(projection) => source.try_pushdown_projection(projection)?.ok_or_else(|| {
-            internal_datafusion_err!("{} does not take a projection", planned.file_type())
-        }),
+        Some(projection) => projected(&source, projection),
         None => Ok(source),
     }
+}
+
+fn parquet_options(config: &FileScanConfig) -> TableParquetOptions {
+    let parquet = config.file_source.as_any().downcast_ref::<ParquetSource>();
+    parquet.map(|source| source.table_parquet_options().clone()).unwrap_or_default()
+}
+
+fn projected(
+    source: &Arc<dyn FileSource>,
+    projection: &ProjectionExprs,
+) -> DfResult<Arc<dyn FileSource>> {
+    source.try_pushdown_projection(projection)?.ok_or_else(|| {
+        internal_datafusion_err!("{} does not take a projection", source.file_type())
+    })
 }
 
 /// The error with the file and the part of it that was being read.

@@ -14,7 +14,7 @@ use super::stage::PyStage;
 use super::stream::BatchStream;
 use super::wait::wait;
 use crate::partition::{Assignment, Builtin, ShardSpec};
-use crate::session::{Plan, Recipe};
+use crate::session::{Numbering, Plan, Recipe};
 use crate::split::SplitUnit;
 use crate::stream::{Feed, Output, RowSource, ShardStream};
 use crate::tensor::{Converter, TensorOptions};
@@ -280,6 +280,48 @@ impl PyPlan {
     fn row_range(&self, id: u32) -> Option<(u64, u64)> {
         let split = self.plan.splits().get(id as usize)?;
         split.row_range().map(|range| (range.start, range.end))
+    }
+
+    /// From where physical rows of a split are counted: "file", "table" or "split".
+    fn numbering(&self, id: u32) -> PyResult<&'static str> {
+        Ok(match self.plan.numbering(id).map_err(to_py)? {
+            Numbering::File => "file",
+            Numbering::Table => "table",
+            Numbering::Split => "split",
+        })
+    }
+
+    /// The physical row behind each of these output rows, in their order; splits are executed one after the other.
+    fn physical_rows(
+        &self,
+        py: Python<'_>,
+        wanted: Vec<(u32, Vec<u64>)>,
+    ) -> PyResult<Vec<Vec<u64>>> {
+        let plan = Arc::clone(&self.plan);
+        wait(py, move || async move {
+            let mut replay = plan.replay()?;
+            let mut found = Vec::with_capacity(wanted.len());
+            for (id, outputs) in wanted {
+                let rows = replay.rows(id).await?;
+                let physical = |output: u64| {
+                    rows.get(output as usize).copied().ok_or_else(|| {
+                        Error::config(format!(
+                            "split {id} has {} output rows, and so no row {output}",
+                            rows.len()
+                        ))
+                    })
+                };
+                found.push(outputs.into_iter().map(physical).collect::<Result<_>>()?);
+            }
+            Ok(found)
+        })
+    }
+
+    /// Start and end of each row group of the file of a split, in physical rows; none but for Parquet.
+    fn file_row_groups(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(u64, u64)>> {
+        let plan = Arc::clone(&self.plan);
+        let groups = wait(py, move || async move { plan.row_groups(id).await })?;
+        Ok(groups.into_iter().map(|group| (group.start, group.end)).collect())
     }
 
     /// The plan whose partitions are splits, as an indented tree.

@@ -89,6 +89,24 @@ impl PyShards {
         Ok((shard.batches(), shard.schedule.rows().or_else(|| shard.rows())))
     }
 
+    /// Rows of a shard without those that it repeats; None where they are not counted.
+    fn rows(&self, rank: usize, worker: usize) -> PyResult<Option<u64>> {
+        Ok(self.get(rank, worker).map_err(to_py)?.rows())
+    }
+
+    /// The rows that lie at these positions of a permutation of `len` rows, by their run and the position in it.
+    fn permuted(&self, positions: Vec<(u64, u64)>, len: u64) -> PyResult<Vec<u64>> {
+        let Some((key, run)) = self.permuted else {
+            return Err(to_py(Error::config("the rows of these shards are not permuted")));
+        };
+        let permutation = Permutation::new(key, len);
+        let row = |(number, row): (u64, u64)| match number * run + row {
+            at if at < len => Ok(permutation.at(at)),
+            at => Err(to_py(Error::config(format!("position {at} must be in 0..{len}")))),
+        };
+        positions.into_iter().map(row).collect()
+    }
+
     /// Whether the number of a shard's batches is known to it before it ends.
     fn is_fixed(&self, rank: usize, worker: usize) -> PyResult<bool> {
         Ok(self.get(rank, worker).map_err(to_py)?.schedule.batches().is_some())

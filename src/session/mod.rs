@@ -6,9 +6,11 @@ mod plan;
 mod query;
 mod recipe;
 mod registry;
+mod replay;
 
 pub use count::{SplitCount, SplitCounter};
 pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo};
 pub use query::Query;
 pub use recipe::Recipe;
 pub use registry::{Session, SessionOptions, TableInfo};
+pub use replay::{Numbering, Replay};

@@ -223,6 +223,11 @@ impl Plan {
         &self.physical
     }
 
+    /// For each split its partition in [`physical`](Self::physical).
+    pub(super) fn partitions(&self) -> &Arc<[u32]> {
+        &self.partitions
+    }
+
     /// A fresh copy for one epoch: operators' states and metrics start anew, build sides stay.
     ///
     /// # Errors

@@ -305,6 +305,25 @@ def test_uneven_ranks_merge(query, workers):
     assert Counter(received) == rows_of(query)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_merging_states_of_ranks_that_are_through(query, workers):
+    """Uneven ranks do not end at the same step: a checkpoint near the end holds ranks that have delivered all."""
+    options = {"world_size": 2, "num_workers": workers, "remainder": "uneven", **SHUFFLES["on"]}
+    received, states = [], []
+    for rank, stop in enumerate((None, 2)):
+        loader = loader_of(query, rank=rank, **options)
+        iterator = iter(loader)
+        received += support.flat(ids(itertools.islice(iterator, stop)))
+        states.append(state_of(loader))
+    assert [state["epoch"] for state in states] == [1, 0]
+    merged = tq.merge_state_dicts(states)
+    assert merged["epoch"] == 0
+    for rank in range(3):
+        loader = resumed(query, merged, **{**options, "world_size": 3, "rank": rank})
+        received += support.flat(ids(loader))
+    assert Counter(received) == rows_of(query)
+
+
 def test_uneven_needs_the_states_of_all_ranks_for_another_topology(query):
     options = {"remainder": "uneven", "world_size": 2}
     states = [take(loader_of(query, rank=rank, **options), 3)[1] for rank in range(2)]

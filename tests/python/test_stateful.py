@@ -194,8 +194,11 @@ def test_ranks_have_states_of_their_own(query, workers):
     for rank in range(2):
         options = {"rank": rank, "world_size": 2}
         dataset = tq.QueryDataset(query, batch_size=BATCH, **options)
+        # Equal steps need counts, and the workers of a loader that is not ours must not count.
+        assert len(dataset) > 2
         before, state = take(loader_of(query, workers, dataset=dataset), 2)
         dataset = tq.QueryDataset(query, batch_size=BATCH, **options)
+        assert len(dataset) > 2
         found += before + support.ids_of(resumed(query, state, workers, dataset=dataset))
     assert sorted(support.flat(found)) == sorted(query.to_arrow()["id"].to_pylist())
 
@@ -210,5 +213,5 @@ def test_a_state_of_another_query_is_refused(query, workers, impatient):
 
 def test_another_number_of_workers_is_refused(query, impatient):
     _, state = take(loader_of(query, 2), 3)
-    with pytest.raises(tq.CheckpointMismatchError, match="worker 0 of 2, loaded in worker 0 of 3"):
+    with pytest.raises(tq.CheckpointMismatchError, match=r"worker \d of 2, loaded in worker \d of 3"):
         list(resumed(query, state, 3))

@@ -58,6 +58,16 @@ def test_no_credentials(folder):
     assert SECRET not in json.dumps(state)
 
 
+def test_a_state_is_the_callers_to_change(folder):
+    loader = stopping.loader_of(query_of(folder), world_size=2, **SHUFFLES["on"])
+    _, state = take(loader, 2)
+    mine = loader.state_dict()
+    mine["layout"]["batch_size"] = 99
+    mine["layout"]["mixing"]["window"] = 99
+    mine["cursors"]["0"] = [[1]]
+    assert loader.state_dict() == state
+
+
 def test_thousands_of_files_stay_small():
     from tensorquery.checkpoint import file_digests
 
