@@ -23,7 +23,7 @@ use datafusion::physical_plan::{
 use futures::StreamExt;
 
 use crate::Error;
-use crate::split::{Split, SplitUnit, TableFiles, memory};
+use crate::split::{Split, SplitUnit, TableFiles, access_after, memory};
 
 /// What a driving scan reads from.
 #[derive(Clone, Debug)]
@@ -60,6 +60,14 @@ pub struct SplitScanExec {
     properties: Arc<PlanProperties>,
 }
 
+/// Rows of the split that an execution passes over without reading them, as an extension of the session's
+/// configuration: `execute` takes no other argument. Only row groups of Parquet files know how; [`can_skip`]
+/// says which.
+///
+/// [`can_skip`]: SplitScanExec::can_skip
+#[derive(Clone, Copy, Debug)]
+pub struct SkipRows(pub u64);
+
 impl SplitScanExec {
     /// A leaf with one partition per split.
     pub fn new(source: ScanSource, splits: Arc<[Split]>, schema: SchemaRef) -> Self {
@@ -82,6 +90,16 @@ impl SplitScanExec {
         &self.splits
     }
 
+    /// Whether an execution of `split` obeys [`SkipRows`]: not one with a predicate, which counts other rows.
+    pub fn can_skip(source: &ScanSource, split: &Split) -> bool {
+        match source {
+            ScanSource::Files { table, config } => {
+                config.file_source.filter().is_none() && access_after(table, split, 0).is_some()
+            }
+            ScanSource::Memory { .. } | ScanSource::Empty => false,
+        }
+    }
+
     fn open_file(
         &self,
         table: &Arc<TableFiles>,
@@ -99,9 +117,20 @@ impl SplitScanExec {
             SplitUnit::File => {}
             SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
         }
+        let skip = context.session_config().get_extension::<SkipRows>();
+        if let Some(skip) = &skip {
+            let access = access_after(table, split, skip.0).ok_or_else(|| {
+                internal_datafusion_err!(
+                    "{} cannot pass over its first {} rows",
+                    split.unit,
+                    skip.0
+                )
+            })?;
+            file = file.with_extensions(Arc::new(access));
+        }
         let one = FileScanConfigBuilder::from(config.clone())
             .with_file_groups(vec![FileGroup::new(vec![file])])
-            .with_source(fresh_source(table, config)?)
+            .with_source(fresh_source(table, config, skip.is_some())?)
             .build();
         let stream = one.open(0, context)?;
         let place = format!("{}, {}", table.display_path(index), split.unit);
@@ -112,15 +141,18 @@ impl SplitScanExec {
 
 /// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
 /// executed split until the plan is dropped.
+///
+/// With `skips` rows are passed over, and the page index says which pages need no request.
 fn fresh_source(
     table: &Arc<TableFiles>,
     config: &FileScanConfig,
+    skips: bool,
 ) -> DfResult<Arc<dyn datafusion::datasource::physical_plan::FileSource>> {
     let planned = &config.file_source;
     let filter = planned.filter();
     let parquet = planned.as_any().downcast_ref::<ParquetSource>();
     let options = parquet.map(|source| source.table_parquet_options().clone()).unwrap_or_default();
-    let mut source = table.source(&options, filter.is_some());
+    let mut source = table.source(&options, filter.is_some() || skips);
     if let (Some(filter), Some(parquet)) = (filter, source.as_any().downcast_ref::<ParquetSource>())
     {
         source = Arc::new(parquet.with_predicate(filter));

@@ -12,8 +12,10 @@ use sha2::{Digest, Sha256};
 use super::ipc;
 use super::query::Query;
 use super::registry::Registered;
-use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite};
-use crate::split::{ScanSplits, Split, SplitTarget, discover, memory};
+use crate::exec::{DrivingScan, Rewritten, RowFate, ScanSource, SkipRows, SplitScanExec, rewrite};
+use crate::split::{
+    ScanSplits, SortedColumn, Split, SplitTarget, discover, memory, sorted_columns,
+};
 use crate::{Error, Result};
 
 /// Splits a table in memory should have at least, so that every shard gets its share.
@@ -212,6 +214,28 @@ impl Plan {
         (fixed as u64 + stored).max(1)
     }
 
+    /// The output columns by which a driving scan's Parquet row groups are sorted, as far as statistics say;
+    /// see [`sorted_columns`]. A column goes by its name: one that the query renames is not found.
+    pub fn sorted_by(&self) -> Vec<SortedColumn> {
+        let mut found: Vec<SortedColumn> = Vec::new();
+        let schema = self.schema();
+        for (number, scan) in self.rewritten.scans.iter().enumerate() {
+            let ScanSource::Files { table, .. } = &scan.source else { continue };
+            let splits: Vec<Split> =
+                self.splits.iter().filter(|split| split.scan as usize == number).copied().collect();
+            let is_table_column =
+                |name: &String| table.schema.table_schema().column_with_name(name).is_some();
+            let columns: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+            let columns: Vec<String> = columns.into_iter().filter(is_table_column).collect();
+            for column in sorted_columns(table, &splits, &columns) {
+                if found.iter().all(|other| other.name != column.name) {
+                    found.push(column);
+                }
+            }
+        }
+        found
+    }
+
     /// The plan whose partitions are the splits.
     pub fn physical(&self) -> &Arc<dyn ExecutionPlan> {
         &self.physical
@@ -222,7 +246,20 @@ impl Plan {
     /// # Errors
     /// Where an operator cannot be reset.
     pub fn epoch(&self) -> Result<EpochPlan> {
-        EpochPlan::new(&self.physical, &self.partitions, self.query.session().context().task_ctx())
+        let context = self.query.session().context().task_ctx();
+        let epoch = EpochPlan::new(&self.physical, &self.partitions, context)?;
+        let fates = self.rewritten.fates()?;
+        let can_skip = |split: &Split| {
+            let scan = split.scan as usize;
+            fates.get(scan).is_some_and(RowFate::keeps_all)
+                && self
+                    .rewritten
+                    .scans
+                    .get(scan)
+                    .is_some_and(|scan| SplitScanExec::can_skip(&scan.source, split))
+        };
+        let skippable = self.splits.iter().map(can_skip).collect();
+        Ok(EpochPlan { skippable, ..epoch })
     }
 
     /// Paths and hive values of a split.
@@ -256,6 +293,8 @@ impl Plan {
 pub struct EpochPlan {
     plan: Arc<dyn ExecutionPlan>,
     partitions: Arc<[u32]>,
+    /// By split, whether its rows are output rows, of which the first can be passed over.
+    skippable: Arc<[bool]>,
     context: Arc<TaskContext>,
 }
 
@@ -267,7 +306,30 @@ impl EpochPlan {
         context: Arc<TaskContext>,
     ) -> Result<Self> {
         let plan = reset_plan_states(Arc::clone(physical))?;
-        Ok(Self { plan, partitions: Arc::clone(partitions), context })
+        Ok(Self { plan, partitions: Arc::clone(partitions), skippable: Arc::default(), context })
+    }
+
+    /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
+    /// else all of its rows. With the number of rows passed over: `skip` or 0.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot open it.
+    pub fn execute_after(&self, id: u32, skip: u64) -> Result<(SendableRecordBatchStream, u64)> {
+        if skip == 0 || !self.skippable.get(id as usize).copied().unwrap_or(false) {
+            return Ok((self.execute(id)?, 0));
+        }
+        let context = &self.context;
+        let config = context.session_config().clone().with_extension(Arc::new(SkipRows(skip)));
+        let context = TaskContext::new(
+            context.task_id(),
+            context.session_id(),
+            config,
+            context.scalar_functions().clone(),
+            context.aggregate_functions().clone(),
+            context.window_functions().clone(),
+            context.runtime_env(),
+        );
+        Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, skip))
     }
 
     /// The rows of split `id`, in file order.
@@ -275,13 +337,17 @@ impl EpochPlan {
     /// # Errors
     /// Where DataFusion cannot open it.
     pub fn execute(&self, id: u32) -> Result<SendableRecordBatchStream> {
-        let Some(partition) = self.partitions.get(id as usize) else {
-            return Err(Error::config(format!(
+        Ok(self.plan.execute(self.partition(id)?, Arc::clone(&self.context))?)
+    }
+
+    fn partition(&self, id: u32) -> Result<usize> {
+        match self.partitions.get(id as usize) {
+            Some(partition) => Ok(*partition as usize),
+            None => Err(Error::config(format!(
                 "split {id} does not exist; the plan has {}",
                 self.partitions.len()
-            )));
-        };
-        Ok(self.plan.execute(*partition as usize, Arc::clone(&self.context))?)
+            ))),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use datafusion::physical_expr_adapter::{
 };
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
@@ -259,6 +260,33 @@ pub(super) fn adapt(
     let adapter = DefaultPhysicalExprAdapterFactory
         .create(Arc::clone(table.schema.file_schema()), Arc::clone(physical))?;
     Ok(PhysicalExprSimplifier::new(physical).simplify(adapter.rewrite(predicate)?)?)
+}
+
+/// What is read of a file after the first `skip` rows of the row groups of `split`, where its footer was read
+/// before; None where it was not, or where the split is not of row groups.
+///
+/// Only for scans without a predicate, whose rows are those of the file.
+pub fn access_after(table: &TableFiles, split: &Split, skip: u64) -> Option<ParquetAccessPlan> {
+    let SplitUnit::RowGroups { first, count, .. } = split.unit else { return None };
+    let footer = table.footers.get(&table.files.get(split.file as usize)?.meta.location)?;
+    let groups = footer.row_groups();
+    let mut access = ParquetAccessPlan::new_none(groups.len());
+    let mut skip = skip;
+    for number in first as usize..(first + count) as usize {
+        let rows = u64::try_from(groups.get(number)?.num_rows()).ok()?;
+        let here = skip.min(rows);
+        skip -= here;
+        if here == 0 {
+            access.scan(number);
+        } else if here < rows {
+            let selectors = [
+                RowSelector::skip(usize::try_from(here).ok()?),
+                RowSelector::select(usize::try_from(rows - here).ok()?),
+            ];
+            access.set(number, RowGroupAccess::Selection(RowSelection::from_iter(selectors)));
+        }
+    }
+    Some(access)
 }
 
 /// The names of the columns that a predicate reads.
