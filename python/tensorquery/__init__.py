@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._core import __version__
@@ -18,6 +19,7 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.mixture import Mixture, mix
 from tensorquery.query import Query
 from tensorquery.session import Session, TableInfo
 from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
@@ -26,6 +28,8 @@ from tensorquery.tensors import Encoded, Jagged, to_tensors
 if TYPE_CHECKING:
     from tensorquery.dataset import QueryDataset
     from tensorquery.loader import QueryDataLoader, create_dataloader
+    from tensorquery.nodes import QueryNode as QueryNode
+    from tensorquery.trainer import QueryTrainerMixin
 
 __all__ = [
     "CheckpointMismatchError",
@@ -33,11 +37,13 @@ __all__ = [
     "DataError",
     "Encoded",
     "Jagged",
+    "Mixture",
     "NotShardableError",
     "Query",
     "QueryDataLoader",
     "QueryDataset",
     "QueryError",
+    "QueryTrainerMixin",
     "RowRange",
     "Session",
     "Shard",
@@ -52,19 +58,23 @@ __all__ = [
     "__version__",
     "create_dataloader",
     "merge_state_dicts",
+    "mix",
     "to_tensors",
 ]
 
 _NEEDS_TORCH = {
     "QueryDataset": "tensorquery.dataset",
     "QueryDataLoader": "tensorquery.loader",
+    "QueryTrainerMixin": "tensorquery.trainer",
     "create_dataloader": "tensorquery.loader",
 }
+# Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.
+_NEEDS_TORCHDATA = {"QueryNode": "tensorquery.nodes"}
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is first used, so that exploring data needs no torch."""
-    module = _NEEDS_TORCH.get(name)
+    module = _NEEDS_TORCH.get(name) or _NEEDS_TORCHDATA.get(name)
     if module is None:
         raise AttributeError(f"module 'tensorquery' has no attribute {name!r}")
     try:
@@ -76,4 +86,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    # Tools read every name that is listed.
+    return sorted([*__all__, *(_NEEDS_TORCHDATA if importlib.util.find_spec("torchdata") else ())])

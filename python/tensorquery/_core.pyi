@@ -90,6 +90,8 @@ class Query:
         """Count the rows; from metadata where that suffices."""
     def explain(self) -> str:
         """DataFusion's plan, and the plan by splits or why there is none."""
+    def union_all(self, others: Sequence[Query]) -> tuple[Query, list[int]]:
+        """The rows of several queries, one after the other; and the driving scans of each."""
     def plan(self, split_bytes: int, split_rows: int | None = None, explicit: bool = False) -> Plan:
         """Find the splits; `explicit` says whether the user chose the sizes."""
 
@@ -149,6 +151,8 @@ class Plan:
         """Stored bytes of all splits."""
     def row_bytes(self) -> int:
         """Guess the bytes that a decoded row takes."""
+    def scans(self) -> list[int]:
+        """By split, the driving scan that it belongs to."""
     def files(self) -> list[tuple[str, str]]:
         """Name and identity of every file or table in memory that the query can read."""
     def options(self) -> str:

@@ -26,8 +26,9 @@ from tensorquery.checkpoint import (
 )
 from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology, detect, threads_for
-from tensorquery.epochs import Deal, Epochs
+from tensorquery.epochs import Deal, Epochs, Sources
 from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.mixture import Mixture
 from tensorquery.options import (
     check_bool,
     check_callable,
@@ -83,7 +84,7 @@ class QueryDataset(IterableDataset[Any]):
     files, and reads its own shard.
 
     Args:
-        query: The rows.
+        query: The rows: a query, or a mixture of several (see `mix`).
         batch_size: Rows per batch; only this rank's last batch is short.
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
             window. "global": a uniform permutation of all rows, which are written to local disk first.
@@ -121,7 +122,7 @@ class QueryDataset(IterableDataset[Any]):
 
     def __init__(
         self,
-        query: Query,
+        query: Query | Mixture,
         *,
         batch_size: int = 1024,
         shuffle: bool | str = False,
@@ -142,7 +143,7 @@ class QueryDataset(IterableDataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         **tensor_kwargs: Any,
     ) -> None:
-        if not isinstance(query, Query):
+        if not isinstance(query, Query | Mixture):
             raise ConfigError(
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
@@ -153,7 +154,8 @@ class QueryDataset(IterableDataset[Any]):
         self._output_format = output_format
         self._tensor_kwargs = tensor_kwargs
         self._show_progress = check_bool("show_progress", show_progress)
-        self._process_group = process_group
+        self._process_group, self._device_mesh = process_group, device_mesh
+        plan = plan_splits(query._core, split_bytes, split_rows)
         deal = Deal(
             batch_size=self.batch_size,
             seed=check_non_negative_int("shuffle_seed", shuffle_seed),
@@ -163,10 +165,11 @@ class QueryDataset(IterableDataset[Any]):
             partitions=partitions,
             strategy=check_strategy(split_strategy),
             exclude=excluded_ranges(exclude),
+            mixture=query._sources(plan) if isinstance(query, Mixture) else Sources(),
         )
         self._deal = deal
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
-        self._plan: _core.Plan | None = plan_splits(query._core, split_bytes, split_rows)
+        self._plan: _core.Plan | None = plan
         self._builder: BatchBuilder | None = self._make_builder(self._plan)
         known = None if deal.is_global else self._plan.known_counts()
         self._epochs = Epochs(self._plan, deal, self.topology, self._count_rows, known)
@@ -478,16 +481,19 @@ class QueryDataset(IterableDataset[Any]):
             self._stage = open_stage(plan, threads=threads, show_progress=show)
             self._stage_path = self._stage.path
             return [self._stage.num_rows]
+        group = self._process_group
+        if group is None and self._device_mesh is not None:
+            group = self._device_mesh.get_group()
         counts = split_counts(
             plan,
             topology=self.topology,
-            process_group=self._process_group,
+            process_group=group,
             show_progress=self._show_progress,
             threads=threads_for(self.topology, 0),
         )
         return counts.rows
 
-    def _describe(self, query: Query, plan: _core.Plan) -> dict[str, Any]:
+    def _describe(self, query: Query | Mixture, plan: _core.Plan) -> dict[str, Any]:
         """What every state of this run begins with."""
         deal, files = self._deal, plan.files()
         self._file_names = [path for path, _ in files]
@@ -548,7 +554,7 @@ class QueryDataset(IterableDataset[Any]):
         state["_recipe"] = self._make_recipe()
         state["_epochs"] = self._epochs.for_worker()
         state.update(_plan=None, _builder=None, _newest=None, _process=-1, _planned_in=None)
-        state.update(_process_group=None, _stage=None)
+        state.update(_process_group=None, _device_mesh=None, _stage=None)
         return state
 
     def __repr__(self) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 from tensorquery import _core
 from tensorquery.distributed import Topology
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_bool, check_choice, check_positive_int
+from tensorquery.options import check_choice, check_positive_int
 from tensorquery.shards import SplitStrategy, assign
 
-__all__ = ["Deal", "Epochs", "Mixture"]
+__all__ = ["Deal", "Epochs", "Sources"]
 
 REMAINDERS = ("even", "drop", "pad", "uneven")
 
@@ -28,7 +28,7 @@ _RUN_ROWS = (1 << 10, 1 << 20)
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Sources:
     """Which splits belong to which source of a mixture, and how sources share batches."""
 
     sources: list[int] = field(default_factory=list)
@@ -60,17 +60,20 @@ class Deal:
     partitions: int | None
     strategy: SplitStrategy | str
     exclude: tuple[tuple[int, int, int], ...] = ()
-    mixture: Mixture = Mixture()
+    mixture: Sources = Sources()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        if self.shuffle != "global":
-            if isinstance(self.shuffle, str):
-                check_choice("shuffle", self.shuffle, ("global",))
-            check_bool("shuffle", self.shuffle)
-        else:
+        if self.is_global:
             self._check_global()
+        elif not isinstance(self.shuffle, bool):
+            raise ConfigError(f'shuffle={self.shuffle!r} must be True, False or "global"')
         check_choice("remainder", self.remainder, REMAINDERS)
+        if self.mixture.weights and self.remainder == "uneven":
+            raise ConfigError(
+                'a mixture shares every batch of every rank, so remainder="uneven" does not go with it; use "even", '
+                '"drop" or "pad"'
+            )
         if self.partitions is None:
             return
         check_positive_int("partitions", self.partitions)
@@ -133,10 +136,16 @@ class Epochs:
         self.counts = known
         self._exact_from_start = known is not None
         self._mixing: dict[str, Any] | None = None
+        self._layouts: dict[int, dict[str, Any]] = {}
         self._dealt: dict[str, _core.Shards] = {}
 
     def layout(self, workers: int) -> dict[str, Any]:
         """The layout for `workers` worker processes per rank, as states and the core know it."""
+        if workers not in self._layouts:
+            self._layouts[workers] = self._lay_out(workers)
+        return self._layouts[workers]
+
+    def _lay_out(self, workers: int) -> dict[str, Any]:
         deal = self._deal
         if deal.partitions is not None and workers > 0:
             raise ConfigError(

@@ -14,6 +14,7 @@ from tensorquery._accelerate import AcceleratePrepared, begin
 from tensorquery.dataset import Progress, QueryDataset, ShardIterator, Tagged
 from tensorquery.distributed import default_workers
 from tensorquery.errors import ConfigError
+from tensorquery.mixture import Mixture
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
 from tensorquery.query import Query
 from tensorquery.session import PathOrPaths, Session, table_format_of
@@ -154,7 +155,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         return len(self.dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration: `QueryDataset.set_epoch`."""
+        """Choose the epoch of the next iteration, as `QueryDataset.set_epoch` does.
+
+        Args:
+            epoch: From 0.
+
+        Raises:
+            ConfigError: It is not a whole number of at least 0.
+        """
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -208,7 +216,7 @@ class _Collate:
 
 
 def create_dataloader(
-    query: str | Query | None = None,
+    query: str | Query | Mixture | None = None,
     *,
     path: PathOrPaths | None = None,
     format: str | None = None,
@@ -250,7 +258,7 @@ def create_dataloader(
 
     Args:
         query: SQL over the tables of `session` and path literals (``FROM 'data/*.parquet'``), or a
-            `Query`.
+            `Query`, or a mixture of queries (see `mix`).
         path: A file, a directory (read recursively), a glob, or a list of these.
         format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson" or "arrow"; None goes by
             the file names.
@@ -352,14 +360,14 @@ def create_dataloader(
 
 
 def _choose(
-    query: str | Query | None,
+    query: str | Query | Mixture | None,
     path: PathOrPaths | None,
     format: str | None,
     partitioning: str | bool | None,
     table: str | None,
     session: Session | None,
     storage_options: Mapping[str, Any] | None,
-) -> Query:
+) -> Query | Mixture:
     """The query that one of `query`, `path` and `table` names."""
     given = [
         name
@@ -379,7 +387,7 @@ def _choose(
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
     if session is not None and not isinstance(session, Session):
         raise ConfigError(f"session={session!r} must be a tensorquery.Session")
-    if isinstance(query, Query):
+    if isinstance(query, Query | Mixture):
         if session is not None and session is not query.session:
             raise ConfigError(
                 "the query belongs to another session than session=; pass one of them"

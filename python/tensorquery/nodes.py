@@ -5,7 +5,7 @@
 >>> session = tq.Session()
 >>> session.register_table("t", pa.table({"x": [1, 2, 3]}))
 >>> loader, _ = tq.create_dataloader(table="t", session=session, batch_size=2)
->>> doubled = Loader(Mapper(QueryNode(loader), lambda batch: (2 * batch["x"]).tolist()))
+>>> doubled = Loader(Mapper(tq.QueryNode(loader), lambda batch: (2 * batch["x"]).tolist()))
 >>> list(doubled)
 [[2, 4], [6]]
 """
@@ -23,7 +23,7 @@ try:
     from torchdata.nodes import BaseNode
 except ImportError as error:
     raise ImportError(
-        f"tensorquery.nodes needs torchdata 0.10 or later, which cannot be imported ({error}): "
+        f"tensorquery.nodes needs torchdata 0.11 or later, which cannot be imported ({error}): "
         "pip install torchdata"
     ) from error
 

@@ -25,7 +25,7 @@ class QueryTrainerMixin:
     """Put before `transformers.Trainer` (or a subclass of it) among the bases of a trainer.
 
     ```python
-    class QueryTrainer(QueryTrainerMixin, Trainer):
+    class QueryTrainer(tq.QueryTrainerMixin, Trainer):
         pass
 
     loader, dataset = tq.create_dataloader("SELECT … FROM …", batch_size=64, shuffle=True)
@@ -89,6 +89,9 @@ class QueryTrainerMixin:
         """Rows of an epoch over all ranks, for the `Trainer`'s log and speed.
 
         Shares differ by at most one row, so this may be off by up to one row per rank.
+
+        Args:
+            dataloader: The loader of this trainer, or another one, which the `Trainer` counts itself.
         """
         if isinstance(dataloader, QueryDataLoader):
             return dataloader.dataset.num_rows * dataloader.dataset.world_size

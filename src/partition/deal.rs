@@ -433,8 +433,11 @@ fn schedules(stock: &Stock, layout: &Layout, rows: &[u64]) -> Result<Vec<Schedul
 /// The rows that a mixture delivers until its first source runs out.
 fn until_first(rows: &[u64], weights: &[u64]) -> u64 {
     let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-    let until =
-        |(rows, weight): (&u64, &u64)| u128::from(*rows) * all / u128::from((*weight).max(1));
+    let until = |(rows, weight): (&u64, &u64)| {
+        // To the nearest: weights are rounded, and 50 rows at a tenth are 500.
+        let weight = u128::from((*weight).max(1));
+        (u128::from(*rows) * all + weight / 2) / weight
+    };
     let first = rows.iter().zip(weights).map(until).min().unwrap_or(0);
     first.min(rows.iter().map(|rows| u128::from(*rows)).sum()) as u64
 }

@@ -62,6 +62,11 @@ impl PyPlan {
         self.plan.splits().len()
     }
 
+    /// By split, the driving scan that it belongs to.
+    fn scans(&self) -> Vec<u32> {
+        self.plan.splits().iter().map(|split| split.scan).collect()
+    }
+
     /// Stored bytes of all splits.
     #[getter]
     fn bytes(&self) -> u64 {

@@ -162,6 +162,24 @@ impl PyQuery {
         wait(py, move || async move { query.count().await })
     }
 
+    /// The rows of this query and of others, one query after the other; and the driving scans of each.
+    fn union_all(
+        &self,
+        py: Python<'_>,
+        others: Vec<Bound<'_, Self>>,
+    ) -> PyResult<(Self, Vec<usize>)> {
+        let mut queries = vec![self.query.clone()];
+        queries.extend(others.iter().map(|other| other.get().query.clone()));
+        let (query, scans) = wait(py, move || async move {
+            let mut scans = Vec::with_capacity(queries.len());
+            for query in &queries {
+                scans.push(query.count_scans().await?);
+            }
+            Ok((Query::union_all(&queries).await?, scans))
+        })?;
+        Ok((Self { query }, scans))
+    }
+
     fn explain(&self, py: Python<'_>) -> PyResult<String> {
         let query = self.query.clone();
         wait(py, move || async move { query.explain(&PlanOptions::default()).await })

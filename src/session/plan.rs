@@ -160,6 +160,12 @@ impl Plan {
         &self.splits
     }
 
+    /// The driving scans, without those of which the planner proved that they have no row.
+    pub(super) fn scans_with_rows(&self) -> usize {
+        let scans = self.rewritten.scans.iter();
+        scans.filter(|scan| !matches!(scan.source, ScanSource::Empty)).count()
+    }
+
     /// What pruning left out, by driving scan.
     pub fn reports(&self) -> &[ScanReport] {
         &self.reports

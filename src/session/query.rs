@@ -61,6 +61,51 @@ impl Query {
         session.query(&select(self.sql.trim_end().trim_end_matches(';'))).await
     }
 
+    /// The rows of several queries, one query after the other.
+    ///
+    /// # Errors
+    /// `Query` where their columns differ; `Config` where a name stands for another table in each.
+    pub async fn union_all(queries: &[Self]) -> Result<Self> {
+        let Some((first, others)) = queries.split_first() else {
+            return Err(Error::config("a mixture needs at least one query"));
+        };
+        let mut tables = first.tables.clone();
+        for other in others {
+            check_same_columns(&first.schema(), &other.schema())?;
+            for (key, table) in &other.tables {
+                match tables.iter().find(|(known, _)| known == key) {
+                    None => tables.push((key.clone(), table.clone())),
+                    Some((_, known)) if known.is_same(table) => {}
+                    Some(_) => {
+                        return Err(Error::config(format!(
+                            "the queries of a mixture read different tables of the name {:?}; register them \
+                             under names of their own",
+                            key.1
+                        )));
+                    }
+                }
+            }
+        }
+        let session = first.session.of_tables(&tables).await?;
+        let inputs: Vec<String> = (0..queries.len())
+            .map(|number| {
+                let sql = queries[number].sql.trim_end().trim_end_matches(';');
+                format!("SELECT * FROM (\n{sql}\n) AS source_{number}")
+            })
+            .collect();
+        session.query(&inputs.join("\nUNION ALL\n")).await
+    }
+
+    /// The driving scans that the query has as an input of [`union_all`](Self::union_all): none where the planner
+    /// proves that it has no row.
+    ///
+    /// # Errors
+    /// `NotShardable` naming the operator that is not row-local.
+    pub async fn count_scans(&self) -> Result<usize> {
+        let plan = self.plan_splits(&PlanOptions::default()).await?;
+        Ok(plan.scans_with_rows())
+    }
+
     /// The output columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(Schema::new_with_metadata(
@@ -200,4 +245,21 @@ impl Query {
     pub(super) fn check(&self) -> Result<()> {
         check_repeatable(&self.plan)
     }
+}
+
+fn check_same_columns(first: &Schema, other: &Schema) -> Result<()> {
+    let sketch = |schema: &Schema| -> Vec<String> {
+        let fields = schema.fields().iter();
+        fields.map(|field| format!("{} {}", field.name(), field.data_type())).collect()
+    };
+    let (first, other) = (sketch(first), sketch(other));
+    if first == other {
+        return Ok(());
+    }
+    Err(Error::query(format!(
+        "the queries of a mixture must have the same columns, of the same types, in the same order: one has \
+         ({}), another ({}); name and cast them alike",
+        first.join(", "),
+        other.join(", ")
+    )))
 }

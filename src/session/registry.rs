@@ -53,6 +53,24 @@ pub(super) enum Registered {
     View { sql: String, tables: Vec<(TableKey, Registered)> },
 }
 
+impl Registered {
+    /// Whether both stand for the same pinned files, the same rows in memory, or the same view.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Files { table: one, .. }, Self::Files { table: two, .. }) => {
+                Arc::ptr_eq(one, two)
+            }
+            (Self::Memory { digest: one, .. }, Self::Memory { digest: two, .. }) => one == two,
+            (Self::View { sql: one, tables: left }, Self::View { sql: two, tables: right }) => {
+                one == two
+                    && left.len() == right.len()
+                    && left.iter().zip(right).all(|((a, one), (b, two))| a == b && one.is_same(two))
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A table's schema and name: `("public", "flights")` or `("path", "data/*.parquet")`.
 pub(super) type TableKey = (String, String);
 

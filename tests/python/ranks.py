@@ -6,6 +6,9 @@ import os
 import queue
 import socket
 import traceback
+from unittest import mock
+
+import torch
 
 TIMEOUT = 240
 """Seconds until a rank that has not answered counts as hanging."""
@@ -25,12 +28,15 @@ def run(function, world_size, *arguments):
     port = _free_port()
     processes = [
         context.Process(
-            target=_rank, args=(function, rank, world_size, port, answers, arguments), daemon=False
+            target=_rank, args=(function, rank, world_size, answers, arguments), daemon=False
         )
         for rank in range(world_size)
     ]
-    for process in processes:
-        process.start()
+    for rank, process in enumerate(processes):
+        # Before it starts: libraries read some of these when they are imported, and ranks that have all cores
+        # each spend their time waiting for one another.
+        with mock.patch.dict(os.environ, _variables(rank, world_size, port)):
+            process.start()
     try:
         found = {}
         for _ in processes:
@@ -57,25 +63,31 @@ def _next_answer(answers, processes):
     raise AssertionError(f"no rank answered within {TIMEOUT} seconds: it hangs")
 
 
-def _rank(function, rank, world_size, port, answers, arguments):
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        GLOO_SOCKET_IFNAME="lo",
-        OMP_NUM_THREADS="1",
-        ACCELERATE_USE_CPU="true",
-        TOKENIZERS_PARALLELISM="false",
-    )
+def _variables(rank, world_size, port):
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _rank(function, rank, world_size, answers, arguments):
     try:
         result, error = function(rank, world_size, *arguments), None
     except BaseException:
         result, error = None, traceback.format_exc()
     answers.put((rank, result, error))
-    # Not `destroy_process_group`: after a failure the others may still wait in a collective.
+    # Else a thread of gloo may free a tensor while the interpreter ends, which aborts the process. Not after a
+    # failure: the others may still wait in a collective.
+    if error is None and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _free_port():

@@ -163,8 +163,9 @@ def rows_of(tables):
 def read_shards(query, world_size, workers=0, **options):
     """The Arrow batches of every shard: a list per (rank, worker).
 
-    A worker is a shard of its own, which needs no process to be read.
+    A worker is a shard of its own, which needs no process to be read. Equal steps have tests of their own.
     """
+    options.setdefault("remainder", "uneven")
     shards = []
     for rank in range(world_size):
         dataset = tq.QueryDataset(

@@ -89,40 +89,22 @@ def train(rank, world_size, folder, options):
     }
 
 
-@pytest.mark.parametrize(("world_size", "workers"), [(2, 0), (2, 2), (4, 0)])
-def test_each_row_once_before_and_after_a_resume(folder, tmp_path, world_size, workers):
-    checkpoint = str(tmp_path / "checkpoint")
-    first = ranks.run(train, world_size, folder, {"workers": workers, "save": 2, "to": checkpoint})
-    assert [found["rank"] for found in first] == list(range(world_size))
-    assert sorted(support.flat(row for found in first for row in found["batches"])) == wanted()
-    assert len({len(found["batches"]) for found in first}) == 1  # equal steps
-    for found in first:
-        assert found["steps"] == len(found["batches"])
-        # Every second step, and the last one of the epoch.
-        steps = found["steps"]
-        assert found["updates"] == [
-            number % 2 == 0 or number == steps for number in range(1, steps + 1)
-        ]
-        assert found["same_weight"]
-        assert found["epoch"] == 1
-    second = ranks.run(train, world_size, folder, {"workers": workers, "load": checkpoint})
-    for before, after in zip(first, second, strict=True):
-        assert after["batches"] == before["batches"][2:]
-        assert after["updates"] == before["updates"][2:]
-        assert after["steps"] == before["steps"]
+def everything(rank, world_size, folder, output):
+    """What two ranks do, in one go since starting them takes longest: train, resume, be refused."""
+    found = {}
+    for workers in (0, 2):
+        checkpoint = f"{output}/{workers}"
+        options = {"workers": workers, "save": 2, "to": checkpoint}
+        first = train(rank, world_size, folder, options)
+        GradientState._reset_state()
+        second = train(rank, world_size, folder, {"workers": workers, "load": checkpoint})
+        GradientState._reset_state()
+        found[workers] = (first, second)
+    found["refused"] = refused(folder)
+    return found
 
 
-def test_more_processes_after_the_resume(folder, tmp_path):
-    checkpoint = str(tmp_path / "checkpoint")
-    first = ranks.run(train, 2, folder, {"save": 2, "to": checkpoint})
-    second = ranks.run(train, 4, folder, {"load": checkpoint})
-    rows = [row for found in first for batch in found["batches"][:2] for row in batch]
-    rows += [row for found in second for batch in found["batches"] for row in batch]
-    assert sorted(rows) == wanted()
-    assert len({len(found["batches"]) for found in second}) == 1
-
-
-def refused(rank, world_size, folder):
+def refused(folder):
     """What the loaders say that Accelerate builds around our dataset, and what stays allowed."""
     found = {}
     for workers in (0, 1):
@@ -143,17 +125,49 @@ def refused(rank, world_size, folder):
     return found
 
 
-def test_a_foreign_loader_over_several_processes_is_refused(folder):
-    answers = ranks.run(refused, 2, folder)
-    for found in answers:
-        rows = found.pop("rows")
-        assert len(found) == 4
-        for message in found.values():
+def test_two_and_four_processes(folder, tmp_path):
+    answers = ranks.run(everything, 2, folder, str(tmp_path))
+    for workers in (0, 2):
+        first = [answer[workers][0] for answer in answers]
+        assert_trained(first)
+        for answer in answers:
+            before, after = answer[workers]
+            assert after["batches"] == before["batches"][2:]
+            assert after["updates"] == before["updates"][2:]
+            assert after["steps"] == before["steps"]
+    # A foreign loader over several processes is refused; one that Accelerate does not touch holds its rank's
+    # share.
+    assert sorted(row for answer in answers for row in answer["refused"].pop("rows")) == wanted()
+    for answer in answers:
+        assert len(answer["refused"]) == 4
+        for message in answer["refused"].values():
             assert "2 processes" in message
             assert "create_dataloader()" in message
-        found["rows"] = rows
-    # A loader that Accelerate does not touch holds its rank's share.
-    assert sorted(row for found in answers for row in found["rows"]) == wanted()
+    # More processes than wrote the checkpoint.
+    first = [answer[0][0] for answer in answers]
+    second = ranks.run(train, 4, folder, {"load": str(tmp_path / "0")})
+    rows = [row for found in first for batch in found["batches"][:2] for row in batch]
+    rows += [row for found in second for batch in found["batches"] for row in batch]
+    assert sorted(rows) == wanted()
+    assert len({len(found["batches"]) for found in second}) == 1
+
+
+def assert_trained(ranks_found):
+    """Each row once, in equal steps, with gradients accumulated over two of them."""
+    assert [found["rank"] for found in ranks_found] == list(range(len(ranks_found)))
+    assert (
+        sorted(support.flat(row for found in ranks_found for row in found["batches"])) == wanted()
+    )
+    assert len({len(found["batches"]) for found in ranks_found}) == 1
+    for found in ranks_found:
+        steps = found["steps"]
+        assert steps == len(found["batches"])
+        # Every second step, and the last one of the epoch.
+        assert found["updates"] == [
+            number % 2 == 0 or number == steps for number in range(1, steps + 1)
+        ]
+        assert found["same_weight"]
+        assert found["epoch"] == 1
 
 
 # ------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import tensorquery as tq
 from tensorquery import counts
 from tensorquery.counts import SplitCounts, split_counts
 from tensorquery.distributed import Topology
+from tensorquery.epochs import Deal, Epochs
 from tensorquery.shards import plan_splits
 from test_pruning import chunk_bytes, split_bytes
 
@@ -37,9 +38,12 @@ def count(plan, **options):
 
 def executed(plan):
     """Rows of every split by reading it."""
+    deal = Deal(1000, 0, False, None, "uneven", None, "round_robin")
+    epochs = Epochs(plan, deal, Topology(0, max(1, plan.num_splits)), None, None)
+    shards = epochs.shards(0, 0)
     found = []
     for split in range(plan.num_splits):
-        stream, rows = plan.stream([split], 1000, None, (0, 0, 0), 1, None), 0
+        stream, rows = plan.stream(shards, split, 0, [], 1, None), 0
         while (batch := stream.next()) is not None:
             rows += pa.record_batch(batch).num_rows
         found.append(rows)
@@ -252,6 +256,7 @@ import json, sys
 import tensorquery as tq
 from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology
+from tensorquery.epochs import Deal, Epochs
 from tensorquery.shards import plan_splits
 paths, sql = json.loads(sys.argv[1]), sys.argv[2]
 session = tq.Session()

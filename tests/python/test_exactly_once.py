@@ -341,7 +341,7 @@ def test_a_rank_reads_the_same_rows_whatever_its_workers(tables):
             sorted(
                 support.flat(
                     support.ids_of(
-                        itertools.chain(*(dataset._iterate(w, n) for w in range(max(1, n))))
+                        itertools.chain(*(list(dataset._iterate(w, n)) for w in range(max(1, n))))
                     )
                 )
             )

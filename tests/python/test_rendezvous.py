@@ -94,7 +94,8 @@ def test_ranks_share_without_doing_anything_twice(ranks):
     running = [Rank(store, slowly, take=2) for _ in range(ranks)]
     done = [rank.result() for rank in running]
     assert sorted(support.flat(done)) == list(range(10))
-    assert all(done)
+    # A rank that starts late on a busy machine may find nothing left.
+    assert sum(map(bool, done)) >= 2
     assert Rank(store).result() == []
 
 

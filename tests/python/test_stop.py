@@ -19,7 +19,7 @@ import tensorquery as tq
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
 
-PROMPT_SECONDS = 5.0
+PROMPT_SECONDS = 10.0
 """Far less than what is interrupted would take, and enough for a busy machine."""
 
 

@@ -13,12 +13,11 @@ from transformers import Trainer, TrainingArguments
 import ranks
 import support
 import tensorquery as tq
-from tensorquery.trainer import QueryTrainerMixin
 
 ROWS, BATCH, EPOCHS, ACCUMULATION = 130, 8, 2, 2
 
 
-class QueryTrainer(QueryTrainerMixin, Trainer):
+class QueryTrainer(tq.QueryTrainerMixin, Trainer):
     """As a user writes it."""
 
 
@@ -98,10 +97,23 @@ def resume(rank, world_size, folder, output, steps):
     return found
 
 
+def train_and_resume(rank, world_size, folder, output):
+    """Both in the same processes, since starting them takes longest; and alone, what is refused."""
+    first = train(rank, world_size, folder, output)
+    if world_size > 1:
+        torch.distributed.barrier()  # the checkpoints are rank 0's
+    steps = first["steps"]
+    updates = -(-steps // ACCUMULATION)
+    # In the first epoch, at its end, in the second one, and before its last update.
+    stops = sorted({1, updates - 1, updates, updates + 1, EPOCHS * updates - 1})
+    second = resume(rank, world_size, folder, output, stops)
+    return first, second, errors(folder, f"{output}-errors") if world_size == 1 else None
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_each_row_once_before_and_after_a_resume(folder, tmp_path, world_size):
-    output = tmp_path / "run"
-    first = ranks.run(train, world_size, folder, str(output))
+    answers = ranks.run(train_and_resume, world_size, folder, str(tmp_path / "run"))
+    first = [answer[0] for answer in answers]
     steps = first[0]["steps"]
     updates = -(-steps // ACCUMULATION)
     for found in first:
@@ -114,18 +126,18 @@ def test_each_row_once_before_and_after_a_resume(folder, tmp_path, world_size):
         rows = [row for found in first for batch in found["batches"][of_epoch] for row in batch]
         assert sorted(rows) == wanted()
     assert first[0]["batches"][:steps] != first[0]["batches"][steps:]  # reshuffled
-    # In the first epoch, at its end, in the second one, and before its last update.
-    stops = sorted({1, updates - 1, updates, updates + 1, EPOCHS * updates - 1})
-    for rank, found in enumerate(ranks.run(resume, world_size, folder, str(output), stops)):
-        assert sorted(found) == stops
-        for stop, (batches, last) in found.items():
+    for rank, (whole, resumed, _) in enumerate(answers):
+        assert len(resumed) == 5
+        for stop, (batches, last) in resumed.items():
             epoch, update = divmod(stop, updates)
             trained = epoch * steps + update * ACCUMULATION
-            assert batches == first[rank]["batches"][trained:], (rank, stop)
+            assert batches == whole["batches"][trained:], (rank, stop)
             assert last == EPOCHS * updates
+    if world_size == 1:
+        assert_refused(answers[0][2])
 
 
-def errors(rank, world_size, folder, output):
+def errors(folder, output):
     """Everything that is refused, by name."""
     trainer = make(folder, output, save_steps=2)
     trainer.train()
@@ -165,8 +177,8 @@ def errors(rank, world_size, folder, output):
     return found
 
 
-def test_what_is_refused(folder, tmp_path):
-    found = ranks.run(errors, 1, folder, str(tmp_path / "run"))[0]
+def assert_refused(found):
+    """Every error of `errors` is of its kind, and names what is wrong."""
     assert found.pop("restored") == "accelerate.data_loader"
     expected = {
         "skip": ("ConfigError", "ignore_data_skip=True"),

@@ -84,7 +84,13 @@ def test_a_users_own_dataloader(query):
 
 def test_workers_deliver_what_the_shard_plan_says(query):
     loader, dataset = tq.create_dataloader(
-        query, batch_size=1000, num_workers=3, rank=1, world_size=2, output_format="dict"
+        query,
+        batch_size=1000,
+        num_workers=3,
+        rank=1,
+        world_size=2,
+        output_format="dict",
+        remainder="uneven",
     )
     plan = dataset.shard_plan(num_workers=3)
     rows = [

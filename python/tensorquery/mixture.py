@@ -1,0 +1,125 @@
+"""`mix`: several queries interleaved by weight, as one training set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tensorquery import _core
+from tensorquery.checkpoint import digest
+from tensorquery.epochs import Sources
+from tensorquery.errors import ConfigError
+from tensorquery.options import check_choice
+from tensorquery.query import Query
+
+__all__ = ["Mixture", "mix"]
+
+_SCALE = 2**32
+
+
+class Mixture:
+    """Several queries that share every batch by weight. Made by `mix`; takes the place of a query.
+
+    Attributes:
+        queries: The queries.
+        weights: Their shares of a batch, which sum to 1.
+        stop: "first" or "all".
+    """
+
+    def __init__(self, queries: Sequence[Query], weights: Sequence[float], stop: str) -> None:
+        self.queries = list(queries)
+        self.weights = list(weights)
+        self.stop = stop
+        union, self._scans = queries[0]._core.union_all([query._core for query in queries[1:]])
+        self._core = union
+
+    @property
+    def session(self) -> Any:
+        """The session of the first query."""
+        return self.queries[0].session
+
+    def select(self, columns: Sequence[str] | None = None, filters: Any | None = None) -> Mixture:
+        """Narrow every query, as `Query.select` does.
+
+        Args:
+            columns: Output columns to keep, in this order; None keeps all.
+            filters: As for `Query.select`.
+
+        Returns:
+            A new mixture of the same weights.
+
+        Raises:
+            QueryError: A column is unknown, or a filter is malformed.
+        """
+        if columns is None and filters is None:
+            return self
+        queries = [query.select(columns, filters) for query in self.queries]
+        return Mixture(queries, self.weights, self.stop)
+
+    def _sources(self, plan: _core.Plan) -> Sources:
+        """Which splits of the plan of all queries belong to which of them."""
+        of_scan = [source for source, scans in enumerate(self._scans) for _ in range(scans)]
+        scans = plan.scans()
+        if scans and max(scans) >= len(of_scan):
+            raise ConfigError(
+                f"the mixture was planned with {max(scans) + 1} scans, its queries alone with {len(of_scan)}; "
+                "please report it with the queries"
+            )
+        return Sources(
+            [of_scan[scan] for scan in scans],
+            [max(1, round(weight * _SCALE)) for weight in self.weights],
+            self.stop == "first",
+        )
+
+    def _parts(self) -> dict[str, str]:
+        parts = [query._parts() for query in self.queries]
+        together = {key: digest([part[key] for part in parts]) for key in parts[0]}
+        return {**together, "mixture": digest([self.weights, self.stop])}
+
+    def __repr__(self) -> str:
+        shares = ", ".join(
+            f"{weight:.3g} of {query!r}"
+            for query, weight in zip(self.queries, self.weights, strict=True)
+        )
+        return f"mix({shares}, stop={self.stop!r})"
+
+
+def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixture:
+    """Interleave several queries by weight: each batch has rows of all of them, in proportion.
+
+    The result goes where a query does: ``create_dataloader(tq.mix([(a, 0.7), (b, 0.3)]))``. It is dealt to ranks and
+    workers, shuffled and checkpointed like one query. The same rows come in the same order for the same seed,
+    epoch and topology. A batch holds the rows of the first query first, then those of the second, and so on.
+
+    Args:
+        queries: Pairs of a `Query` and its weight, a number above 0. All queries have the same columns.
+        stop: "first": the epoch ends when the first of them runs out; of the others, other rows are left out in
+            every epoch where the order is shuffled. "all": it ends when all have run out, each row delivered
+            once; those that are left share the batches by their weights.
+
+    Returns:
+        The mixture, for `create_dataloader` and `QueryDataset`.
+
+    Raises:
+        ConfigError: A weight or `stop` is malformed, or a name stands for different tables in two queries.
+        QueryError: The queries' columns differ.
+        NotShardableError: A query is not row-local above one scan.
+    """
+    check_choice("stop", stop, ("first", "all"))
+    try:
+        pairs = [(query, weight) for query, weight in queries]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"mix takes pairs of a query and its weight: {error}") from error
+    if not pairs:
+        raise ConfigError("mix([]) has no query; give pairs of a query and its weight")
+    for query, weight in pairs:
+        if not isinstance(query, Query):
+            raise ConfigError(
+                f"mix takes queries, got {type(query).__name__}; make one with session.sql(…)"
+            )
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight) or weight <= 0:
+            raise ConfigError(f"weight {weight!r} must be a number above 0, for example 0.5")
+    total = math.fsum(weight for _, weight in pairs)
+    return Mixture([query for query, _ in pairs], [weight / total for _, weight in pairs], stop)
