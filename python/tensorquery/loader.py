@@ -277,7 +277,7 @@ def create_dataloader(
             window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed of all shuffling.
         shuffle_buffer_size: Rows of the window, with or without `shuffle`. None: with `shuffle` as many as fit
-            128 MiB (4,096 to 1,048,576), else no window.
+            64 MiB (4,096 to 262,144), else no window.
         rank: This rank; with `world_size`, or both None to detect them.
         world_size: Number of ranks.
         process_group: The `torch.distributed` group of the data-parallel ranks, where that is not the
