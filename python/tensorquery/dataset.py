@@ -93,7 +93,8 @@ class QueryDataset(IterableDataset[Any]):
             window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed; two runs with the same seed give the same order.
         shuffle_buffer_size: Rows of the window, with or without `shuffle`; it is filled, permuted, and drained
-            in turn. None: with `shuffle` as many as fit 64 MiB (4,096 to 262,144), else no window.
+            in turn. None: with `shuffle` 65,536 (up to 262,144 where there are few splits, fewer where 64 MiB
+            hold fewer), else no window.
         remainder: What happens to rows that ranks and batches do not divide. "even": all ranks take
             S = ceil(ceil(N/W)/B) steps, and each row is delivered once; "drop": only full batches; "pad": the
             last batch is filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
@@ -378,8 +379,8 @@ class QueryDataset(IterableDataset[Any]):
 
         Returns:
             ``rows``, ``batches`` and ``splits`` delivered (a split that is cut between shards counts in each);
-            ``padded_rows`` repeated; ``split_share``, the mean part of a shuffle window that comes from one split
-            (1 without windows); ``wait_seconds`` that the consumer waited; ``convert_seconds`` spent making
+            ``padded_rows`` repeated; ``split_share``, the mean part of a batch that comes from the split with most
+            rows in its shuffle window (1 without windows), as `ShardPlan.quality` predicts it; ``wait_seconds`` that the consumer waited; ``convert_seconds`` spent making
             tensors; ``bytes_read`` and ``requests`` of storage.
         """
         newest = self._iterator()

@@ -19,10 +19,12 @@ __all__ = ["Deal", "Epochs", "Sources"]
 REMAINDERS = ("even", "drop", "pad", "uneven")
 
 _UNBOUNDED = 2**64 - 1
-# Of a window; the next one is filled while one is drained. Its columns should fit the processor's caches, where
-# gathering at random is cheap: more rows do not mix better where all splits are open.
+# Of a window; the next one is filled while one is drained. A column of 65,536 rows fits the processor's caches, where
+# gathering at random is cheap, and more rows do not mix better where many splits are open. With few splits a turn
+# is a long run of neighbours, and more rows do.
 _WINDOW_BYTES = 64 << 20
-_WINDOW_ROWS = (1 << 12, 1 << 18)
+_WINDOW_ROWS = (1 << 12, 1 << 16, 1 << 18)
+_WINDOW_ROWS_OF_ALL_SPLITS = 1 << 20
 # Of open splits: stored bytes of the row groups that they hold, and decoded bytes of a batch of each.
 _OPEN_BYTES = 256 << 20
 _DECODED_ROWS = 8192
@@ -200,8 +202,10 @@ class Epochs:
         deal = self._deal
         window = deal.buffer
         if deal.shuffle is True and window is None:
-            per_row = self._plan.row_bytes()
-            window = min(max(_WINDOW_BYTES // per_row, _WINDOW_ROWS[0]), _WINDOW_ROWS[1])
+            least, many, most = _WINDOW_ROWS
+            wanted = _WINDOW_ROWS_OF_ALL_SPLITS // max(1, self._plan.num_splits)
+            wanted = min(max(wanted, many), most)
+            window = max(least, min(wanted, _WINDOW_BYTES // self._plan.row_bytes()))
         if window is not None and deal.partitions is not None:
             window = max(1, window // deal.partitions)
         if window is not None and window <= 1:

@@ -90,9 +90,7 @@ def predict(
     own = max(lists[: max(1, workers * lanes)], key=len, default=())
     rows = _rows_of(plan, counts, own)
     share = 1.0 if window is None else _window_share(rows, width, window) / lanes
-    sorted_by = tuple(
-        f"{name} (descending)" if down else name for name, down in plan.sorted_by()
-    )
+    sorted_by = tuple(f"{name} (descending)" if down else name for name, down in plan.sorted_by())
     warning = None
     if sorted_by:
         warning = _warning(sorted_by, rows, len(own), width, window)
@@ -107,9 +105,7 @@ def predict(
     )
 
 
-def _rows_of(
-    plan: _core.Plan, counts: Sequence[int] | None, ids: Sequence[int]
-) -> list[int]:
+def _rows_of(plan: _core.Plan, counts: Sequence[int] | None, ids: Sequence[int]) -> list[int]:
     """Rows of the first splits: output rows, rows before filters, or a guess."""
     ids = list(ids[:_MOST_SPLITS])
     if counts is not None:

@@ -285,9 +285,7 @@ class ShardPlan:
 _SHOWN = 32
 
 
-def _rank_steps(
-    epochs: Epochs, world_size: int, num_workers: int, epoch: int
-) -> list[RankSteps]:
+def _rank_steps(epochs: Epochs, world_size: int, num_workers: int, epoch: int) -> list[RankSteps]:
     """Rows and steps of every rank; nothing where they are not known without counting."""
     if epochs.counts is None:
         return []

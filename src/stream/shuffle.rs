@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
 /// the window then holds few arrays per column, without the pages their strings came from.
-pub(super) const TINY_ROWS: usize = 1024;
+pub(super) const TINY_ROWS: usize = 256;
 /// The most rows of a drained batch.
 const MAX_BATCH_ROWS: usize = 8192;
 /// Rows of a window's first batch; the size doubles while a batch stays under half of [`MAX_BATCH_BYTES`].
