@@ -10,4 +10,4 @@ pub use build_side::BuildSideExec;
 pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
 pub use rewrite::{DrivingScan, Rewritten, rewrite};
-pub use split_scan::{ScanSource, SkipRows, SplitScanExec};
+pub use split_scan::{ReadOnly, ScanSource, SplitScanExec};

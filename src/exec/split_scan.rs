@@ -10,6 +10,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{Statistics, internal_datafusion_err, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::ParquetSource;
+use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSource;
 use datafusion::error::{DataFusionError, Result as DfResult};
@@ -23,7 +24,7 @@ use datafusion::physical_plan::{
 use futures::StreamExt;
 
 use crate::Error;
-use crate::split::{Split, SplitUnit, TableFiles, access_after, memory};
+use crate::split::{Format, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
 #[derive(Clone, Debug)]
@@ -60,13 +61,10 @@ pub struct SplitScanExec {
     properties: Arc<PlanProperties>,
 }
 
-/// Rows of the split that an execution passes over without reading them, as an extension of the session's
-/// configuration: `execute` takes no other argument. Only row groups of Parquet files know how; [`can_skip`]
-/// says which.
-///
-/// [`can_skip`]: SplitScanExec::can_skip
-#[derive(Clone, Copy, Debug)]
-pub struct SkipRows(pub u64);
+/// The rows of its file that an execution reads, as an extension of the session's configuration, since `execute`
+/// takes no other argument: of a Parquet file without a predicate, see [`SplitScanExec::skippable`].
+#[derive(Clone, Debug)]
+pub struct ReadOnly(pub ParquetAccessPlan);
 
 impl SplitScanExec {
     /// A leaf with one partition per split.
@@ -90,13 +88,14 @@ impl SplitScanExec {
         &self.splits
     }
 
-    /// Whether an execution of `split` obeys [`SkipRows`]: not one with a predicate, which counts other rows.
-    pub fn can_skip(source: &ScanSource, split: &Split) -> bool {
+    /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are
+    /// read without a predicate, which counts other rows.
+    pub fn skippable(source: &ScanSource) -> Option<Arc<TableFiles>> {
         match source {
-            ScanSource::Files { table, config } => {
-                config.file_source.filter().is_none() && access_after(table, split, 0).is_some()
-            }
-            ScanSource::Memory { .. } | ScanSource::Empty => false,
+            ScanSource::Files { table, config } => (matches!(table.format, Format::Parquet)
+                && config.file_source.filter().is_none())
+            .then(|| Arc::clone(table)),
+            ScanSource::Memory { .. } | ScanSource::Empty => None,
         }
     }
 
@@ -117,20 +116,13 @@ impl SplitScanExec {
             SplitUnit::File => {}
             SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
         }
-        let skip = context.session_config().get_extension::<SkipRows>();
-        if let Some(skip) = &skip {
-            let access = access_after(table, split, skip.0).ok_or_else(|| {
-                internal_datafusion_err!(
-                    "{} cannot pass over its first {} rows",
-                    split.unit,
-                    skip.0
-                )
-            })?;
-            file = file.with_extensions(Arc::new(access));
+        let read = context.session_config().get_extension::<ReadOnly>();
+        if let Some(read) = &read {
+            file = file.with_extensions(Arc::new(read.0.clone()));
         }
         let one = FileScanConfigBuilder::from(config.clone())
             .with_file_groups(vec![FileGroup::new(vec![file])])
-            .with_source(fresh_source(table, config, skip.is_some())?)
+            .with_source(fresh_source(table, config, read.is_some())?)
             .build();
         let stream = one.open(0, context)?;
         let place = format!("{}, {}", table.display_path(index), split.unit);

@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use super::ipc;
 use super::query::Query;
 use super::registry::Registered;
-use crate::exec::{DrivingScan, Rewritten, RowFate, ScanSource, SkipRows, SplitScanExec, rewrite};
+use crate::exec::{DrivingScan, ReadOnly, Rewritten, ScanSource, SplitScanExec, rewrite};
 use crate::split::{
-    ScanSplits, SortedColumn, Split, SplitTarget, discover, memory, sorted_columns,
+    ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, access_after, discover, memory,
+    sorted_columns,
 };
 use crate::{Error, Result};
 
@@ -74,7 +75,7 @@ pub struct Plan {
     physical: Arc<dyn ExecutionPlan>,
     /// For each split its partition in `physical`, where the splits of one scan lie side by side.
     partitions: Arc<[u32]>,
-    splits: Vec<Split>,
+    splits: Arc<[Split]>,
     reports: Vec<ScanReport>,
     options: PlanOptions,
     /// Of the plan before splits were put in: what a worker's own planning must reproduce.
@@ -137,7 +138,7 @@ impl Plan {
             rewritten,
             physical,
             partitions,
-            splits,
+            splits: Arc::from(splits),
             reports,
             options,
             shape,
@@ -255,16 +256,10 @@ impl Plan {
         let context = self.query.session().context().task_ctx();
         let epoch = EpochPlan::new(&self.physical, &self.partitions, context)?;
         let fates = self.rewritten.fates()?;
-        let can_skip = |split: &Split| {
-            let scan = split.scan as usize;
-            fates.get(scan).is_some_and(RowFate::keeps_all)
-                && self
-                    .rewritten
-                    .scans
-                    .get(scan)
-                    .is_some_and(|scan| SplitScanExec::can_skip(&scan.source, split))
-        };
-        let skippable = self.splits.iter().map(can_skip).collect();
+        let skippable = self.rewritten.scans.iter().zip(fates).map(|(scan, fate)| {
+            fate.keeps_all().then(|| SplitScanExec::skippable(&scan.source)).flatten()
+        });
+        let skippable = Some((Arc::clone(&self.splits), skippable.collect()));
         Ok(EpochPlan { skippable, ..epoch })
     }
 
@@ -299,8 +294,9 @@ impl Plan {
 pub struct EpochPlan {
     plan: Arc<dyn ExecutionPlan>,
     partitions: Arc<[u32]>,
-    /// By split, whether its rows are output rows, of which the first can be passed over.
-    skippable: Arc<[bool]>,
+    /// All splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
+    /// rows are the output rows.
+    skippable: Option<(Arc<[Split]>, Arc<[Option<Arc<TableFiles>>]>)>,
     context: Arc<TaskContext>,
 }
 
@@ -312,20 +308,32 @@ impl EpochPlan {
         context: Arc<TaskContext>,
     ) -> Result<Self> {
         let plan = reset_plan_states(Arc::clone(physical))?;
-        Ok(Self { plan, partitions: Arc::clone(partitions), skippable: Arc::default(), context })
+        Ok(Self { plan, partitions: Arc::clone(partitions), skippable: None, context })
     }
 
     /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
     /// else all of its rows. With the number of rows passed over: `skip` or 0.
     ///
     /// # Errors
-    /// Where DataFusion cannot open it.
-    pub fn execute_after(&self, id: u32, skip: u64) -> Result<(SendableRecordBatchStream, u64)> {
-        if skip == 0 || !self.skippable.get(id as usize).copied().unwrap_or(false) {
-            return Ok((self.execute(id)?, 0));
-        }
+    /// Where DataFusion cannot open it, or the file's footer cannot be read.
+    pub async fn execute_after(
+        &self,
+        id: u32,
+        skip: u64,
+    ) -> Result<(SendableRecordBatchStream, u64)> {
+        let access = match &self.skippable {
+            Some((splits, tables)) if skip > 0 => match splits.get(id as usize) {
+                Some(split) => match tables.get(split.scan as usize) {
+                    Some(Some(table)) => access_after(table, split, skip).await?,
+                    _ => None,
+                },
+                None => None,
+            },
+            _ => None,
+        };
+        let Some(access) = access else { return Ok((self.execute(id)?, 0)) };
         let context = &self.context;
-        let config = context.session_config().clone().with_extension(Arc::new(SkipRows(skip)));
+        let config = context.session_config().clone().with_extension(Arc::new(ReadOnly(access)));
         let context = TaskContext::new(
             context.task_id(),
             context.session_id(),

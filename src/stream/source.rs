@@ -55,18 +55,22 @@ impl RowSource {
         let piece = piece.clone().skip(skip);
         match &piece.source {
             Source::Window(window) => self.refill(Arc::clone(window), piece.start, piece.end),
-            Source::Split(id) => match self.execute_after(*id, piece.start) {
-                Ok((rows, skipped)) => trim(rows, &piece, *id, skipped),
-                Err(error) => stream::once(async { Err(error) }).boxed(),
-            },
+            Source::Split(id) => {
+                let (source, id) = (self.clone(), *id);
+                let open = async move {
+                    let (rows, skipped) = source.execute_after(id, piece.start).await?;
+                    Ok::<_, Error>(trim(rows, &piece, id, skipped))
+                };
+                stream::once(open).try_flatten().boxed()
+            }
         }
     }
 
     /// The rows of a split, and how many of the first `skip` are left out.
-    fn execute_after(&self, id: u32, skip: u64) -> Result<(Batches, u64)> {
+    async fn execute_after(&self, id: u32, skip: u64) -> Result<(Batches, u64)> {
         match self {
             Self::Plan(plan) => {
-                let (rows, skipped) = plan.execute_after(id, skip)?;
+                let (rows, skipped) = plan.execute_after(id, skip).await?;
                 Ok((rows.map_err(Error::from).boxed(), skipped))
             }
             Self::Permuted { stage, permutation, rows } => {

@@ -118,7 +118,7 @@ def test_the_test_itself():
     even = np.stack([np.bincount(part, minlength=LABELS) for part in labels.reshape(300, 1000)])
     assert 0.01 < chi_square_p(even) < 0.99
     drift = even.copy()
-    drift[:150, 0] += 20
+    drift[:150, 0] += 40
     assert chi_square_p(drift) < 1e-6
     assert math.isclose(chi_square_p(np.full((5, 4), 7)), 1.0)
 
