@@ -14,10 +14,10 @@ STAMPS := $(VENV)/stamps
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo test test-rust test-python lint bench stubtest clean
+.PHONY: help setup demo test test-rust test-python lint bench bench-epochs stubtest clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/built ## Create .venv, install what is needed, build the Rust core
 
@@ -69,6 +69,9 @@ stubtest: $(STAMPS)/built ## Compare _core.pyi with the built module
 
 bench: $(STAMPS)/built ## Measure against other loaders (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/loader.py
+
+bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
+	$(BIN)/python benches/epochs.py
 
 clean: ## Remove what was built here, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true

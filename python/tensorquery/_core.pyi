@@ -126,6 +126,8 @@ class Plan:
         """What each shard reads, and the imbalance over shards and over ranks."""
     def recipe(self, ids: Sequence[int]) -> tuple[str, list[bytes]]:
         """What a worker process needs to plan these splits (ascending ids) again."""
+    def sorted_by(self) -> list[tuple[str, bool]]:
+        """Output columns by which Parquet row groups are sorted, and whether descending; reads nothing."""
     def known_counts(self) -> list[int] | None:
         """Output rows by split, where metadata says them all without a look at any row."""
     def counter(self) -> SplitCounter:

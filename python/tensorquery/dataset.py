@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +44,7 @@ from tensorquery.shards import (
     DEFAULT_SPLIT_BYTES,
     ShardPlan,
     SplitStrategy,
+    assign,
     check_strategy,
     plan_splits,
 )
@@ -101,7 +104,8 @@ class QueryDataset(IterableDataset[Any]):
             window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed; two runs with the same seed give the same order.
         shuffle_buffer_size: Rows of the window, with or without `shuffle`; it is filled, permuted, and drained
-            in turn. None: with `shuffle` as many as fit 128 MiB (4,096 to 1,048,576), else no window.
+            in turn. None: with `shuffle` 65,536 (up to 262,144 where there are few splits, fewer where 64 MiB
+            hold fewer), else no window.
         remainder: What happens to rows that ranks and batches do not divide. "even": all ranks take
             S = ceil(ceil(N/W)/B) steps, and each row is delivered once; "drop": only full batches; "pad": the
             last batch is filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
@@ -195,6 +199,7 @@ class QueryDataset(IterableDataset[Any]):
         if known is not None:
             # Whether equal steps are possible is known now, and not only when training begins.
             self._epochs.shards(0, 0)
+        self._warn_of_order()
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
         # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
@@ -421,6 +426,7 @@ class QueryDataset(IterableDataset[Any]):
             self._deal.strategy,
             epoch=self.epoch,
             batch_size=self.batch_size,
+            epochs=self._epochs,
         )
 
     def trace(
@@ -498,8 +504,8 @@ class QueryDataset(IterableDataset[Any]):
 
         Returns:
             ``rows``, ``batches`` and ``splits`` delivered (a split that is cut between shards counts in each);
-            ``padded_rows`` repeated; ``split_share``, the mean part of a shuffle window that comes from one split
-            (1 without windows); ``wait_seconds`` that the consumer waited; ``convert_seconds`` spent making
+            ``padded_rows`` repeated; ``split_share``, the mean part of a batch that comes from the split with most
+            rows in its shuffle window (1 without windows), as `ShardPlan.quality` predicts it; ``wait_seconds`` that the consumer waited; ``convert_seconds`` spent making
             tensors; ``bytes_read`` and ``requests`` of storage.
         """
         newest = self._iterator()
@@ -608,6 +614,14 @@ class QueryDataset(IterableDataset[Any]):
         self._ended = progress
         if self._progress is progress:
             self._progress = Progress(progress.epoch + 1, progress.workers)
+
+    def _warn_of_order(self) -> None:
+        """Say once where the data is sorted and the shuffle window too small for it."""
+        assert self._plan is not None
+        lists = assign(self._plan, self.world_size, 0, "lpt", 0)
+        quality = self._epochs.quality(0, lists)
+        if quality is not None and quality.warning is not None:
+            warnings.warn(quality.warning, UserWarning, stacklevel=_level_outside())
 
     def _count_rows(self) -> list[int]:
         plan = self._plan
@@ -886,3 +900,11 @@ class ShardIterator:
             )
         workers = self._progress.workers or 0
         self._progress = dataset._begin(workers, checked["epoch"], checked)
+
+
+def _level_outside() -> int:
+    """The `stacklevel` of a warning that names the caller of this package."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tensorquery."):
+        level, frame = level + 1, frame.f_back
+    return level - 1

@@ -11,6 +11,7 @@ from tensorquery import _core
 from tensorquery.distributed import Topology
 from tensorquery.errors import ConfigError
 from tensorquery.options import check_choice, check_positive_int
+from tensorquery.quality import ShuffleQuality, predict
 from tensorquery.shards import SplitStrategy, assign
 from tensorquery.trace import check_excluded
 
@@ -20,10 +21,16 @@ REMAINDERS = ("even", "drop", "pad", "uneven")
 ASSIGNMENTS = ("static", "dynamic")
 
 _UNBOUNDED = 2**64 - 1
-_WINDOW_BYTES = 128 << 20
-_WINDOW_ROWS = (1 << 12, 1 << 20)
+# Of a window; the next one is filled while one is drained. A column of 65,536 rows fits the processor's caches, where
+# gathering at random is cheap, and more rows do not mix better where many splits are open. With few splits a turn
+# is a long run of neighbours, and more rows do.
+_WINDOW_BYTES = 64 << 20
+_WINDOW_ROWS = (1 << 12, 1 << 16, 1 << 18)
+_WINDOW_ROWS_OF_ALL_SPLITS = 1 << 20
+# Of open splits: stored bytes of the row groups that they hold, and decoded bytes of a batch of each.
 _OPEN_BYTES = 256 << 20
-_OPEN_SPLITS = (4, 32)
+_DECODED_ROWS = 8192
+_OPEN_SPLITS = (4, 512)
 _CHUNK_ROWS = (64, 4096)
 _TURNS = 8
 _RUN_ROWS = 1 << 14
@@ -266,18 +273,59 @@ class Epochs:
         deal = self._deal
         window = deal.buffer
         if deal.shuffle is True and window is None:
-            per_row = self._plan.row_bytes()
-            window = min(max(_WINDOW_BYTES // per_row, _WINDOW_ROWS[0]), _WINDOW_ROWS[1])
+            least, many, most = _WINDOW_ROWS
+            wanted = _WINDOW_ROWS_OF_ALL_SPLITS // max(1, self._plan.num_splits)
+            wanted = min(max(wanted, many), most)
+            window = max(least, min(wanted, _WINDOW_BYTES // self._plan.row_bytes()))
         if window is not None and deal.partitions is not None:
             window = max(1, window // deal.partitions)
         if window is not None and window <= 1:
             window = None
         width, chunk = 1, _UNBOUNDED
         if deal.shuffle is True and window is not None and deal.partitions is None:
-            per_split = max(1, self._plan.bytes // max(1, self._plan.num_splits))
-            width = min(max(_OPEN_BYTES // per_split, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])
-            chunk = min(max(window // (4 * width), _CHUNK_ROWS[0]), _CHUNK_ROWS[1])
+            width, chunk = self._choose_turns(window)
         return {"width": width, "chunk": chunk, "window": window}
+
+    def _choose_turns(self, window: int) -> tuple[int, int]:
+        """How many splits are open, and the rows that each gives in turn.
+
+        As many as memory allows: where all splits are open, every window has its even part of each of them, and
+        sorted data is mixed as well as any. Turns divide a window, or else some splits would have a turn more in
+        it than others.
+        """
+        splits = max(1, self._plan.num_splits)
+        stored = max(1, self._plan.bytes // splits)
+        decoded = _DECODED_ROWS * self._plan.row_bytes()
+        width = _OPEN_BYTES // max(stored, decoded)
+        width = min(max(width, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])
+        # A shard may have all splits, and opens no more than it has.
+        width = min(width, splits, max(1, window // _CHUNK_ROWS[0]))
+        rounds = -(-window // (width * _CHUNK_ROWS[1]))
+        return width, max(1, window // (rounds * width))
+
+    def quality(self, workers: int, lists: Sequence[Sequence[int]]) -> ShuffleQuality | None:
+        """What is predicted of shuffling; None where nothing is shuffled.
+
+        Args:
+            workers: Worker processes per rank.
+            lists: Splits by shard, ``rank * workers + worker``.
+        """
+        deal = self._deal
+        if not deal.shuffle and deal.buffer is None:
+            return None
+        lanes = 1
+        if deal.partitions is not None:
+            lanes = max(1, deal.partitions // self._topology.world_size)
+            lists = self._plan.assign(deal.partitions, 0, "lpt")
+        return predict(
+            self._plan,
+            self.counts if not deal.is_global else None,
+            shuffle=deal.shuffle,
+            mixing=self._mix(),
+            lists=lists,
+            lanes=lanes,
+            workers=max(1, workers),
+        )
 
     def count(self) -> list[int]:
         """The output rows of every split; counted once where nobody knows them.

@@ -305,8 +305,8 @@ def create_dataloader(
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
             window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed of all shuffling.
-        shuffle_buffer_size: Rows of the window, with or without `shuffle`. None: with `shuffle` as many as fit
-            128 MiB (4,096 to 1,048,576), else no window.
+        shuffle_buffer_size: Rows of the window, with or without `shuffle`. None: with `shuffle` 65,536 (up to
+            262,144 where there are few splits, fewer where 64 MiB hold fewer), else no window.
         rank: This rank; with `world_size`, or both None to detect them.
         world_size: Number of ranks.
         process_group: The `torch.distributed` group of the data-parallel ranks, where that is not the

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tensorquery import _core
 from tensorquery.checkpoint import digest
+from tensorquery.distributed import Topology
+from tensorquery.epochs import Deal, Epochs
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.filters import to_sql
 from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
-from tensorquery.shards import ShardPlan, SplitStrategy, plan_splits
+from tensorquery.shards import ShardPlan, SplitStrategy, check_strategy, plan_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,32 +172,63 @@ class Query:
         split_bytes: int | str = "128MiB",
         split_rows: int | None = None,
         split_strategy: SplitStrategy | str | None = None,
+        shuffle: bool | str = False,
+        shuffle_buffer_size: int | None = None,
+        partitions: int | None = None,
+        remainder: str = "even",
     ) -> ShardPlan:
-        """Show how the query's splits are dealt to shards, without reading any row.
+        """Show how the query's splits are dealt to shards, and how well they are mixed, without reading any row.
 
         Args:
             world_size: Number of ranks.
             num_workers: Worker processes per rank; 0 reads in the training process.
-            batch_size: Adds an upper bound of batches per shard.
+            batch_size: Adds an upper bound of batches per shard and, where metadata says the output rows, the exact
+                rows and steps of each rank.
             split_bytes: Stored bytes of the projected columns that a split grows towards, as an int or a
                 string such as "64MiB". A split is at least one row group.
             split_rows: Rows that a split grows towards; takes precedence over `split_bytes`.
             split_strategy: "lpt" (default), "round_robin", or an object with
                 ``generate(splits, num_shards, epoch)``.
+            shuffle: As for `create_dataloader`; adds a prediction of how well rows are mixed, and a warning where
+                the data is sorted and the window too small: `ShardPlan.quality`.
+            shuffle_buffer_size: As for `create_dataloader`.
+            partitions: As for `create_dataloader`; the prediction then says what they cost: the splits and windows
+                that are open at a time on each rank.
+            remainder: "even", "drop", "pad" or "uneven", as for `create_dataloader`.
 
         Returns:
             The plan: print it, or turn it into a dict or a table.
 
         Raises:
             NotShardableError: The query is not row-local above one scan; names the operator.
-            ConfigError: An option is malformed.
+            ConfigError: An option is malformed, or equal steps are impossible with this batch size.
         """
         world_size = check_positive_int("world_size", world_size)
         num_workers = check_non_negative_int("num_workers", num_workers)
         if batch_size is not None:
             batch_size = check_positive_int("batch_size", batch_size)
+        if shuffle_buffer_size is not None:
+            shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
+        deal = Deal(
+            batch_size=batch_size or 1,
+            seed=0,
+            shuffle=shuffle,
+            buffer=shuffle_buffer_size,
+            remainder=remainder,
+            partitions=partitions,
+            strategy=check_strategy(split_strategy),
+        )
         plan = plan_splits(self._core, split_bytes, split_rows)
-        return ShardPlan(plan, world_size, num_workers, split_strategy, batch_size=batch_size)
+        known = None if deal.is_global else plan.known_counts()
+        epochs = Epochs(plan, deal, Topology(0, world_size), None, known)
+        return ShardPlan(
+            plan,
+            world_size,
+            num_workers,
+            deal.strategy,
+            batch_size=batch_size,
+            epochs=epochs,
+        )
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {kind}" for name, kind, _ in self._core.columns())

@@ -11,8 +11,10 @@ from tensorquery.options import check_positive_int, parse_bytes
 
 if TYPE_CHECKING:
     from tensorquery import _core
+    from tensorquery.epochs import Epochs
+    from tensorquery.quality import ShuffleQuality
 
-__all__ = ["RowRange", "Shard", "ShardPlan", "Split", "SplitStrategy", "plan_splits"]
+__all__ = ["RankSteps", "RowRange", "Shard", "ShardPlan", "Split", "SplitStrategy", "plan_splits"]
 
 DEFAULT_SPLIT_BYTES = "128MiB"
 
@@ -93,8 +95,37 @@ class Shard:
     batches_at_most: int | None
 
 
+@dataclass(frozen=True)
+class RankSteps:
+    """What one rank delivers in an epoch.
+
+    Attributes:
+        rank: The rank.
+        rows: Rows, exact; with ``remainder="pad"`` the repeated ones count.
+        steps: Batches.
+    """
+
+    rank: int
+    rows: int
+    steps: int
+
+
 class ShardPlan:
     """How splits are dealt to ranks and workers. Made by `Query.plan_shards`; printing shows a table.
+
+    Attributes:
+        world_size: Number of ranks.
+        num_workers: Worker processes per rank.
+        shards: What each (rank, worker) reads, by whole splits.
+        ranks: Exact rows and steps of each rank, where the batch size is given and metadata says the output rows;
+            else empty. Splits are cut at row offsets to fit, so these are not the sums of `shards`.
+        quality: What is predicted of shuffling; None where nothing is shuffled.
+        imbalance: Heaviest over mean weight of the shards; 1 is even.
+        rank_imbalance: The same of the ranks.
+        files: Files of the tables that are read.
+        files_pruned: Of those, the files of which nothing is read.
+        row_groups: Row groups of the files listed.
+        row_groups_pruned: Of those, pruned.
 
     Two plans are equal when they deal the same splits of the same query in the same way.
     """
@@ -108,6 +139,7 @@ class ShardPlan:
         *,
         epoch: int = 0,
         batch_size: int | None = None,
+        epochs: Epochs | None = None,
     ) -> None:
         self._core = plan
         self._lists = assign(plan, world_size, num_workers, strategy, epoch)
@@ -128,6 +160,12 @@ class ShardPlan:
             for rank, worker, splits, row_count, size in rows
         ]
         self.files, self.files_pruned, self.row_groups, self.row_groups_pruned = plan.pruning()
+        self.quality: ShuffleQuality | None = None
+        self.ranks: list[RankSteps] = []
+        if epochs is not None:
+            self.quality = epochs.quality(num_workers, self._lists)
+            if batch_size is not None:
+                self.ranks = _rank_steps(epochs, world_size, num_workers, epoch)
 
     @property
     def fingerprint(self) -> str:
@@ -174,6 +212,8 @@ class ShardPlan:
             "files_pruned": self.files_pruned,
             "row_groups": self.row_groups,
             "row_groups_pruned": self.row_groups_pruned,
+            "quality": None if self.quality is None else asdict(self.quality),
+            "ranks": [asdict(rank) for rank in self.ranks],
             "shards": [asdict(shard) for shard in self.shards],
         }
 
@@ -210,6 +250,13 @@ class ShardPlan:
             f"pruned: {self.files_pruned} of {self.files} files, {self.row_groups_pruned} of "
             f"{self.row_groups} row groups of the files listed"
         )
+        notes = []
+        if self.quality is not None:
+            notes.append(str(self.quality))
+            if self.quality.warning is not None:
+                notes.append(f"warning: {self.quality.warning}")
+        if self.ranks:
+            notes.append(_spell_steps(self.ranks))
         bounded = any(shard.batches_at_most is not None for shard in self.shards)
         titles = ["rank", "worker", "splits", "rows before filters", "bytes"]
         lines = [titles + ["batches at most"] * bounded]
@@ -232,10 +279,37 @@ class ShardPlan:
         ]
         if len(self.shards) > _SHOWN:
             table.append(f"… and {len(self.shards) - _SHOWN:,} more shards")
-        return "\n".join([head, *table])
+        return "\n".join([head, *notes, *table])
 
 
 _SHOWN = 32
+
+
+def _rank_steps(epochs: Epochs, world_size: int, num_workers: int, epoch: int) -> list[RankSteps]:
+    """Rows and steps of every rank; nothing where they are not known without counting."""
+    if epochs.counts is None:
+        return []
+    shards = epochs.shards(num_workers, epoch)
+    found = []
+    for rank in range(world_size):
+        sizes = [shards.size(rank, worker) for worker in range(max(1, num_workers))]
+        steps, rows = [size[0] for size in sizes], [size[1] for size in sizes]
+        if None in steps or None in rows:
+            return []
+        found.append(RankSteps(rank, sum(filter(None, rows)), sum(filter(None, steps))))
+    return found
+
+
+def _spell_steps(ranks: Sequence[RankSteps]) -> str:
+    """Rows and steps in words."""
+
+    def between(numbers: list[int], what: str) -> str:
+        least, most = min(numbers), max(numbers)
+        return f"{least:,} {what}" if least == most else f"{least:,} to {most:,} {what}"
+
+    rows = between([rank.rows for rank in ranks], "rows")
+    steps = between([rank.steps for rank in ranks], "steps")
+    return f"every rank delivers {rows} in {steps}"
 
 
 def plan_splits(query: _core.Query, split_bytes: int | str, split_rows: int | None) -> _core.Plan:

@@ -12,4 +12,4 @@ pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
 pub use replay::numbered;
 pub use rewrite::{DrivingScan, Rewritten, rewrite};
-pub use split_scan::{ScanSource, SplitScanExec};
+pub use split_scan::{ReadOnly, ScanSource, SplitScanExec};

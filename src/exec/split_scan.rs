@@ -11,6 +11,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::{Statistics, internal_datafusion_err, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::ParquetSource;
+use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
 use datafusion::datasource::physical_plan::{
     FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource,
 };
@@ -28,7 +29,7 @@ use datafusion::physical_plan::{
 use futures::StreamExt;
 
 use crate::Error;
-use crate::split::{Split, SplitUnit, TableFiles, memory};
+use crate::split::{Format, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
 #[derive(Clone, Debug)]
@@ -64,6 +65,11 @@ pub struct SplitScanExec {
     schema: SchemaRef,
     properties: Arc<PlanProperties>,
 }
+
+/// The rows of its file that an execution reads, as an extension of the session's configuration, since `execute`
+/// takes no other argument: of a Parquet file without a predicate, see [`SplitScanExec::skippable`].
+#[derive(Clone, Debug)]
+pub struct ReadOnly(pub ParquetAccessPlan);
 
 impl SplitScanExec {
     /// A leaf with one partition per split.
@@ -110,6 +116,17 @@ impl SplitScanExec {
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), predicate)))
     }
 
+    /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are
+    /// read without a predicate, which counts other rows.
+    pub fn skippable(source: &ScanSource) -> Option<Arc<TableFiles>> {
+        match source {
+            ScanSource::Files { table, config } => (matches!(table.format, Format::Parquet)
+                && config.file_source.filter().is_none())
+            .then(|| Arc::clone(table)),
+            ScanSource::Memory { .. } | ScanSource::Empty => None,
+        }
+    }
+
     fn open_file(
         &self,
         table: &Arc<TableFiles>,
@@ -127,9 +144,13 @@ impl SplitScanExec {
             SplitUnit::File => {}
             SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
         }
+        let read = context.session_config().get_extension::<ReadOnly>();
+        if let Some(read) = &read {
+            file = file.with_extensions(Arc::new(read.0.clone()));
+        }
         let one = FileScanConfigBuilder::from(config.clone())
             .with_file_groups(vec![FileGroup::new(vec![file])])
-            .with_source(fresh_source(table, config)?)
+            .with_source(fresh_source(table, config, read.is_some())?)
             .build();
         let stream = one.open(0, context)?;
         let place = format!("{}, {}", table.display_path(index), split.unit);
@@ -140,10 +161,16 @@ impl SplitScanExec {
 
 /// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
 /// executed split until the plan is dropped.
-fn fresh_source(table: &Arc<TableFiles>, config: &FileScanConfig) -> DfResult<Arc<dyn FileSource>> {
+///
+/// With `skips` rows are passed over, and the page index says which pages need no request.
+fn fresh_source(
+    table: &Arc<TableFiles>,
+    config: &FileScanConfig,
+    skips: bool,
+) -> DfResult<Arc<dyn FileSource>> {
     let planned = &config.file_source;
     let filter = planned.filter();
-    let mut source = table.source(&parquet_options(config), filter.is_some());
+    let mut source = table.source(&parquet_options(config), filter.is_some() || skips);
     if let (Some(filter), Some(parquet)) = (filter, source.as_any().downcast_ref::<ParquetSource>())
     {
         source = Arc::new(parquet.with_predicate(filter));

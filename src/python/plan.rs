@@ -197,6 +197,12 @@ impl PyPlan {
         Ok((recipe.text, blobs))
     }
 
+    /// Output columns by which Parquet row groups are sorted, and whether in descending order; reads nothing.
+    fn sorted_by(&self, py: Python<'_>) -> Vec<(String, bool)> {
+        let columns = py.detach(|| self.plan.sorted_by());
+        columns.into_iter().map(|column| (column.name, column.descending)).collect()
+    }
+
     /// Output rows by split, where metadata says them all.
     fn known_counts(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
         py.detach(|| self.plan.known_counts()).map_err(to_py)

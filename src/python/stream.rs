@@ -140,20 +140,11 @@ impl BatchStream {
             ("batches", self.counters.batches.load(Ordering::Relaxed) as f64),
             ("splits", self.counters.splits.load(Ordering::Relaxed) as f64),
             ("padded_rows", self.counters.padded_rows.load(Ordering::Relaxed) as f64),
-            ("split_share", self.split_share()),
+            ("split_share", self.counters.split_share()),
             ("wait_seconds", seconds(self.counters.wait_nanos.load(Ordering::Relaxed))),
             ("convert_seconds", seconds(self.counters.convert_nanos.load(Ordering::Relaxed))),
             ("bytes_read", io.bytes().saturating_sub(self.bytes_before) as f64),
             ("requests", io.requests().saturating_sub(self.requests_before) as f64),
         ])
-    }
-}
-
-impl BatchStream {
-    /// The mean part of a shuffle window that comes from the split with most rows in it; 1 without windows.
-    fn split_share(&self) -> f64 {
-        let rows = self.counters.window_rows.load(Ordering::Relaxed);
-        let most = self.counters.window_most_rows.load(Ordering::Relaxed);
-        if rows == 0 { 1.0 } else { most as f64 / rows as f64 }
     }
 }

@@ -12,8 +12,11 @@ use sha2::{Digest, Sha256};
 use super::ipc;
 use super::query::Query;
 use super::registry::Registered;
-use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite};
-use crate::split::{ScanSplits, Split, SplitTarget, discover, memory};
+use crate::exec::{DrivingScan, ReadOnly, Rewritten, ScanSource, SplitScanExec, rewrite};
+use crate::split::{
+    ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, access_after, discover, memory,
+    sorted_columns,
+};
 use crate::{Error, Result};
 
 /// Splits a table in memory should have at least, so that every shard gets its share.
@@ -72,7 +75,7 @@ pub struct Plan {
     physical: Arc<dyn ExecutionPlan>,
     /// For each split its partition in `physical`, where the splits of one scan lie side by side.
     partitions: Arc<[u32]>,
-    splits: Vec<Split>,
+    splits: Arc<[Split]>,
     reports: Vec<ScanReport>,
     options: PlanOptions,
     /// Of the plan before splits were put in: what a worker's own planning must reproduce.
@@ -135,7 +138,7 @@ impl Plan {
             rewritten,
             physical,
             partitions,
-            splits,
+            splits: Arc::from(splits),
             reports,
             options,
             shape,
@@ -218,6 +221,28 @@ impl Plan {
         (fixed as u64 + stored).max(1)
     }
 
+    /// The output columns by which a driving scan's Parquet row groups are sorted, as far as statistics say;
+    /// see [`sorted_columns`]. A column goes by its name: one that the query renames is not found.
+    pub fn sorted_by(&self) -> Vec<SortedColumn> {
+        let mut found: Vec<SortedColumn> = Vec::new();
+        let schema = self.schema();
+        for (number, scan) in self.rewritten.scans.iter().enumerate() {
+            let ScanSource::Files { table, .. } = &scan.source else { continue };
+            let splits: Vec<Split> =
+                self.splits.iter().filter(|split| split.scan as usize == number).copied().collect();
+            let is_table_column =
+                |name: &String| table.schema.table_schema().column_with_name(name).is_some();
+            let columns: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
+            let columns: Vec<String> = columns.into_iter().filter(is_table_column).collect();
+            for column in sorted_columns(table, &splits, &columns) {
+                if found.iter().all(|other| other.name != column.name) {
+                    found.push(column);
+                }
+            }
+        }
+        found
+    }
+
     /// The plan whose partitions are the splits.
     pub fn physical(&self) -> &Arc<dyn ExecutionPlan> {
         &self.physical
@@ -233,7 +258,14 @@ impl Plan {
     /// # Errors
     /// Where an operator cannot be reset.
     pub fn epoch(&self) -> Result<EpochPlan> {
-        EpochPlan::new(&self.physical, &self.partitions, self.query.session().context().task_ctx())
+        let context = self.query.session().context().task_ctx();
+        let epoch = EpochPlan::new(&self.physical, &self.partitions, context)?;
+        let fates = self.rewritten.fates()?;
+        let skippable = self.rewritten.scans.iter().zip(fates).map(|(scan, fate)| {
+            fate.keeps_all().then(|| SplitScanExec::skippable(&scan.source)).flatten()
+        });
+        let skippable = Some((Arc::clone(&self.splits), skippable.collect()));
+        Ok(EpochPlan { skippable, ..epoch })
     }
 
     /// Paths and hive values of a split.
@@ -267,6 +299,9 @@ impl Plan {
 pub struct EpochPlan {
     plan: Arc<dyn ExecutionPlan>,
     partitions: Arc<[u32]>,
+    /// All splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
+    /// rows are the output rows.
+    skippable: Option<(Arc<[Split]>, Arc<[Option<Arc<TableFiles>>]>)>,
     context: Arc<TaskContext>,
 }
 
@@ -278,7 +313,42 @@ impl EpochPlan {
         context: Arc<TaskContext>,
     ) -> Result<Self> {
         let plan = reset_plan_states(Arc::clone(physical))?;
-        Ok(Self { plan, partitions: Arc::clone(partitions), context })
+        Ok(Self { plan, partitions: Arc::clone(partitions), skippable: None, context })
+    }
+
+    /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
+    /// else all of its rows. With the number of rows passed over: `skip` or 0.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot open it, or the file's footer cannot be read.
+    pub async fn execute_after(
+        &self,
+        id: u32,
+        skip: u64,
+    ) -> Result<(SendableRecordBatchStream, u64)> {
+        let access = match &self.skippable {
+            Some((splits, tables)) if skip > 0 => match splits.get(id as usize) {
+                Some(split) => match tables.get(split.scan as usize) {
+                    Some(Some(table)) => access_after(table, split, skip).await?,
+                    _ => None,
+                },
+                None => None,
+            },
+            _ => None,
+        };
+        let Some(access) = access else { return Ok((self.execute(id)?, 0)) };
+        let context = &self.context;
+        let config = context.session_config().clone().with_extension(Arc::new(ReadOnly(access)));
+        let context = TaskContext::new(
+            context.task_id(),
+            context.session_id(),
+            config,
+            context.scalar_functions().clone(),
+            context.aggregate_functions().clone(),
+            context.window_functions().clone(),
+            context.runtime_env(),
+        );
+        Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, skip))
     }
 
     /// The rows of split `id`, in file order.
@@ -286,13 +356,17 @@ impl EpochPlan {
     /// # Errors
     /// Where DataFusion cannot open it.
     pub fn execute(&self, id: u32) -> Result<SendableRecordBatchStream> {
-        let Some(partition) = self.partitions.get(id as usize) else {
-            return Err(Error::config(format!(
+        Ok(self.plan.execute(self.partition(id)?, Arc::clone(&self.context))?)
+    }
+
+    fn partition(&self, id: u32) -> Result<usize> {
+        match self.partitions.get(id as usize) {
+            Some(partition) => Ok(*partition as usize),
+            None => Err(Error::config(format!(
                 "split {id} does not exist; the plan has {}",
                 self.partitions.len()
-            )));
-        };
-        Ok(self.plan.execute(*partition as usize, Arc::clone(&self.context))?)
+            ))),
+        }
     }
 }
 

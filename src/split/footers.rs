@@ -41,7 +41,7 @@ struct Inner {
 
 impl FooterCache {
     /// The footer of a file, if it was read before.
-    fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
+    pub(super) fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).footers.get(path).cloned()
     }
 

@@ -7,6 +7,7 @@ mod format;
 mod matched;
 pub(crate) mod memory;
 mod parquet;
+mod sorted;
 mod text;
 
 use std::fmt;
@@ -16,7 +17,8 @@ pub use files::{FileRef, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
 pub use matched::matched_groups;
-pub use parquet::columns_of;
+pub use parquet::{access_after, columns_of};
+pub use sorted::{SortedColumn, sorted_columns};
 
 /// A half-open range of physical rows of one file, before any filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

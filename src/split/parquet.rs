@@ -16,6 +16,7 @@ use datafusion::physical_expr_adapter::{
 };
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
@@ -259,6 +260,43 @@ pub(super) fn adapt(
     let adapter = DefaultPhysicalExprAdapterFactory
         .create(Arc::clone(table.schema.file_schema()), Arc::clone(physical))?;
     Ok(PhysicalExprSimplifier::new(physical).simplify(adapter.rewrite(predicate)?)?)
+}
+
+/// What is read of a file after the first `skip` rows of the row groups of `split`; None where the split is not
+/// of row groups. Only for scans without a predicate, whose rows are those of the file.
+///
+/// # Errors
+/// `Data` where the footer is damaged; storage errors as they are.
+pub async fn access_after(
+    table: &TableFiles,
+    split: &Split,
+    skip: u64,
+) -> Result<Option<ParquetAccessPlan>> {
+    let SplitUnit::RowGroups { first, count, .. } = split.unit else { return Ok(None) };
+    let index = split.file as usize;
+    let Some(file) = table.files.get(index) else { return Ok(None) };
+    // With the page index, so that pages of rows that are passed over need no request.
+    let footer = read_footer(&table.store, &file.meta, &table.footers, true)
+        .await
+        .map_err(|error| error.with_context("file", table.display_path(index)))?;
+    let groups = footer.row_groups();
+    let mut access = ParquetAccessPlan::new_none(groups.len());
+    let mut skip = skip;
+    for number in first as usize..(first + count) as usize {
+        let Some(group) = groups.get(number) else { return Ok(None) };
+        let rows = u64::try_from(group.num_rows())
+            .map_err(|_| damaged(table, index, number, "its row count is negative"))?;
+        let here = skip.min(rows);
+        skip -= here;
+        if here == 0 {
+            access.scan(number);
+        } else if here < rows {
+            let selectors =
+                [RowSelector::skip(here as usize), RowSelector::select((rows - here) as usize)];
+            access.set(number, RowGroupAccess::Selection(RowSelection::from_iter(selectors)));
+        }
+    }
+    Ok(Some(access))
 }
 
 /// The names of the columns that a predicate reads.

@@ -1,6 +1,6 @@
 //! Gathering rows at random from the arrays of one column.
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::compute::{concat, interleave, take};
 use arrow::datatypes::DataType;
 
@@ -18,11 +18,7 @@ pub(super) enum Column {
     Pieces(Vec<ArrayRef>),
     /// Made one array: narrow values, and dictionaries, since `interleave` would join those of all pieces
     /// again for every batch.
-    Whole {
-        array: ArrayRef,
-        /// Where each piece begins.
-        starts: Vec<u64>,
-    },
+    Whole(ArrayRef),
 }
 
 impl Column {
@@ -33,31 +29,26 @@ impl Column {
         }
         let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
         match concat(&arrays) {
-            Ok(array) => {
-                let starts = pieces.iter().scan(0, |end, piece| {
-                    let start = *end;
-                    *end += piece.len() as u64;
-                    Some(start)
-                });
-                Self::Whole { array, starts: starts.collect() }
-            }
+            Ok(array) => Self::Whole(array),
             // Together the dictionaries exceed the key type; those of one batch may still fit.
             Err(_) => Self::Pieces(pieces),
         }
     }
 
-    /// The rows at `places`: (piece, row of the piece).
-    pub(super) fn gather(&self, places: &[(usize, usize)]) -> Result<ArrayRef> {
+    /// Whether rows are gathered by piece and not by their number in the window.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        matches!(self, Self::Pieces(_))
+    }
+
+    /// The rows with the numbers `rows`, which lie at `places`: (piece, row of the piece). Only columns in
+    /// pieces ask for places.
+    pub(super) fn gather(&self, rows: &UInt32Array, places: &[(usize, usize)]) -> Result<ArrayRef> {
         match self {
             Self::Pieces(pieces) => {
                 let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
                 release(&interleave(&arrays, places)?)
             }
-            Self::Whole { array, starts } => {
-                let rows: UInt64Array =
-                    places.iter().map(|&(piece, row)| starts[piece] + row as u64).collect();
-                Ok(take(array, &rows, None)?)
-            }
+            Self::Whole(array) => Ok(take(array, rows, None)?),
         }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 
 use arrow::record_batch::RecordBatch;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinSet;
 
 use super::feed::Feed;
 use super::queue::RowQueue;
@@ -13,33 +15,33 @@ use super::rows::Rows;
 use super::shard::StreamCounters;
 use super::shuffle::{self, ShuffleWindow};
 use super::source::RowSource;
-use crate::Result;
 use crate::partition::{Interleave, Lane, LaneCursor, WindowCursor};
+use crate::{Error, Result};
 
 /// Reads a lane from a cursor on.
 pub struct LaneReader {
-    rows: Rows,
-    shuffle: Option<ShuffleWindow>,
-    window: Option<Draining>,
+    input: Input,
     queue: RowQueue,
     delivered: u64,
     /// Rows of the lane in all, where they are counted.
     total: Option<u64>,
-    /// Rows of the window in progress that were delivered before.
-    skip: u64,
     counters: Arc<StreamCounters>,
 }
 
-/// The window that is being drained.
-struct Draining {
-    window: shuffle::Window,
-    start: Interleave,
-    end: Interleave,
+/// Where its rows come from.
+enum Input {
+    /// As they are read.
+    Rows(Box<Rows>),
+    /// Through shuffle windows.
+    Windows(Windows),
 }
 
 impl LaneReader {
     /// Starts reading. Batches of fewer than `tiny` rows are copied together; `ahead` pieces decode ahead. With a
     /// `feed` it reads only the pieces that it takes from there.
+    ///
+    /// # Errors
+    /// `Config` for a window of no rows, or of too many.
     pub fn try_new(
         source: RowSource,
         lane: &Lane,
@@ -49,29 +51,23 @@ impl LaneReader {
         runtime: Handle,
         counters: Arc<StreamCounters>,
     ) -> Result<Self> {
-        let skip = cursor.window.as_ref().map_or(0, |window| window.offset);
-        let shuffle = lane.mixing.window.map(|capacity| {
-            let rows = usize::try_from(capacity).unwrap_or(usize::MAX);
-            let number = (cursor.rows - skip) / capacity.max(1);
-            Ok::<_, crate::Error>(ShuffleWindow::try_new(rows, lane.key)?.starting_at(number))
-        });
         let pieces = Arc::from(lane.pieces.as_slice());
-        let state = cursor.state.clone();
-        let total = if feed.is_some() { None } else { lane.rows() };
+        let (state, total) = (cursor.state.clone(), lane.rows().filter(|_| feed.is_none()));
         let rows = match feed {
-            Some(feed) => Rows::fed(source, pieces, state, feed, runtime),
-            None => Rows::new(source, pieces, state, ahead, runtime),
+            Some(feed) => Rows::fed(source, pieces, state, feed, runtime.clone()),
+            None => Rows::new(source, pieces, state, ahead, runtime.clone()),
         };
-        Ok(Self {
-            rows,
-            shuffle: shuffle.transpose()?,
-            window: None,
-            queue: RowQueue::new(tiny),
-            delivered: cursor.rows,
-            total,
-            skip,
-            counters,
-        })
+        let input = match lane.mixing.window {
+            None => Input::Rows(Box::new(rows)),
+            Some(capacity) => {
+                let skip = cursor.window.as_ref().map_or(0, |window| window.offset);
+                let number = (cursor.rows - skip) / capacity.max(1);
+                let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+                let shuffle = ShuffleWindow::try_new(capacity, lane.key)?.starting_at(number);
+                Input::Windows(Windows::start(Filler { rows, shuffle, skip }, &runtime))
+            }
+        };
+        Ok(Self { input, queue: RowQueue::new(tiny), delivered: cursor.rows, total, counters })
     }
 
     /// The next `rows` rows; fewer only at the lane's end.
@@ -81,53 +77,23 @@ impl LaneReader {
     pub async fn take(&mut self, rows: u64) -> Result<Vec<RecordBatch>> {
         while (self.queue.rows() as u64) < rows {
             let missing = rows - self.queue.rows() as u64;
-            let more = match &mut self.shuffle {
-                Some(_) => self.shuffled().await?,
-                None => self.rows.next(missing).await?.map(|(_, batch)| batch),
+            let (more, pieces_read) = match &mut self.input {
+                Input::Windows(windows) => {
+                    (windows.next(&self.counters).await?, windows.pieces_read())
+                }
+                Input::Rows(rows) => {
+                    let more = rows.next(missing).await?.map(|(_, batch)| batch);
+                    (more, rows.pieces_read())
+                }
             };
+            self.counters.splits.fetch_max(pieces_read, Ordering::Relaxed);
             let Some(batch) = more else { break };
             // Rows of a window leave in larger batches than those asked for.
             self.queue.push(batch)?;
         }
-        self.counters.splits.fetch_max(self.rows.pieces_read(), Ordering::Relaxed);
         let pieces = self.queue.take(usize::try_from(rows).unwrap_or(usize::MAX))?;
         self.delivered += pieces.iter().map(|piece| piece.num_rows() as u64).sum::<u64>();
         Ok(pieces)
-    }
-
-    /// The next rows of the window in progress, or of the next one.
-    async fn shuffled(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            if let Some(draining) = &mut self.window
-                && let Some(batch) = draining.window.next_batch(usize::MAX)?
-            {
-                return Ok(Some(batch));
-            }
-            if !self.fill().await? {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// Fills the next window; false at the lane's end.
-    async fn fill(&mut self) -> Result<bool> {
-        let Some(shuffle) = &mut self.shuffle else { return Ok(false) };
-        self.window = None;
-        let capacity = shuffle.capacity_rows() as u64;
-        let start = self.rows.state().clone();
-        let mut by_piece: HashMap<u32, u64> = HashMap::new();
-        while (shuffle.rows() as u64) < capacity {
-            let missing = capacity - shuffle.rows() as u64;
-            let Some((piece, batch)) = self.rows.next(missing).await? else { break };
-            *by_piece.entry(piece).or_default() += batch.num_rows() as u64;
-            shuffle.push(batch)?;
-        }
-        let Some(mut window) = shuffle.finish()? else { return Ok(false) };
-        let most = by_piece.values().max().copied().unwrap_or(0);
-        self.counters.add_window(window.num_rows() as u64, most);
-        window.skip_rows(usize::try_from(std::mem::take(&mut self.skip)).unwrap_or(usize::MAX));
-        self.window = Some(Draining { window, start, end: self.rows.state().clone() });
-        Ok(true)
     }
 
     /// Rows that are left, where they are counted.
@@ -138,17 +104,136 @@ impl LaneReader {
     /// How far it was taken.
     pub fn cursor(&self) -> LaneCursor {
         let rows = self.delivered;
-        let Some(Draining { window, start, end }) = &self.window else {
-            return LaneCursor { rows, state: self.rows.state().clone(), window: None };
+        let at = |state: &Interleave| LaneCursor { rows, state: state.clone(), window: None };
+        let windows = match &self.input {
+            Input::Rows(rows) => return at(rows.state()),
+            Input::Windows(windows) => windows,
+        };
+        let Some(Draining { window, start, end, .. }) = windows.current.as_deref() else {
+            return at(&windows.start);
         };
         let (size, offset) = (window.num_rows(), window.offset() - self.queue.rows());
         if offset == size {
-            return LaneCursor { rows, state: end.clone(), window: None };
+            return at(end);
         }
         if offset == 0 {
-            return LaneCursor { rows, state: start.clone(), window: None };
+            return at(start);
         }
         let window = WindowCursor { size: size as u64, offset: offset as u64, end: end.clone() };
         LaneCursor { rows, state: start.clone(), window: Some(window) }
+    }
+}
+
+/// A window, and where it was filled from.
+struct Draining {
+    window: shuffle::Window,
+    start: Interleave,
+    end: Interleave,
+    /// Rows of the piece that has most in it.
+    most: u64,
+    pieces_read: u64,
+}
+
+/// What the filling task sends. A task that ends without `End` or an error has panicked.
+enum Filled {
+    Window(Box<Draining>),
+    Failed(Error),
+    End(u64),
+}
+
+/// Windows that are filled by a task of its own while the one before is drained: at most two are in memory.
+struct Windows {
+    receiver: Receiver<Filled>,
+    current: Option<Box<Draining>>,
+    /// Where the first one begins.
+    start: Interleave,
+    /// Pieces read to their end, once all windows were drained.
+    all_read: Option<u64>,
+    /// Dropping it cancels the filling.
+    _task: JoinSet<()>,
+}
+
+impl Windows {
+    fn start(filler: Filler, runtime: &Handle) -> Self {
+        let (sender, receiver) = channel(1);
+        let start = filler.rows.state().clone();
+        let mut task = JoinSet::new();
+        task.spawn_on(filler.run(sender), runtime);
+        Self { receiver, current: None, start, all_read: None, _task: task }
+    }
+
+    /// The next rows of the window in progress, or of the one after it; None after the last.
+    async fn next(&mut self, counters: &StreamCounters) -> Result<Option<RecordBatch>> {
+        loop {
+            if self.all_read.is_some() {
+                return Ok(None);
+            }
+            if let Some(draining) = &mut self.current
+                && let Some(batch) = draining.window.next_batch(usize::MAX)?
+            {
+                return Ok(Some(batch));
+            }
+            match self.receiver.recv().await {
+                Some(Filled::Window(next)) => {
+                    counters.add_window(next.window.num_rows() as u64, next.most);
+                    self.current = Some(next);
+                }
+                Some(Filled::Failed(error)) => return Err(error),
+                Some(Filled::End(pieces_read)) => self.all_read = Some(pieces_read),
+                None => {
+                    return Err(Error::data(
+                        "the task that fills shuffle windows ended abnormally (a panic inside the engine); please \
+                         report it with the message above",
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Pieces read to their end until the window in progress was full.
+    fn pieces_read(&self) -> u64 {
+        let current = || self.current.as_ref().map_or(0, |draining| draining.pieces_read);
+        self.all_read.unwrap_or_else(current)
+    }
+}
+
+/// Fills window after window.
+struct Filler {
+    rows: Rows,
+    shuffle: ShuffleWindow,
+    /// Rows of the first window that were delivered before.
+    skip: u64,
+}
+
+impl Filler {
+    async fn run(mut self, sender: Sender<Filled>) {
+        // The place is reserved first, so that no third window is filled while one waits. The receiver is gone
+        // when the consumer stopped early.
+        while let Ok(place) = sender.reserve().await {
+            match self.fill().await {
+                Ok(Some(window)) => place.send(Filled::Window(Box::new(window))),
+                Ok(None) => return place.send(Filled::End(self.rows.pieces_read())),
+                Err(error) => return place.send(Filled::Failed(error)),
+            }
+        }
+    }
+
+    /// The next window; None at the lane's end.
+    async fn fill(&mut self) -> Result<Option<Draining>> {
+        let capacity = self.shuffle.capacity_rows() as u64;
+        let start = self.rows.state().clone();
+        let mut by_piece: HashMap<u32, u64> = HashMap::new();
+        while (self.shuffle.rows() as u64) < capacity {
+            let missing = capacity - self.shuffle.rows() as u64;
+            let Some((piece, batch)) = self.rows.next(missing).await? else { break };
+            *by_piece.entry(piece).or_default() += batch.num_rows() as u64;
+            self.shuffle.push(batch)?;
+        }
+        let Some(mut window) = self.shuffle.finish()? else { return Ok(None) };
+        let skip = std::mem::take(&mut self.skip);
+        window.skip_rows(usize::try_from(skip).unwrap_or(usize::MAX));
+        let (end, pieces_read) = (self.rows.state().clone(), self.rows.pieces_read());
+        let most = by_piece.values().max().copied().unwrap_or(0);
+        Ok(Some(Draining { window, start, end, most, pieces_read }))
     }
 }

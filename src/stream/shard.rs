@@ -74,6 +74,8 @@ pub struct StreamCounters {
     pub batches: AtomicU64,
     /// Pieces read to their end; a split is one piece, but where it is cut between shards.
     pub splits: AtomicU64,
+    /// Lanes of which every batch takes equal rows; 0 and 1 say the same.
+    pub equal_lanes: u64,
     /// Rows of all shuffle windows.
     pub window_rows: AtomicU64,
     /// Of each window the rows of the piece that has most in it, summed up.
@@ -87,6 +89,13 @@ pub struct StreamCounters {
 }
 
 impl StreamCounters {
+    /// The mean part of a batch that comes from the split with most rows in its shuffle window; 1 without windows.
+    pub fn split_share(&self) -> f64 {
+        let rows = self.window_rows.load(Ordering::Relaxed);
+        let most = self.window_most_rows.load(Ordering::Relaxed);
+        if rows == 0 { 1.0 } else { most as f64 / rows as f64 / self.equal_lanes.max(1) as f64 }
+    }
+
     pub(super) fn add_window(&self, rows: u64, most: u64) {
         self.window_rows.fetch_add(rows, Ordering::Relaxed);
         self.window_most_rows.fetch_add(most, Ordering::Relaxed);
@@ -156,7 +165,8 @@ impl ShardStream {
         let runtimes = Runtimes::current()?;
         let ahead = if feed.is_some() { 1 } else { (PREFETCHED_ROWS / batch_size).clamp(2, 64) };
         let (sender, receiver) = channel(ahead);
-        let counters = Arc::new(StreamCounters::default());
+        let equal_lanes = if shard.lane_weights.is_empty() { shard.lanes.len() as u64 } else { 1 };
+        let counters = Arc::new(StreamCounters { equal_lanes, ..StreamCounters::default() });
         let assembler = Assembler {
             lanes: Vec::new(),
             weights: shard.lane_weights.clone(),

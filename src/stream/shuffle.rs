@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, UInt32Array};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
 /// the window then holds few arrays per column, without the pages their strings came from.
-pub(super) const TINY_ROWS: usize = 1024;
+pub(super) const TINY_ROWS: usize = 256;
 /// The most rows of a drained batch.
 const MAX_BATCH_ROWS: usize = 8192;
 /// Rows of a window's first batch; the size doubles while a batch stays under half of [`MAX_BATCH_BYTES`].
@@ -21,8 +21,8 @@ const FIRST_BATCH_ROWS: usize = 64;
 /// Where a drained batch exceeds it, the next has half as many rows: wide rows must not copy the window
 /// at once, nor overflow 32-bit offsets.
 const MAX_BATCH_BYTES: usize = 16 << 20;
-/// Rows of the longest array in a window, so that a row's place fits two 32-bit numbers.
-const MAX_PIECE_ROWS: usize = 1 << 30;
+/// Rows of the largest window, so that a row's number fits 32 bits.
+const MAX_WINDOW_ROWS: usize = u32::MAX as usize;
 
 /// Mixes rows: fill a window of `capacity_rows` rows, permute it, drain it, start the next.
 ///
@@ -38,12 +38,21 @@ pub struct ShuffleWindow {
 }
 
 impl ShuffleWindow {
-    /// Windows of `capacity_rows` rows, at least 1, in the order of `key`.
+    /// Windows of `capacity_rows` rows, 1 to 4,294,967,295, in the order of `key`.
+    ///
+    /// # Errors
+    /// `Config` for a capacity outside these bounds.
     pub fn try_new(capacity_rows: usize, key: u64) -> Result<Self> {
         if capacity_rows == 0 {
             return Err(Error::config(
                 "shuffle_buffer_size 0 must be at least 1 row; None leaves the rows in order",
             ));
+        }
+        if capacity_rows > MAX_WINDOW_ROWS {
+            return Err(Error::config(format!(
+                "shuffle_buffer_size {capacity_rows} must be at most {MAX_WINDOW_ROWS} rows; \
+                 shuffle=\"global\" mixes any number"
+            )));
         }
         Ok(Self { capacity_rows, key, number: 0, queue: RowQueue::new(TINY_ROWS) })
     }
@@ -73,11 +82,7 @@ impl ShuffleWindow {
     /// Appends rows; a batch without rows changes nothing. An error says that its column types are not
     /// those of the batches before.
     pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
-        let rows = batch.num_rows();
-        for start in (0..rows).step_by(MAX_PIECE_ROWS) {
-            self.queue.push(batch.slice(start, MAX_PIECE_ROWS.min(rows - start)))?;
-        }
-        Ok(())
+        self.queue.push(batch)
     }
 
     /// The next window, if all its rows are there. A pushed batch may fill several: take them all before
@@ -111,8 +116,10 @@ pub struct Window {
     number: u64,
     schema: SchemaRef,
     columns: Vec<Column>,
-    /// (piece, row of the piece) in the order of delivery.
-    order: Vec<(u32, u32)>,
+    /// Where each piece begins, for columns that are gathered by piece.
+    starts: Vec<u32>,
+    /// The numbers of its rows, counted through the pieces, in the order of delivery.
+    order: UInt32Array,
     offset: usize,
     /// Rows of the next batch.
     batch_rows: usize,
@@ -125,14 +132,15 @@ impl Window {
     pub(super) fn permuted(number: u64, key: u64, pieces: Vec<RecordBatch>) -> Self {
         let schema = pieces.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         // Rows are numbered through the pieces before they are permuted: the cut into pieces is
-        // invisible in the order.
-        let mut order: Vec<(u32, u32)> = pieces
-            .iter()
-            .enumerate()
-            .flat_map(|(piece, batch)| {
-                (0..batch.num_rows()).map(move |row| (piece as u32, row as u32))
-            })
-            .collect();
+        // invisible in the order. The numbers are what the kernels take: made once, and sliced for a batch.
+        let mut rows = 0;
+        let starts = pieces.iter().map(|piece| {
+            let start = rows;
+            rows += piece.num_rows() as u32;
+            start
+        });
+        let starts: Vec<u32> = starts.collect();
+        let mut order: Vec<u32> = (0..rows).collect();
         Rng::new(key).shuffle(&mut order);
         // By column, so that joining the arrays of one frees them before the next is joined.
         let mut columns: Vec<Vec<ArrayRef>> = vec![Vec::new(); schema.fields().len()];
@@ -143,7 +151,8 @@ impl Window {
         }
         let columns = columns.into_iter().map(Column::new).collect();
         let (batch_rows, most_rows) = (FIRST_BATCH_ROWS, MAX_BATCH_ROWS);
-        Self { number, schema, columns, order, offset: 0, batch_rows, most_rows }
+        let order = UInt32Array::from(order);
+        Self { number, schema, columns, starts, order, offset: 0, batch_rows, most_rows }
     }
 
     /// Its number among the windows of the shard, from 0.
@@ -196,14 +205,15 @@ impl Window {
 
     /// The next `rows` rows, and the memory that is theirs alone.
     fn gather(&self, rows: usize) -> Result<(RecordBatch, usize)> {
-        let places: Vec<(usize, usize)> = self.order[self.offset..self.offset + rows]
-            .iter()
-            .map(|&(piece, row)| (piece as usize, row as usize))
-            .collect();
+        let numbers = self.order.slice(self.offset, rows);
+        let places: Vec<(usize, usize)> = match self.columns.iter().any(Column::is_in_pieces) {
+            true => numbers.values().iter().map(|row| self.place(*row)).collect(),
+            false => Vec::new(),
+        };
         let mut arrays = Vec::with_capacity(self.columns.len());
         let mut bytes = 0;
         for column in &self.columns {
-            let array = column.gather(&places)?;
+            let array = column.gather(&numbers, &places)?;
             bytes += own_bytes(&array);
             arrays.push(array);
         }
@@ -211,6 +221,12 @@ impl Window {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)?;
         Ok((batch, bytes))
+    }
+
+    /// Piece, and row of the piece, of the row with this number.
+    fn place(&self, row: u32) -> (usize, usize) {
+        let piece = self.starts.partition_point(|start| *start <= row) - 1;
+        (piece, (row - self.starts[piece]) as usize)
     }
 }
 

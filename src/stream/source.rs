@@ -55,27 +55,37 @@ impl RowSource {
         let piece = piece.clone().skip(skip);
         match &piece.source {
             Source::Window(window) => self.refill(Arc::clone(window), piece.start, piece.end),
-            Source::Split(id) => match self.execute(*id) {
-                Ok(rows) => trim(rows, &piece, *id),
-                Err(error) => stream::once(async { Err(error) }).boxed(),
-            },
+            Source::Split(id) => {
+                let (source, id) = (self.clone(), *id);
+                let open = async move {
+                    let (rows, skipped) = source.execute_after(id, piece.start).await?;
+                    Ok::<_, Error>(trim(rows, &piece, id, skipped))
+                };
+                stream::once(open).try_flatten().boxed()
+            }
         }
     }
 
-    fn execute(&self, id: u32) -> Result<Batches> {
+    /// The rows of a split, and how many of the first `skip` are left out.
+    async fn execute_after(&self, id: u32, skip: u64) -> Result<(Batches, u64)> {
         match self {
-            Self::Plan(plan) => Ok(plan.execute(id)?.map_err(Error::from).boxed()),
+            Self::Plan(plan) => {
+                let (rows, skipped) = plan.execute_after(id, skip).await?;
+                Ok((rows.map_err(Error::from).boxed(), skipped))
+            }
             Self::Permuted { stage, permutation, rows } => {
                 let start = u64::from(id) * rows;
-                let range = start..stage.num_rows().min(start + rows);
+                let end = stage.num_rows().min(start + rows);
+                let range = end.min(start + skip)..end;
+                let skipped = range.start - start.min(end);
                 let read = stage.read(permutation.clone(), range, POSITION_ROWS as usize, 1)?;
-                Ok(read.boxed())
+                Ok((read.boxed(), skipped))
             }
             Self::Positions(counts) => {
                 let rows = counts.get(id as usize).copied().unwrap_or(0);
                 let batch = move |start: u64| positions(id, start, rows.min(start + POSITION_ROWS));
                 let starts = (0..rows).step_by(POSITION_ROWS as usize);
-                Ok(stream::iter(starts.map(batch)).boxed())
+                Ok((stream::iter(starts.map(batch)).boxed(), 0))
             }
         }
     }
@@ -127,11 +137,11 @@ struct Trim {
     seen: u64,
 }
 
-/// The rows of one split that a piece takes. A split that has other rows than were counted is an error: rows
+/// The rows of one split that a piece takes, of which the first `skipped` are not among `rows`. A split that has other rows than were counted is an error: rows
 /// would be lost, or read twice.
-fn trim(rows: Batches, piece: &Piece, split: u32) -> Batches {
-    let (skip, to_end) = (piece.start, piece.to_end);
-    let state = Trim { rows, skip, left: piece.rows(), to_end, split, seen: 0 };
+fn trim(rows: Batches, piece: &Piece, split: u32, skipped: u64) -> Batches {
+    let (skip, to_end) = (piece.start - skipped, piece.to_end);
+    let state = Trim { rows, skip, left: piece.rows(), to_end, split, seen: skipped };
     stream::try_unfold(state, |mut state| async move {
         loop {
             if state.left == Some(0) && !state.to_end {

@@ -44,7 +44,8 @@ def test_a_plan_prints_as_a_table(query):
     lines = text.splitlines()
     assert lines[0].startswith("ShardPlan: 60 splits, 2 ranks × 2 workers, imbalance 1.0")
     assert lines[1] == "pruned: 0 of 3 files, 0 of 60 row groups of the files listed"
-    assert lines[2].split() == [
+    assert lines[2] == "every rank delivers 3,000 rows in 47 steps"
+    assert lines[3].split() == [
         "rank",
         "worker",
         "splits",
@@ -56,8 +57,8 @@ def test_a_plan_prints_as_a_table(query):
         "at",
         "most",
     ]
-    assert len(lines) == 3 + 4
-    assert [line.split()[:4] for line in lines[3:]] == [
+    assert len(lines) == 4 + 4
+    assert [line.split()[:4] for line in lines[4:]] == [
         ["0", "0", "15", "1,500"], ["0", "1", "15", "1,500"], ["1", "0", "15", "1,500"], ["1", "1", "15", "1,500"],
     ]  # fmt: skip
     assert "batches" not in repr(query.plan_shards())
