@@ -470,6 +470,11 @@ class QueryDataset(IterableDataset[Any]):
             )
         step = run.step - 1 if step is None else check_non_negative_int("step", step)
         workers = self._workers if run.workers is None else run.workers
+        if self._epochs.is_dynamic(workers):
+            raise ConfigError(
+                'with assignment="dynamic" which worker takes which split follows from their speed, so a step may be '
+                'any batch; trace a loader with assignment="static"'
+            )
         if workers > 1 and not self._in_order:
             raise ConfigError(
                 f"with in_order=False the {workers} workers deliver in the order of their speed, so a step may be any "

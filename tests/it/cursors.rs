@@ -93,6 +93,7 @@ fn windowed(world_size: u32, mixing: Mixing, remainder: Remainder) -> Layout {
         num_workers: 1,
         batch_size: 3,
         remainder,
+        dynamic: false,
         counted: true,
         partitions: None,
         strategy: Some(Builtin::Lpt),

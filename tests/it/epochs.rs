@@ -323,6 +323,7 @@ fn layout() -> impl Strategy<Value = Layout> {
                 num_workers,
                 batch_size,
                 remainder,
+                dynamic: false,
                 counted: remainder != Remainder::Uneven && (counts || world_size > 1),
                 partitions: None,
                 strategy: Some(strategy),

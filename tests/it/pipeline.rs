@@ -216,6 +216,7 @@ proptest! {
             num_workers,
             batch_size,
             remainder: if even { Remainder::Even } else { Remainder::Uneven },
+            dynamic: false,
             counted: even,
             partitions: None,
             strategy: Some(Builtin::Lpt),

@@ -469,6 +469,14 @@ def test_a_foreign_loader_is_refused(query):
         list(DataLoader(dataset, batch_size=None, num_workers=2))
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trace_is_refused(query, workers):
+    loader, dataset = make(query, workers)
+    next(iter(loader))
+    with pytest.raises(tq.ConfigError, match='assignment="static"'):
+        dataset.trace(step=0)
+
+
 def ask_for_a_state(batch):
     """A transform that asks for the state of a worker."""
     torch.utils.data.get_worker_info().dataset.state_dict()
