@@ -2,11 +2,15 @@
 
 mod catalog;
 mod count;
+mod cursors;
+mod epochs;
 mod error;
+mod even;
 mod partition;
 mod permutation;
 mod pipeline;
 mod query;
+mod resume;
 mod rewrite;
 mod splits;
 mod stage;

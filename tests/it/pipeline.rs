@@ -13,12 +13,15 @@ use arrow::array::{
 use arrow::datatypes::Int64Type;
 use proptest::prelude::*;
 use tempfile::TempDir;
-use tensorquery::partition::{Assignment, Builtin, ShardSpec, epoch_order};
+use tensorquery::ErrorKind;
+use tensorquery::partition::{
+    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, Stock, resume, weight,
+};
 use tensorquery::session::{Plan, PlanOptions, Recipe, Session};
-use tensorquery::stream::StreamOptions;
 
+use super::epochs::is_exact;
 use super::support::{
-    block_on, execute, plan_with, query, register, rows, run, session, sorted, stream,
+    all_splits, block_on, execute, plan_with, query, register, rows, run, session, sorted, stream,
     write_parquet,
 };
 
@@ -125,33 +128,54 @@ pub const QUERIES: &[&str] = &[
     "SELECT id FROM t WHERE k > 100",
 ];
 
-/// The batches of every shard, as rows.
-fn deliver(
-    plan: &Plan,
-    spec: &ShardSpec,
-    options: &StreamOptions,
-    shuffle: bool,
-) -> Vec<Vec<Vec<String>>> {
-    let assignment = Assignment::assign(plan.splits(), spec, Builtin::Lpt);
-    let shards = assignment.into_shards().into_iter().enumerate();
-    let deliver_one = |(shard, mut order): (usize, Vec<u32>)| {
-        if shuffle {
-            epoch_order(&mut order, 42, 1, shard as u64, plan.fingerprint().as_bytes());
-        }
-        let batches = stream(plan, order, options).unwrap();
-        batches.iter().map(|batch| rows(std::slice::from_ref(batch))).collect()
+/// All shards of an epoch.
+fn deal(plan: &Plan, layout: &Layout) -> tensorquery::Result<Vec<Shard>> {
+    let weights = plan.splits().iter().map(weight).collect();
+    let rows = |split: u32| -> u64 {
+        execute(plan, &[split]).unwrap().iter().map(|batch| batch.num_rows() as u64).sum()
     };
-    shards.map(deliver_one).collect()
+    let counts = layout.counted.then(|| all_splits(plan).into_iter().map(rows).collect());
+    let stock = Stock { weights, counts, ..Stock::default() };
+    let key = OrderKey { seed: 42, epoch: 1, fingerprint: plan.fingerprint().as_bytes() };
+    resume(&stock, &[], layout, None, key)
 }
 
-fn check_batches(shards: &[Vec<Vec<String>>], batch_size: usize) -> Result<(), TestCaseError> {
-    for batches in shards {
-        if let Some((last, full)) = batches.split_last() {
-            prop_assert!(full.iter().all(|batch| batch.len() == batch_size));
-            prop_assert!(!last.is_empty() && last.len() <= batch_size);
+/// The batches of every shard, as rows.
+fn deliver(plan: &Plan, shards: &[Shard], threads: usize) -> Vec<Vec<Vec<String>>> {
+    let deliver_one = |shard: &Shard| {
+        let batches = stream(plan, shard, threads).unwrap();
+        batches.iter().map(|batch| rows(std::slice::from_ref(batch))).collect()
+    };
+    shards.iter().map(deliver_one).collect()
+}
+
+/// Each list but its last batch is full. With equal steps the lists are ranks, which take the same number of
+/// batches; one without an additional row may divide its last full batch in two.
+fn check_batches(
+    lists: &[Vec<Vec<String>>],
+    batch_size: usize,
+    equal: bool,
+) -> Result<(), TestCaseError> {
+    for batches in lists {
+        let sizes: Vec<usize> = batches.iter().map(Vec::len).collect();
+        prop_assert!(!equal || sizes.len() == lists[0].len());
+        let mut full = &sizes[..sizes.len().saturating_sub(1)];
+        if equal && sizes.ends_with(&[batch_size.div_ceil(2), batch_size / 2]) {
+            full = &full[..full.len() - 1];
         }
+        prop_assert!(full.iter().all(|rows| *rows == batch_size), "{:?}", sizes);
+        prop_assert!(sizes.iter().all(|rows| (1..=batch_size).contains(rows)), "{:?}", sizes);
     }
     Ok(())
+}
+
+/// The batches of each rank, in the order in which its workers take turns.
+fn by_rank(shards: &[Vec<Vec<String>>], workers: usize) -> Vec<Vec<Vec<String>>> {
+    let in_turn = |own: &[Vec<Vec<String>>]| {
+        let all: usize = own.iter().map(Vec::len).sum();
+        (0..all).map(|step| own[step % workers][step / workers].clone()).collect()
+    };
+    shards.chunks(workers).map(in_turn).collect()
 }
 
 fn describe(shards: &[Vec<Vec<String>>]) -> String {
@@ -170,11 +194,13 @@ proptest! {
         tables in tables(),
         template in prop::sample::select(QUERIES),
         constant in -2_i32..8,
-        world_size in 1_usize..=9,
-        num_workers in 0_usize..=4,
-        batch_size in 1_usize..50,
+        world_size in 1_u32..=9,
+        num_workers in 0_u32..=4,
+        batch_size in 1_u64..50,
         split_rows in prop::option::of(1_u64..40),
-        shuffle in prop::option::of(1_usize..80),
+        shuffle in prop::option::of(1_u64..80),
+        even: bool,
+        (width, chunk) in (1_u32..4, 1_u64..20),
     ) {
         let (_directory, session) = register_all(&tables);
         let sql = template.replace("{c}", &constant.to_string());
@@ -184,19 +210,41 @@ proptest! {
             ..PlanOptions::default()
         };
         let plan = plan_with(&session, &sql, &options).unwrap();
-        let spec = ShardSpec::try_new(0, world_size, num_workers).unwrap();
-        let one = StreamOptions { batch_size, shuffle_buffer: shuffle, shuffle_key: 7, threads: 1 };
-        let shards = deliver(&plan, &spec, &one, shuffle.is_some());
-        prop_assert_eq!(shards.len(), world_size * num_workers.max(1));
-        check_batches(&shards, batch_size)?;
+        let mixing = Mixing { width, chunk, window: shuffle };
+        let mut layout = Layout {
+            world_size,
+            num_workers,
+            batch_size,
+            remainder: if even { Remainder::Even } else { Remainder::Uneven },
+            counted: even,
+            partitions: None,
+            strategy: Some(Builtin::Lpt),
+            shuffle: shuffle.is_some(),
+            permuted: None,
+            mixing: if shuffle.is_some() { mixing } else { Mixing::NONE },
+        };
+        let shards = deal(&plan, &layout).or_else(|error| {
+            // Too few rows for equal steps.
+            assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+            (layout.remainder, layout.counted) = (Remainder::Uneven, false);
+            deal(&plan, &layout)
+        });
+        let shards = shards.unwrap();
+        let workers = num_workers.max(1) as usize;
+        prop_assert_eq!(shards.len(), world_size as usize * workers);
+        let delivered = deliver(&plan, &shards, 1);
+        if is_exact(&layout) {
+            check_batches(&by_rank(&delivered, workers), batch_size as usize, true)?;
+        } else {
+            check_batches(&delivered, batch_size as usize, false)?;
+        }
 
-        let mut found: Vec<String> = shards.iter().flatten().flatten().cloned().collect();
+        let mut found: Vec<String> = delivered.iter().flatten().flatten().cloned().collect();
         found.sort_unstable();
         let wanted = sorted(&run(&query(&session, &sql).unwrap()));
-        prop_assert_eq!(found, wanted, "{}\n{}", describe(&shards), plan.shape());
+        prop_assert_eq!(found, wanted, "{}\n{}", describe(&delivered), plan.shape());
 
-        let four = StreamOptions { threads: 4, ..one };
-        prop_assert_eq!(deliver(&plan, &spec, &four, shuffle.is_some()), shards);
+        prop_assert_eq!(deliver(&plan, &shards, 4), delivered);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use arrow::array::{
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Fields, Int32Type, Int64Type, Schema, UInt8Type};
 use proptest::prelude::*;
-use tensorquery::stream::{ExactBatches, ShuffleWindow, Window};
+use tensorquery::stream::{RowQueue, ShuffleWindow, Window, tiny};
 
 const LONG: &str = "a string that is longer than a view holds inline, number";
 
@@ -74,21 +74,34 @@ fn cut(sizes: &[usize], make: fn(i64, i64) -> RecordBatch) -> Vec<RecordBatch> {
     sizes.iter().map(batch).collect()
 }
 
+/// What a lane does: pushes until a batch is full, and takes it.
 fn exact(batch_size: usize, input: Vec<RecordBatch>) -> Vec<Vec<RecordBatch>> {
-    let mut batches = ExactBatches::try_new(batch_size).unwrap();
+    let mut queue = RowQueue::new(tiny(batch_size));
+    // Runs of tiny pieces between pieces that are not, and a piece cut at either end.
+    let most = 2 * (batch_size / tiny(batch_size)) + 3;
     let mut output = Vec::new();
-    for batch in input {
-        let most = batches.rows() + batch.num_rows();
-        batches.push(batch).unwrap();
-        assert_eq!(batches.rows(), most);
-        while let Some(pieces) = batches.next_full().unwrap() {
-            assert!(pieces.len() <= batches.max_pieces(), "{} pieces", pieces.len());
+    let mut take = |queue: &mut RowQueue, rows: usize| {
+        let before = queue.rows();
+        let pieces = queue.take(rows).unwrap();
+        assert!(pieces.len() <= most, "{} pieces", pieces.len());
+        assert!(pieces.iter().all(|piece| piece.num_rows() > 0));
+        let taken: usize = pieces.iter().map(RecordBatch::num_rows).sum();
+        assert_eq!((taken, queue.rows()), (rows.min(before), before - taken));
+        if taken > 0 {
             output.push(pieces);
         }
-        assert!(batches.rows() < batch_size, "no more than needed is held");
+    };
+    for batch in input {
+        let rows = queue.rows() + batch.num_rows();
+        queue.push(batch).unwrap();
+        assert_eq!(queue.rows(), rows);
+        while queue.rows() >= batch_size {
+            take(&mut queue, batch_size);
+        }
     }
-    output.extend(batches.finish().unwrap());
-    assert_eq!((batches.rows(), batches.finish().unwrap()), (0, None));
+    take(&mut queue, batch_size);
+    assert_eq!(queue.rows(), 0);
+    assert!(queue.take(batch_size).unwrap().is_empty());
     output
 }
 
@@ -348,16 +361,15 @@ fn a_query_without_columns_keeps_its_number_of_rows() {
 }
 
 #[test]
-fn sizes_of_zero_and_changing_types_are_refused() {
+fn windows_of_zero_and_changing_types_are_refused() {
     let message = |error: tensorquery::Error| error.to_string();
-    assert_eq!(message(ExactBatches::try_new(0).err().unwrap()), "batch_size 0 must be at least 1");
     assert!(
         message(ShuffleWindow::try_new(0, 0).err().unwrap()).starts_with("shuffle_buffer_size 0")
     );
 
     let floats: ArrayRef = Arc::new(Float32Array::from(vec![1.0]));
     let other = RecordBatch::try_from_iter([("id", floats)]).unwrap();
-    let mut batches = ExactBatches::try_new(10).unwrap();
+    let mut batches = RowQueue::new(tiny(10));
     batches.push(numbers(0, 2)).unwrap();
     assert_eq!(
         message(batches.push(other.clone()).unwrap_err()),

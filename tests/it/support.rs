@@ -12,8 +12,9 @@ use futures::TryStreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use tensorquery::catalog::TableOptions;
+use tensorquery::partition::Shard;
 use tensorquery::session::{Plan, PlanOptions, Query, Session, SessionOptions};
-use tensorquery::stream::{Finished, Next, Output, ShardStream, StreamOptions};
+use tensorquery::stream::{Finished, Next, Output, RowSource, ShardStream};
 use tensorquery::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
@@ -119,14 +120,17 @@ pub fn all_splits(plan: &Plan) -> Vec<u32> {
 }
 
 /// The batches of one shard through the whole stream.
-pub fn stream(plan: &Plan, order: Vec<u32>, options: &StreamOptions) -> Result<Vec<RecordBatch>> {
+pub fn stream(plan: &Plan, shard: &Shard, threads: usize) -> Result<Vec<RecordBatch>> {
     let output = Arc::new(Output::Arrow(plan.schema()));
-    let mut stream = ShardStream::start(plan.epoch()?, order, options, output)?;
+    let source = RowSource::Plan(plan.epoch()?);
+    let mut stream = ShardStream::start(source, shard, &shard.start(), threads, output)?;
     let mut batches = Vec::new();
     for _ in 0..10_000 {
         match stream.next(Duration::from_secs(5))? {
-            Next::Batch(Finished::Arrow(batch)) => batches.push(batch),
-            Next::Batch(Finished::Tensors(_)) => panic!("tensors were not asked for"),
+            Next::Batch(delivered) => match delivered.batch {
+                Finished::Arrow(batch) => batches.push(batch),
+                Finished::Tensors(_) => panic!("tensors were not asked for"),
+            },
             Next::End => return Ok(batches),
             Next::Pending => panic!("the stream hangs"),
         }
