@@ -141,10 +141,18 @@ impl LaneCursor {
 
     /// Whether it is where `rows` rows of counted pieces lead.
     fn follows(&self, lane: &Lane, all: u64) -> bool {
-        let (mut own, mut wanted) = (Vec::new(), Vec::new());
-        self.encode(&mut own);
-        lane.cursor_at(self.rows.min(all)).encode(&mut wanted);
-        own == wanted
+        let numbers = |cursor: &Self| {
+            let mut numbers = Vec::new();
+            cursor.encode(&mut numbers);
+            numbers
+        };
+        let mut wanted = lane.cursor_at(self.rows.min(all));
+        if numbers(self) == numbers(&wanted) {
+            return true;
+        }
+        // Who did not know the counts asked for more rows, and closed the last pieces.
+        lane.advance(&mut wanted.state, u64::MAX, |_| ());
+        self.rows == all && numbers(self) == numbers(&wanted)
     }
 
     /// Whether no piece is read twice, as far as that shows without counts.
@@ -205,6 +213,9 @@ impl ShardCursor {
     pub fn decode(numbers: &[u64], lanes: &[Lane]) -> Result<Self> {
         let broken = || Error::checkpoint("the state's cursor is damaged; load an earlier state");
         let (batches, mut rest) = numbers.split_first().ok_or_else(broken)?;
+        if *batches > MOST_ROWS {
+            return Err(broken());
+        }
         let mut found = Vec::with_capacity(lanes.len());
         for lane in lanes {
             let [rows, size, offset, state, end, tail @ ..] = rest else { return Err(broken()) };
@@ -308,6 +319,20 @@ impl Shard {
         }
         let lanes = self.lanes.iter().zip(taken).map(|(lane, rows)| lane.cursor_at(rows)).collect();
         ShardCursor { batches, lanes }
+    }
+
+    /// Whether as many rows lie before `cursor` as its batches have, as far as that is known without reading.
+    pub fn accepts(&self, cursor: &ShardCursor) -> bool {
+        match self.batches() {
+            Some(all) if cursor.batches > all => false,
+            Some(_) => {
+                let wanted = self.cursor_at(cursor.batches).lanes;
+                wanted.iter().zip(&cursor.lanes).all(|(wanted, lane)| wanted.rows == lane.rows)
+            }
+            // Of lanes that are not counted, any may end before the others.
+            None if self.lanes.len() > 1 => true,
+            None => cursor.rows().div_ceil(self.schedule.batch_size) == cursor.batches,
+        }
     }
 
     /// The pieces left behind `cursor`.

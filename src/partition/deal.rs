@@ -255,7 +255,15 @@ pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result
         if numbers.is_empty() {
             return Ok(shard.start());
         }
-        return ShardCursor::decode(numbers, &shard.lanes);
+        let cursor = ShardCursor::decode(numbers, &shard.lanes)?;
+        if !shard.accepts(&cursor) {
+            return Err(Error::checkpoint(format!(
+                "the state is damaged: {} batches of worker {worker} of rank {rank} do not have the rows that its \
+                 cursor says; load an earlier state",
+                cursor.batches
+            )));
+        }
+        return Ok(cursor);
     }
     if !run.layout.is_exact() {
         return Err(Error::checkpoint(format!(

@@ -75,12 +75,12 @@ fn check(shard: &Shard, twin: &Shard, counts: &[u64]) -> Result<(), TestCaseErro
                 number,
                 shard
             );
-            let numbers = |batch: &Delivered| (batch.cursor.encode(), batch.last);
-            let (rest, same): (Vec<_>, Vec<_>) = (
-                rest.iter().map(numbers).collect(),
-                whole[number as usize..].iter().map(numbers).collect(),
-            );
-            prop_assert_eq!(rest, same);
+            if shard == reader {
+                let numbers = |batch: &Delivered| (batch.cursor.encode(), batch.last);
+                let rest: Vec<_> = rest.iter().map(numbers).collect();
+                let same: Vec<_> = whole[number as usize..].iter().map(numbers).collect();
+                prop_assert_eq!(rest, same);
+            }
         }
     }
     Ok(())
@@ -256,5 +256,18 @@ fn the_golden_epoch_stays_as_it_is() {
     assert_eq!(epoch(&case.play().runs), GOLDEN_REST);
 }
 
-const GOLDEN_EPOCH: [&[&[Row]]; 2] = [&[], &[]];
+const GOLDEN_EPOCH: [&[&[Row]]; 2] = [
+    &[
+        &[(2, 3), (3, 1), (3, 0), (2, 1)],
+        &[(2, 0), (2, 2), (2, 5), (2, 6)],
+        &[(2, 7), (3, 3), (3, 2), (2, 4)],
+        &[(2, 8)],
+    ],
+    &[
+        &[(1, 0), (0, 1), (0, 2), (1, 1)],
+        &[(0, 0), (0, 3), (1, 4), (0, 6)],
+        &[(1, 2), (0, 5)],
+        &[(1, 3), (0, 4)],
+    ],
+];
 const GOLDEN_REST: [&[&[Row]]; 2] = [&[], &[]];

@@ -263,7 +263,8 @@ proptest! {
         let (shard, twin) = (&shards[at], &chain.shards[at]);
         let all = twin.batches().unwrap() as usize;
         let mut numbers = twin.cursor_at(batches.index(all + 1) as u64).encode();
-        prop_assert!(ShardCursor::decode(&numbers, &shard.lanes).is_ok());
+        let right = ShardCursor::decode(&numbers, &shard.lanes).unwrap();
+        prop_assert!(shard.accepts(&right) && twin.accepts(&right));
         for (place, number) in places {
             let place = place.index(numbers.len());
             numbers[place] = number;
@@ -288,6 +289,10 @@ proptest! {
                     prop_assert_eq!(rows.len() as u64 + cursor.rows(), own.len() as u64);
                     let own: BTreeSet<Row> = own.into_iter().collect();
                     prop_assert!(distinct.is_subset(&own));
+                    // A number of batches that has other rows would end the shard too early.
+                    let found = (cursor.batches, cursor.rows());
+                    let known = (0..=all as u64).map(|batches| (batches, twin.cursor_at(batches).rows()));
+                    prop_assert!(!shard.accepts(&cursor) || known.into_iter().any(|known| known == found));
                 }
             }
         }
