@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
 use tensorquery::partition::{
-    Layout, Piece, Remainder, Run, Shard, ShardCursor, Source, Stock, cursor_of, share,
+    Layout, Mixing, Piece, Remainder, Run, Shard, ShardCursor, Source, Stock, cursor_of, share,
 };
 
 use super::epochs::{
@@ -81,6 +81,9 @@ fn check_steps(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
         prop_assert_eq!(delivered, left);
     }
     prop_assert!(layout.remainder == Remainder::Pad || padded.iter().all(|rows| *rows == 0));
+    // Rows are repeated in a rank's last batch only.
+    let before = ranks.iter().flat_map(|own| &own[..own.len().saturating_sub(1)]);
+    prop_assert!(before.into_iter().all(|batch| batch.padded == 0) || case.stock.stop_first);
     prop_assert!(padded.iter().all(|rows| *rows <= size));
     let all: BTreeSet<Row> = case.rows().into_iter().collect();
     prop_assert!(ranks.iter().flatten().flat_map(|batch| &batch.rows).all(|row| all.contains(row)));
@@ -197,6 +200,23 @@ proptest! {
             shards.chunks(per_rank).map(|own| sorted(all_rows(own, case.counts()))).collect()
         };
         prop_assert_eq!(of_ranks(&other), of_ranks(&chain.shards));
+    }
+
+    /// One rank without workers reads what is left in the order of the plan.
+    #[test]
+    fn what_is_left_keeps_the_order_of_the_plan(case in cases(4)) {
+        let mut case = Case { lists: None, ..case };
+        case.stock.source_weights.clear();
+        case.stock.sources.clear();
+        for (layout, _) in &mut case.layouts {
+            layout.mixing.window = None;
+        }
+        let (last, _) = case.layouts.last_mut().unwrap();
+        (last.world_size, last.num_workers, last.partitions) = (1, 0, None);
+        (last.shuffle, last.mixing) = (false, Mixing::NONE);
+        let chain = case.play();
+        let rows = all_rows(&chain.shards, case.counts());
+        prop_assert!(rows.is_sorted(), "{:?}", rows);
     }
 
     /// A partition is read in the same order on whichever rank it is, and steps are made of the same rows.
