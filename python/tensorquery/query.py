@@ -220,7 +220,7 @@ class Query:
         )
         plan = plan_splits(self._core, split_bytes, split_rows)
         known = None if deal.is_global else plan.known_counts()
-        epochs = Epochs(plan, deal, Topology(0, world_size), None, known)
+        epochs = Epochs(plan, deal, Topology(0, world_size), list, known)
         return ShardPlan(
             plan,
             world_size,
