@@ -181,7 +181,7 @@ impl LaneCursor {
         };
         let follows = |window: &WindowCursor, capacity: u64| {
             window.size <= capacity.min(MOST_ROWS)
-                && (self.rows - window.offset) % capacity == 0
+                && (self.rows - window.offset).is_multiple_of(capacity)
                 && distinct(&window.end)
                 && self.state.next() <= window.end.next()
         };

@@ -2,198 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::cursor::{Lane, Mixing, Shard, ShardCursor};
+use super::cursor::{Lane, Shard, ShardCursor};
 use super::even::{Remainder, Schedule, level, proportional, share};
+use super::layout::{Layout, OrderKey, Run, Stock};
 use super::lpt::{lpt, round_robin};
-use super::order::{derive_key, digest, epoch_order};
+use super::order::{derive_key, epoch_order};
 use super::piece::{Piece, Source};
 use super::plan::Builtin;
+use super::quota::{paddings, quotas, rows_of, schedules};
 use crate::{Error, Result};
 
 /// Tells keys of one purpose from those of another.
 const PARTITION: u64 = 0x7061_7274;
 const MIXTURE: u64 = 0x6d69_7865;
-const PERMUTED: u64 = 0x7065_726d;
 const RESUMED: u64 = 0x7265_7375;
-
-/// How an epoch is divided: the part of the order that is not the query's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Layout {
-    /// Number of ranks.
-    pub world_size: u32,
-    /// Worker processes on each rank; 0 means that the training process reads.
-    pub num_workers: u32,
-    /// Rows per batch.
-    pub batch_size: u64,
-    /// What happens to rows that do not divide evenly.
-    pub remainder: Remainder,
-    /// Whether the workers of a rank take its pieces one by one; otherwise they are dealt to them.
-    pub dynamic: bool,
-    /// Whether shares are exact, by counted rows; otherwise by weight.
-    pub counted: bool,
-    /// A fixed number of partitions, whose order does not depend on the topology.
-    pub partitions: Option<u32>,
-    /// How splits are dealt; None where a custom strategy does it.
-    pub strategy: Option<Builtin>,
-    /// Whether the splits are permuted.
-    pub shuffle: bool,
-    /// Rows of the runs into which all rows are cut after they were permuted; None deals the plan's splits.
-    pub permuted: Option<u64>,
-    /// How the pieces of a lane are mixed.
-    pub mixing: Mixing,
-}
-
-/// What is dealt: the same for every layout.
-#[derive(Clone, Debug, Default)]
-pub struct Stock {
-    /// By split: what balancing goes by.
-    pub weights: Vec<u64>,
-    /// By split: its output rows, where they were counted.
-    pub counts: Option<Vec<u64>>,
-    /// By split: its source in a mixture; empty where there is one source.
-    pub sources: Vec<u32>,
-    /// By source: its weight in a mixture.
-    pub source_weights: Vec<u64>,
-    /// Whether a mixture ends with the first source that runs out.
-    pub stop_first: bool,
-    /// Output rows of splits that are left out: split, first row, one past the last.
-    pub exclude: Vec<(u32, u64, u64)>,
-}
-
-/// What the order of an epoch depends on beside the layout.
-#[derive(Clone, Copy, Debug)]
-pub struct OrderKey<'a> {
-    /// The user's seed.
-    pub seed: u64,
-    /// The number of the pass.
-    pub epoch: u64,
-    /// The plan's.
-    pub fingerprint: &'a [u8],
-}
-
-impl OrderKey<'_> {
-    /// Keys the permutation of all rows: the same for every topology.
-    pub fn of_permutation(&self) -> u64 {
-        derive_key(&[PERMUTED, self.seed, self.epoch, digest(self.fingerprint)])
-    }
-}
-
-/// A run of the same epoch before this one, and how far each of its shards came.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
-    /// How it divided the rows.
-    pub layout: Layout,
-    /// Batches that every rank received, where `cursors` does not say more.
-    pub step: u64,
-    /// By rank, and there by worker: a [`ShardCursor`] as numbers; none where the worker has not begun.
-    #[serde(default)]
-    pub cursors: BTreeMap<u32, Vec<Vec<u64>>>,
-}
-
-/// Bounds of what a state may ask for, far above what a run has.
-const MOST_SHARDS: u64 = 1 << 20;
-const MOST_BATCH_ROWS: u64 = 1 << 40;
-
-impl Layout {
-    /// Checks the numbers of a layout that was read from a state.
-    ///
-    /// # Errors
-    /// `Checkpoint` where no run can have had it.
-    pub fn check(&self) -> Result<()> {
-        let shards = u64::from(self.world_size) * u64::from(self.num_workers.max(1));
-        let sane = (1..=MOST_SHARDS).contains(&shards)
-            && (1..=MOST_BATCH_ROWS).contains(&self.batch_size)
-            && self.partitions.is_none_or(|bins| (1..=MOST_SHARDS).contains(&u64::from(bins)))
-            && self.permuted != Some(0)
-            && self.mixing.window != Some(0)
-            && self.mixing.width > 0
-            && self.mixing.chunk > 0
-            && !(self.dynamic
-                && (self.counted || self.num_workers == 0 || self.partitions.is_some()));
-        if sane {
-            return Ok(());
-        }
-        Err(Error::checkpoint(
-            "the state is damaged: its layout has numbers that no run has; load an earlier state",
-        ))
-    }
-
-    /// Shards of each rank, to which pieces are dealt.
-    pub fn workers(&self) -> usize {
-        if self.dynamic { 1 } else { self.num_workers.max(1) as usize }
-    }
-
-    /// Whether every shard gets its exact number of rows.
-    fn is_exact(&self) -> bool {
-        self.counted && self.remainder != Remainder::Uneven
-    }
-}
-
-impl Stock {
-    /// `rows` rows in runs of `run` rows.
-    pub fn of_runs(rows: u64, run: u64) -> Self {
-        let run = run.max(1);
-        let runs: Vec<u64> =
-            (0..rows.div_ceil(run)).map(|number| run.min(rows - number * run)).collect();
-        Self { weights: runs.clone(), counts: Some(runs), ..Self::default() }
-    }
-
-    /// All splits without what is excluded, in the order of the plan.
-    pub fn pieces(&self) -> Vec<Piece> {
-        let mut exclude = self.exclude.clone();
-        exclude.sort_unstable();
-        let mut gaps = exclude.into_iter().peekable();
-        let mut pieces = Vec::with_capacity(self.weights.len());
-        for id in 0..self.weights.len() as u32 {
-            let mut rest = Piece::split(id, self.counts.as_ref().map(|counts| counts[id as usize]));
-            while let Some((_, start, end)) = gaps.next_if(|gap| gap.0 <= id) {
-                let clip = |row: u64| rest.end.map_or(row, |last| row.min(last)).max(rest.start);
-                let (start, end) = (clip(start), clip(end));
-                let head = Piece { end: Some(start), to_end: false, ..rest.clone() };
-                pieces.push(head);
-                rest.start = end;
-            }
-            pieces.push(rest);
-        }
-        pieces
-    }
-
-    /// What a piece weighs: its part of its split, or, where a layout does not go by counted rows, the whole
-    /// split. A run that knows the counts must deal as one that does not.
-    fn weight(&self, piece: &Piece, counted: bool) -> u64 {
-        match &piece.source {
-            Source::Split(id) => {
-                let weight = self.weights[*id as usize];
-                let all = self.counts.as_ref().map(|counts| counts[*id as usize]);
-                match (piece.rows(), all) {
-                    (Some(rows), Some(all)) if counted && rows < all => {
-                        (u128::from(weight) * u128::from(rows) / u128::from(all)) as u64
-                    }
-                    _ => weight,
-                }
-            }
-            // It is read from the window's start, whoever holds which part of it.
-            Source::Window(window) => {
-                window.pieces.iter().map(|piece| self.weight(piece, counted)).sum()
-            }
-        }
-    }
-
-    /// The source of a piece.
-    fn source(&self, piece: &Piece) -> u32 {
-        match &piece.source {
-            Source::Split(id) => self.sources.get(*id as usize).copied().unwrap_or(0),
-            // Its lane may have been a partition.
-            Source::Window(window) if (window.lane as usize) < self.source_weights.len() => {
-                window.lane
-            }
-            Source::Window(_) => 0,
-        }
-    }
-}
 
 /// The shards of an epoch in reading order, `rank * workers + worker`, after the `runs` before it.
 ///
@@ -439,119 +261,6 @@ fn part(open: &[u64], rows: u64) -> Vec<u64> {
     if rows == open.iter().sum::<u64>() { open.to_vec() } else { proportional(rows, open) }
 }
 
-fn rows_of(pieces: &[Piece]) -> u64 {
-    pieces.iter().filter_map(Piece::rows).sum()
-}
-
-/// The batches of every shard.
-fn schedules(stock: &Stock, layout: &Layout, rows: &[u64]) -> Result<Vec<Schedule>> {
-    let (ranks, workers) = (u64::from(layout.world_size), layout.workers() as u64);
-    if !layout.counted {
-        let open_ended = Schedule::open_ended(layout.batch_size, layout.remainder);
-        return Ok(vec![open_ended; (ranks * workers) as usize]);
-    }
-    let delivered =
-        if stock.stop_first { until_first(rows, &stock.source_weights) } else { rows.iter().sum() };
-    let mut schedules = Vec::new();
-    for rank in 0..ranks {
-        let own = Schedule::of_rank(delivered, ranks, rank, layout.batch_size, layout.remainder)?;
-        schedules.extend((0..workers).map(|worker| own.of_worker(workers, worker)));
-    }
-    Ok(schedules)
-}
-
-/// The rows that a mixture delivers until its first source runs out.
-fn until_first(rows: &[u64], weights: &[u64]) -> u64 {
-    let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-    let until = |(rows, weight): (&u64, &u64)| {
-        // To the nearest: weights are rounded, and 50 rows at a tenth are 500.
-        let weight = u128::from((*weight).max(1));
-        (u128::from(*rows) * all + weight / 2) / weight
-    };
-    let first = rows.iter().zip(weights).map(until).min().unwrap_or(0);
-    first.min(rows.iter().map(|rows| u128::from(*rows)).sum()) as u64
-}
-
-/// The rows of every shard, of `rows` in all: those of its batches, and of what batches leave over.
-fn quotas(layout: &Layout, schedules: &[Schedule], rows: u64) -> Vec<u64> {
-    if !layout.is_exact() {
-        return vec![0; schedules.len()];
-    }
-    let (ranks, workers) = (u64::from(layout.world_size), layout.workers());
-    let planned: Vec<u64> = schedules.iter().map(|schedule| schedule.rows().unwrap_or(0)).collect();
-    let mut quotas = Vec::with_capacity(planned.len());
-    for (rank, planned) in (0_u64..).zip(planned.chunks(workers)) {
-        let own = share(rows, ranks, rank);
-        let mut mine: Vec<u64> = if planned.iter().sum::<u64>() == 0 {
-            proportional(own, &vec![1; workers])
-        } else {
-            planned.to_vec()
-        };
-        let all: u64 = mine.iter().sum();
-        if all < own {
-            // More than is delivered: every worker has some of it, so that what is left out varies.
-            for (quota, more) in mine.iter_mut().zip(proportional(own - all, planned)) {
-                *quota += more;
-            }
-        }
-        // Less than is delivered: the worker of the last batch repeats rows.
-        if all > own {
-            let first = rank as usize * workers;
-            let batches = schedules[first..first + workers].iter().filter_map(Schedule::batches);
-            let last = (batches.sum::<u64>() - 1) % workers as u64;
-            mine[last as usize] -= all - own;
-        }
-        quotas.extend(mine);
-    }
-    quotas
-}
-
-/// For every shard the rows that it repeats: the first rows of the plan, handed round.
-fn paddings(stock: &Stock, schedules: &[Schedule], quotas: &[u64]) -> Vec<Vec<Piece>> {
-    let all = stock.pieces();
-    let rows = rows_of(&all);
-    let mut at = 0;
-    let missing = schedules.iter().zip(quotas).map(|(schedule, quota)| match schedule.rows() {
-        Some(rows) => rows - quota.min(&rows),
-        None => schedule.batch_size,
-    });
-    missing
-        .map(|missing| {
-            let mut own = Vec::new();
-            if rows == 0 {
-                // Not counted: the whole plan, of which the reader takes what it needs.
-                own.extend(all.iter().filter(|_| missing > 0).cloned());
-            }
-            // Each row once: the reader begins again where it needs more.
-            let mut left = missing.min(rows);
-            let next = at + missing;
-            while left > 0 {
-                let piece = nth_row(&all, at % rows);
-                let here = piece.rows().unwrap_or(0).min(left);
-                own.push(piece.cut(here).0);
-                left -= here;
-                at += here;
-            }
-            at = next;
-            own
-        })
-        .collect()
-}
-
-/// The rest of the piece in which row `row` of all lies, from that row on.
-fn nth_row(pieces: &[Piece], mut row: u64) -> Piece {
-    let mut found = pieces[0].clone();
-    for piece in pieces {
-        let rows = piece.rows().unwrap_or(0);
-        found = piece.clone();
-        if row < rows {
-            break;
-        }
-        row -= rows;
-    }
-    found.skip(row)
-}
-
 fn group(
     pieces: Vec<Piece>,
     bin_of: impl Fn(&[Piece], usize) -> Vec<u32>,
@@ -574,7 +283,7 @@ fn deal_partitions(
     partitions: u32,
 ) -> Result<Vec<Shard>> {
     let (ranks, bins) = (u64::from(layout.world_size), u64::from(partitions));
-    if bins % ranks != 0 || (layout.batch_size * ranks) % bins != 0 {
+    if !bins.is_multiple_of(ranks) || !(layout.batch_size * ranks).is_multiple_of(bins) {
         return Err(Error::config(format!(
             "partitions={partitions} must be a multiple of world_size={ranks}, and batch_size × world_size = {} a \
              multiple of partitions, so that every step takes equal rows from each of them",

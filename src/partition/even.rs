@@ -138,7 +138,7 @@ fn check_possible(rows: u64, world_size: u64, batch_size: u64) -> Result<()> {
              {batch_size} (B); use fewer ranks, or remainder=\"pad\", \"drop\" or \"uneven\""
         )));
     }
-    if batch_size == 1 && rows % world_size != 0 {
+    if batch_size == 1 && !rows.is_multiple_of(world_size) {
         return Err(Error::config(format!(
             "{rows} rows (N) over {world_size} ranks (W) in batches of one row (B = 1) cannot give all ranks \
              the same number of steps; use batch_size=2 or more, or remainder=\"pad\", \"drop\" or \"uneven\""

@@ -294,6 +294,12 @@ impl Plan {
     }
 }
 
+/// By driving scan, its files where rows can be passed over.
+type Skippable = Arc<[Option<Arc<TableFiles>>]>;
+
+/// A plan by splits, and for each split its partition there.
+pub(super) type Executable = (Arc<dyn ExecutionPlan>, Arc<[u32]>);
+
 /// One epoch's executable plan.
 #[derive(Clone, Debug)]
 pub struct EpochPlan {
@@ -301,7 +307,7 @@ pub struct EpochPlan {
     partitions: Arc<[u32]>,
     /// All splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
     /// rows are the output rows.
-    skippable: Option<(Arc<[Split]>, Arc<[Option<Arc<TableFiles>>]>)>,
+    skippable: Option<(Arc<[Split]>, Skippable)>,
     context: Arc<TaskContext>,
 }
 
@@ -372,10 +378,7 @@ impl EpochPlan {
 
 /// The plan over these splits, and for each split its partition there: the splits of one scan lie side
 /// by side, while a recipe's splits may come in any order.
-pub(super) fn executable(
-    rewritten: &Rewritten,
-    splits: &[Split],
-) -> Result<(Arc<dyn ExecutionPlan>, Arc<[u32]>)> {
+pub(super) fn executable(rewritten: &Rewritten, splits: &[Split]) -> Result<Executable> {
     let per_scan: Vec<Arc<[Split]>> = (0..rewritten.scans.len())
         .map(|scan| splits.iter().filter(|split| split.scan as usize == scan).copied().collect())
         .collect();
