@@ -103,3 +103,16 @@ def _metadata(address: int | None) -> tuple[tuple[bytes, bytes], ...]:
         return text
 
     return tuple((read_bytes(), read_bytes()) for _ in range(read_int()))
+
+
+def import_pyarrow() -> Any:
+    """The module pyarrow, which exploring needs and training does not.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError("this needs pyarrow: pip install pyarrow") from error
+    return pyarrow

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -29,9 +27,10 @@ from tensorquery.checkpoint import (
 )
 from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology, detect, threads_for
-from tensorquery.dynamic import Ledger, message_of
+from tensorquery.dynamic import Ledger
 from tensorquery.epochs import Deal, Epochs, Sources
 from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.iterator import Progress, ShardIterator
 from tensorquery.mixture import Mixture
 from tensorquery.options import (
     check_bool,
@@ -39,6 +38,7 @@ from tensorquery.options import (
     check_non_negative_int,
     check_positive_int,
 )
+from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
 from tensorquery.shards import (
     DEFAULT_SPLIT_BYTES,
@@ -52,35 +52,7 @@ from tensorquery.stages import open_stage
 from tensorquery.tensors import BatchBuilder, tensor_options
 from tensorquery.trace import Place, Trace, excluded_ranges, trace_batch
 
-__all__ = ["Progress", "QueryDataset", "ShardIterator", "Tagged"]
-
-
-@dataclass
-class Progress:
-    """How far this rank has come in the epoch that it delivers.
-
-    Attributes:
-        epoch: The epoch.
-        workers: Worker processes per rank; None before an iteration has begun.
-        parents: The runs of the same epoch before this one.
-        step: Batches consumed of this rank.
-        start: By worker, the cursor from which its shard is read; an empty one is the shard's start.
-        cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
-            follow from the step.
-        turn: The worker whose batch comes next.
-        ledger: What the workers have consumed, where they take splits as they come.
-        base: The part of a state's checksum that stays the same.
-    """
-
-    epoch: int
-    workers: int | None = None
-    parents: tuple[dict[str, Any], ...] = ()
-    step: int = 0
-    start: list[list[int]] = field(default_factory=list)
-    cursors: list[list[int] | str] | None = None
-    turn: int = 0
-    ledger: Ledger | None = None
-    base: int | None = None
+__all__ = ["QueryDataset"]
 
 
 _RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
@@ -321,7 +293,7 @@ class QueryDataset(IterableDataset[Any]):
 
     def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
         workers = self._workers if progress.workers is None else progress.workers
-        if self._epochs.is_dynamic(workers) and get_worker_info() is not None:
+        if self._epochs.is_dynamic(workers) and self._is_in_worker():
             raise ConfigError(
                 'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
                 "training process"
@@ -380,7 +352,7 @@ class QueryDataset(IterableDataset[Any]):
         checked = self._checked(state)
         self._loaded = checked
         # The epoch is shared: a worker's state must not change it for the others.
-        if get_worker_info() is None:
+        if not self._is_in_worker():
             self._epoch[0] = checked["epoch"]
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -518,6 +490,9 @@ class QueryDataset(IterableDataset[Any]):
             self._metrics = newest.metrics()
         return dict(self._metrics)
 
+    def _is_in_worker(self) -> bool:
+        return get_worker_info() is not None
+
     def _iterator(self) -> ShardIterator | None:
         """The newest iterator in this process, if it is not closed."""
         newest = None if self._newest is None else self._newest()
@@ -556,7 +531,7 @@ class QueryDataset(IterableDataset[Any]):
         """Start an epoch, from a state where there is one."""
         shards = max(1, workers)
         progress = Progress(epoch, workers, start=[[] for _ in range(shards)])
-        if get_worker_info() is not None or not self._follows(workers):
+        if self._is_in_worker() or not self._follows(workers):
             progress.cursors = [[] for _ in range(shards)]
         if state is not None:
             self._restore(progress, state, workers)
@@ -626,12 +601,12 @@ class QueryDataset(IterableDataset[Any]):
         lists = assign(self._plan, self.world_size, 0, "lpt", 0)
         quality = self._epochs.quality(0, lists)
         if quality is not None and quality.warning is not None:
-            warnings.warn(quality.warning, UserWarning, stacklevel=_level_outside())
+            warnings.warn(quality.warning, UserWarning, stacklevel=stack_level_outside())
 
     def _count_rows(self) -> list[int]:
         plan = self._plan
         assert plan is not None
-        if get_worker_info() is not None:
+        if self._is_in_worker():
             raise ConfigError(
                 "the rows of this query must be counted or staged before worker processes start: call len(dataset) in "
                 "the training process first, or use tensorquery.create_dataloader"
@@ -746,170 +721,3 @@ class QueryDataset(IterableDataset[Any]):
             f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
             f"remainder={self._deal.remainder!r})"
         )
-
-
-class Tagged(NamedTuple):
-    """A batch on its way from a worker to its loader."""
-
-    batch: Any
-    worker: int
-    last: bool
-    """Whether it is the last of its worker."""
-    cursor: str
-    """How far the worker's shard is consumed by it; empty where that follows from the step."""
-    is_report: bool = False
-    """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
-
-
-class ShardIterator:
-    """The batches of one shard, with a state of its own. Made by ``iter(dataset)``.
-
-    Reading starts with the first batch that is asked for.
-    """
-
-    def __init__(
-        self, dataset: QueryDataset, progress: Progress, worker: int, in_loader: bool
-    ) -> None:
-        self._dataset = dataset
-        self._progress = progress
-        self._worker = worker  # the number of the shard on its rank
-        self._in_loader = in_loader
-        self._stream: _core.BatchStream | None = None
-        self._superseded = False
-        self._reported = False
-        self.closed = False
-        """Whether it has ended, failed, or was closed."""
-        self.last = False
-        """Whether the batch delivered last is the last of the shard."""
-        _, builder = dataset._here()
-        takes = dataset._epochs.is_dynamic(progress.workers or 0)
-        self._taking = dataset._taking() if takes else None
-        self._build, self._transform = builder.build, dataset._transform
-
-    def __iter__(self) -> ShardIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self.closed:
-            if self._superseded:
-                raise ConfigError(
-                    "this iterator was closed, because a newer one was started; keep using the newer one"
-                )
-            raise StopIteration
-        stream = self._stream or self._start()
-        try:
-            raw = stream.next()
-            if raw is None:
-                if self._taking is not None and not self._reported:
-                    self._reported = True
-                    return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
-                self._end()
-                raise StopIteration
-            batch = self._build(raw)
-            if self._transform is not None:
-                batch = self._transform(batch)
-        except BaseException:
-            self.close()
-            raise
-        progress = self._progress
-        progress.step += 1
-        self.last = stream.last
-        if self._taking is not None:
-            message = message_of(stream.consumed(), stream.cursor())
-            return Tagged(batch, self._worker, self.last, message)
-        if progress.cursors is not None:
-            progress.cursors[self._worker] = stream.cursor()
-        if self._in_loader:
-            follows = self._dataset._follows(progress.workers or 0)
-            cursor = "" if follows else json.dumps(stream.cursor())
-            return Tagged(batch, self._worker, self.last, cursor)
-        if self.last:
-            self._end()
-        return batch
-
-    def _start(self) -> _core.BatchStream:
-        dataset, progress = self._dataset, self._progress
-        plan, _ = dataset._here()
-        workers = progress.workers or 0
-        shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
-        options = None
-        if dataset._output_format in ("torch", "numpy"):
-            options = tensor_options(**dataset._tensor_kwargs)
-        threads = threads_for(dataset.topology, workers)
-        if self._taking is not None:
-            self._stream = plan.stream_taken(
-                shards,
-                dataset.rank,
-                self._worker,
-                dataset._counter,
-                self._taking,
-                threads,
-                options,
-            )
-            return self._stream
-        self._stream = plan.stream(
-            shards,
-            dataset.rank,
-            self._worker,
-            progress.start[self._worker],
-            threads,
-            options,
-            dataset._stage,
-        )
-        return self._stream
-
-    def _end(self) -> None:
-        # In a worker the epoch is not over: others may still have batches.
-        if self._progress.workers == 0:
-            self._dataset._finished(self._progress)
-
-    def supersede(self) -> None:
-        """Close it because a newer one was started."""
-        self._superseded = True
-        self.close()
-
-    def close(self) -> None:
-        """Stop reading; nothing where it is closed already."""
-        self.closed = True
-        if self._stream is not None:
-            self._dataset._metrics = self._stream.metrics()
-            self._stream.close()
-
-    def __del__(self) -> None:
-        # Not where __init__ failed.
-        if getattr(self, "_stream", None) is not None and not self.closed:
-            self.close()
-
-    def metrics(self) -> dict[str, float]:
-        """Counts so far; see `QueryDataset.metrics`."""
-        return {} if self._stream is None else self._stream.metrics()
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far it was consumed; see `QueryDataset.state_dict`."""
-        dataset = self._dataset
-        if get_worker_info() is not None:
-            return dataset._state_of(self._progress, self._worker)
-        return dataset.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, before the first batch.
-
-        Raises:
-            CheckpointMismatchError: The state is of another run, or batches were delivered already.
-        """
-        dataset = self._dataset
-        checked = dataset._checked(state)
-        if self._stream is not None:
-            raise CheckpointMismatchError(
-                "this iterator has begun; load the state before its first batch"
-            )
-        workers = self._progress.workers or 0
-        self._progress = dataset._begin(workers, checked["epoch"], checked)
-
-
-def _level_outside() -> int:
-    """The `stacklevel` of a warning that names the caller of this package."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("tensorquery."):
-        level, frame = level + 1, frame.f_back
-    return level - 1

@@ -11,9 +11,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from tensorquery._accelerate import AcceleratePrepared, begin
-from tensorquery.dataset import Progress, QueryDataset, ShardIterator, Tagged
+from tensorquery.dataset import QueryDataset
 from tensorquery.distributed import default_workers
 from tensorquery.errors import ConfigError
+from tensorquery.iterator import Progress, ShardIterator, Tagged
 from tensorquery.mixture import Mixture
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
 from tensorquery.query import Query

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorquery import _core
 
-__all__ = ["ShuffleQuality", "predict"]
+__all__ = ["ShuffleQuality", "predict", "stack_level_outside"]
 
 _MOST_SPLITS = 4096
 """Splits of a shard that are simulated; those after them are taken to be like these."""
@@ -178,3 +179,11 @@ def _warning(
         f"{total:,.0f} rows of a shard, so that batches differ from one part of an epoch to the next. "
         'Use shuffle="global", a larger shuffle_buffer_size, or files that are not sorted'
     )
+
+
+def stack_level_outside() -> int:
+    """The `stacklevel` of a warning that names the caller of this package."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tensorquery."):
+        level, frame = level + 1, frame.f_back
+    return level - 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorquery import _core
+from tensorquery.arrow_c import import_pyarrow
 from tensorquery.checkpoint import digest
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
@@ -51,7 +52,7 @@ class Query:
         Raises:
             ImportError: pyarrow is not installed.
         """
-        return _pyarrow().schema(self)
+        return import_pyarrow().schema(self)
 
     @property
     def column_names(self) -> list[str]:
@@ -120,7 +121,7 @@ class Query:
         Raises:
             ImportError: pyarrow is not installed.
         """
-        return _pyarrow().table(self._core.head(check_non_negative_int("rows", rows)))
+        return import_pyarrow().table(self._core.head(check_non_negative_int("rows", rows)))
 
     def count(self) -> int:
         """The exact number of rows; from metadata where that suffices, else by running the query.
@@ -143,7 +144,7 @@ class Query:
             ImportError: pyarrow is not installed.
             DataError: A file cannot be read.
         """
-        return _pyarrow().table(self._core.collect())
+        return import_pyarrow().table(self._core.collect())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._core.stream().__arrow_c_stream__(requested_schema)
@@ -239,11 +240,3 @@ class Query:
             "a Query cannot be pickled; pass the dataset or loader made from it, which carries what "
             "worker processes need"
         )
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise ImportError("this needs pyarrow: pip install pyarrow") from error
-    return pyarrow

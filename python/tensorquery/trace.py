@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensorquery.arrow_c import import_pyarrow
 from tensorquery.errors import ConfigError, DataError
-from tensorquery.query import _pyarrow
 
 if TYPE_CHECKING:
     from tensorquery import _core
@@ -181,7 +181,7 @@ def trace_batch(
         raise DataError(
             f"rank {place.rank} ended before step {place.step}; please report it with the query"
         )
-    columns = _pyarrow().record_batch(found)
+    columns = import_pyarrow().record_batch(found)
     positions = list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
     if permuted:
         positions = _unpermuted(shards, positions, sum(dealt), counts)

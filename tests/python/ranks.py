@@ -84,10 +84,14 @@ def _rank(function, rank, world_size, answers, arguments):
     except BaseException:
         result, error = None, traceback.format_exc()
     answers.put((rank, result, error))
-    # Else a thread of gloo may free a tensor while the interpreter ends, which aborts the process. Not after a
-    # failure: the others may still wait in a collective.
+    # Not after a failure: the others may still wait in a collective.
     if error is None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    answers.close()
+    answers.join_thread()
+    # Without the interpreter's own end, in which threads of gloo that still hold tensors abort the process now and
+    # then ("terminate called without an active exception"), whatever the program did.
+    os._exit(0 if error is None else 1)
 
 
 def _free_port():

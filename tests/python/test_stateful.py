@@ -213,5 +213,7 @@ def test_a_state_of_another_query_is_refused(query, workers, impatient):
 
 def test_another_number_of_workers_is_refused(query, impatient):
     _, state = take(loader_of(query, 2), 3)
-    with pytest.raises(tq.CheckpointMismatchError, match=r"worker \d of 2, loaded in worker \d of 3"):
+    with pytest.raises(
+        tq.CheckpointMismatchError, match=r"worker \d of 2, loaded in worker \d of 3"
+    ):
         list(resumed(query, state, 3))
