@@ -482,8 +482,8 @@ class QueryDataset(IterableDataset[Any]):
         Returns:
             ``rows``, ``batches`` and ``splits`` delivered (a split that is cut between shards counts in each);
             ``padded_rows`` repeated; ``split_share``, the mean part of a batch that comes from the split with most
-            rows in its shuffle window (1 without windows), as `ShardPlan.quality` predicts it; ``wait_seconds`` that the consumer waited; ``convert_seconds`` spent making
-            tensors; ``bytes_read`` and ``requests`` of storage.
+            rows in its shuffle window (1 without windows), as `ShardPlan.quality` predicts it; ``wait_seconds``
+            that the consumer waited; ``convert_seconds`` spent making tensors; ``bytes_read`` and ``requests`` of storage.
         """
         newest = self._iterator()
         if newest is not None:
@@ -536,7 +536,7 @@ class QueryDataset(IterableDataset[Any]):
         if state is not None:
             self._restore(progress, state, workers)
         self._epochs.prepare(workers, progress.parents)
-        if self._epochs.is_dynamic(workers) and get_worker_info() is None:
+        if self._epochs.is_dynamic(workers) and not self._is_in_worker():
             dealt = self._epochs.shards(workers, epoch, progress.parents)
             progress.ledger = Ledger(workers, dealt.num_pieces(self.rank))
         self._progress, self._awaited = progress, None
@@ -598,6 +598,8 @@ class QueryDataset(IterableDataset[Any]):
     def _warn_of_order(self) -> None:
         """Say once where the data is sorted and the shuffle window too small for it."""
         assert self._plan is not None
+        if not self._deal.shuffle and self._deal.buffer is None:
+            return
         lists = assign(self._plan, self.world_size, 0, "lpt", 0)
         quality = self._epochs.quality(0, lists)
         if quality is not None and quality.warning is not None:

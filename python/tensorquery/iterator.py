@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,10 +83,15 @@ class ShardIterator:
         _, builder = dataset._here()
         takes = dataset._epochs.is_dynamic(progress.workers or 0)
         self._taking = dataset._taking() if takes else None
-        self._build, self._transform = builder.build, dataset._transform
+        self._build = builder.build
+        self._calls = [] if dataset._transform is None else [dataset._transform]
 
     def __iter__(self) -> ShardIterator:
         return self
+
+    def then(self, *calls: Callable[[Any], Any] | None) -> None:
+        """Call these on every batch, after the transform and before it counts as delivered."""
+        self._calls.extend(call for call in calls if call is not None)
 
     def __next__(self) -> Any:
         if self.closed:
@@ -105,8 +110,8 @@ class ShardIterator:
                 self._end()
                 raise StopIteration
             batch = self._build(raw)
-            if self._transform is not None:
-                batch = self._transform(batch)
+            for call in self._calls:
+                batch = call(batch)
         except BaseException:
             self.close()
             raise

@@ -14,7 +14,7 @@ from tensorquery._accelerate import AcceleratePrepared, begin
 from tensorquery.dataset import QueryDataset
 from tensorquery.distributed import default_workers
 from tensorquery.errors import ConfigError
-from tensorquery.iterator import Progress, ShardIterator, Tagged
+from tensorquery.iterator import Progress, Tagged
 from tensorquery.mixture import Mixture
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
 from tensorquery.query import Query
@@ -55,7 +55,6 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     dataset: QueryDataset
     _loaded: dict[str, Any] | None = None
     _newest: object | None = None
-    _in_process: ShardIterator | None = None
 
     def __init__(
         self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any
@@ -74,7 +73,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if self.num_workers == 0:
             self.dataset._loaded = state
             batches = self.dataset._iterate(0, 0)
-            return self._deliver(self._from_here(batches), mine)
+            # Within the iterator, so that a batch on which one of them fails does not count as received.
+            batches.then(self._collate, self._pinner())
+            return self._deliver(((batch, batches.last) for batch in batches), mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
         epoch = self.dataset.epoch if state is None else state["epoch"]
         progress = self.dataset._begin(self.num_workers, epoch, state)
@@ -93,13 +94,6 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         finally:
             if turn is not None:
                 turn.end()
-
-    def _from_here(self, batches: ShardIterator) -> Iterator[tuple[Any, bool]]:
-        collate, pin = self._collate, self._pinner()
-        for batch in batches:
-            if collate is not None:
-                batch = collate(batch)
-            yield (batch if pin is None else pin(batch)), batches.last
 
     def _pinner(self) -> Callable[[Any], Any] | None:
         # Older versions of torch know of CUDA alone.

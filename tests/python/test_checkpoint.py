@@ -508,3 +508,29 @@ def test_the_dataset_itself_stops_and_goes_on(query):
     assert dataset.epoch == 1
     # The same state means the same to a loader.
     assert ids(resumed(query, state, **SHUFFLES["on"])) == whole[4:]
+
+
+class FailsOnce:
+    """Fails on the third batch, the first time."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, batch):
+        self.calls += 1
+        if self.calls == 3:
+            raise ZeroDivisionError
+        return batch
+
+
+@pytest.mark.parametrize("where", ["transform", "collate_fn"])
+def test_a_batch_on_which_a_function_fails_was_not_received(query, where):
+    whole = ids(loader_of(query))
+    loader = loader_of(query, **{where: FailsOnce()})
+    received = []
+    with pytest.raises(ZeroDivisionError):
+        for batch in loader:
+            received.append(batch["id"])
+    state = state_of(loader)
+    assert state["step"] == len(received) == 2
+    assert received + ids(resumed(query, state)) == whole
