@@ -43,8 +43,8 @@ enum TableRecipe {
     View { sql: String },
 }
 
-/// One split in few characters: scan, file, unit kind, four numbers, rows, first row, bytes.
-type SplitRecipe = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64);
+/// One split in few characters: scan, file, unit kind, four numbers, rows, deleted rows, first row, bytes.
+type SplitRecipe = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
 
 impl Recipe {
     /// The recipe of a plan with these of its splits, in this order.
@@ -171,11 +171,20 @@ fn pack(split: &Split) -> SplitRecipe {
         SplitUnit::Rows(range) => (2, [range.start, range.end, 0, 0]),
         SplitUnit::File => (3, [0; 4]),
     };
-    (split.scan, split.file, kind, numbers, split.rows, split.first_row, split.bytes)
+    (
+        split.scan,
+        split.file,
+        kind,
+        numbers,
+        split.rows,
+        split.deleted,
+        split.first_row,
+        split.bytes,
+    )
 }
 
 fn unpack(recipe: &SplitRecipe) -> Result<Split> {
-    let (scan, file, kind, numbers, rows, first_row, bytes) = *recipe;
+    let (scan, file, kind, numbers, rows, deleted, first_row, bytes) = *recipe;
     let unit = match (kind, numbers) {
         (0, [first, count, byte_start, byte_end]) => SplitUnit::RowGroups {
             first: u32::try_from(first).unwrap_or(u32::MAX),
@@ -188,5 +197,5 @@ fn unpack(recipe: &SplitRecipe) -> Result<Split> {
         (3, _) => SplitUnit::File,
         _ => return Err(Error::config(format!("the recipe has a split of unknown kind {kind}"))),
     };
-    Ok(Split { scan, file, unit, rows, first_row, bytes })
+    Ok(Split { scan, file, unit, rows, deleted, first_row, bytes })
 }

@@ -167,6 +167,7 @@ fn whole_file(table: &TableFiles, index: usize) -> FileSplits {
         file: index as u32,
         unit: SplitUnit::File,
         rows: file.rows,
+        deleted: 0,
         first_row: 0,
         bytes: file.meta.size,
     };
