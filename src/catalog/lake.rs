@@ -32,7 +32,7 @@ pub fn open_lake(
         pins.push(pin);
     }
     let store: Arc<dyn ObjectStore> = Arc::new(
-        PinnedStore::new(store, "", pins).of_snapshot(&spec.to_string()).with_counters(counters),
+        PinnedStore::new(store, RoutedStore::ROOT, pins).of_snapshot(&spec.to_string()).with_counters(counters),
     );
     Ok(TableFiles {
         format: Format::Parquet,

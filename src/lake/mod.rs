@@ -19,9 +19,9 @@ mod values;
 
 pub use deletes::{EqualityKeys, Positions};
 pub use load::load;
-pub use manifests::{live_entries, manifest_list};
+pub use manifests::{Entry, live_entries, manifest_list};
 pub use rename::ColumnMap;
-pub use snapshot::{TravelTo, references, time_text};
+pub use snapshot::{TravelTo, pin, references, time_text};
 pub use spec::{DataFile, DeleteFile, DeleteKind, LakeSpec, Storage};
 pub use table::LakeTable;
 pub use types::arrow_schema;
