@@ -398,7 +398,7 @@ def test_a_history_of_commits(lake, by):
         at = snapshot.snapshot_id
         assert_same(read(table, snapshot_id=at), table.scan(snapshot_id=at).to_arrow())
     tagged = table.scan().use_ref("kept").to_arrow()
-    assert_same(read(table, tag="kept"), tagged)
+    assert_same(read(table, ref="kept"), tagged)
     assert_same(read(table, "SELECT * FROM t VERSION AS OF 'kept'"), tagged)
 
 

@@ -120,8 +120,7 @@ def _table(batches, expected):
 @pytest.mark.parametrize("label", ["release", "audit"])
 def test_tags_and_branches(label):
     expected = fixtures.truth("mor_v2", label)
-    kind = {"release": "tag", "audit": "branch"}[label]
-    by_option = opened("mor_v2", **{kind: label}).sql("SELECT * FROM t")
+    by_option = opened("mor_v2", ref=label).sql("SELECT * FROM t")
     fixtures.assert_same(by_option.to_arrow(), expected)
     in_sql = opened("mor_v2").sql(f"SELECT * FROM t VERSION AS OF '{label}'")
     fixtures.assert_same(in_sql.to_arrow(), expected)
@@ -139,7 +138,6 @@ def test_a_moment(name, at, snapshot):
     """The snapshot that was current then, also one that was rolled back later."""
     moment = datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     moment += f".{at % 1000:03}"
-    found = opened(name).sql(f"SELECT * FROM t FOR TIMESTAMP AS OF '{moment}'").to_arrow()
     labels = [
         label
         for label, version in fixtures.versions(name).items()
@@ -149,7 +147,10 @@ def test_a_moment(name, at, snapshot):
         expected = fixtures.truth(name, labels[0])
     else:
         expected = opened(name, snapshot_id=snapshot).sql("SELECT * FROM t").to_arrow()
-    fixtures.assert_same(found, expected)
+    in_sql = opened(name).sql(f"SELECT * FROM t FOR TIMESTAMP AS OF '{moment}'")
+    fixtures.assert_same(in_sql.to_arrow(), expected)
+    by_option = opened(name, as_of=moment).sql("SELECT * FROM t")
+    fixtures.assert_same(by_option.to_arrow(), expected)
 
 
 def test_moments_are_told_apart():
@@ -193,7 +194,7 @@ def test_two_versions_in_one_query():
 def test_appended_rows(label):
     """Appends only: a compaction adds nothing, nor does an overwrite; deletes of the same time are left out."""
     wanted = fixtures.INDEX["changes"]["incremental"][label]
-    query = opened("changes").incremental("t", wanted["from"], wanted["to"])
+    query = tq.Session().incremental(fixtures.open_fixture("changes"), wanted["from"], wanted["to"])
     fixtures.assert_same(query.to_arrow(), fixtures.truth("changes", label))
 
 
@@ -201,7 +202,7 @@ def test_a_snapshot_that_is_no_ancestor_is_named():
     abandoned = fixtures.versions("rolled_back")["abandoned"]["snapshot_id"]
     now = fixtures.versions("rolled_back")["now"]["snapshot_id"]
     with pytest.raises(tq.TensorQueryError, match=str(abandoned)):
-        opened("rolled_back").incremental("t", abandoned, now).to_arrow()
+        tq.Session().incremental(fixtures.open_fixture("rolled_back"), abandoned, now).to_arrow()
 
 
 # ------------------------------------------------------------------------------------------------
