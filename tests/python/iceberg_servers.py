@@ -264,7 +264,7 @@ def _postgres(folder):
         "unix_socket_directories": "",
         "fsync": "off",
     }
-    command = [sys.executable, "-m", "servers.process", json.dumps(owner)]
+    command = [sys.executable, "-m", "servers.process", folder, json.dumps(owner)]
     command += [installed / "bin" / "postgres", "-D", data]
     command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     server = Postgres(port, secret.read_text())

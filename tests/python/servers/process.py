@@ -2,13 +2,14 @@
 
 Each is given a pipe as its standard input and ends when that pipe closes: at the end of its `with` block, and
 when the test run is interrupted or killed. A program that does not watch its input is wrapped:
-`python -m servers.process OPTIONS COMMAND...` runs it, with OPTIONS of `subprocess.Popen` in JSON, and sends it
-SIGINT at the end of its own input.
+`python -m servers.process FOLDER OPTIONS COMMAND...` runs it, with OPTIONS of `subprocess.Popen` in JSON, sends
+it SIGINT at the end of its own input, and then removes FOLDER.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,14 +90,21 @@ def end_with_input():
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _keep(options, *command):
+def _keep(folder, options, *command):
+    try:
+        return _kept(json.loads(options), command)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kept(options, command):
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         cwd="/",
         start_new_session=True,
-        **json.loads(options),
+        **options,
     ) as child:
 
         def watch():
