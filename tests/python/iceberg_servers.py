@@ -303,7 +303,7 @@ def make_table(catalog, name, table, *, files=1, properties=None, location=None)
 
 
 def make_s3tables_table(cloud, name, table, **options):
-    """A table bucket with the table `name` ("ns.t"); its ARN.
+    """Make a table bucket with the table `name` ("ns.t"); the ARN, and where the table's metadata is.
 
     pyiceberg writes the table into the bucket that S3 Tables keeps for it, and S3 Tables is told of its metadata.
     """
@@ -324,4 +324,4 @@ def make_s3tables_table(cloud, name, table, **options):
     client.update_table_metadata_location(
         **place, versionToken=found["versionToken"], metadataLocation=made.metadata_location
     )
-    return bucket
+    return bucket, made.metadata_location

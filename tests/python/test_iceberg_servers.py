@@ -141,11 +141,12 @@ def test_glue(cloud):
 
 
 def test_s3tables(cloud):
-    bucket = make_s3tables_table(cloud, "ns.t", TABLE)
+    bucket, metadata = make_s3tables_table(cloud, "ns.t", TABLE)
     client = cloud.client("s3tables")
     place = {"tableBucketARN": bucket, "namespace": "ns", "name": "t"}
     found = client.get_table(**place)
-    assert found["metadataLocation"].startswith(found["warehouseLocation"])
+    assert found["metadataLocation"] == metadata
+    assert metadata.startswith(found["warehouseLocation"])
 
 
 def test_hive(hive):

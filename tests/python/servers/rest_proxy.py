@@ -38,8 +38,9 @@ class Realm:
     # Where vended credentials go: "config" or "storage-credentials". None: none are vended.
     vend: str | None = None
     vend_seconds: float = 3600
-    # Whether GET …/tables/{t}/credentials exists.
-    credentials_endpoint: bool = False
+    # How a client learns of GET …/tables/{t}/credentials: "listed" among the endpoints of /v1/config, or
+    # "told" by the configuration of each table. None: it does not exist.
+    credentials_endpoint: str | None = None
     # More properties in the answer to /v1/config.
     defaults: dict = field(default_factory=dict)
     overrides: dict = field(default_factory=dict)
@@ -153,6 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, body = self.forward(self.command, resource, query, data)
         if status == 200 and wanted and realm.vend and "metadata" in (body or {}):
             body["config"] = {**(body.get("config") or {}), **self.proxy.store}
+            if realm.credentials_endpoint == "told":
+                body["config"]["client.refresh-credentials-endpoint"] = f"{path}/credentials"
             entry = self.vend(realm)
             if realm.vend == "config":
                 body["config"] |= entry["config"]
@@ -187,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
         body["overrides"] = {**body["overrides"], **realm.overrides}
         if realm.prefix:
             body["overrides"]["prefix"] = realm.prefix
-        if realm.credentials_endpoint:
+        if realm.credentials_endpoint == "listed":
             body["endpoints"].append(
                 "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
             )
