@@ -97,8 +97,10 @@ def test_vended_keys_open_the_store_until_they_expire(rest, place):
 
 def test_the_store_serves_ranges(cloud):
     client = cloud.client("s3")
-    client.put_object(Bucket="lake", Key="digits", Body=b"0123456789")
-    answer = client.get_object(Bucket="lake", Key="digits", Range="bytes=2-4")
+    # A name that a signature must encode.
+    place = {"Bucket": "lake", "Key": "digits of größe 1+1=2/~ (a)"}
+    client.put_object(**place, Body=b"0123456789")
+    answer = client.get_object(**place, Range="bytes=2-4")
     assert answer["ResponseMetadata"]["HTTPStatusCode"] == 206
     assert answer["ContentRange"] == "bytes 2-4/10"
     assert answer["Body"].read() == b"234"
@@ -109,18 +111,20 @@ def test_unknown_keys_are_refused(cloud):
 
     with pytest.raises(botocore.exceptions.ClientError, match="InvalidAccessKeyId"):
         _client(cloud, "s3").list_buckets()
+    with pytest.raises(botocore.exceptions.ClientError, match="SignatureDoesNotMatch"):
+        _client(cloud, "s3", KEY).list_buckets()
     with pytest.raises(botocore.exceptions.ClientError, match="UnrecognizedClient"):
         _client(cloud, "glue").get_databases()
 
 
-def _client(cloud, service):
+def _client(cloud, service, key="AKIAOTHER"):
     import boto3
 
     return boto3.client(
         service,
         endpoint_url=cloud.store,
         region_name="us-east-1",
-        aws_access_key_id="AKIAOTHER",
+        aws_access_key_id=key,
         aws_secret_access_key="x",
     )
 

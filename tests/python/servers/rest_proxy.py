@@ -64,7 +64,7 @@ class RestProxy:
         self.realms = {}
         self.lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = _Server(("127.0.0.1", 0), handler)
         self.uri = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def control(self, method, words, body):
@@ -86,6 +86,11 @@ class RestProxy:
                 case ("GET", "store"):
                     return self.guard.seen()
         return None
+
+
+class _Server(ThreadingHTTPServer):
+    # Several processes ask at once.
+    request_queue_size = 128
 
 
 class _Refused(Exception):

@@ -1,7 +1,7 @@
 """Access keys with an end, and the gate in front of moto that asks for them.
 
 moto takes any key. The gate reads the credential of every request, as a store does: the key from the
-Authorization header, the session token from X-Amz-Security-Token. It does not verify signatures.
+Authorization header, the session token from X-Amz-Security-Token, and for S3 the signature.
 """
 
 import json
@@ -10,6 +10,8 @@ import secrets
 import threading
 import time
 from dataclasses import dataclass
+
+from servers.signature import is_signed_with
 
 _CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/,\s]+)/\d+/[^/]+/([^/]+)/aws4_request")
 
@@ -50,16 +52,18 @@ class Vault:
                 if entry.expires is not None:
                     self._keys[key] = _Key(entry.secret, entry.token, 0.0)
 
-    def refusal(self, key, token):
-        """The code and text of S3's refusal, or None where the key is good."""
+    def refusal(self, key, service, environ):
+        """The code and text of S3's refusal of a WSGI request, or None where its key is good."""
         with self._lock:
             entry = self._keys.get(key)
         if entry is None:
             return "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist"
-        if token != entry.token:
+        if environ.get("HTTP_X_AMZ_SECURITY_TOKEN") != entry.token:
             return "InvalidToken", "The provided token is malformed or otherwise invalid."
         if entry.expires is not None and time.time() >= entry.expires:
             return "ExpiredToken", "The provided token has expired."
+        if service == "s3" and not is_signed_with(environ, entry.secret):
+            return "SignatureDoesNotMatch", "The request signature we calculated does not match"
         return None
 
 
@@ -97,7 +101,7 @@ class Guard:
         if found is None:
             refusal = "AccessDenied", "Access Denied"
         else:
-            refusal = self._vault.refusal(key, environ.get("HTTP_X_AMZ_SECURITY_TOKEN"))
+            refusal = self._vault.refusal(key, service, environ)
         if refusal is None:
             return self._application(environ, started)
         # The connection is closed after each answer, so an unread body harms nobody.
