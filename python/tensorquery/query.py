@@ -88,12 +88,14 @@ class Query:
     def _parts(self) -> dict[str, Any]:
         """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots."""
         query, *narrowed = self._narrowed or (self._core.sql,)
-        return {
+        parts: dict[str, Any] = {
             "query": digest(query),
             "columns": digest([names for names in narrowed[::2] if names != "None"]),
-            "snapshot": self._core.snapshots(),
             "filters": digest([predicate for predicate in narrowed[1::2] if predicate != "None"]),
         }
+        if self.snapshots:
+            parts["snapshot"] = self.snapshots
+        return parts
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):

@@ -26,13 +26,16 @@ pub fn open_lake(
     let mut pins = Vec::with_capacity(spec.files.len());
     for file in &spec.files {
         let location = RoutedStore::path_of(&file.uri)?;
-        let pin = FilePin { location, size: file.size, last_modified: None, e_tag: None, version: None };
+        let pin =
+            FilePin { location, size: file.size, last_modified: None, e_tag: None, version: None };
         let rows = (!file.has_deletes()).then_some(file.records);
         files.push(TableFile { meta: pin.clone().into(), partition_values: Vec::new(), rows });
         pins.push(pin);
     }
     let store: Arc<dyn ObjectStore> = Arc::new(
-        PinnedStore::new(store, RoutedStore::ROOT, pins).of_snapshot(&spec.to_string()).with_counters(counters),
+        PinnedStore::new(store, RoutedStore::ROOT, pins)
+            .of_snapshot(&spec.to_string())
+            .with_counters(counters),
     );
     Ok(TableFiles {
         format: Format::Parquet,

@@ -63,7 +63,8 @@ impl LakeScan {
         };
         let schema = self.config.file_source.table_schema().table_schema();
         let filter = reassign_expr_columns(filter, schema)?;
-        let is_nested = |name: &str| schema.field_with_name(name).is_ok_and(|f| f.data_type().is_nested());
+        let is_nested =
+            |name: &str| schema.field_with_name(name).is_ok_and(|f| f.data_type().is_nested());
         Ok(collect_columns(&filter).iter().any(|column| is_nested(column.name())))
     }
 }

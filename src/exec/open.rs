@@ -131,7 +131,8 @@ impl KeyFilter {
         sequence: i64,
     ) -> DfResult<Self> {
         let all = table.schema.table_schema();
-        let every = || ProjectionExprs::from_indices(&(0..all.fields().len()).collect::<Vec<_>>(), all);
+        let every =
+            || ProjectionExprs::from_indices(&(0..all.fields().len()).collect::<Vec<_>>(), all);
         let projection = projection_of(config).unwrap_or_else(every);
         let mut needed = projection.column_indices();
         for keys in &keys {
@@ -153,7 +154,13 @@ impl KeyFilter {
             datafusion::physical_expr::utils::reassign_expr_columns(expr, &read)
         })?;
         let schema = projected_schema(config)?;
-        Ok(Self { keys, sequence, reads: ProjectionExprs::from_indices(&needed, all), projection, schema })
+        Ok(Self {
+            keys,
+            sequence,
+            reads: ProjectionExprs::from_indices(&needed, all),
+            projection,
+            schema,
+        })
     }
 
     fn apply(&self, batch: &RecordBatch) -> DfResult<RecordBatch> {

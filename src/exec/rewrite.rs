@@ -274,7 +274,9 @@ fn ordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
 /// The file scan of a leaf, of plain files or of an Iceberg table.
 pub(super) fn file_scan(leaf: &DataSourceExec) -> Option<&FileScanConfig> {
     let source = leaf.data_source().as_any();
-    source.downcast_ref::<FileScanConfig>().or_else(|| Some(source.downcast_ref::<LakeScan>()?.config()))
+    source
+        .downcast_ref::<FileScanConfig>()
+        .or_else(|| Some(source.downcast_ref::<LakeScan>()?.config()))
 }
 
 fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {

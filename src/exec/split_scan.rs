@@ -193,9 +193,7 @@ impl ExecutionPlan for SplitScanExec {
             internal_datafusion_err!("split {partition} of {} does not exist", self.splits.len())
         })?;
         match (&self.source, split.unit) {
-            (ScanSource::Files { table, config }, _) => {
-                open_split(table, config, split, context)
-            }
+            (ScanSource::Files { table, config }, _) => open_split(table, config, split, context),
             (ScanSource::Memory { schema, batches, projection, .. }, SplitUnit::Rows(range)) => {
                 let (pieces, schema) = (memory::slice(batches, range), Arc::clone(schema));
                 let scan = MemorySourceConfig::try_new(&[pieces], schema, projection.clone())?;

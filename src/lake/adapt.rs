@@ -171,7 +171,11 @@ impl PhysicalExpr for NestedAdapter {
         children: Vec<Arc<dyn PhysicalExpr>>,
     ) -> DfResult<Arc<dyn PhysicalExpr>> {
         let child = children.into_iter().next().unwrap_or_else(|| Arc::clone(&self.child));
-        Ok(Arc::new(Self { child, field: Arc::clone(&self.field), target: Arc::clone(&self.target) }))
+        Ok(Arc::new(Self {
+            child,
+            field: Arc::clone(&self.field),
+            target: Arc::clone(&self.target),
+        }))
     }
 
     fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -188,7 +192,10 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
         return Ok(Arc::clone(array));
     }
     let misfit = || {
-        Error::data(format!("stored values of type {} do not fit the table's {target}", array.data_type()))
+        Error::data(format!(
+            "stored values of type {} do not fit the table's {target}",
+            array.data_type()
+        ))
     };
     match (wanted, target) {
         (Type::Struct(wanted), DataType::Struct(fields)) => {
@@ -213,7 +220,8 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
             let values =
                 adapt(stored.values(), &wanted.element_field.field_type, element.data_type())?;
             let offsets = stored.offsets().clone();
-            let list = ListArray::try_new(Arc::clone(element), offsets, values, stored.nulls().cloned())?;
+            let list =
+                ListArray::try_new(Arc::clone(element), offsets, values, stored.nulls().cloned())?;
             Ok(Arc::new(list))
         }
         (Type::Map(wanted), DataType::Map(entries, sorted)) => {
@@ -244,7 +252,10 @@ fn absent(wanted: &NestedFieldRef, field: &FieldRef, rows: usize) -> Result<Arra
         None if field.is_nullable() => Ok(new_null_array(field.data_type(), rows)),
         None => Err(Error::new(
             ErrorKind::Data,
-            format!("the required field {:?} is missing in the data file and has no default", field.name()),
+            format!(
+                "the required field {:?} is missing in the data file and has no default",
+                field.name()
+            ),
         )),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use iceberg::spec::{DataContentType, DataFileFormat, Literal, PrimitiveLiteral, Struct, TableMetadata};
+use iceberg::spec::{
+    DataContentType, DataFileFormat, Literal, PrimitiveLiteral, Struct, TableMetadata,
+};
 
 use super::manifests::Entry;
 use super::spec::{DeleteFile, DeleteKind, EqualityGroup, Storage};

@@ -126,10 +126,7 @@ fn truncated(
         }
         _ => return None,
     };
-    Some((
-        primitive_scalar(value, data_type).ok()?,
-        primitive_scalar(&shifted, data_type).ok()?,
-    ))
+    Some((primitive_scalar(value, data_type).ok()?, primitive_scalar(&shifted, data_type).ok()?))
 }
 
 fn epoch() -> NaiveDate {
@@ -192,7 +189,8 @@ mod tests {
     fn a_partition_bounds_its_values() {
         let date = |value: i32| ScalarValue::Date32(Some(value));
         let of = |transform, value| {
-            let bounds = partition_bounds(transform, &PrimitiveLiteral::Int(value), &DataType::Date32);
+            let bounds =
+                partition_bounds(transform, &PrimitiveLiteral::Int(value), &DataType::Date32);
             (bounds.lower.unwrap(), bounds.upper.unwrap())
         };
         assert_eq!(of(Transform::Year, 1), (date(365), date(729)));
@@ -204,10 +202,16 @@ mod tests {
         assert_eq!(of(Transform::Day, -1), (date(-2), date(-1)));
         let hour = DataType::Timestamp(TimeUnit::Microsecond, None);
         let bounds = partition_bounds(Transform::Hour, &PrimitiveLiteral::Int(-1), &hour);
-        assert_eq!(bounds.lower, Some(ScalarValue::TimestampMicrosecond(Some(-7_200_000_000), None)));
+        assert_eq!(
+            bounds.lower,
+            Some(ScalarValue::TimestampMicrosecond(Some(-7_200_000_000), None))
+        );
         assert_eq!(bounds.upper, Some(ScalarValue::TimestampMicrosecond(Some(-1), None)));
-        let bounds =
-            partition_bounds(Transform::Truncate(10), &PrimitiveLiteral::Int(-10), &DataType::Int32);
+        let bounds = partition_bounds(
+            Transform::Truncate(10),
+            &PrimitiveLiteral::Int(-10),
+            &DataType::Int32,
+        );
         assert_eq!(bounds.upper, Some(ScalarValue::Int32(Some(-1))));
     }
 }

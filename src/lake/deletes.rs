@@ -125,7 +125,8 @@ async fn read_positions(
     let mut found: HashMap<String, RoaringTreemap> = HashMap::new();
     let columns = StoredColumns::Named(&["file_path", "pos"]);
     for batch in read_columns(store, &file.uri, file.size, file.format, columns).await? {
-        let malformed = || Error::data("a position delete file must have file_path as string and pos as long");
+        let malformed =
+            || Error::data("a position delete file must have file_path as string and pos as long");
         let paths = arrow::compute::cast(batch.column(0), &arrow::datatypes::DataType::Utf8)?;
         let paths = paths.as_string_opt::<i32>().ok_or_else(malformed)?;
         let positions = batch.column(1).as_primitive_opt::<Int64Type>().ok_or_else(malformed)?;
@@ -142,8 +143,9 @@ async fn read_positions(
             }
             let rows = found.entry(path.to_owned()).or_default();
             for position in &positions.values()[at..end] {
-                let position = u64::try_from(*position)
-                    .map_err(|_| Error::data(format!("a position delete file names row {position}")))?;
+                let position = u64::try_from(*position).map_err(|_| {
+                    Error::data(format!("a position delete file names row {position}"))
+                })?;
                 rows.insert(position);
             }
             at = end;

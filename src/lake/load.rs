@@ -56,7 +56,8 @@ fn assemble(
     }
     // Manifests come in the order of commits, which compaction of metadata changes; paths never do.
     data.sort_by(|a, b| a.entry.file_path().cmp(b.entry.file_path()));
-    if let Some(twice) = data.windows(2).find(|w| w[0].entry.file_path() == w[1].entry.file_path()) {
+    if let Some(twice) = data.windows(2).find(|w| w[0].entry.file_path() == w[1].entry.file_path())
+    {
         return Err(Error::data(format!(
             "table {name} lists data file {} twice",
             twice[0].entry.file_path()
@@ -158,12 +159,14 @@ fn with_key_columns(
             hidden.push(field);
         }
     }
-    if let Some(odd) = deletes.groups.iter().zip(used).filter(|(_, used)| **used).find_map(|((ids, _), _)| {
-        ids.iter().find(|id| {
-            let field = schema.as_struct().field_by_id(**id);
-            field.is_some_and(|field| !field.field_type.is_primitive())
+    if let Some(odd) =
+        deletes.groups.iter().zip(used).filter(|(_, used)| **used).find_map(|((ids, _), _)| {
+            ids.iter().find(|id| {
+                let field = schema.as_struct().field_by_id(**id);
+                field.is_some_and(|field| !field.field_type.is_primitive())
+            })
         })
-    }) {
+    {
         return Err(Error::data(format!(
             "table {name} has equality deletes by field {odd}, which is of a nested type"
         )));

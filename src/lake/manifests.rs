@@ -52,11 +52,8 @@ pub async fn live_entries(
         let store = Arc::clone(store);
         Box::pin(async move { read_manifest(&store, manifest).await })
     };
-    let manifests: Vec<Vec<Entry>> = futures::stream::iter(list)
-        .map(read)
-        .buffered(CONCURRENT_MANIFESTS)
-        .try_collect()
-        .await?;
+    let manifests: Vec<Vec<Entry>> =
+        futures::stream::iter(list).map(read).buffered(CONCURRENT_MANIFESTS).try_collect().await?;
     Ok(manifests.into_iter().flatten().collect())
 }
 

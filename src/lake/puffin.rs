@@ -19,7 +19,8 @@ const MAGIC: [u8; 4] = [0xD1, 0xD3, 0x39, 0x64];
 pub fn deletion_vector(blob: &[u8], cardinality: u64) -> Result<RoaringTreemap> {
     let damaged = |what: &str| Error::data(format!("the deletion vector is damaged: {what}"));
     let (length, rest) = blob.split_first_chunk::<4>().ok_or_else(|| damaged("it is too short"))?;
-    let (body, checksum) = rest.split_last_chunk::<4>().ok_or_else(|| damaged("it is too short"))?;
+    let (body, checksum) =
+        rest.split_last_chunk::<4>().ok_or_else(|| damaged("it is too short"))?;
     if u32::from_be_bytes(*length) as usize != body.len() {
         return Err(damaged("its length is not the one that the metadata says"));
     }

@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use iceberg::spec::{MappedField, NameMapping, NestedField, Schema as IcebergSchema, StructType, Type};
+use iceberg::spec::{
+    MappedField, NameMapping, NestedField, Schema as IcebergSchema, StructType, Type,
+};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use parquet::basic::{ConvertedType, LogicalType};
 use parquet::file::metadata::{
@@ -90,7 +92,10 @@ impl ColumnMap {
             (_, true) => fields.iter().map(|field| id_of(field)).collect(),
             (Some(mapping), false) => {
                 let known = by_name(mapping.fields().iter());
-                fields.iter().map(|field| known.get(field.name()).and_then(|f| f.field_id())).collect()
+                fields
+                    .iter()
+                    .map(|field| known.get(field.name()).and_then(|f| f.field_id()))
+                    .collect()
             }
             // Neither ids nor a mapping: by position, as Iceberg's own readers do.
             (None, false) => (1..).map(Some).take(fields.len()).collect(),
@@ -117,9 +122,7 @@ fn malformed(error: parquet::errors::ParquetError) -> Error {
     Error::data(format!("the schema of the data file is malformed: {error}"))
 }
 
-fn by_name<'a>(
-    fields: impl Iterator<Item = &'a MappedField>,
-) -> HashMap<&'a str, &'a MappedField> {
+fn by_name<'a>(fields: impl Iterator<Item = &'a MappedField>) -> HashMap<&'a str, &'a MappedField> {
     fields.flat_map(|field| field.names().iter().map(move |name| (name.as_str(), field))).collect()
 }
 
@@ -130,7 +133,8 @@ fn id_of(field: &ParquetType) -> Option<i32> {
 
 /// Whether any field below `group` has an id.
 fn has_ids(group: &ParquetType) -> bool {
-    group.is_group() && group.get_fields().iter().any(|field| id_of(field).is_some() || has_ids(field))
+    group.is_group()
+        && group.get_fields().iter().any(|field| id_of(field).is_some() || has_ids(field))
 }
 
 /// A field of a struct: by its id it is one of `fields`, or one that nobody reads.
@@ -198,7 +202,10 @@ fn list_middle(
     mapped: Option<&MappedField>,
 ) -> Result<Arc<ParquetType>> {
     let [middle] = list.get_fields() else {
-        return Err(Error::data(format!("the list {:?} of the data file is malformed", list.name())));
+        return Err(Error::data(format!(
+            "the list {:?} of the data file is malformed",
+            list.name()
+        )));
     };
     let mapped = child_mapping(mapped, "element");
     let is_element = middle.is_primitive()
@@ -255,7 +262,10 @@ fn renamed_primitive(file: &ParquetType, name: &str) -> Result<Arc<ParquetType>>
     let info = file.get_basic_info();
     let ParquetType::PrimitiveType { physical_type, type_length, precision, scale, .. } = file
     else {
-        return Err(Error::data(format!("the column {:?} of the data file is malformed", file.name())));
+        return Err(Error::data(format!(
+            "the column {:?} of the data file is malformed",
+            file.name()
+        )));
     };
     let mut builder = ParquetType::primitive_type_builder(name, *physical_type)
         .with_converted_type(info.converted_type())

@@ -76,7 +76,9 @@ impl TravelTo {
             }
         }
         if let Ok(day) = NaiveDate::parse_from_str(trimmed, "%Y-%m-%d") {
-            return Ok(Self::Time(day.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis()));
+            return Ok(Self::Time(
+                day.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis(),
+            ));
         }
         Err(Error::query(format!(
             "{text:?} is no time; write TIMESTAMP AS OF '2026-01-31 12:00:00' (UTC), or with an offset, \

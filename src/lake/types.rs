@@ -91,7 +91,9 @@ pub fn scalar(literal: &Literal, data_type: &DataType) -> Result<ScalarValue> {
 pub fn primitive_scalar(literal: &PrimitiveLiteral, data_type: &DataType) -> Result<ScalarValue> {
     use PrimitiveLiteral as L;
     let misfit = || {
-        Error::data(format!("the metadata's value {literal:?} does not fit a column of {data_type}"))
+        Error::data(format!(
+            "the metadata's value {literal:?} does not fit a column of {data_type}"
+        ))
     };
     let value = match (literal, data_type) {
         (L::Boolean(value), DataType::Boolean) => ScalarValue::Boolean(Some(*value)),

@@ -11,7 +11,7 @@ use datafusion::common::Column;
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::scalar::ScalarValue;
 use iceberg::spec::{
-    PartitionSpec, PrimitiveLiteral, Schema as IcebergSchema, TableMetadata, Transform,
+    PartitionSpec, PrimitiveLiteral, Schema as IcebergSchema, TableMetadata, Transform, Type,
 };
 use iceberg::transform::create_transform_function;
 
@@ -40,6 +40,8 @@ enum Role {
     Upper,
     /// Nulls in the column; null where unknown.
     Nulls,
+    /// Stored bytes of the column; null where unknown.
+    Bytes,
     /// The bucket of all its values, of so many buckets; null where the file's spec has none.
     Bucket(u32),
 }
@@ -51,6 +53,7 @@ impl Role {
             Self::Lower => "lower".into(),
             Self::Upper => "upper".into(),
             Self::Nulls => "nulls".into(),
+            Self::Bytes => "bytes".into(),
             Self::Bucket(count) => format!("bucket {count}"),
         }
     }
@@ -61,6 +64,7 @@ impl Role {
             "lower" => Self::Lower,
             "upper" => Self::Upper,
             "nulls" => Self::Nulls,
+            "bytes" => Self::Bytes,
             _ => Self::Bucket(name.strip_prefix("bucket ")?.parse().ok()?),
         })
     }
@@ -78,7 +82,8 @@ impl FileValues {
     /// # Errors
     /// `Data` where a partition value does not fit its column.
     pub fn of(metadata: &TableMetadata, schema: &IcebergSchema, files: &[Entry]) -> Result<Self> {
-        let mut fields: Vec<FieldRef> = vec![Arc::new(Field::new(RECORDS, DataType::UInt64, false))];
+        let mut fields: Vec<FieldRef> =
+            vec![Arc::new(Field::new(RECORDS, DataType::UInt64, false))];
         let records = files.iter().map(|file| file.entry.record_count());
         let mut arrays: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from_iter_values(records))];
         let specs = by_id(metadata);
@@ -130,7 +135,8 @@ impl FileValues {
                     false => Ok(ScalarValue::iter_to_array(values)?),
                 }
             };
-            let or_null = |value: &Option<ScalarValue>| value.clone().unwrap_or_else(|| null.clone());
+            let or_null =
+                |value: &Option<ScalarValue>| value.clone().unwrap_or_else(|| null.clone());
             add(Role::Constant, column(constants)?);
             add(Role::Lower, column(bounds.iter().map(|b| or_null(&b.lower)).collect())?);
             add(Role::Upper, column(bounds.iter().map(|b| or_null(&b.upper)).collect())?);
@@ -138,6 +144,21 @@ impl FileValues {
             add(Role::Nulls, Arc::new(nulls));
             for (count, buckets) in buckets {
                 add(Role::Bucket(count), Arc::new(Int32Array::from(buckets)));
+            }
+        }
+        for field in schema.as_struct().fields() {
+            let mut leaves = vec![field.id];
+            leaf_ids(&field.field_type, &mut leaves);
+            let stored = files.iter().map(|file| {
+                let sizes = file.entry.data_file().column_sizes();
+                let known = leaves.iter().filter_map(|id| sizes.get(id).copied());
+                known.reduce(|a, b| a + b)
+            });
+            let stored: UInt64Array = stored.collect();
+            if stored.null_count() < stored.len() {
+                let name = format!("{}{OF}{}", Role::Bytes.name(), field.name);
+                fields.push(Arc::new(Field::new(name, DataType::UInt64, true)));
+                arrays.push(Arc::new(stored));
             }
         }
         let options = RecordBatchOptions::new().with_row_count(Some(files.len()));
@@ -150,7 +171,9 @@ impl FileValues {
     /// # Errors
     /// `Data` where it is another one.
     pub fn from_batch(batch: RecordBatch) -> Result<Self> {
-        let rows = batch.column_by_name(RECORDS).and_then(|column| column.as_primitive_opt::<UInt64Type>());
+        let rows = batch
+            .column_by_name(RECORDS)
+            .and_then(|column| column.as_primitive_opt::<UInt64Type>());
         let rows = rows.cloned().ok_or_else(|| Error::data("values of files lack their rows"))?;
         let mut columns: HashMap<String, HashMap<Role, usize>> = HashMap::new();
         for (position, field) in batch.schema().fields().iter().enumerate() {
@@ -170,6 +193,19 @@ impl FileValues {
 
     fn get(&self, column: &str, role: Role) -> Option<&ArrayRef> {
         Some(self.batch.column(*self.columns.get(column)?.get(&role)?))
+    }
+
+    /// Stored bytes of some columns in file `index`; None where the metadata does not say.
+    pub fn stored_bytes(&self, columns: &[String], index: usize) -> Option<u64> {
+        let mut total = 0;
+        for column in columns {
+            // A column that the file does not have takes no bytes; one whose size nobody wrote is not told from it.
+            if let Some(sizes) = self.get(column, Role::Bytes) {
+                let sizes = sizes.as_primitive_opt::<UInt64Type>()?;
+                total += if sizes.is_valid(index) { sizes.value(index) } else { 0 };
+            }
+        }
+        (total > 0).then_some(total)
     }
 
     /// The columns that have a constant in file `index`, and the constants.
@@ -231,10 +267,28 @@ impl PruningStatistics for FileValues {
     }
 }
 
+/// The ids of all fields below a nested type.
+fn leaf_ids(iceberg: &Type, ids: &mut Vec<i32>) {
+    let mut add = |field: &iceberg::spec::NestedField| {
+        ids.push(field.id);
+        leaf_ids(&field.field_type, ids);
+    };
+    match iceberg {
+        Type::Primitive(_) => {}
+        Type::Struct(fields) => fields.fields().iter().for_each(|field| add(field)),
+        Type::List(list) => add(&list.element_field),
+        Type::Map(map) => {
+            add(&map.key_field);
+            add(&map.value_field);
+        }
+    }
+}
+
 /// The buckets that values lie in; None where one has none.
 fn buckets_of(values: &HashSet<ScalarValue>, count: u32) -> Option<HashSet<i32>> {
     let transform = create_transform_function(&Transform::Bucket(count)).ok()?;
-    let values: Vec<ScalarValue> = values.iter().filter(|value| !value.is_null()).cloned().collect();
+    let values: Vec<ScalarValue> =
+        values.iter().filter(|value| !value.is_null()).cloned().collect();
     if values.is_empty() {
         return Some(HashSet::new());
     }

@@ -181,7 +181,10 @@ impl Session {
     pub async fn register_lake(&self, name: &str, source: LakeSource) -> Result<()> {
         self.check_name(name)?;
         let lake = self.load_lake(name, &source).await?;
-        self.bind((super::registry::TABLE_SCHEMA.to_owned(), name.to_owned()), Registered::Lake(lake))
+        self.bind(
+            (super::registry::TABLE_SCHEMA.to_owned(), name.to_owned()),
+            Registered::Lake(lake),
+        )
     }
 
     /// Loads and pins a table that a query names, or keeps what is pinned where the table has not changed.
@@ -226,14 +229,13 @@ impl Session {
         if namespace.is_empty() {
             return Err(Error::new(
                 ErrorKind::TableNotFound,
-                format!("{catalog}.{table} lacks its namespace: write FROM {catalog}.namespace.table"),
+                format!(
+                    "{catalog}.{table} lacks its namespace: write FROM {catalog}.namespace.table"
+                ),
             ));
         }
-        let origin = LakeOrigin::Catalog {
-            catalog: catalog.clone(),
-            namespace: namespace.to_vec(),
-            table,
-        };
+        let origin =
+            LakeOrigin::Catalog { catalog: catalog.clone(), namespace: namespace.to_vec(), table };
         Ok((LakeSource { origin, at: name.at.clone(), scan_filter: None }, kind))
     }
 
@@ -263,11 +265,7 @@ impl Session {
         let lake = LakeTable::try_new(spec, values)?;
         let url = self.new_store_url()?;
         let table = open_lake(lake, store, url, Arc::clone(self.counters()))?;
-        Ok(Lake {
-            table: Arc::new(table),
-            access: loaded.access,
-            source: Some(source.clone()),
-        })
+        Ok(Lake { table: Arc::new(table), access: loaded.access, source: Some(source.clone()) })
     }
     /// These tables, those of Iceberg loaded again: at the point in history that was asked for, or that `at` says for their
     /// names. With what changed.

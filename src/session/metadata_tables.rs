@@ -62,8 +62,10 @@ pub async fn read(
             ));
         }
     };
-    let fields: Vec<Field> =
-        columns.iter().map(|(name, array)| Field::new(*name, array.data_type().clone(), true)).collect();
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
+        .collect();
     let schema = Arc::new(Schema::new(fields));
     let arrays = columns.into_iter().map(|(_, array)| array).collect();
     let batch = RecordBatch::try_new(Arc::clone(&schema), arrays)?;
@@ -183,7 +185,10 @@ async fn files(
         }
         return Ok(vec![
             ("partition", texts(found.keys().map(|(_, partition)| partition))),
-            ("spec_id", Arc::new(Int32Array::from_iter_values(found.keys().map(|(spec, _)| *spec)))),
+            (
+                "spec_id",
+                Arc::new(Int32Array::from_iter_values(found.keys().map(|(spec, _)| *spec))),
+            ),
             ("record_count", longs(found.values().map(|(records, _)| Some(*records)))),
             ("file_count", longs(found.values().map(|(_, files)| Some(*files)))),
         ]);
@@ -193,19 +198,29 @@ async fn files(
     Ok(vec![
         (
             "content",
-            Arc::new(Int32Array::from_iter_values(all.iter().map(|e| content(e.entry.content_type())))),
+            Arc::new(Int32Array::from_iter_values(
+                all.iter().map(|e| content(e.entry.content_type())),
+            )),
         ),
         ("file_path", texts(all.iter().map(|e| e.entry.file_path().to_owned()))),
-        ("file_format", texts(all.iter().map(|e| e.entry.file_format().to_string().to_uppercase()))),
+        (
+            "file_format",
+            texts(all.iter().map(|e| e.entry.file_format().to_string().to_uppercase())),
+        ),
         ("spec_id", Arc::new(Int32Array::from_iter_values(all.iter().map(|e| e.spec)))),
         ("partition", texts(all.iter().map(partition))),
         ("record_count", longs(all.iter().map(|e| Some(e.entry.record_count() as i64)))),
-        ("file_size_in_bytes", longs(all.iter().map(|e| Some(e.entry.file_size_in_bytes() as i64)))),
+        (
+            "file_size_in_bytes",
+            longs(all.iter().map(|e| Some(e.entry.file_size_in_bytes() as i64))),
+        ),
         ("sequence_number", longs(all.iter().map(|e| Some(e.sequence)))),
         ("snapshot_id", longs(all.iter().map(|e| Some(e.added_by)))),
         (
             "referenced_data_file",
-            Arc::new(StringArray::from_iter(all.iter().map(|e| file(e).data_file().referenced_data_file()))),
+            Arc::new(StringArray::from_iter(
+                all.iter().map(|e| file(e).data_file().referenced_data_file()),
+            )),
         ),
     ])
 }

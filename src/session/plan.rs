@@ -285,7 +285,8 @@ impl Plan {
                 let mut partition_values: Vec<_> = names.zip(values).collect();
                 if let Some(lake) = &table.lake {
                     let constants = lake.values().constants(index).unwrap_or_default();
-                    partition_values.extend(constants.into_iter().map(|(n, v)| (n, Some(v.to_string()))));
+                    partition_values
+                        .extend(constants.into_iter().map(|(n, v)| (n, Some(v.to_string()))));
                 }
                 SplitInfo {
                     path: table.display_path(index),

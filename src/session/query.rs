@@ -77,7 +77,9 @@ impl Query {
     /// The pinned snapshots of its Iceberg tables, by the tables' names.
     pub fn snapshots(&self) -> BTreeMap<String, i64> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
-            Registered::Lake(lake) => Some((name.clone(), lake.table.lake.as_ref()?.spec().snapshot?)),
+            Registered::Lake(lake) => {
+                Some((name.clone(), lake.table.lake.as_ref()?.spec().snapshot?))
+            }
             _ => None,
         });
         pinned.collect()

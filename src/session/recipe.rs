@@ -199,16 +199,7 @@ fn pack(split: &Split) -> SplitRecipe {
         SplitUnit::Rows(range) => (2, [range.start, range.end, 0, 0]),
         SplitUnit::File => (3, [0; 4]),
     };
-    (
-        split.scan,
-        split.file,
-        kind,
-        numbers,
-        split.rows,
-        split.deleted,
-        split.first_row,
-        split.bytes,
-    )
+    (split.scan, split.file, kind, numbers, split.rows, split.deleted, split.first_row, split.bytes)
 }
 
 fn unpack(recipe: &SplitRecipe) -> Result<Split> {

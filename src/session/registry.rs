@@ -466,7 +466,8 @@ fn same_content(a: &Registered, b: &Registered) -> bool {
                     && a.schema.table_schema() == b.schema.table_schema())
         }
         (Registered::Lake(a), Registered::Lake(b)) => {
-            a.identity() == b.identity() && a.table.schema.table_schema() == b.table.schema.table_schema()
+            a.identity() == b.identity()
+                && a.table.schema.table_schema() == b.table.schema.table_schema()
         }
         (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
         (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {

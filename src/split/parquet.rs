@@ -151,7 +151,8 @@ impl Splitter {
         };
         self.done.truncate(1);
         for split in &mut self.done {
-            *split = Split { unit, rows: Some(rows - deleted), deleted, first_row: 0, bytes, ..*split };
+            *split =
+                Split { unit, rows: Some(rows - deleted), deleted, first_row: 0, bytes, ..*split };
         }
         self.done
     }
