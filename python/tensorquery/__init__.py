@@ -1,4 +1,4 @@
-"""A query-to-tensor loader: SQL over Parquet, CSV, JSON and Arrow files becomes a PyTorch DataLoader."""
+"""A query-to-tensor loader: SQL over Parquet, ORC, CSV, JSON and Arrow files becomes a PyTorch DataLoader."""
 
 from __future__ import annotations
 

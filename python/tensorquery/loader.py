@@ -288,7 +288,7 @@ def create_dataloader(
         query: SQL over the tables of `session` and path literals (``FROM 'data/*.parquet'``), or a
             `Query`, or a mixture of queries (see `mix`).
         path: A file, a directory (read recursively), a glob, or a list of these.
-        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson" or "arrow"; None goes by
+        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow" or "orc"; None goes by
             the file names.
         partitioning: For `path`: None reads ``key=value`` directories as columns where there are any,
             "hive" demands them, False turns them off.

@@ -30,7 +30,7 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The smallest piece of scan work: consecutive row groups, a byte range, or a whole file.
+    """The smallest piece of scan work: consecutive row groups or stripes, a byte range, or a whole file.
 
     Attributes:
         id: Position in the plan.
@@ -124,7 +124,7 @@ class ShardPlan:
         rank_imbalance: The same of the ranks.
         files: Files of the tables that are read.
         files_pruned: Of those, the files of which nothing is read.
-        row_groups: Row groups of the files listed.
+        row_groups: Row groups (or stripes, of ORC files) of the files listed.
         row_groups_pruned: Of those, pruned.
 
     Two plans are equal when they deal the same splits of the same query in the same way.

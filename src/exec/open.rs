@@ -65,7 +65,8 @@ fn open(
     let index = split.file as usize;
     let mut file = table.partitioned_file(index);
     match split.unit {
-        SplitUnit::RowGroups { byte_start, byte_end, .. } => {
+        SplitUnit::RowGroups { byte_start, byte_end, .. }
+        | SplitUnit::Stripes { byte_start, byte_end, .. } => {
             file = file.with_range(byte_start as i64, byte_end as i64);
         }
         SplitUnit::Bytes { start, end } => file = file.with_range(start as i64, end as i64),

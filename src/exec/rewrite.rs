@@ -40,6 +40,7 @@ use datafusion::physical_plan::unnest::UnnestExec;
 use super::build_side::BuildSideExec;
 use super::lake_scan::LakeScan;
 use super::split_scan::{ScanSource, SplitScanExec};
+use crate::split::orc::OrcSource;
 use crate::split::{FileRef, ScanRequest, Split, columns_of};
 use crate::{Error, ErrorKind, Result};
 
@@ -306,7 +307,12 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
 
 /// The columns and the predicate that a scan pushes into its files.
 fn scan_request(config: &FileScanConfig) -> ScanRequest {
-    let predicate = config.file_source.filter();
+    let orc = config.file_source.as_any().downcast_ref::<OrcSource>();
+    let predicate = match orc {
+        // Evaluated above the scan, but it prunes stripes.
+        Some(orc) => orc.pruning_predicate().cloned(),
+        None => config.file_source.filter(),
+    };
     let schema = config.file_source.table_schema().table_schema();
     let mut columns: Vec<String> = match config.file_source.projection() {
         Some(projection) => projection

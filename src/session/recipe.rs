@@ -198,6 +198,9 @@ fn pack(split: &Split) -> SplitRecipe {
         SplitUnit::Bytes { start, end } => (1, [start, end, 0, 0]),
         SplitUnit::Rows(range) => (2, [range.start, range.end, 0, 0]),
         SplitUnit::File => (3, [0; 4]),
+        SplitUnit::Stripes { first, count, byte_start, byte_end } => {
+            (4, [u64::from(first), u64::from(count), byte_start, byte_end])
+        }
     };
     (split.scan, split.file, kind, numbers, split.rows, split.deleted, split.first_row, split.bytes)
 }
@@ -214,6 +217,12 @@ fn unpack(recipe: &SplitRecipe) -> Result<Split> {
         (1, [start, end, ..]) => SplitUnit::Bytes { start, end },
         (2, [start, end, ..]) => SplitUnit::Rows(crate::split::RowRange { start, end }),
         (3, _) => SplitUnit::File,
+        (4, [first, count, byte_start, byte_end]) => SplitUnit::Stripes {
+            first: u32::try_from(first).unwrap_or(u32::MAX),
+            count: u32::try_from(count).unwrap_or(u32::MAX),
+            byte_start,
+            byte_end,
+        },
         _ => return Err(Error::config(format!("the recipe has a split of unknown kind {kind}"))),
     };
     Ok(Split { scan, file, unit, rows, deleted, first_row, bytes })

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::files::TableFiles;
 use super::format::{Compression, Format};
-use super::{Split, SplitUnit, parquet, text};
+use super::{Split, SplitUnit, orc, parquet, text};
 use crate::Result;
 use crate::lake::LakeTable;
 
@@ -54,9 +54,9 @@ impl SplitTarget {
 pub struct FileSplits {
     /// In file order.
     pub splits: Vec<Split>,
-    /// Row groups, or 1.
+    /// Row groups or stripes, or 1.
     pub units: usize,
-    /// Row groups that no row can come from.
+    /// Row groups or stripes that no row can come from.
     pub pruned: usize,
 }
 
@@ -65,7 +65,7 @@ pub struct FileSplits {
 pub struct ScanSplits {
     /// Every split, by file and position.
     pub splits: Vec<Split>,
-    /// Row groups (or files, for formats without) of the listed files.
+    /// Row groups or stripes (or files, for formats without) of the listed files.
     pub units: usize,
     /// Of those, pruned.
     pub units_pruned: usize,
@@ -123,10 +123,10 @@ async fn balanced(
     let share = match (&table.format, files.first()) {
         // The projected share of the bytes, judged by the first file: a narrow projection of a wide
         // table reads little, and its splits should still be many.
-        (Format::Parquet, Some(first)) => {
+        (Format::Parquet | Format::Orc, Some(first)) => {
             let one = SplitTarget { bytes: u64::MAX, rows: None };
             let unfiltered = ScanRequest { predicate: None, ..request.clone() };
-            let sample = parquet::discover(table, *first, &unfiltered, one).await?;
+            let sample = discover_file(table, *first, &unfiltered, one, true).await?;
             let read: u64 = sample.splits.iter().map(|split| split.bytes).sum();
             read as f64 / table.files[*first].meta.size.max(1) as f64
         }
@@ -158,6 +158,7 @@ async fn discover_file(
     }
     match &table.format {
         Format::Parquet => parquet::discover(table, index, request, target).await,
+        Format::Orc => orc::discover(table, index, request, target).await,
         Format::Csv(csv) if table.format.compression() == Compression::None => {
             text::discover(table, index, target, text::csv_dialect(csv)).await
         }
@@ -206,7 +207,7 @@ async fn whole_lake_file(
 fn text_floor(format: &Format) -> u64 {
     match format {
         Format::Csv(_) | Format::Json(_) => MIN_TEXT_BYTES,
-        Format::Parquet | Format::Arrow(_) => 0,
+        Format::Parquet | Format::Arrow(_) | Format::Orc => 0,
     }
 }
 

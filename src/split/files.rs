@@ -40,7 +40,7 @@ pub struct TableFiles {
     pub root: String,
     /// The files in plan order.
     pub files: Vec<TableFile>,
-    /// Decoded Parquet footers.
+    /// Decoded footers of Parquet and ORC files.
     pub footers: Arc<FooterCache>,
     /// For the files of an Iceberg table, what it knows of them.
     pub lake: Option<Arc<LakeTable>>,
@@ -51,7 +51,7 @@ impl TableFiles {
     pub fn source(&self, parquet: &TableParquetOptions, page_index: bool) -> Arc<dyn FileSource> {
         let readers =
             CachedFooters::new(Arc::clone(&self.store), Arc::clone(&self.footers), page_index);
-        self.format.file_source(self.schema.clone(), parquet, Arc::new(readers))
+        self.format.file_source(self.schema.clone(), parquet, Arc::new(readers), &self.footers)
     }
 
     /// File `index` as DataFusion knows it; [`FileRef`] leads back from there.

@@ -1,4 +1,5 @@
-//! Parquet footers: read once per file and process, then shared by planning and execution.
+//! Footers: read once per file and process, then shared by planning and execution; how those of Parquet files are
+//! read.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -17,6 +18,7 @@ use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
+use super::orc::OrcFooter;
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
 use crate::{Error, Result};
@@ -24,37 +26,75 @@ use crate::{Error, Result};
 /// Bytes asked for at the end of a file in the first request: most footers fit.
 const FOOTER_HINT: usize = 64 << 10;
 
-/// Decoded footers kept per table, in bytes of memory.
+/// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// The decoded footers of one table's files, the oldest dropped beyond [`CACHE_BYTES`].
+/// The decoded footers of one table's files.
 #[derive(Debug, Default)]
 pub struct FooterCache {
-    inner: Mutex<Inner>,
-    /// For an Iceberg table, how its columns are found in its files.
+    parquet: Kept<ParquetMetaData>,
+    orc: Kept<OrcFooter>,
+    /// For an Iceberg table, how its columns are found in its Parquet files.
     columns: Option<Arc<ColumnMap>>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    footers: HashMap<Path, Arc<ParquetMetaData>>,
-    order: VecDeque<Path>,
-    bytes: usize,
 }
 
 impl FooterCache {
     /// For files whose columns are found by field id.
     pub fn by_field_id(columns: Arc<ColumnMap>) -> Self {
-        Self { inner: Mutex::default(), columns: Some(columns) }
+        Self { columns: Some(columns), ..Self::default() }
     }
 
-    /// The footer of a file, if it was read before.
+    /// The Parquet footer of a file, if it was read before.
     pub(super) fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
+        self.parquet.get(path)
+    }
+
+    /// The footers of ORC files.
+    pub(super) fn orc(&self) -> &Kept<OrcFooter> {
+        &self.orc
+    }
+}
+
+/// A footer that knows how many bytes of memory it takes.
+pub(super) trait MemorySize {
+    /// Bytes of memory, about.
+    fn memory_size(&self) -> usize;
+}
+
+impl MemorySize for ParquetMetaData {
+    fn memory_size(&self) -> usize {
+        Self::memory_size(self)
+    }
+}
+
+/// Footers of one format by path, the oldest dropped beyond [`CACHE_BYTES`].
+#[derive(Debug)]
+pub(super) struct Kept<F> {
+    inner: Mutex<Inner<F>>,
+}
+
+#[derive(Debug)]
+struct Inner<F> {
+    footers: HashMap<Path, Arc<F>>,
+    order: VecDeque<Path>,
+    bytes: usize,
+}
+
+impl<F> Default for Kept<F> {
+    fn default() -> Self {
+        let inner = Inner { footers: HashMap::new(), order: VecDeque::new(), bytes: 0 };
+        Self { inner: Mutex::new(inner) }
+    }
+}
+
+impl<F: MemorySize> Kept<F> {
+    /// The footer of a file, if it was read before.
+    pub(super) fn get(&self, path: &Path) -> Option<Arc<F>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).footers.get(path).cloned()
     }
 
     /// Keeps a footer, replacing an earlier one (which may lack the page index).
-    fn put(&self, path: &Path, footer: &Arc<ParquetMetaData>) {
+    pub(super) fn put(&self, path: &Path, footer: &Arc<F>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.bytes += footer.memory_size();
         match inner.footers.insert(path.clone(), Arc::clone(footer)) {
@@ -112,7 +152,7 @@ pub async fn read_footer(
         }
     };
     let footer = Arc::new(footer);
-    cache.put(&meta.location, &footer);
+    cache.parquet.put(&meta.location, &footer);
     Ok(footer)
 }
 

@@ -7,6 +7,7 @@ mod footers;
 mod format;
 mod matched;
 pub(crate) mod memory;
+pub mod orc;
 mod parquet;
 mod sorted;
 mod text;
@@ -44,6 +45,17 @@ pub enum SplitUnit {
         /// Where the first row group's data begins, in bytes.
         byte_start: u64,
         /// Where the row group after the last begins, in bytes, or the end of the file.
+        byte_end: u64,
+    },
+    /// Stripes `first..first + count` of an ORC file. They begin in `byte_start..byte_end`, and no other stripe does.
+    Stripes {
+        /// Index of the first stripe.
+        first: u32,
+        /// Number of consecutive stripes.
+        count: u32,
+        /// Where the first stripe begins, in bytes.
+        byte_start: u64,
+        /// Where the stripe after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
     /// Bytes `start..end` of a text file; both lie on the start of a record.
@@ -95,6 +107,10 @@ impl fmt::Display for SplitUnit {
             Self::RowGroups { first, count: 1, .. } => write!(f, "row group {first}"),
             Self::RowGroups { first, count, .. } => {
                 write!(f, "row groups {first} to {}", first + count - 1)
+            }
+            Self::Stripes { first, count: 1, .. } => write!(f, "stripe {first}"),
+            Self::Stripes { first, count, .. } => {
+                write!(f, "stripes {first} to {}", first + count - 1)
             }
             Self::Bytes { start, end } => write!(f, "bytes {start} to {end}"),
             Self::Rows(rows) => write!(f, "rows {} to {}", rows.start, rows.end),
