@@ -20,6 +20,7 @@ use datafusion::physical_expr_adapter::{
 };
 use datafusion::scalar::ScalarValue;
 use iceberg::spec::{NestedFieldRef, Schema as IcebergSchema, Type};
+use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 
 use super::types::{arrow_field, scalar};
 use crate::{Error, ErrorKind, Result};
@@ -204,7 +205,7 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
                 .fields()
                 .iter()
                 .zip(fields)
-                .map(|(wanted, field)| match stored.column_by_name(field.name()) {
+                .map(|(wanted, field)| match child_of(stored, wanted, field.name()) {
                     Some(column) => adapt(column, &wanted.field_type, field.data_type()),
                     None => absent(wanted, field, stored.len()),
                 })
@@ -243,6 +244,25 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
         }
         _ => Err(misfit()),
     }
+}
+
+/// The stored field that is meant: by its id, where the stored type says ids (ORC), else by its name, which is the table's
+/// by then (Parquet).
+fn child_of<'a>(
+    stored: &'a StructArray,
+    wanted: &NestedFieldRef,
+    name: &str,
+) -> Option<&'a ArrayRef> {
+    let ids: Vec<Option<i32>> = stored.fields().iter().map(|field| stored_id(field)).collect();
+    if ids.iter().all(Option::is_none) {
+        return stored.column_by_name(name);
+    }
+    ids.iter().position(|id| *id == Some(wanted.id)).map(|position| stored.column(position))
+}
+
+/// The field id in a field's metadata.
+pub fn stored_id(field: &FieldRef) -> Option<i32> {
+    field.metadata().get(PARQUET_FIELD_ID_META_KEY)?.parse().ok()
 }
 
 /// The values of a nested field that a file does not have.

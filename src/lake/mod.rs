@@ -3,6 +3,7 @@
 
 mod adapt;
 mod assign;
+mod avro;
 mod bounds;
 mod deletes;
 mod load;
@@ -16,6 +17,7 @@ mod spec;
 mod table;
 mod types;
 mod values;
+mod void_fields;
 
 pub use deletes::{EqualityKeys, Positions};
 pub use load::load;

@@ -364,11 +364,13 @@ impl ChunkReader for TailReader {
 /// Errors of the decoder by which the table's schema can help.
 pub(super) fn decoding(error: &OrcError) -> Error {
     match error {
-        OrcError::DecodeTimestamp { seconds, nanoseconds, to_time_unit, .. } => Error::data(format!(
-            "a timestamp ({seconds} s and {nanoseconds} ns since 1970) is no whole 64-bit number of \
+        OrcError::DecodeTimestamp { seconds, nanoseconds, to_time_unit, .. } => {
+            Error::data(format!(
+                "a timestamp ({seconds} s and {nanoseconds} ns since 1970) is no whole 64-bit number of \
              {to_time_unit:?}s; declare the column's type (schema=): timestamp[us] holds all years, timestamp[ns] \
              1677 to 2262"
-        )),
+            ))
+        }
         other => Error::data(format!("the ORC data cannot be decoded: {other}")),
     }
 }

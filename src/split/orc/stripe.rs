@@ -136,7 +136,12 @@ impl File {
                 .map_err(|error| decoding(&error))
         })
         .map_err(named)?;
-        Ok(Box::new(Decoding { file: Arc::clone(self), number, left: rows, decoder: Some(decoder) }))
+        Ok(Box::new(Decoding {
+            file: Arc::clone(self),
+            number,
+            left: rows,
+            decoder: Some(decoder),
+        }))
     }
 
     /// The bytes of a stripe that its wanted columns need.
@@ -173,7 +178,9 @@ impl File {
             let end = start
                 .checked_add(stream.length)
                 .filter(|end| *end <= footer_range.start)
-                .ok_or_else(|| Error::data("the ORC file is damaged: a column lies outside of its stripe"))?;
+                .ok_or_else(|| {
+                    Error::data("the ORC file is damaged: a column lies outside of its stripe")
+                })?;
             if self.projection.root.contains_column_index(stream.column as usize) {
                 match stream.length == 0 || INDEX_STREAMS.contains(&stream.kind) {
                     true => chunks.insert(start..end, Bytes::new()),
