@@ -122,7 +122,7 @@ predicates = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(predicate=predicates, partitioned=st.sampled_from(list(PARTITIONED)))
 def test_predicates(tables, predicate, partitioned):
     """Against pyiceberg's scan of the same rows without partitions: with them it fails on null partitions."""
