@@ -9,12 +9,13 @@ CARGO ?= cargo
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+JARS := .cache/jars
 
 # One profile (dev), one target folder and the same flags for `cargo test` and `maturin develop`, so that
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo test test-rust test-python lint bench bench-epochs stubtest iceberg-fixtures clean
+.PHONY: help setup demo test test-rust test-python test-servers lint bench bench-epochs stubtest iceberg-fixtures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,9 +53,20 @@ test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
 	$(CARGO) test --locked
 
-test-python: $(STAMPS)/built .demo/complete ## Run the Python tests and doctests, and check the stubs
+test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests, and check the stubs
 	$(BIN)/python -m pytest
 	$(MAKE) --no-print-directory stubtest
+
+test-servers: $(JARS)/rest/complete $(JARS)/hive/complete ## Fetch the jars of the Iceberg catalogs that the Python tests start (110 MB)
+
+# Kept by `make clean`: they change with their pom.xml only.
+$(JARS)/%/complete: tests/python/servers/%/pom.xml
+	@command -v javac >/dev/null || { echo "make: javac not found. Install a JDK, 17 or later, for the catalogs that the tests start: apt install openjdk-17-jdk-headless" >&2; exit 1; }
+	@command -v mvn >/dev/null || { echo "make: mvn not found. Install Maven, which fetches the catalogs that the tests start: apt install maven" >&2; exit 1; }
+	@echo "Fetching the jars of tests/python/servers/$*"
+	@rm -rf $(@D)
+	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
+	@touch $@
 
 lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are errors
 	$(CARGO) fmt --check

@@ -19,6 +19,7 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.iceberg import SnapshotChange
 from tensorquery.mixture import Mixture, mix
 from tensorquery.query import Query
 from tensorquery.session import Session, TableInfo
@@ -49,6 +50,7 @@ __all__ = [
     "Session",
     "Shard",
     "ShardPlan",
+    "SnapshotChange",
     "Split",
     "SplitStrategy",
     "StorageError",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
+from tensorquery.iceberg import IcebergTables
 from tensorquery.options import check_bool, check_choice, check_positive_int, parse_bytes
 from tensorquery.query import Query
 
@@ -27,7 +28,7 @@ class TableInfo(NamedTuple):
     name: str
     """The name in SQL."""
     kind: str
-    """``parquet``, ``csv``, ``json``, ``arrow``, ``memory`` or ``view``."""
+    """``parquet``, ``csv``, ``json``, ``arrow``, ``iceberg``, ``memory`` or ``view``."""
     files: int | None
     """Number of files, for tables over files."""
     bytes: int | None
@@ -36,7 +37,7 @@ class TableInfo(NamedTuple):
     """Exact rows where known without reading."""
 
 
-class Session:
+class Session(IcebergTables):
     """Registered tables, over a DataFusion session.
 
     Files are listed and pinned (path, size, entity tag) when they are registered: a file that changes

@@ -157,6 +157,7 @@ pub async fn open_files(
         root: display_root(first.store_root()),
         files: files.collect(),
         footers,
+        lake: None,
     };
     Ok((table, spec))
 }
@@ -192,6 +193,7 @@ impl FilesSpec {
             root: display_root(&self.root),
             files: files.collect(),
             footers: Arc::new(FooterCache::default()),
+            lake: None,
         })
     }
 }

@@ -38,6 +38,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
 
 use super::build_side::BuildSideExec;
+use super::lake_scan::LakeScan;
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::split::{FileRef, ScanRequest, Split, columns_of};
 use crate::{Error, ErrorKind, Result};
@@ -219,8 +220,7 @@ fn is_row_local_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// Stored bytes of the largest table below a node.
 fn largest_leaf(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     if let Some(source) = plan.as_any().downcast_ref::<DataSourceExec>() {
-        let source = source.data_source().as_any();
-        if let Some(config) = source.downcast_ref::<FileScanConfig>() {
+        if let Some(config) = file_scan(source) {
             let files = config.file_groups.iter().flat_map(|group| group.files());
             return files.map(|file| file.object_meta.size).sum();
         }
@@ -271,9 +271,16 @@ fn ordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(plan.data()?)
 }
 
-fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
+/// The file scan of a leaf, of plain files or of an Iceberg table.
+pub(super) fn file_scan(leaf: &DataSourceExec) -> Option<&FileScanConfig> {
     let source = leaf.data_source().as_any();
-    if let Some(config) = source.downcast_ref::<FileScanConfig>() {
+    source
+        .downcast_ref::<FileScanConfig>()
+        .or_else(|| Some(source.downcast_ref::<LakeScan>()?.config()))
+}
+
+fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
+    if let Some(config) = file_scan(leaf) {
         let refs: Vec<&FileRef> = config
             .file_groups
             .iter()

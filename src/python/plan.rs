@@ -21,7 +21,17 @@ use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
 
 /// A split: id, path, file size, rows, first row, bytes, unit as text, partition values.
-type SplitRow = (u32, String, u64, Option<u64>, u64, u64, String, Vec<(String, Option<String>)>);
+type SplitRow = (
+    u32,
+    String,
+    u64,
+    Option<u64>,
+    Option<(u64, u64)>,
+    u64,
+    String,
+    Vec<(String, Option<String>)>,
+    Option<i64>,
+);
 
 /// A shard: rank, worker, splits, rows, bytes.
 type ShardRow = (usize, usize, usize, Option<u64>, u64);
@@ -112,10 +122,11 @@ impl PyPlan {
                     info.path,
                     info.file_size,
                     split.rows,
-                    split.first_row,
+                    split.row_range().map(|range| (range.start, range.end)),
                     split.bytes,
                     split.unit.to_string(),
                     info.partition_values,
+                    info.snapshot,
                 ))
             })
             .collect()

@@ -15,7 +15,7 @@ use futures::TryStreamExt;
 use super::plan::{EpochPlan, Plan};
 use crate::exec::{ScanSource, SplitScanExec, numbered};
 use crate::split::{Format, Split, SplitUnit, read_footer};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// From where the physical rows of a split are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,8 +142,37 @@ impl Replay<'_> {
                 *row = kept[*row as usize];
             }
         }
-        rows.iter_mut().for_each(|row| *row += first);
+        match self.live(id).await? {
+            Some(live) => rows.iter_mut().for_each(|row| *row = live[*row as usize]),
+            None => rows.iter_mut().for_each(|row| *row += first),
+        }
         Ok(rows)
+    }
+
+    /// The physical rows of a split of an Iceberg table that are not deleted; None where none is.
+    async fn live(&self, id: u32) -> Result<Option<Vec<u64>>> {
+        let split = self.plan.split(id)?;
+        let Some(ScanSource::Files { table, .. }) =
+            self.plan.rewritten.scans.get(split.scan as usize).map(|scan| &scan.source)
+        else {
+            return Ok(None);
+        };
+        let Some(lake) = &table.lake else { return Ok(None) };
+        let index = split.file as usize;
+        if !lake.file(index).equality.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NotShardable,
+                format!(
+                    "the rows of {} cannot be traced to their numbers in the file: equality deletes apply to it; \
+                     compact the table (rewrite_data_files)",
+                    table.display_path(index)
+                ),
+            ));
+        }
+        let deleted = lake.positions(&table.store, index).await?;
+        Ok(deleted.zip(split.row_range()).map(|(deleted, rows)| {
+            (rows.start..rows.end).filter(|row| !deleted.contains(*row)).collect()
+        }))
     }
 
     /// The rows of a split that the predicate in its scan keeps; None where there is none.

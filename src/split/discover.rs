@@ -9,6 +9,7 @@ use super::files::TableFiles;
 use super::format::{Compression, Format};
 use super::{Split, SplitUnit, parquet, text};
 use crate::Result;
+use crate::lake::LakeTable;
 
 /// Files whose footers are read at the same time.
 const CONCURRENT_FILES: usize = 32;
@@ -110,6 +111,14 @@ async fn balanced(
     request: &ScanRequest,
     target: SplitTarget,
 ) -> Result<SplitTarget> {
+    if let Some(lake) = &table.lake {
+        let bytes = |index: &usize| lake_bytes(table, lake, *index, request);
+        let read: u64 = files.iter().map(bytes).sum();
+        return Ok(SplitTarget {
+            bytes: target.bytes.min((read / WANTED_SPLITS).max(1)),
+            ..target
+        });
+    }
     let stored: u64 = files.iter().map(|index| table.files[*index].meta.size).sum();
     let share = match (&table.format, files.first()) {
         // The projected share of the bytes, judged by the first file: a narrow projection of a wide
@@ -138,6 +147,15 @@ async fn discover_file(
         true => target,
         false => SplitTarget { bytes: target.bytes.max(text_floor(&table.format)), ..target },
     };
+    if let Some(lake) = &table.lake
+        && request.predicate.is_none()
+        && lake.file(index).equality.is_empty()
+    {
+        let (file, bytes) = (lake.file(index), lake_bytes(table, lake, index, request));
+        if target.allows(file.records, bytes) {
+            return whole_lake_file(table, lake, index, bytes).await;
+        }
+    }
     match &table.format {
         Format::Parquet => parquet::discover(table, index, request, target).await,
         Format::Csv(csv) if table.format.compression() == Compression::None => {
@@ -150,6 +168,39 @@ async fn discover_file(
         }
         Format::Csv(_) | Format::Json(_) | Format::Arrow(_) => Ok(whole_file(table, index)),
     }
+}
+
+/// Stored bytes of the projected columns of an Iceberg data file, as far as metadata says.
+fn lake_bytes(table: &TableFiles, lake: &LakeTable, index: usize, request: &ScanRequest) -> u64 {
+    lake.values().stored_bytes(&request.columns, index).unwrap_or(table.files[index].meta.size)
+}
+
+/// A data file that is one split, from metadata alone: its footer is read when it is scanned.
+async fn whole_lake_file(
+    table: &TableFiles,
+    lake: &LakeTable,
+    index: usize,
+    bytes: u64,
+) -> Result<FileSplits> {
+    let records = lake.file(index).records;
+    let deleted = match lake.positions(&table.store, index).await? {
+        Some(deleted) => deleted.len(),
+        None => 0,
+    };
+    let rows = records.saturating_sub(deleted);
+    if rows == 0 {
+        return Ok(FileSplits { splits: Vec::new(), units: 1, pruned: 1 });
+    }
+    let split = Split {
+        scan: 0,
+        file: index as u32,
+        unit: SplitUnit::File,
+        rows: Some(rows),
+        deleted,
+        first_row: 0,
+        bytes: (bytes as f64 * rows as f64 / records as f64) as u64,
+    };
+    Ok(FileSplits { splits: vec![split], units: 1, pruned: 0 })
 }
 
 fn text_floor(format: &Format) -> u64 {
@@ -167,6 +218,7 @@ fn whole_file(table: &TableFiles, index: usize) -> FileSplits {
         file: index as u32,
         unit: SplitUnit::File,
         rows: file.rows,
+        deleted: 0,
         first_row: 0,
         bytes: file.meta.size,
     };

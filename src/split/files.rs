@@ -12,6 +12,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::footers::{CachedFooters, FooterCache};
 use super::format::Format;
+use crate::lake::LakeTable;
 
 /// One file of a table as it was when the table was registered.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct TableFiles {
     pub files: Vec<TableFile>,
     /// Decoded Parquet footers.
     pub footers: Arc<FooterCache>,
+    /// For the files of an Iceberg table, what it knows of them.
+    pub lake: Option<Arc<LakeTable>>,
 }
 
 impl TableFiles {
@@ -61,7 +64,10 @@ impl TableFiles {
 
     /// A file's path as the user would write it.
     pub fn display_path(&self, index: usize) -> String {
-        format!("{}{}", self.root, self.files[index].meta.location)
+        match &self.lake {
+            Some(lake) => lake.file(index).uri.clone(),
+            None => format!("{}{}", self.root, self.files[index].meta.location),
+        }
     }
 }
 

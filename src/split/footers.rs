@@ -18,6 +18,7 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
 use crate::error::plain_text;
+use crate::lake::ColumnMap;
 use crate::{Error, Result};
 
 /// Bytes asked for at the end of a file in the first request: most footers fit.
@@ -30,6 +31,8 @@ const CACHE_BYTES: usize = 512 << 20;
 #[derive(Debug, Default)]
 pub struct FooterCache {
     inner: Mutex<Inner>,
+    /// For an Iceberg table, how its columns are found in its files.
+    columns: Option<Arc<ColumnMap>>,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +43,11 @@ struct Inner {
 }
 
 impl FooterCache {
+    /// For files whose columns are found by field id.
+    pub fn by_field_id(columns: Arc<ColumnMap>) -> Self {
+        Self { inner: Mutex::default(), columns: Some(columns) }
+    }
+
     /// The footer of a file, if it was read before.
     pub(super) fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).footers.get(path).cloned()
@@ -90,12 +98,18 @@ pub async fn read_footer(
             loader.load_page_index(&mut reader).await.map_err(damaged)?;
             loader.finish().map_err(damaged)?
         }
-        None => ParquetMetaDataReader::new()
-            .with_page_index_policy(policy)
-            .with_prefetch_hint(Some(FOOTER_HINT))
-            .load_and_finish(&mut reader, meta.size)
-            .await
-            .map_err(damaged)?,
+        None => {
+            let footer = ParquetMetaDataReader::new()
+                .with_page_index_policy(policy)
+                .with_prefetch_hint(Some(FOOTER_HINT))
+                .load_and_finish(&mut reader, meta.size)
+                .await
+                .map_err(damaged)?;
+            match &cache.columns {
+                Some(columns) => columns.apply(footer)?,
+                None => footer,
+            }
+        }
     };
     let footer = Arc::new(footer);
     cache.put(&meta.location, &footer);

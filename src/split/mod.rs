@@ -1,5 +1,6 @@
 //! Splits: the smallest pieces of scan work.
 
+mod access;
 mod discover;
 mod files;
 mod footers;
@@ -12,12 +13,13 @@ mod text;
 
 use std::fmt;
 
+pub use access::access_after;
 pub use discover::{FileSplits, ScanRequest, ScanSplits, SplitTarget, discover};
 pub use files::{FileRef, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
 pub use matched::matched_groups;
-pub use parquet::{access_after, columns_of};
+pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};
 
 /// A half-open range of physical rows of one file, before any filter.
@@ -68,8 +70,11 @@ pub struct Split {
     pub file: u32,
     /// What it reads of the file.
     pub unit: SplitUnit,
-    /// Rows before any filter, from the file's metadata and exact; None where the format does not say.
+    /// Rows before any filter, from the file's metadata and exact, without deleted ones; None where the format does
+    /// not say.
     pub rows: Option<u64>,
+    /// Rows among them that the table's position deletes take out.
+    pub deleted: u64,
     /// The physical rows, where `rows` is known.
     pub first_row: u64,
     /// Stored bytes of the projected columns: the weight that LPT balances.
@@ -79,7 +84,8 @@ pub struct Split {
 impl Split {
     /// The physical rows this split reads, where the format says.
     pub fn row_range(&self) -> Option<RowRange> {
-        self.rows.map(|rows| RowRange { start: self.first_row, end: self.first_row + rows })
+        let end = |rows| self.first_row + rows + self.deleted;
+        self.rows.map(|rows| RowRange { start: self.first_row, end: end(rows) })
     }
 }
 

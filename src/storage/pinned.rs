@@ -20,6 +20,7 @@ use object_store::{
 use super::location::describe;
 use super::pin::FilePin;
 use super::read::{OpenFile, blocking};
+use super::uri::{ROUTED_ROOT, is_local};
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
@@ -63,17 +64,30 @@ pub struct PinnedStore {
     root: Arc<str>,
     pins: HashMap<Path, Arc<FilePin>>,
     counters: Arc<IoCounters>,
+    remedy: Arc<str>,
 }
 
 impl PinnedStore {
-    /// Wraps `inner`, whose root is `root` (see [`Location::store_root`](super::Location::store_root)).
+    /// Wraps `inner`, whose root is `root`: [`Location::store_root`](super::Location::store_root), or
+    /// [`RoutedStore::ROOT`](super::RoutedStore::ROOT).
     pub fn new(
         inner: Arc<dyn ObjectStore>,
         root: &str,
         pins: impl IntoIterator<Item = FilePin>,
     ) -> Self {
         let pins = pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
-        Self { inner, root: root.into(), pins, counters: Arc::default() }
+        let remedy = "register the table again".into();
+        Self { inner, root: root.into(), pins, counters: Arc::default(), remedy }
+    }
+
+    /// The files belong to a snapshot of an Iceberg table, which this names.
+    #[must_use]
+    pub fn of_snapshot(mut self, snapshot: &str) -> Self {
+        self.remedy = format!(
+            "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
+        )
+        .into();
+        self
     }
 
     /// Counts into `counters`, which other stores may share.
@@ -94,6 +108,7 @@ impl PinnedStore {
             location: location.clone(),
             pin: self.pins.get(location).cloned(),
             counters: self.counters(),
+            remedy: Arc::clone(&self.remedy),
         }
     }
 
@@ -158,6 +173,7 @@ pub(super) struct Guard {
     location: Path,
     pin: Option<Arc<FilePin>>,
     counters: Arc<IoCounters>,
+    remedy: Arc<str>,
 }
 
 impl Guard {
@@ -191,15 +207,16 @@ impl Guard {
     fn changed(&self, difference: &str) -> StoreError {
         let path = describe(&self.root, &self.location);
         self.fail(Error::data(format!(
-            "file {path} changed after the query was planned ({difference}); \
-             register the table again"
+            "file {path} changed after the query was planned ({difference}); {}",
+            self.remedy
         )))
     }
 
     fn vanished(&self) -> StoreError {
         let path = describe(&self.root, &self.location);
         self.fail(Error::data(format!(
-            "file {path} vanished after the query was planned; register the table again"
+            "file {path} vanished after the query was planned; {}",
+            self.remedy
         )))
     }
 
@@ -241,7 +258,7 @@ impl ObjectStore for PinnedStore {
         if ranges.is_empty() {
             return Ok(Vec::new());
         }
-        if self.root.starts_with("file:") {
+        if self.root.starts_with("file:") || (&*self.root == ROUTED_ROOT && is_local(location)) {
             let guard = self.guard(location);
             let result = self.get_checked(&guard, GetOptions::new()).await?;
             if let GetResultPayload::File(file, _) = result.payload {
