@@ -117,9 +117,7 @@ fn arrow_field(
         .unwrap_or_default();
     let data_type = match orc {
         OrcType::Struct { children, .. } => DataType::Struct(arrow_fields(children, attributes)),
-        OrcType::List { child, .. } => {
-            DataType::List(arrow_field("item", child, true, attributes))
-        }
+        OrcType::List { child, .. } => DataType::List(arrow_field("item", child, true, attributes)),
         OrcType::Map { key, value, .. } => {
             let entries = vec![
                 arrow_field("key", key, false, attributes),
