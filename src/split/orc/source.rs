@@ -157,7 +157,7 @@ fn stripes_of(footer: &OrcFooter, file: &PartitionedFile) -> Range<usize> {
     };
     let mut numbers = (0..stripes.len()).filter(|number| inside(stripes[*number].offset));
     match numbers.next() {
-        Some(first) => first..numbers.last().unwrap_or(first) + 1,
+        Some(first) => first..numbers.next_back().unwrap_or(first) + 1,
         None => 0..0,
     }
 }

@@ -52,12 +52,12 @@ pub fn read_type(message: &[u8], number: usize) -> Result<TypeAttributes> {
                 }
             }
             // A subtype stands behind its parent: a type that holds itself would never end.
-            (2, subtypes) => {
-                if subtypes.numbers()?.iter().any(|subtype| *subtype <= number as u64) {
-                    return Err(Error::data(
-                        "this is not a readable ORC file: a type of its schema contains itself",
-                    ));
-                }
+            (2, subtypes)
+                if subtypes.numbers()?.iter().any(|subtype| *subtype <= number as u64) =>
+            {
+                return Err(Error::data(
+                    "this is not a readable ORC file: a type of its schema contains itself",
+                ));
             }
             (7, pair) => {
                 let (mut key, mut value) = ("", "");
