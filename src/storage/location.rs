@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::glob::{Glob, has_wildcard};
+use super::uri::{ROUTED_ROOT, uri_of};
 use crate::{Error, Result, suggestion};
 
 /// The kind of store that a [`Location`] lies in.
@@ -326,6 +327,9 @@ impl fmt::Display for Location {
 
 /// A path of the store with this root as a user would write it.
 pub(super) fn describe(root: &str, path: &Path) -> String {
+    if root == ROUTED_ROOT {
+        return uri_of(path);
+    }
     let root = root.strip_prefix("file://").unwrap_or(root);
     format!("{root}/{path}")
 }

@@ -126,7 +126,7 @@ pub(super) fn parse_keys<K: FromStr + PartialEq>(
 }
 
 /// `text` without the values of options and environment variables that hold secrets.
-pub(super) fn redact(text: &str, options: &BTreeMap<String, String>) -> String {
+pub(crate) fn redact(text: &str, options: &BTreeMap<String, String>) -> String {
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
         let is_store = ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|start| name.starts_with(start));
@@ -135,7 +135,7 @@ pub(super) fn redact(text: &str, options: &BTreeMap<String, String>) -> String {
     let given = options.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut secrets: Vec<String> = given
         .chain(environment)
-        .filter(|(name, value)| is_secret(name) && !value.is_empty())
+        .filter(|(name, value)| is_secret(name) && !matches!(value.as_str(), "" | "true" | "false"))
         .map(|(_, value)| value)
         .collect();
     // The longest first, so that no rest of a secret remains beside a shorter one.
@@ -143,8 +143,29 @@ pub(super) fn redact(text: &str, options: &BTreeMap<String, String>) -> String {
     secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
 }
 
+/// Properties as they may be shown: the values of secrets are stars, and so is a password in a URL.
+pub(crate) fn shown(properties: &BTreeMap<String, String>) -> BTreeMap<&str, String> {
+    let value = |name: &str, value: &str| match is_secret(name) {
+        true => "***".to_owned(),
+        false => without_password(value),
+    };
+    properties.iter().map(|(name, text)| (name.as_str(), value(name, text))).collect()
+}
+
+/// `postgresql://user:password@host/db` without the password.
+pub(crate) fn without_password(url: &str) -> String {
+    let shortened = || {
+        let (scheme, rest) = url.split_once("://")?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user, host) = authority.rsplit_once('@')?;
+        let (name, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{name}:***@{host}{path}"))
+    };
+    shortened().unwrap_or_else(|| url.to_owned())
+}
+
 /// Whether an option's value must never be shown.
-fn is_secret(name: &str) -> bool {
+pub(crate) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_path = name.ends_with("_file") || name.ends_with("_path");
     !is_path
@@ -157,6 +178,9 @@ fn is_secret(name: &str) -> bool {
             "proxy_url",
             "service_account",
             "credential",
+            "connection-string",
+            // A header of a catalog may be its authorization.
+            "header.",
         ]
         .iter()
         .any(|part| name.contains(part))

@@ -20,6 +20,7 @@ use object_store::{
 use super::location::describe;
 use super::pin::FilePin;
 use super::read::{OpenFile, blocking};
+use super::uri::{ROUTED_ROOT, is_local};
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
@@ -66,7 +67,8 @@ pub struct PinnedStore {
 }
 
 impl PinnedStore {
-    /// Wraps `inner`, whose root is `root` (see [`Location::store_root`](super::Location::store_root)).
+    /// Wraps `inner`, whose root is `root`: [`Location::store_root`](super::Location::store_root), or
+    /// [`RoutedStore::ROOT`](super::RoutedStore::ROOT).
     pub fn new(
         inner: Arc<dyn ObjectStore>,
         root: &str,
@@ -241,7 +243,7 @@ impl ObjectStore for PinnedStore {
         if ranges.is_empty() {
             return Ok(Vec::new());
         }
-        if self.root.starts_with("file:") {
+        if self.root.starts_with("file:") || (&*self.root == ROUTED_ROOT && is_local(location)) {
             let guard = self.guard(location);
             let result = self.get_checked(&guard, GetOptions::new()).await?;
             if let GetResultPayload::File(file, _) = result.payload {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
+use object_store::aws::{AmazonS3Builder, AwsCredentialProvider};
+use object_store::azure::{AzureCredentialProvider, MicrosoftAzureBuilder};
 use object_store::client::SpawnedReqwestConnector;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::{ClientConfigKey, ObjectStore};
@@ -30,6 +30,22 @@ pub fn open_store(
     location: &Location,
     options: &BTreeMap<String, String>,
 ) -> Result<Arc<dyn ObjectStore>> {
+    open_with(location, options, None)
+}
+
+/// What gives a store its credentials, request by request.
+pub(super) enum Provider {
+    S3(AwsCredentialProvider),
+    Gcs(GcpCredentialProvider),
+    Azure(AzureCredentialProvider),
+}
+
+/// Opens a store whose credentials come from `provider`, where there is one of its kind.
+pub(super) fn open_with(
+    location: &Location,
+    options: &BTreeMap<String, String>,
+    provider: Option<Provider>,
+) -> Result<Arc<dyn ObjectStore>> {
     let root = location.store_root();
     let failed = |error: object_store::Error| build_error(root, &error, options);
     let store: Arc<dyn ObjectStore> = match location.scheme() {
@@ -47,9 +63,15 @@ pub fn open_store(
         Scheme::S3 => Arc::new(
             parse_keys(options, "S3", S3_OPTIONS)?
                 .into_iter()
-                .fold(AmazonS3Builder::from_env(), |builder, (key, value)| {
-                    builder.with_config(key, value)
-                })
+                .fold(
+                    match provider {
+                        Some(Provider::S3(given)) => {
+                            AmazonS3Builder::from_env().with_credentials(given)
+                        }
+                        _ => AmazonS3Builder::from_env(),
+                    },
+                    |builder, (key, value)| builder.with_config(key, value),
+                )
                 .with_url(root)
                 .with_http_connector(network()?)
                 .build()
@@ -58,9 +80,15 @@ pub fn open_store(
         Scheme::Gcs => Arc::new(
             parse_keys(options, "Google Cloud Storage", GCS_OPTIONS)?
                 .into_iter()
-                .fold(GoogleCloudStorageBuilder::from_env(), |builder, (key, value)| {
-                    builder.with_config(key, value)
-                })
+                .fold(
+                    match provider {
+                        Some(Provider::Gcs(given)) => {
+                            GoogleCloudStorageBuilder::from_env().with_credentials(given)
+                        }
+                        _ => GoogleCloudStorageBuilder::from_env(),
+                    },
+                    |builder, (key, value)| builder.with_config(key, value),
+                )
                 .with_url(root.replacen("gcs://", "gs://", 1))
                 .with_http_connector(network()?)
                 .build()
@@ -69,9 +97,15 @@ pub fn open_store(
         Scheme::Azure => Arc::new(
             parse_keys(options, "Azure", AZURE_OPTIONS)?
                 .into_iter()
-                .fold(MicrosoftAzureBuilder::from_env(), |builder, (key, value)| {
-                    builder.with_config(key, value)
-                })
+                .fold(
+                    match provider {
+                        Some(Provider::Azure(given)) => {
+                            MicrosoftAzureBuilder::from_env().with_credentials(given)
+                        }
+                        _ => MicrosoftAzureBuilder::from_env(),
+                    },
+                    |builder, (key, value)| builder.with_config(key, value),
+                )
                 .with_url(root)
                 .with_http_connector(network()?)
                 .build()

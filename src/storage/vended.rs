@@ -1,0 +1,250 @@
+//! Credentials that a catalog gives for a while: kept, and renewed before they end.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use chrono::Utc;
+use object_store::CredentialProvider;
+use object_store::aws::AwsCredential;
+use object_store::azure::AzureCredential;
+use object_store::gcp::GcpCredential;
+use percent_encoding::percent_decode_str;
+
+use super::access::AccessConfig;
+use super::properties::{Secret, StoreOptions, store_options};
+use super::store::Provider;
+use crate::{Error, Result};
+
+/// How long before their end credentials are renewed at most. A quarter of their life is enough for
+/// those that live shorter.
+const MARGIN_MS: i64 = 5 * 60 * 1000;
+/// After a failed or useless renewal, the next one waits.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Where new credentials come from.
+#[async_trait]
+pub trait Refresh: Send + Sync {
+    /// Asks for all properties and credentials of a table's files anew.
+    async fn refresh(&self) -> Result<AccessConfig>;
+}
+
+/// The current credentials of a table's files, shared by all its stores.
+pub(super) struct Vault {
+    issue: RwLock<Arc<Issue>>,
+    refresh: Option<Arc<dyn Refresh>>,
+    /// Who renews holds it, so that those who want the same wait for that one answer.
+    gate: tokio::sync::Mutex<()>,
+    failed: Mutex<Option<Instant>>,
+}
+
+/// What a catalog said at one time.
+pub(super) struct Issue {
+    /// Counts the answers.
+    pub(super) number: u64,
+    pub(super) config: AccessConfig,
+    received_ms: i64,
+    received: Instant,
+}
+
+impl Vault {
+    pub(super) fn new(config: AccessConfig, refresh: Option<Arc<dyn Refresh>>) -> Self {
+        let issue = RwLock::new(Arc::new(Issue::new(0, config)));
+        Self { issue, refresh, gate: tokio::sync::Mutex::default(), failed: Mutex::default() }
+    }
+
+    pub(super) fn current(&self) -> Arc<Issue> {
+        Arc::clone(&self.issue.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// An issue newer than number `used`: one that another request has asked for meanwhile, or the
+    /// answer to a new question.
+    async fn renew(&self, refresh: &dyn Refresh, used: u64) -> Result<Arc<Issue>> {
+        let _gate = self.gate.lock().await;
+        let now = self.current();
+        if now.number != used {
+            return Ok(now);
+        }
+        match refresh.refresh().await {
+            Ok(config) => {
+                let issue = Arc::new(Issue::new(used + 1, config));
+                *self.issue.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&issue);
+                Ok(issue)
+            }
+            Err(error) => {
+                *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a request that was refused with issue `used` may be sent again, because there is a newer
+    /// one now.
+    pub(super) async fn after_refusal(&self, used: u64) -> Result<bool> {
+        let Some(refresh) = &self.refresh else { return Ok(false) };
+        let now = self.current();
+        if now.number != used {
+            return Ok(true);
+        }
+        // What is refused although it was just given is forbidden.
+        if now.number > 0 && now.received.elapsed() < PAUSE {
+            return Ok(false);
+        }
+        self.renew(&**refresh, used).await.map(|_| true)
+    }
+
+    fn has_just_failed(&self) -> bool {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.is_some_and(|at| at.elapsed() < PAUSE)
+    }
+}
+
+impl Issue {
+    fn new(number: u64, config: AccessConfig) -> Self {
+        let received_ms = Utc::now().timestamp_millis();
+        Self { number, config, received_ms, received: Instant::now() }
+    }
+
+    /// Whether credentials of this issue should be renewed before they are used.
+    fn is_due(&self, expires_at_ms: i64) -> bool {
+        let life = expires_at_ms - self.received_ms;
+        // Ended before it came: the clocks disagree, so that only the store can tell. Not so for the
+        // first issue, which may have waited in another process.
+        if life <= 0 && self.number > 0 {
+            return false;
+        }
+        Utc::now().timestamp_millis() >= expires_at_ms - MARGIN_MS.min(life / 4)
+    }
+}
+
+/// The provider of a store's credentials; None where it has to find its own.
+pub(super) fn provider_of(
+    vault: &Arc<Vault>,
+    uri: &str,
+    root: &str,
+    options: &StoreOptions,
+) -> Option<Provider> {
+    fn vended<C>(vault: &Arc<Vault>, uri: &str, root: &str, make: Make<C>) -> Arc<Vended<C>> {
+        let (vault, cached) = (Arc::clone(vault), Mutex::default());
+        Arc::new(Vended { vault, uri: uri.to_owned(), root: root.to_owned(), make, cached })
+    }
+    Some(match options.secret.as_ref()? {
+        Secret::S3 { .. } => Provider::S3(vended(vault, uri, root, s3_credential)),
+        Secret::Gcs(_) => Provider::Gcs(vended(vault, uri, root, gcs_credential)),
+        Secret::AzureSas(_) | Secret::AzureBearer(_) => {
+            Provider::Azure(vended(vault, uri, root, azure_credential))
+        }
+    })
+}
+
+type Make<C> = fn(Secret) -> Option<C>;
+
+/// The credentials of one store, as `object_store` wants them.
+struct Vended<C> {
+    vault: Arc<Vault>,
+    /// A file of the store, by which its credentials are found among all.
+    uri: String,
+    root: String,
+    make: Make<C>,
+    cached: Mutex<Option<Cached<C>>>,
+}
+
+struct Cached<C> {
+    number: u64,
+    credential: Arc<C>,
+    expires_at_ms: Option<i64>,
+}
+
+impl<C> Vended<C> {
+    /// The credential of an issue, parsed once.
+    fn of(&self, issue: &Issue) -> Result<(Arc<C>, Option<i64>)> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cached.as_ref().filter(|known| known.number == issue.number) {
+            return Ok((Arc::clone(&known.credential), known.expires_at_ms));
+        }
+        let options = store_options(&self.root, &issue.config.properties_of(&self.uri))?;
+        let credential = options.secret.and_then(self.make).ok_or_else(|| {
+            Error::storage(format!("the catalog no longer gives credentials for {}", self.root))
+        })?;
+        let (credential, expires_at_ms) = (Arc::new(credential), options.expires_at_ms);
+        let number = issue.number;
+        *cached = Some(Cached { number, credential: Arc::clone(&credential), expires_at_ms });
+        Ok((credential, expires_at_ms))
+    }
+
+    async fn credential(&self) -> Result<Arc<C>> {
+        let issue = self.vault.current();
+        let (credential, expires_at_ms) = self.of(&issue)?;
+        let (Some(refresh), Some(expires_at_ms)) = (&self.vault.refresh, expires_at_ms) else {
+            return Ok(credential);
+        };
+        if !issue.is_due(expires_at_ms) {
+            return Ok(credential);
+        }
+        let has_ended = Utc::now().timestamp_millis() >= expires_at_ms;
+        if !has_ended && self.vault.has_just_failed() {
+            return Ok(credential);
+        }
+        match self.vault.renew(&**refresh, issue.number).await {
+            Ok(newer) => Ok(self.of(&newer)?.0),
+            // They still hold: there is time to ask again.
+            Err(_) if !has_ended => Ok(credential),
+            Err(error) => Err(Error::storage(format!(
+                "the credentials for {} have ended and the catalog gave no new ones",
+                self.root
+            ))
+            .with_source(error)),
+        }
+    }
+}
+
+#[async_trait]
+impl<C: fmt::Debug + Send + Sync> CredentialProvider for Vended<C> {
+    type Credential = C;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<C>> {
+        self.credential().await.map_err(|error| object_store::Error::Generic {
+            store: "RoutedStore",
+            source: Box::new(error),
+        })
+    }
+}
+
+impl<C> fmt::Debug for Vended<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Vended({})", self.root)
+    }
+}
+
+fn s3_credential(secret: Secret) -> Option<AwsCredential> {
+    match secret {
+        Secret::S3 { key_id, secret_key, token } => {
+            Some(AwsCredential { key_id, secret_key, token })
+        }
+        _ => None,
+    }
+}
+
+fn gcs_credential(secret: Secret) -> Option<GcpCredential> {
+    match secret {
+        Secret::Gcs(bearer) => Some(GcpCredential { bearer }),
+        _ => None,
+    }
+}
+
+fn azure_credential(secret: Secret) -> Option<AzureCredential> {
+    match secret {
+        Secret::AzureBearer(token) => Some(AzureCredential::BearerToken(token)),
+        Secret::AzureSas(token) => {
+            let pairs = token.trim_start_matches('?').split('&').filter_map(|pair| {
+                let (name, value) = pair.split_once('=')?;
+                // The client encodes them again.
+                let value = percent_decode_str(value).decode_utf8().ok()?;
+                Some((name.to_owned(), value.into_owned()))
+            });
+            Some(AzureCredential::SASToken(pairs.collect()))
+        }
+        _ => None,
+    }
+}
