@@ -1,6 +1,7 @@
 //! Tables: pinned files with one schema, as DataFusion table providers.
 
 mod files;
+pub mod iceberg;
 mod infer;
 mod json_array;
 mod merge;

@@ -1,0 +1,270 @@
+//! How requests to a REST catalog are authorized: a token, OAuth2 client credentials, or AWS
+//! signatures.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredentialProvider};
+use object_store::client::{HttpRequest, HttpRequestBody};
+use reqwest::Client;
+use reqwest::header::{HeaderMap, HeaderValue};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::http::unreachable;
+use crate::storage::redact;
+use crate::{Error, Result};
+
+/// How long before its end a token is renewed at most; a quarter of a shorter life.
+const MARGIN: Duration = Duration::from_secs(60);
+const SHOWN: usize = 500;
+const SIGV4: &str = "rest.sigv4-enabled";
+
+/// The authorization of a catalog's properties.
+pub(super) struct Auth {
+    kind: Kind,
+    token: Mutex<Option<Token>>,
+}
+
+enum Kind {
+    None,
+    /// `token`, which nobody renews.
+    Fixed,
+    /// `credential`.
+    OAuth(OAuth),
+    /// `rest.sigv4-enabled`.
+    SigV4(Signer),
+}
+
+#[derive(Clone)]
+struct Token {
+    value: String,
+    renew_at: Option<Instant>,
+}
+
+/// OAuth2 client credentials (RFC 6749, section 4.4).
+struct OAuth {
+    server: String,
+    form: Vec<(&'static str, String)>,
+    /// For taking secrets out of messages.
+    properties: BTreeMap<String, String>,
+}
+
+struct Signer {
+    credentials: AwsCredentialProvider,
+    region: String,
+    service: String,
+}
+
+#[derive(Deserialize)]
+struct TokenAnswer {
+    access_token: String,
+    #[serde(default)]
+    expires_in: Option<f64>,
+}
+
+impl Auth {
+    /// Whether two sets of properties ask for the same authorization.
+    pub(super) fn is_same(
+        one: &BTreeMap<String, String>,
+        other: &BTreeMap<String, String>,
+    ) -> bool {
+        const NAMES: &[&str] =
+            &["audience", "credential", "oauth2-server-uri", "resource", "scope", "token", "uri"];
+        const SPACES: &[&str] = &["rest.", "client.", "s3."];
+        let is_signed = one.contains_key(SIGV4) || other.contains_key(SIGV4);
+        let changed = |name: &&String| one.get(*name) != other.get(*name);
+        !one.keys().chain(other.keys()).filter(changed).any(|name| {
+            let is_signing = SPACES.iter().any(|space| name.starts_with(space));
+            NAMES.contains(&name.as_str()) || (is_signed && is_signing)
+        })
+    }
+
+    /// # Errors
+    ///
+    /// `Config`, for a malformed property.
+    pub(super) fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
+        let get = |name: &str| properties.get(name).filter(|value| !value.is_empty());
+        let token = get("token").map(|value| Token { value: value.clone(), renew_at: None });
+        let sigv4 = get(SIGV4).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let kind = if sigv4 {
+            Kind::SigV4(Signer::try_new(properties)?)
+        } else if let Some(credential) = get("credential") {
+            Kind::OAuth(OAuth::new(properties, credential))
+        } else if token.is_some() {
+            Kind::Fixed
+        } else {
+            Kind::None
+        };
+        Ok(Self { kind, token: Mutex::new(token) })
+    }
+
+    /// The headers for a request, and the token that is in them.
+    pub(super) async fn headers(
+        &self,
+        client: &Client,
+        url: &str,
+    ) -> Result<(HeaderMap, Option<String>)> {
+        let mut headers = HeaderMap::new();
+        let token = match &self.kind {
+            Kind::None => None,
+            Kind::SigV4(signer) => {
+                signer.sign(url, &mut headers).await?;
+                None
+            }
+            Kind::Fixed => self.token.lock().await.clone().map(|token| token.value),
+            Kind::OAuth(oauth) => {
+                let mut known = self.token.lock().await;
+                match known.as_ref() {
+                    Some(token) if token.renew_at.is_none_or(|at| Instant::now() < at) => {
+                        Some(token.value.clone())
+                    }
+                    _ => Some(known.insert(oauth.ask(client).await?).value.clone()),
+                }
+            }
+        };
+        if let Some(token) = &token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+                .map_err(|_| Error::config("the token for the catalog is no HTTP header"))?;
+            value.set_sensitive(true);
+            headers.insert("authorization", value);
+        }
+        Ok((headers, token))
+    }
+
+    /// Whether there is a token newer than the one that was refused; asks for one where that is possible.
+    pub(super) async fn renew(&self, client: &Client, refused: Option<&str>) -> Result<bool> {
+        let Kind::OAuth(oauth) = &self.kind else { return Ok(false) };
+        let mut known = self.token.lock().await;
+        if known.as_ref().is_none_or(|token| Some(token.value.as_str()) == refused) {
+            *known = Some(oauth.ask(client).await?);
+        }
+        Ok(true)
+    }
+}
+
+impl OAuth {
+    fn new(properties: &BTreeMap<String, String>, credential: &str) -> Self {
+        let mut form = vec![("grant_type", "client_credentials".to_owned())];
+        // Without a colon, it is the secret alone.
+        let secret = match credential.split_once(':') {
+            Some((id, secret)) => {
+                form.push(("client_id", id.to_owned()));
+                secret
+            }
+            None => credential,
+        };
+        form.push(("client_secret", secret.to_owned()));
+        let scope = properties.get("scope").map_or("catalog", String::as_str);
+        form.push(("scope", scope.to_owned()));
+        for name in ["audience", "resource"] {
+            if let Some(value) = properties.get(name) {
+                form.push((name, value.clone()));
+            }
+        }
+        let server = match properties.get("oauth2-server-uri").filter(|uri| !uri.is_empty()) {
+            Some(uri) => uri.clone(),
+            None => {
+                let uri = properties.get("uri").map(String::as_str).unwrap_or_default();
+                format!("{}/v1/oauth/tokens", uri.trim_end_matches('/'))
+            }
+        };
+        // The halves are secrets too.
+        let mut properties = properties.clone();
+        properties.insert("client-secret".into(), secret.to_owned());
+        Self { server, form, properties }
+    }
+
+    async fn ask(&self, client: &Client) -> Result<Token> {
+        let body: Vec<String> = self
+            .form
+            .iter()
+            .map(|(name, value)| format!("{name}={}", super::http::encode(value)))
+            .collect();
+        let answer = client
+            .post(&self.server)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("accept", "application/json")
+            .body(body.join("&"))
+            .send()
+            .await
+            .map_err(|error| unreachable("the server of tokens", &self.server, &error))?;
+        let status = answer.status();
+        let text = answer
+            .text()
+            .await
+            .map_err(|error| unreachable("the server of tokens", &self.server, &error))?;
+        if !status.is_success() {
+            let told: String = redact(&text, &self.properties).chars().take(SHOWN).collect();
+            return Err(Error::storage(format!(
+                "no token for the catalog, since the server answered {status}: {told}; check the \
+                 properties credential, scope and oauth2-server-uri"
+            ))
+            .with_context("url", &self.server));
+        }
+        // The text holds the token, so that no message repeats it.
+        let TokenAnswer { access_token: value, expires_in } =
+            serde_json::from_str(&text).map_err(|_| {
+                Error::storage("no token for the catalog: the server answered without access_token")
+                    .with_context("url", &self.server)
+            })?;
+        let life = expires_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let renew_at =
+            life.and_then(|life| Instant::now().checked_add(life - MARGIN.min(life / 4)));
+        Ok(Token { value, renew_at })
+    }
+}
+
+impl Signer {
+    fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
+        let get = |name: &str| properties.get(name).filter(|value| !value.is_empty()).cloned();
+        let region = get("rest.signing-region")
+            .or(get("client.region"))
+            .or(std::env::var("AWS_REGION").ok())
+            .or(std::env::var("AWS_DEFAULT_REGION").ok())
+            .ok_or_else(|| {
+                Error::config("rest.sigv4-enabled needs the property \"rest.signing-region\"")
+            })?;
+        // The S3 client finds keys wherever AWS keeps them; the bucket is never asked.
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name("none").with_region(&region);
+        let keys = ["rest", "client", "s3"].iter().find_map(|space| {
+            let key = get(&format!("{space}.access-key-id"))?;
+            Some((
+                key,
+                get(&format!("{space}.secret-access-key"))?,
+                get(&format!("{space}.session-token")),
+            ))
+        });
+        if let Some((key, secret, token)) = keys {
+            builder = builder.with_access_key_id(key).with_secret_access_key(secret);
+            builder = match token {
+                Some(token) => builder.with_token(token),
+                None => builder.with_token(String::new()),
+            };
+        }
+        let store = builder.build().map_err(|error| {
+            Error::config(format!(
+                "no AWS keys for rest.sigv4-enabled: {}",
+                redact(&error.to_string(), properties)
+            ))
+        })?;
+        let service = get("rest.signing-name").unwrap_or_else(|| "execute-api".into());
+        Ok(Self { credentials: store.credentials().clone(), region, service })
+    }
+
+    async fn sign(&self, url: &str, headers: &mut HeaderMap) -> Result<()> {
+        let credential = self.credentials.get_credential().await.map_err(Error::from)?;
+        let mut request = HttpRequest::new(HttpRequestBody::empty());
+        *request.uri_mut() = url.parse().map_err(|error| {
+            Error::config(format!("{url:?} is no URL of a catalog")).with_source(error)
+        })?;
+        AwsAuthorizer::new(&credential, &self.service, &self.region).authorize(&mut request, None);
+        for (name, value) in request.headers() {
+            // The client writes it itself, and the same.
+            if name != "host" {
+                headers.insert(name.clone(), value.clone());
+            }
+        }
+        Ok(())
+    }
+}
