@@ -13,7 +13,7 @@ use iceberg::io::{
 };
 use iceberg::{Error as IcebergError, ErrorKind as IcebergErrorKind};
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::ObjectStoreExt;
 use serde::{Deserialize, Serialize};
 
 use super::access::StorageAccess;

@@ -93,10 +93,7 @@ impl RestClient {
             None => SEPARATOR.to_owned(),
         };
         // The token, the headers and the server of tokens may have been told now.
-        let http = match properties == *given {
-            true => http,
-            false => Http::try_new(&properties)?,
-        };
+        let http = http.with_properties(&properties)?;
         let endpoints = answer.endpoints.unwrap_or_default();
         let given = given.clone();
         let inner = Inner { http, given, properties, base, separator, endpoints };

@@ -33,6 +33,9 @@ pub(in super::super) struct RestTable {
     properties: BTreeMap<String, String>,
     namespace: Vec<String>,
     name: String,
+    /// What the catalog said of the table when it was loaded: a later answer may have credentials alone.
+    #[serde(default)]
+    config: BTreeMap<String, String>,
     /// The URL of new credentials where the table's configuration tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     credentials_at: Option<String>,
@@ -95,11 +98,12 @@ pub(super) async fn load(
         .find_map(|name| table_config.get(*name))
         .map(|url| client.resolve(url))
         .transpose()?;
-    let config = access_config(client, table_config, answer.credentials);
+    let config = access_config(client, table_config.clone(), answer.credentials);
     let table = RestTable {
         properties: client.given().clone(),
         namespace: namespace.to_vec(),
         name: name.to_owned(),
+        config: table_config,
         credentials_at,
     };
     let access = StorageAccess::of_rest(config.clone(), table.clone());
@@ -175,7 +179,8 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
             Ok(body) => {
                 let answer: CredentialsAnswer = parse(&body, &endpoint)?;
                 if answer.credentials.as_ref().is_some_and(|given| !given.is_empty()) {
-                    let config = answer.config.unwrap_or_default();
+                    let mut config = table.config.clone();
+                    config.extend(answer.config.unwrap_or_default());
                     return Ok(access_config(client, config, answer.credentials));
                 }
             }
