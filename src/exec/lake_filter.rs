@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::BooleanArray;
+use arrow::array::{Array, BooleanArray};
 use arrow::compute::{and, filter_record_batch, prep_null_mask_filter};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
@@ -89,7 +89,11 @@ impl LakeFilter {
         }
         if let Some(predicate) = &self.predicate {
             let judged = predicate.evaluate(batch)?.into_array(batch.num_rows())?;
-            also(prep_null_mask_filter(as_boolean_array(&judged)?))?;
+            let judged = as_boolean_array(&judged)?;
+            also(match judged.null_count() {
+                0 => judged.clone(),
+                _ => prep_null_mask_filter(judged),
+            })?;
         }
         let batch = match keep {
             Some(keep) if keep.true_count() < keep.len() => filter_record_batch(batch, &keep)?,

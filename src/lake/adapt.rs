@@ -7,7 +7,11 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, MapArray, StructArray, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, ListArray, MapArray, StructArray, new_null_array,
+};
+use arrow::buffer::NullBuffer;
+use arrow::compute::kernels::nullif::nullif;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -207,7 +211,7 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
                 .zip(fields)
                 .map(|(wanted, field)| match child_of(stored, wanted, field.name()) {
                     Some(column) => adapt(column, &wanted.field_type, field.data_type()),
-                    None => absent(wanted, field, stored.len()),
+                    None => within(absent(wanted, field, stored.len())?, field, stored.nulls()),
                 })
                 .collect::<Result<Vec<_>>>()?;
             let nulls = stored.nulls().cloned();
@@ -263,6 +267,16 @@ fn child_of<'a>(
 /// The field id in a field's metadata.
 pub fn stored_id(field: &FieldRef) -> Option<i32> {
     field.metadata().get(PARQUET_FIELD_ID_META_KEY)?.parse().ok()
+}
+
+/// The values of a field of a struct, null where the struct is: what reads the field alone does not look at the struct.
+fn within(values: ArrayRef, field: &FieldRef, parent: Option<&NullBuffer>) -> Result<ArrayRef> {
+    match parent {
+        Some(nulls) if field.is_nullable() => {
+            Ok(nullif(&values, &BooleanArray::new(!nulls.inner(), None))?)
+        }
+        _ => Ok(values),
+    }
 }
 
 /// The values of a nested field that a file does not have.

@@ -10,7 +10,7 @@ use iceberg::spec::{
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::task::JoinHandle;
 
-use super::void_fields::rename_void_fields;
+use super::partition_names::with_plain_names;
 use crate::runtime::Runtimes;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
@@ -115,12 +115,9 @@ async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Resu
     let bytes = fetch(store, &file.manifest_path).await?;
     // Decoding Avro takes the processor, so it goes where decoding goes.
     let task: JoinHandle<Result<Vec<Entry>>> = Runtimes::current()?.cpu().spawn(async move {
-        let parsed =
-            Manifest::parse_avro(&bytes).or_else(|error| match rename_void_fields(&bytes) {
-                Some(renamed) => Manifest::parse_avro(&renamed),
-                None => Err(error),
-            });
-        let manifest = parsed.map_err(|e| damaged(&file.manifest_path, e))?;
+        let renamed = with_plain_names(&bytes);
+        let manifest = Manifest::parse_avro(renamed.as_deref().unwrap_or(&bytes))
+            .map_err(|e| damaged(&file.manifest_path, e))?;
         let (entries, _) = manifest.into_parts();
         entries.into_iter().filter(|entry| entry.is_alive()).map(|e| inherit(&file, e)).collect()
     });

@@ -9,6 +9,7 @@ mod deletes;
 mod load;
 mod manifests;
 mod orc;
+mod partition_names;
 mod puffin;
 mod read;
 mod rename;
@@ -17,7 +18,6 @@ mod spec;
 mod table;
 mod types;
 mod values;
-mod void_fields;
 
 pub use deletes::{EqualityKeys, Positions};
 pub use load::load;

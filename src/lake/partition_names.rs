@@ -1,6 +1,9 @@
-//! Manifests of format version 1 whose partition spec has dropped a field: its transform is `void` by then, and it keeps
-//! its name, often that of the column it was an identity of. The manifest reader takes such a name for a clash, so
-//! the field gets another one in the manifest's header before it is read.
+//! Names of partition fields in manifests, made plain before a manifest is read.
+//!
+//! The manifest reader finds partition values by name. But Avro's names are narrower than Iceberg's, so writers put others
+//! in their place (`Mixed_x20Case`), whose values it would take for null; and it refuses manifests of format version 1 in
+//! which a dropped field, `void` by then, still has the name of the column it was an identity of. So each field is named
+//! after its id in the manifest's header, where writer's schema and partition spec are.
 //! Avro's file header: <https://avro.apache.org/docs/1.11.1/specification/#object-container-files>.
 
 use serde_json::Value;
@@ -8,26 +11,25 @@ use serde_json::Value;
 /// The bytes before the header's map.
 const MAGIC: &[u8] = b"Obj\x01";
 
-/// The manifest with other names for void fields; None where it has none, or is no Avro file.
-pub fn rename_void_fields(manifest: &[u8]) -> Option<Vec<u8>> {
+/// The field id of a data file's partition.
+const PARTITION: i64 = 102;
+
+/// The first id of a partition field, where a spec does not say ids.
+const FIRST_ID: i64 = 1000;
+
+/// The manifest with its partition fields named after their ids; None where it has none, or is no Avro file.
+pub fn with_plain_names(manifest: &[u8]) -> Option<Vec<u8>> {
     let (mut pairs, rest) = read_header(manifest)?;
     let spec = pairs.iter().position(|(key, _)| key == b"partition-spec")?;
     let schema = pairs.iter().position(|(key, _)| key == b"avro.schema")?;
     let mut fields: Value = serde_json::from_slice(&pairs[spec].1).ok()?;
-    let mut renamed = Vec::new();
-    for field in fields.as_array_mut()? {
-        if field.get("transform")?.as_str()? == "void" {
-            let (id, name) = (field.get("field-id")?.as_i64()?, field.get("name")?.as_str()?);
-            let other = format!("{name}_void_{id}");
-            renamed.push((id, other.clone()));
-            *field.get_mut("name")? = Value::String(other);
-        }
-    }
-    if renamed.is_empty() {
-        return None;
+    let list = fields.as_array_mut().filter(|fields| !fields.is_empty())?;
+    for (field, position) in list.iter_mut().zip(0..) {
+        let id = field.get("field-id").and_then(Value::as_i64).unwrap_or(FIRST_ID + position);
+        *field.get_mut("name")? = plain(id);
     }
     let mut avro: Value = serde_json::from_slice(&pairs[schema].1).ok()?;
-    rename_by_id(&mut avro, &renamed);
+    rename(&mut avro, false);
     pairs[spec].1 = serde_json::to_vec(&fields).ok()?;
     pairs[schema].1 = serde_json::to_vec(&avro).ok()?;
     let mut out = MAGIC.to_vec();
@@ -43,15 +45,21 @@ pub fn rename_void_fields(manifest: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-fn rename_by_id(avro: &mut Value, renamed: &[(i64, String)]) {
+fn plain(id: i64) -> Value {
+    Value::String(format!("_partition_field_{id}"))
+}
+
+/// Renames the fields of the partition in an Avro schema.
+fn rename(avro: &mut Value, inside: bool) {
     match avro {
-        Value::Array(items) => items.iter_mut().for_each(|item| rename_by_id(item, renamed)),
+        Value::Array(items) => items.iter_mut().for_each(|item| rename(item, inside)),
         Value::Object(object) => {
             let id = object.get("field-id").and_then(Value::as_i64);
-            if let Some((_, name)) = renamed.iter().find(|(known, _)| Some(*known) == id) {
-                object.insert("name".into(), Value::String(name.clone()));
+            if let Some(id) = id.filter(|_| inside) {
+                object.insert("name".into(), plain(id));
             }
-            object.values_mut().for_each(|value| rename_by_id(value, renamed));
+            let inside = inside || id == Some(PARTITION);
+            object.values_mut().for_each(|value| rename(value, inside));
         }
         _ => {}
     }
