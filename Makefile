@@ -9,15 +9,16 @@ CARGO ?= cargo
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
+JARS := .cache/jars
 
 # One profile (dev), one target folder and the same flags for `cargo test` and `maturin develop`, so that
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo test test-rust test-python lint bench bench-epochs stubtest clean
+.PHONY: help setup demo test test-rust test-python test-servers lint bench bench-epochs stubtest iceberg-fixtures clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMPS)/built ## Create .venv, install what is needed, build the Rust core
 
@@ -52,9 +53,20 @@ test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
 	$(CARGO) test --locked
 
-test-python: $(STAMPS)/built .demo/complete ## Run the Python tests and doctests, and check the stubs
+test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests, and check the stubs
 	$(BIN)/python -m pytest
 	$(MAKE) --no-print-directory stubtest
+
+test-servers: $(JARS)/rest/complete $(JARS)/hive/complete ## Fetch the jars of the Iceberg catalogs that the Python tests start (110 MB)
+
+# Kept by `make clean`: they change with their pom.xml only.
+$(JARS)/%/complete: tests/python/servers/%/pom.xml
+	@command -v javac >/dev/null || { echo "make: javac not found. Install a JDK, 17 or later, for the catalogs that the tests start: apt install openjdk-17-jdk-headless" >&2; exit 1; }
+	@command -v mvn >/dev/null || { echo "make: mvn not found. Install Maven, which fetches the catalogs that the tests start: apt install maven" >&2; exit 1; }
+	@echo "Fetching the jars of tests/python/servers/$*"
+	@rm -rf $(@D)
+	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
+	@touch $@
 
 lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are errors
 	$(CARGO) fmt --check
@@ -73,8 +85,22 @@ bench: $(STAMPS)/built ## Measure against other loaders (some minutes; status 1 
 bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/epochs.py
 
+# Spark is large and only makes fixtures, which are committed: an environment of its own.
+SPARK := .spark
+ICEBERG_JAR := iceberg-spark-runtime-4.0_2.13-1.11.0.jar
+
+$(SPARK)/installed: tests/fixtures/iceberg/requirements.txt
+	@command -v java >/dev/null && command -v mvn >/dev/null || { echo "make: java and mvn are needed. Install them: apt install openjdk-17-jdk-headless maven" >&2; exit 1; }
+	$(PYTHON) -m venv $(SPARK)
+	$(SPARK)/bin/python -m pip install --quiet -r tests/fixtures/iceberg/requirements.txt
+	mvn --quiet dependency:copy -Dartifact=org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0 -DoutputDirectory=$(SPARK)
+	@touch $@
+
+iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests anew with Spark
+	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
+
 clean: ## Remove what was built here, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true
-	rm -rf $(VENV) .demo .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(SPARK) .demo .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find python -name '_core*.so' -delete
 	find python tests sql-examples benches -name __pycache__ -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@
 pub mod catalog;
 mod error;
 pub mod exec;
+pub mod lake;
 pub mod partition;
 #[cfg(feature = "python")]
 mod python;

@@ -1,4 +1,4 @@
-"""A query-to-tensor loader: SQL over Parquet, CSV, JSON and Arrow files becomes a PyTorch DataLoader."""
+"""A query-to-tensor loader: SQL over Parquet, ORC, CSV, JSON and Arrow files becomes a PyTorch DataLoader."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
+from tensorquery.iceberg import SnapshotChange
 from tensorquery.mixture import Mixture, mix
 from tensorquery.query import Query
 from tensorquery.session import Session, TableInfo
@@ -49,6 +50,7 @@ __all__ = [
     "Session",
     "Shard",
     "ShardPlan",
+    "SnapshotChange",
     "Split",
     "SplitStrategy",
     "StorageError",

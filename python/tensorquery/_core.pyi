@@ -38,8 +38,21 @@ _TensorBatch: TypeAlias = tuple[
 ]
 """Rows, block, (offset in bytes, count) by slot, strings by text column, categories."""
 
-_SplitRow: TypeAlias = tuple[int, str, int, int | None, int, int, str, list[tuple[str, str | None]]]
-"""Id, path, file size, rows, first row, bytes, unit in words, hive values by column."""
+_SplitRow: TypeAlias = tuple[
+    int,
+    str,
+    int,
+    int | None,
+    tuple[int, int] | None,
+    int,
+    str,
+    list[tuple[str, str | None]],
+    int | None,
+]
+"""Id, path, file size, rows, first row and one past the last, bytes, unit in words, hive values by column, snapshot."""
+
+_ChangeRow: TypeAlias = tuple[str, int | None, int | None, tuple[int, int], tuple[int, int]]
+"""Table, snapshot before and after, data files added and removed, delete files added and removed."""
 
 _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
 """Rank, worker, splits, rows, bytes."""
@@ -66,6 +79,18 @@ class Session:
         """Remove a table."""
     def tables(self) -> list[tuple[str, str, int | None, int | None, int | None]]:
         """Name, kind, files, bytes and rows of each table, by name."""
+    def register_catalog(self, name: str, properties: Mapping[str, str]) -> None:
+        """Register an Iceberg catalog by pyiceberg's properties."""
+    def catalogs(self) -> list[str]:
+        """The names of the registered catalogs."""
+    def list_catalog(
+        self, catalog: str, parent: Sequence[str]
+    ) -> tuple[list[list[str]], list[str]]:
+        """The namespaces below `parent`, and the tables in it."""
+    def register_iceberg_table(
+        self, name: str, origin: str, at: str, scan_filter: str | None = None
+    ) -> None:
+        """Register one Iceberg table; `origin` and `at` are JSON."""
     def query(self, sql: str) -> Query:
         """Make a lazy query of one read-only statement."""
 
@@ -78,6 +103,10 @@ class Query:
         """The SQL as it was written."""
     def select(self, columns: Sequence[str] | None = None, predicate: str | None = None) -> Query:
         """Some columns (None: all) of the rows that a predicate keeps."""
+    def refreshed(self, at: Mapping[str, int] = ...) -> tuple[Query, list[_ChangeRow]]:
+        """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
+    def snapshots(self) -> dict[str, int]:
+        """The pinned snapshots of Iceberg tables, by table."""
     def __arrow_c_schema__(self) -> object: ...
     def columns(self) -> list[tuple[str, str, bool]]:
         """Name, type in words and nullability of each output column."""

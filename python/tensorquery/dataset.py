@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import warnings
 import weakref
@@ -30,6 +31,7 @@ from tensorquery.distributed import Topology, detect, threads_for
 from tensorquery.dynamic import Ledger
 from tensorquery.epochs import Deal, Epochs, Sources
 from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.iceberg import SnapshotChange
 from tensorquery.iterator import Progress, ShardIterator
 from tensorquery.mixture import Mixture
 from tensorquery.options import (
@@ -54,6 +56,8 @@ from tensorquery.trace import Place, Trace, excluded_ranges, trace_batch
 
 __all__ = ["QueryDataset"]
 
+
+_LOG = logging.getLogger("tensorquery")
 
 _RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
 
@@ -148,8 +152,9 @@ class QueryDataset(IterableDataset[Any]):
         self._tensor_kwargs = tensor_kwargs
         self._show_progress = check_bool("show_progress", show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
-        plan = plan_splits(query._core, split_bytes, split_rows)
-        deal = Deal(
+        self._split_size = (split_bytes, split_rows)
+        plan = plan_splits(query._core, *self._split_size)
+        self._deal = Deal(
             batch_size=self.batch_size,
             seed=check_non_negative_int("shuffle_seed", shuffle_seed),
             shuffle=shuffle,
@@ -161,17 +166,8 @@ class QueryDataset(IterableDataset[Any]):
             mixture=query._sources(plan) if isinstance(query, Mixture) else Sources(),
             assignment=assignment,
         )
-        self._deal = deal
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
-        self._plan: _core.Plan | None = plan
-        self._builder: BatchBuilder | None = self._make_builder(self._plan)
-        known = None if deal.is_global else self._plan.known_counts()
-        self._epochs = Epochs(self._plan, deal, self.topology, self._count_rows, known)
-        self._constant = self._describe(query, self._plan)
-        if known is not None:
-            # Whether equal steps are possible is known now, and not only when training begins.
-            self._epochs.shards(0, 0)
-        self._warn_of_order()
+        self._open(query, plan)
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
         # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
@@ -180,10 +176,7 @@ class QueryDataset(IterableDataset[Any]):
         self._epoch = torch.tensor([0, -1, 1, 0, 0], dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
-        self._recipe: tuple[str, list[bytes]] | None = None
         self._metrics: dict[str, float] = {}
-        self._stage: _core.Stage | None = None
-        self._stage_path: str | None = None
         self._progress = Progress(0)
         self._ended: Progress | None = None
         # What was loaded into the loader, whose next iteration begins with it.
@@ -194,6 +187,66 @@ class QueryDataset(IterableDataset[Any]):
         self._in_order = True
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
         self._iteration: int | None = None
+
+    def _open(self, query: Query | Mixture, plan: _core.Plan) -> None:
+        """Take over a query's plan, before the first epoch or between two."""
+        self._query: Query | Mixture | None = query
+        self._plan: _core.Plan | None = plan
+        self._recipe: tuple[str, list[bytes]] | None = None
+        self._stage: _core.Stage | None = None
+        self._stage_path: str | None = None
+        self._builder: BatchBuilder | None = self._make_builder(plan)
+        known = None if self._deal.is_global else plan.known_counts()
+        self._epochs = Epochs(plan, self._deal, self.topology, self._count_rows, known)
+        self._constant = self._describe(query, plan)
+        if known is not None:
+            # Whether equal steps are possible is known now, and not only when training begins.
+            self._epochs.shards(0, 0)
+        self._log_files(plan)
+        self._warn_of_order()
+
+    def refresh(self) -> list[SnapshotChange]:
+        """Move the pins of the query's Iceberg tables to what is current now, for the epochs to come.
+
+        Call it between two epochs, on every rank: an epoch that is under way would be of two snapshots. States saved
+        before go on with the snapshots that they name.
+
+        Returns:
+            What changed, by table; empty where nothing did.
+
+        Raises:
+            ConfigError: An epoch is under way, or the query is a mixture.
+        """
+        if not isinstance(self._query, Query):
+            raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
+        iterator = self._iterator()
+        if self._loaded is not None or self._awaited is not None or self._progress.step:
+            raise ConfigError(
+                "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
+            )
+        if iterator is not None:
+            iterator.close()
+        query = Query(self._query.session, self._query._core, self._query._narrowed)
+        changes = query.refresh()
+        if changes:
+            self._open(query, plan_splits(query._core, *self._split_size))
+        return changes
+
+    def _follow_snapshots(self, state: Mapping[str, Any]) -> None:
+        """Pin the snapshots that a state names, where the query's Iceberg tables have moved on since."""
+        wanted = state["parts"].get("snapshot")
+        ours = self._constant["parts"].get("snapshot")
+        if not wanted or wanted == ours or self._is_in_worker() or not isinstance(self._query, Query):
+            return
+        if set(wanted) != set(ours or {}):
+            return
+        query = self._query._at(wanted)
+        self._open(query, plan_splits(query._core, *self._split_size))
+
+    def _log_files(self, plan: _core.Plan) -> None:
+        if self._constant["parts"].get("snapshot"):
+            files, pruned, _, _ = plan.pruning()
+            _LOG.info("%d data files before pruning, %d after", files, files - pruned)
 
     @property
     def rank(self) -> int:
@@ -357,6 +410,7 @@ class QueryDataset(IterableDataset[Any]):
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_state(state)
+        self._follow_snapshots(checked)
         check_same(checked, self._constant, self._file_names)
         info, worker = get_worker_info(), checked.get("worker")
         if worker is not None:
@@ -714,7 +768,7 @@ class QueryDataset(IterableDataset[Any]):
         state["_recipe"] = self._make_recipe()
         state["_epochs"] = self._epochs.for_worker()
         state.update(_plan=None, _builder=None, _newest=None, _process=-1, _planned_in=None)
-        state.update(_process_group=None, _device_mesh=None, _stage=None)
+        state.update(_process_group=None, _device_mesh=None, _stage=None, _query=None)
         return state
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from tensorquery._accelerate import AcceleratePrepared, begin
 from tensorquery.dataset import QueryDataset
 from tensorquery.distributed import default_workers
 from tensorquery.errors import ConfigError
+from tensorquery.iceberg import is_iceberg_name, register_from_config
 from tensorquery.iterator import Progress, Tagged
 from tensorquery.mixture import Mixture
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
@@ -37,7 +38,7 @@ TORCH_KEYWORDS = (
 """Keywords of torch's DataLoader that `create_dataloader` passes on."""
 
 _OWN_KEYWORDS = (
-    "query", "path", "format", "partitioning", "table", "session", "storage_options", "columns",
+    "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
     "remainder", "partitions", "assignment", "exclude", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
@@ -245,6 +246,9 @@ def create_dataloader(
     format: str | None = None,
     partitioning: str | bool | None = None,
     table: str | None = None,
+    catalog_config: Mapping[str, Any] | None = None,
+    snapshot_id: int | None = None,
+    scan_filter: Any | None = None,
     session: Session | None = None,
     storage_options: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
@@ -284,11 +288,17 @@ def create_dataloader(
         query: SQL over the tables of `session` and path literals (``FROM 'data/*.parquet'``), or a
             `Query`, or a mixture of queries (see `mix`).
         path: A file, a directory (read recursively), a glob, or a list of these.
-        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson" or "arrow"; None goes by
+        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow" or "orc"; None goes by
             the file names.
         partitioning: For `path`: None reads ``key=value`` directories as columns where there are any,
             "hive" demands them, False turns them off.
-        table: A table of `session`.
+        table: A table of `session`; or an Iceberg table: ``namespace.table`` of the catalog that `catalog_config` says (with
+            the catalog's name in front or not), ``catalog.namespace.table`` of one that `session` knows, or the path of
+            a metadata file.
+        catalog_config: The Iceberg catalog of `table`: pyiceberg's properties (see `Session.register_iceberg`).
+        snapshot_id: The Iceberg snapshot to read; None pins the current one. A resumed run reads the one of its state.
+        scan_filter: SQL or a pyiceberg expression by which Iceberg data files are left out; without it `filters` decide.
+            It does not filter rows.
         session: Where tables are registered; None makes a new one.
         storage_options: Options and credentials of the object store, for `path` and path literals.
         columns: Output columns to keep, in this order; None keeps all.
@@ -354,7 +364,12 @@ def create_dataloader(
         check_callable("collate_fn", collate_fn)
     if num_workers is not None:
         num_workers = check_non_negative_int("num_workers", num_workers)
-    chosen = _choose(query, path, format, partitioning, table, session, storage_options)
+    iceberg = {
+        "catalog_config": catalog_config,
+        "snapshot_id": snapshot_id,
+        "scan_filter": scan_filter,
+    }
+    chosen = _choose(query, path, format, partitioning, table, session, storage_options, iceberg)
     dataset = QueryDataset(
         chosen.select(columns, filters),
         batch_size=batch_size,
@@ -404,6 +419,7 @@ def _choose(
     table: str | None,
     session: Session | None,
     storage_options: Mapping[str, Any] | None,
+    iceberg: Mapping[str, Any],
 ) -> Query | Mixture:
     """The query that one of `query`, `path` and `table` names."""
     given = [
@@ -422,6 +438,12 @@ def _choose(
         )
     if path is None and partitioning is not None:
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
+    options = [name for name, value in iceberg.items() if value is not None]
+    if options and table is None:
+        raise ConfigError(
+            f"{' and '.join(options)} {'goes' if len(options) == 1 else 'go'} with table=, an Iceberg table; in SQL write "
+            "FROM lake.ns.t FOR VERSION AS OF 123"
+        )
     if session is not None and not isinstance(session, Session):
         raise ConfigError(f"session={session!r} must be a tensorquery.Session")
     if isinstance(query, Query | Mixture):
@@ -439,6 +461,12 @@ def _choose(
     if query is not None:
         return session.sql(query)
     if table is not None:
+        is_registered = any(known.name == table for known in session.tables)
+        if options or (not is_registered and is_iceberg_name(session, table)):
+            name = register_from_config(session, table, **iceberg)
+            chosen = session.table(name)
+            session.deregister(name)
+            return chosen
         return session.table(table)
     assert path is not None
     # The name is part of the query, and so of its identity: the same in every process that reads this path.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorquery import _core
@@ -12,6 +12,7 @@ from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.filters import to_sql
+from tensorquery.iceberg import SnapshotChange
 from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
 from tensorquery.shards import ShardPlan, SplitStrategy, check_strategy, plan_splits
 
@@ -84,14 +85,17 @@ class Query:
         narrowed = (*base, *self._narrowed[1:], repr(names), repr(predicate))
         return Query(self._session, self._core.select(names, predicate), narrowed)
 
-    def _parts(self) -> dict[str, str]:
-        """Digests of the query, and of the columns and filters by which it was narrowed."""
+    def _parts(self) -> dict[str, Any]:
+        """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots."""
         query, *narrowed = self._narrowed or (self._core.sql,)
-        return {
+        parts: dict[str, Any] = {
             "query": digest(query),
             "columns": digest([names for names in narrowed[::2] if names != "None"]),
             "filters": digest([predicate for predicate in narrowed[1::2] if predicate != "None"]),
         }
+        if self.snapshots:
+            parts["snapshot"] = self.snapshots
+        return parts
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -108,6 +112,35 @@ class Query:
                 raise QueryError(
                     f"unknown column {name!r}{hint}; the columns are {', '.join(known)}"
                 )
+
+    @property
+    def snapshots(self) -> dict[str, int]:
+        """The pinned snapshots of its Iceberg tables, by the tables' names."""
+        return self._core.snapshots()
+
+    def refresh(self) -> list[SnapshotChange]:
+        """Move the pins of its Iceberg tables to what is current now (or to what their branch or time says now).
+
+        Loaders that were made before keep the rows that they have: make a new one, or refresh it
+        (`QueryDataset.refresh`) between two epochs.
+
+        Returns:
+            What changed, by table; empty where nothing did.
+
+        Raises:
+            QueryError: A column that the query names is gone.
+            StorageError: A catalog does not answer.
+        """
+        self._core, changes = self._core.refreshed()
+        return [
+            SnapshotChange(table, before, after, *files, *deletes)
+            for table, before, after, files, deletes in changes
+        ]
+
+    def _at(self, snapshots: Mapping[str, int]) -> Query:
+        """The same query at other snapshots, by table."""
+        core, _ = self._core.refreshed(dict(snapshots))
+        return Query(self._session, core, self._narrowed)
 
     def head(self, rows: int = 10) -> pa.Table:
         """The first rows.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
+from tensorquery.iceberg import IcebergTables
 from tensorquery.options import check_bool, check_choice, check_positive_int, parse_bytes
 from tensorquery.query import Query
 
@@ -27,7 +28,7 @@ class TableInfo(NamedTuple):
     name: str
     """The name in SQL."""
     kind: str
-    """``parquet``, ``csv``, ``json``, ``arrow``, ``memory`` or ``view``."""
+    """``parquet``, ``csv``, ``json``, ``arrow``, ``orc``, ``iceberg``, ``memory`` or ``view``."""
     files: int | None
     """Number of files, for tables over files."""
     bytes: int | None
@@ -36,7 +37,7 @@ class TableInfo(NamedTuple):
     """Exact rows where known without reading."""
 
 
-class Session:
+class Session(IcebergTables):
     """Registered tables, over a DataFusion session.
 
     Files are listed and pinned (path, size, entity tag) when they are registered: a file that changes
@@ -214,6 +215,37 @@ class Session:
         """
         self._register(
             name, path, {"kind": "arrow"}, schema, partitioning, storage_options, infer_rows=None
+        )
+
+    def register_orc(
+        self,
+        name: str,
+        path: PathOrPaths,
+        *,
+        schema: Any | None = None,
+        partitioning: str | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Register ORC files as a table.
+
+        Stripes are the splits, pruned by their statistics of integers, dates and strings. Timestamps are read in
+        nanoseconds, which hold the years 1677 to 2262; declare ``timestamp[us]`` in `schema` for others. A timestamp
+        without a time zone is what the writer's clock said, one with local time zone is in UTC.
+
+        Args:
+            name: The table's name in SQL; an earlier table of that name is replaced.
+            path: As in `register_parquet`.
+            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
+            partitioning: As in `register_parquet`.
+            storage_options: As in `register_parquet`.
+
+        Raises:
+            TableNotFoundError: The path holds no file.
+            DataError: A file is damaged, or two files disagree about a column; names the files.
+            UnsupportedTypeError: A file is encrypted, or of a version of ORC other than 0.11 and 0.12.
+        """
+        self._register(
+            name, path, {"kind": "orc"}, schema, partitioning, storage_options, infer_rows=None
         )
 
     def register_table(self, name: str, data: Any) -> None:
@@ -399,7 +431,7 @@ def table_format_of(name: str | None) -> dict[str, Any] | None:
         "comment": None,
         "compression": None,
     }
-    check_choice("format", name, ("parquet", "csv", "tsv", "json", "ndjson", "arrow"))
+    check_choice("format", name, ("parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc"))
     formats: dict[str, dict[str, Any]] = {
         "parquet": {"kind": "parquet"},
         "csv": {**csv, "delimiter": ord(",")},
@@ -407,6 +439,7 @@ def table_format_of(name: str | None) -> dict[str, Any] | None:
         "json": {"kind": "json", "array": None, "compression": None},
         "ndjson": {"kind": "json", "array": False, "compression": None},
         "arrow": {"kind": "arrow"},
+        "orc": {"kind": "orc"},
     }
     return formats[name]
 

@@ -30,15 +30,15 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The smallest piece of scan work: consecutive row groups, a byte range, or a whole file.
+    """The smallest piece of scan work: consecutive row groups or stripes, a byte range, or a whole file.
 
     Attributes:
         id: Position in the plan.
         path: The file, as the user would write it.
         file_size: The file's size in bytes.
-        row_count: Rows before any filter, exact; None where the format does not say.
-        row_range: Where these rows lie in the file; None where the format does not say.
-        partition_values: Hive values of the file, as text; None stands for null.
+        row_count: Rows before any filter, without deleted ones, exact; None where the format does not say.
+        row_range: Where these rows lie in the file, deleted ones among them; None where the format does not say.
+        partition_values: Hive values of the file, or those of identity partitions, as text; None stands for null.
         snapshot_id: The Iceberg snapshot; None for plain files.
         bytes: Stored bytes of the projected columns: the weight that is balanced.
         unit: What is read, for example "row groups 0 to 3".
@@ -124,7 +124,7 @@ class ShardPlan:
         rank_imbalance: The same of the ranks.
         files: Files of the tables that are read.
         files_pruned: Of those, the files of which nothing is read.
-        row_groups: Row groups of the files listed.
+        row_groups: Row groups (or stripes, of ORC files) of the files listed.
         row_groups_pruned: Of those, pruned.
 
     Two plans are equal when they deal the same splits of the same query in the same way.
@@ -375,11 +375,11 @@ def split_objects(plan: _core.Plan, ids: list[int]) -> list[Split]:
             path=path,
             file_size=file_size,
             row_count=rows,
-            row_range=None if rows is None else RowRange(first_row, rows),
+            row_range=None if rng is None else RowRange(rng[0], rng[1] - rng[0]),
             partition_values=dict(values),
-            snapshot_id=None,
+            snapshot_id=snapshot,
             bytes=size,
             unit=unit,
         )
-        for id, path, file_size, rows, first_row, size, unit, values in plan.splits(ids)
+        for id, path, file_size, rows, rng, size, unit, values, snapshot in plan.splits(ids)
     ]

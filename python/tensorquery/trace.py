@@ -36,7 +36,7 @@ class TraceRange(NamedTuple):
     path: str
     """The file, as the user would write it; "memory" for a table in memory."""
     row_groups: tuple[int, ...]
-    """The Parquet row groups in which the physical rows lie, ascending; empty for other formats."""
+    """The Parquet row groups or ORC stripes in which the physical rows lie, ascending; empty for other formats."""
     physical_rows: tuple[tuple[int, int], ...]
     """First and one past the last of each run of physical rows, ascending and counted from 0."""
     counted_from: str

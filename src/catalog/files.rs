@@ -110,7 +110,7 @@ fn has_null_literal(filter: &Expr) -> bool {
 }
 
 /// The filter with bare column names, as the batch of partition values has them.
-fn unqualified(filter: &Expr) -> DfResult<Expr> {
+pub fn unqualified(filter: &Expr) -> DfResult<Expr> {
     use datafusion::common::Column;
     use datafusion::common::tree_node::{Transformed, TreeNode};
     filter

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json_array;
 use super::merge::{column_names, merge_schemas};
+use crate::split::orc::read_orc_footer;
 use crate::split::{
     ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, TableFile, TableFiles,
     read_footer,
@@ -157,6 +158,7 @@ pub async fn open_files(
         root: display_root(first.store_root()),
         files: files.collect(),
         footers,
+        lake: None,
     };
     Ok((table, spec))
 }
@@ -192,6 +194,7 @@ impl FilesSpec {
             root: display_root(&self.root),
             files: files.collect(),
             footers: Arc::new(FooterCache::default()),
+            lake: None,
         })
     }
 }
@@ -431,6 +434,7 @@ impl Infer<'_> {
             Format::Csv(csv) => (self.csv(csv, meta).await?, self.format.clone()),
             Format::Json(json) => self.json(json, meta).await?,
             Format::Arrow(_) => self.arrow(meta).await?,
+            Format::Orc => return self.orc(meta).await,
         };
         Ok(FileSchema { schema, rows: None, format })
     }
@@ -499,6 +503,12 @@ impl Infer<'_> {
         let schema =
             format.infer_schema(self.session, self.store, std::slice::from_ref(meta)).await?;
         Ok(schema.as_ref().clone())
+    }
+
+    async fn orc(&self, meta: &ObjectMeta) -> Result<FileSchema> {
+        let footer = read_orc_footer(self.store, meta, self.footers).await?;
+        let (schema, rows) = (footer.plain_schema(), Some(footer.rows()));
+        Ok(FileSchema { schema, rows, format: Format::Orc })
     }
 
     async fn parquet(&self, meta: &ObjectMeta) -> Result<FileSchema> {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
@@ -14,7 +13,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 
 use super::build_side::BuildSideExec;
-use super::rewrite::{DrivingScan, Rewritten};
+use super::rewrite::{DrivingScan, Rewritten, file_scan};
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::Result;
 use crate::split::FileRef;
@@ -162,7 +161,7 @@ fn tables_below(plan: &Arc<dyn ExecutionPlan>, tables: &mut Vec<usize>) {
     if let Some(scan) = plan.as_any().downcast_ref::<SplitScanExec>() {
         tables.extend(identity(scan.source()));
     } else if let Some(source) = plan.as_any().downcast_ref::<DataSourceExec>()
-        && let Some(config) = source.data_source().as_any().downcast_ref::<FileScanConfig>()
+        && let Some(config) = file_scan(source)
         && let Some(file) = config.file_groups.iter().flat_map(|group| group.files()).next()
     {
         tables.extend(FileRef::of(file).map(|file| Arc::as_ptr(&file.table) as usize));

@@ -65,6 +65,7 @@ impl TableProvider for MemoryTable {
             file: 0,
             unit: SplitUnit::Rows(RowRange { start: 0, end }),
             rows: Some(end),
+            deleted: 0,
             first_row: 0,
             bytes: self.bytes,
         };

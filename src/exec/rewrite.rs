@@ -38,7 +38,9 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
 
 use super::build_side::BuildSideExec;
+use super::lake_scan::LakeScan;
 use super::split_scan::{ScanSource, SplitScanExec};
+use crate::split::orc::OrcSource;
 use crate::split::{FileRef, ScanRequest, Split, columns_of};
 use crate::{Error, ErrorKind, Result};
 
@@ -219,8 +221,7 @@ fn is_row_local_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// Stored bytes of the largest table below a node.
 fn largest_leaf(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     if let Some(source) = plan.as_any().downcast_ref::<DataSourceExec>() {
-        let source = source.data_source().as_any();
-        if let Some(config) = source.downcast_ref::<FileScanConfig>() {
+        if let Some(config) = file_scan(source) {
             let files = config.file_groups.iter().flat_map(|group| group.files());
             return files.map(|file| file.object_meta.size).sum();
         }
@@ -271,9 +272,16 @@ fn ordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(plan.data()?)
 }
 
-fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
+/// The file scan of a leaf, of plain files or of an Iceberg table.
+pub(super) fn file_scan(leaf: &DataSourceExec) -> Option<&FileScanConfig> {
     let source = leaf.data_source().as_any();
-    if let Some(config) = source.downcast_ref::<FileScanConfig>() {
+    source
+        .downcast_ref::<FileScanConfig>()
+        .or_else(|| Some(source.downcast_ref::<LakeScan>()?.config()))
+}
+
+fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
+    if let Some(config) = file_scan(leaf) {
         let refs: Vec<&FileRef> = config
             .file_groups
             .iter()
@@ -299,7 +307,12 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
 
 /// The columns and the predicate that a scan pushes into its files.
 fn scan_request(config: &FileScanConfig) -> ScanRequest {
-    let predicate = config.file_source.filter();
+    let orc = config.file_source.as_any().downcast_ref::<OrcSource>();
+    let predicate = match orc {
+        // Evaluated above the scan, but it prunes stripes.
+        Some(orc) => orc.pruning_predicate().cloned(),
+        None => config.file_source.filter(),
+    };
     let schema = config.file_source.table_schema().table_schema();
     let mut columns: Vec<String> = match config.file_source.projection() {
         Some(projection) => projection

@@ -6,29 +6,23 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
-use datafusion::common::config::TableParquetOptions;
 use datafusion::common::stats::Precision;
-use datafusion::common::{Statistics, internal_datafusion_err, internal_err};
+use datafusion::common::{Statistics, internal_datafusion_err};
 use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::physical_plan::ParquetSource;
 use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
-use datafusion::datasource::physical_plan::{
-    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource,
-};
+use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSource;
-use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
-use futures::StreamExt;
 
-use crate::Error;
+use super::open::{open_split, parquet_options, projected};
 use crate::split::{Format, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
@@ -126,78 +120,6 @@ impl SplitScanExec {
             ScanSource::Memory { .. } | ScanSource::Empty => None,
         }
     }
-
-    fn open_file(
-        &self,
-        table: &Arc<TableFiles>,
-        config: &FileScanConfig,
-        split: &Split,
-        context: Arc<TaskContext>,
-    ) -> DfResult<SendableRecordBatchStream> {
-        let index = split.file as usize;
-        let mut file = table.partitioned_file(index);
-        match split.unit {
-            SplitUnit::RowGroups { byte_start, byte_end, .. } => {
-                file = file.with_range(byte_start as i64, byte_end as i64);
-            }
-            SplitUnit::Bytes { start, end } => file = file.with_range(start as i64, end as i64),
-            SplitUnit::File => {}
-            SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
-        }
-        let read = context.session_config().get_extension::<ReadOnly>();
-        if let Some(read) = &read {
-            file = file.with_extensions(Arc::new(read.0.clone()));
-        }
-        let one = FileScanConfigBuilder::from(config.clone())
-            .with_file_groups(vec![FileGroup::new(vec![file])])
-            .with_source(fresh_source(table, config, read.is_some())?)
-            .build();
-        let stream = one.open(0, context)?;
-        let place = format!("{}, {}", table.display_path(index), split.unit);
-        let stream = stream.map(move |batch| batch.map_err(|error| located(error, &place)));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), stream)))
-    }
-}
-
-/// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
-/// executed split until the plan is dropped.
-///
-/// With `skips` rows are passed over, and the page index says which pages need no request.
-fn fresh_source(
-    table: &Arc<TableFiles>,
-    config: &FileScanConfig,
-    skips: bool,
-) -> DfResult<Arc<dyn FileSource>> {
-    let planned = &config.file_source;
-    let filter = planned.filter();
-    let mut source = table.source(&parquet_options(config), filter.is_some() || skips);
-    if let (Some(filter), Some(parquet)) = (filter, source.as_any().downcast_ref::<ParquetSource>())
-    {
-        source = Arc::new(parquet.with_predicate(filter));
-    }
-    match planned.projection() {
-        Some(projection) => projected(&source, projection),
-        None => Ok(source),
-    }
-}
-
-fn parquet_options(config: &FileScanConfig) -> TableParquetOptions {
-    let parquet = config.file_source.as_any().downcast_ref::<ParquetSource>();
-    parquet.map(|source| source.table_parquet_options().clone()).unwrap_or_default()
-}
-
-fn projected(
-    source: &Arc<dyn FileSource>,
-    projection: &ProjectionExprs,
-) -> DfResult<Arc<dyn FileSource>> {
-    source.try_pushdown_projection(projection)?.ok_or_else(|| {
-        internal_datafusion_err!("{} does not take a projection", source.file_type())
-    })
-}
-
-/// The error with the file and the part of it that was being read.
-fn located(error: DataFusionError, place: &str) -> DataFusionError {
-    Error::from(error).with_context("while reading", place).into()
 }
 
 impl DisplayAs for SplitScanExec {
@@ -205,7 +127,11 @@ impl DisplayAs for SplitScanExec {
         write!(f, "SplitScanExec: splits={}", self.splits.len())?;
         match &self.source {
             ScanSource::Files { table, config } => {
-                write!(f, ", format={}, files={}", table.format.name(), table.files.len())?;
+                match &table.lake {
+                    Some(lake) => write!(f, ", iceberg={}", lake.spec())?,
+                    None => write!(f, ", format={}", table.format.name())?,
+                }
+                write!(f, ", files={}", table.files.len())?;
                 if let Some(filter) = config.file_source.filter() {
                     write!(f, ", predicate={filter}")?;
                 }
@@ -267,9 +193,7 @@ impl ExecutionPlan for SplitScanExec {
             internal_datafusion_err!("split {partition} of {} does not exist", self.splits.len())
         })?;
         match (&self.source, split.unit) {
-            (ScanSource::Files { table, config }, _) => {
-                self.open_file(table, config, split, context)
-            }
+            (ScanSource::Files { table, config }, _) => open_split(table, config, split, context),
             (ScanSource::Memory { schema, batches, projection, .. }, SplitUnit::Rows(range)) => {
                 let (pieces, schema) = (memory::slice(batches, range), Arc::clone(schema));
                 let scan = MemorySourceConfig::try_new(&[pieces], schema, projection.clone())?;

@@ -21,7 +21,17 @@ use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
 
 /// A split: id, path, file size, rows, first row, bytes, unit as text, partition values.
-type SplitRow = (u32, String, u64, Option<u64>, u64, u64, String, Vec<(String, Option<String>)>);
+type SplitRow = (
+    u32,
+    String,
+    u64,
+    Option<u64>,
+    Option<(u64, u64)>,
+    u64,
+    String,
+    Vec<(String, Option<String>)>,
+    Option<i64>,
+);
 
 /// A shard: rank, worker, splits, rows, bytes.
 type ShardRow = (usize, usize, usize, Option<u64>, u64);
@@ -112,10 +122,11 @@ impl PyPlan {
                     info.path,
                     info.file_size,
                     split.rows,
-                    split.first_row,
+                    split.row_range().map(|range| (range.start, range.end)),
                     split.bytes,
                     split.unit.to_string(),
                     info.partition_values,
+                    info.snapshot,
                 ))
             })
             .collect()
@@ -323,7 +334,7 @@ impl PyPlan {
         })
     }
 
-    /// Start and end of each row group of the file of a split, in physical rows; none but for Parquet.
+    /// Start and end of each row group or stripe of the file of a split, in physical rows; none but for Parquet and ORC.
     fn file_row_groups(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(u64, u64)>> {
         let plan = Arc::clone(&self.plan);
         let groups = wait(py, move || async move { plan.row_groups(id).await })?;
@@ -336,10 +347,12 @@ impl PyPlan {
         displayable(self.plan.physical().as_ref()).indent(false).to_string()
     }
 
-    /// First and one past the last row group of a Parquet split.
+    /// First and one past the last row group or stripe of a Parquet or ORC split.
     fn row_groups(&self, id: u32) -> Option<(u32, u32)> {
         match self.plan.splits().get(id as usize)?.unit {
-            SplitUnit::RowGroups { first, count, .. } => Some((first, first + count)),
+            SplitUnit::RowGroups { first, count, .. } | SplitUnit::Stripes { first, count, .. } => {
+                Some((first, first + count))
+            }
             _ => None,
         }
     }

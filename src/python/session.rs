@@ -14,10 +14,16 @@ use super::plan::PyPlan;
 use super::wait::wait;
 use crate::Error;
 use crate::catalog::TableOptions;
-use crate::session::{PlanOptions, Query, Session, SessionOptions};
+use crate::lake::TravelTo;
+use crate::session::{
+    LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
+};
 
 /// A table of a session: name, kind, files, bytes, rows.
 type TableRow = (String, &'static str, Option<usize>, Option<u64>, Option<u64>);
+
+/// What a refresh changed in one table.
+type ChangeRow = (String, Option<i64>, Option<i64>, (usize, usize), (usize, usize));
 
 /// The registered tables.
 #[pyclass(name = "Session", module = "tensorquery._core", frozen)]
@@ -77,6 +83,55 @@ impl PySession {
         tables.map(|table| (table.name, table.kind, table.files, table.bytes, table.rows)).collect()
     }
 
+    /// Registers an Iceberg catalog by pyiceberg's properties.
+    fn register_catalog(&self, name: &str, properties: BTreeMap<String, String>) -> PyResult<()> {
+        self.session.register_catalog(name, properties).map_err(to_py)
+    }
+
+    /// The names of the registered catalogs.
+    fn catalogs(&self) -> Vec<String> {
+        self.session.catalogs()
+    }
+
+    /// The namespaces below `parent`, and the tables in it; loads no table.
+    fn list_catalog(
+        &self,
+        py: Python<'_>,
+        catalog: String,
+        parent: Vec<String>,
+    ) -> PyResult<(Vec<Vec<String>>, Vec<String>)> {
+        let session = Arc::clone(&self.session);
+        wait(py, move || async move {
+            let catalog = session.catalog(&catalog)?;
+            let tables = match parent.is_empty() {
+                true => Vec::new(),
+                false => catalog.list_tables(&parent).await?,
+            };
+            Ok((catalog.list_namespaces(&parent).await?, tables))
+        })
+    }
+
+    /// Registers one Iceberg table. `origin` and `at` are JSON; see `LakeOrigin` and `TravelTo`.
+    #[pyo3(signature = (name, origin, at, scan_filter=None))]
+    fn register_iceberg_table(
+        &self,
+        py: Python<'_>,
+        name: String,
+        origin: &str,
+        at: &str,
+        scan_filter: Option<String>,
+    ) -> PyResult<()> {
+        let malformed = |error| to_py(Error::config(format!("bad Iceberg table: {error}")));
+        let origin: LakeOrigin = serde_json::from_str(origin).map_err(malformed)?;
+        let at: TravelTo = serde_json::from_str(at).map_err(malformed)?;
+        if let Some(filter) = &scan_filter {
+            crate::query::check_predicate(filter).map_err(to_py)?;
+        }
+        let source = LakeSource { origin, at, scan_filter };
+        let session = Arc::clone(&self.session);
+        wait(py, move || async move { session.register_lake(&name, source).await })
+    }
+
     fn query(&self, py: Python<'_>, sql: String) -> PyResult<PyQuery> {
         let session = Arc::clone(&self.session);
         let query = wait(py, move || async move { session.query(&sql).await })?;
@@ -95,6 +150,29 @@ impl PyQuery {
     #[getter]
     fn sql(&self) -> &str {
         self.query.sql()
+    }
+
+    /// The query over its Iceberg tables as they are now, or at the given snapshots by table; and what changed, as table,
+    /// snapshot before and after, data files added and removed, delete files added and removed.
+    #[pyo3(signature = (at=BTreeMap::new()))]
+    fn refreshed(
+        &self,
+        py: Python<'_>,
+        at: BTreeMap<String, i64>,
+    ) -> PyResult<(Self, Vec<ChangeRow>)> {
+        let query = self.query.clone();
+        let (query, changes) = wait(py, move || async move { query.refreshed(&at).await })?;
+        let row = |change: LakeChange| {
+            let files = (change.files_added, change.files_removed);
+            let deletes = (change.deletes_added, change.deletes_removed);
+            (change.table, change.before, change.after, files, deletes)
+        };
+        Ok((Self { query }, changes.into_iter().map(row).collect()))
+    }
+
+    /// The pinned snapshots of Iceberg tables, by table.
+    fn snapshots(&self) -> BTreeMap<String, i64> {
+        self.query.snapshots()
     }
 
     /// Some columns (None: all) of the rows that a predicate keeps.

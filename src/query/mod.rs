@@ -2,6 +2,9 @@
 
 mod check;
 mod parse;
+mod travel;
 
 pub use check::{check_output_names, check_repeatable};
-pub use parse::{PATH_SCHEMA, ParsedQuery, check_predicate, parse_query, quote_identifier};
+pub use parse::{
+    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, parse_query, quote_identifier,
+};

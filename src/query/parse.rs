@@ -1,20 +1,36 @@
-//! Parsing: exactly one read-only statement; path literals become tables.
+//! Parsing: exactly one read-only statement; path literals and tables of catalogs become registered tables.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::parser::{DFParser, Statement};
 use datafusion::sql::sqlparser::ast::{
-    self, Ident, ObjectName, ObjectNamePart, Query, SetExpr, Value, Visit, VisitMut, Visitor,
-    VisitorMut,
+    self, Ident, ObjectName, ObjectNamePart, Query, SetExpr, TableAlias, TableFactor, Value, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
+use super::travel::{split_name, take_clauses};
+use crate::lake::TravelTo;
 use crate::{Error, Result};
 
 /// The schema under which path literals are registered, apart from the user's own table names.
 pub const PATH_SCHEMA: &str = "path";
+
+/// The schema under which tables of Iceberg catalogs, and pinned points of their history, are registered.
+pub const LAKE_SCHEMA: &str = "iceberg";
+
+/// A table that a statement names by catalog, by a point in history, or both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LakeName {
+    /// Catalog, namespaces and table; the table alone where it was registered under a name of its own.
+    pub parts: Vec<String>,
+    /// The point in its history.
+    pub at: TravelTo,
+    /// The name it is registered under, in [`LAKE_SCHEMA`].
+    pub key: String,
+}
 
 /// One read-only statement.
 #[derive(Debug, Clone)]
@@ -23,13 +39,20 @@ pub struct ParsedQuery {
     pub statement: Statement,
     /// The path literals, in order of appearance, each once.
     pub paths: Vec<String>,
+    /// Tables of Iceberg catalogs, replaced by `"iceberg"."<key>"`, in order of appearance, each once.
+    pub lakes: Vec<LakeName>,
 }
 
 /// Parses one read-only statement.
 ///
+/// # Arguments
+/// `is_catalog`: whether a name is that of a registered catalog.
+///
 /// # Errors
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
-pub fn parse_query(sql: &str) -> Result<ParsedQuery> {
+pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<ParsedQuery> {
+    let without_clauses = take_clauses(sql)?;
+    let sql = without_clauses.as_deref().unwrap_or(sql);
     let mut statements = DFParser::parse_sql_with_dialect(sql, &GenericDialect {})
         .map_err(|error| Error::query(format!("the SQL does not parse: {}", plain(&error))))?;
     let statement = match (statements.pop_front(), statements.len()) {
@@ -51,11 +74,14 @@ pub fn parse_query(sql: &str) -> Result<ParsedQuery> {
     if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
         return Err(refused.into());
     }
-    let mut finder = PathFinder::default();
-    let _: ControlFlow<()> = VisitMut::visit(&mut query, &mut finder);
+    let mut finder = TableFinder { is_catalog: &is_catalog, paths: Vec::new(), lakes: Vec::new() };
+    if let ControlFlow::Break(error) = VisitMut::visit(&mut query, &mut finder) {
+        return Err(error);
+    }
     Ok(ParsedQuery {
         statement: Statement::Statement(Box::new(ast::Statement::Query(query))),
         paths: finder.paths,
+        lakes: finder.lakes,
     })
 }
 
@@ -168,16 +194,86 @@ fn writes(body: &SetExpr) -> ControlFlow<Refused> {
     }
 }
 
-/// Replaces relations written as string literals.
-#[derive(Default)]
-struct PathFinder {
+/// Replaces relations written as string literals, and tables of catalogs.
+struct TableFinder<'a> {
+    is_catalog: &'a dyn Fn(&str) -> bool,
     paths: Vec<String>,
+    lakes: Vec<LakeName>,
 }
 
-impl VisitorMut for PathFinder {
-    type Break = ();
+impl TableFinder<'_> {
+    /// The Iceberg table that a name means, if any.
+    fn lake(&self, name: &ObjectName) -> Result<Option<LakeName>> {
+        let mut parts = Vec::with_capacity(name.0.len());
+        for part in &name.0 {
+            let ObjectNamePart::Identifier(ident) = part else { return Ok(None) };
+            parts.push(match ident.quote_style {
+                Some(_) => ident.value.clone(),
+                None => ident.value.to_lowercase(),
+            });
+        }
+        let Some(last) = parts.pop() else { return Ok(None) };
+        let (table, at) = split_name(&last)?;
+        let (table, at) = (table.to_owned(), at);
+        let of_catalog = parts.first().is_some_and(|first| (self.is_catalog)(first));
+        parts.push(table);
+        if !of_catalog && at.is_none() {
+            return Ok(None);
+        }
+        if !of_catalog && parts.len() > 1 {
+            return Err(Error::query(format!(
+                "{:?} is no registered Iceberg catalog, so {} has no history to travel in; register it with \
+                 session.register_iceberg({:?}, {{…}})",
+                parts[0],
+                parts.join("."),
+                parts[0]
+            )));
+        }
+        let at = at.unwrap_or_default();
+        let key = lake_key(&parts, &at);
+        Ok(Some(LakeName { parts, at, key }))
+    }
+}
 
-    fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<()> {
+/// What a table at a point of its history is registered under.
+fn lake_key(parts: &[String], at: &TravelTo) -> String {
+    let quoted: Vec<String> = parts
+        .iter()
+        .map(|part| if part.contains('.') { quote_identifier(part) } else { part.clone() })
+        .collect();
+    format!("{}{at}", quoted.join("."))
+}
+
+impl VisitorMut for TableFinder<'_> {
+    type Break = Error;
+
+    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<Error> {
+        let TableFactor::Table { name, alias, .. } = factor else {
+            return ControlFlow::Continue(());
+        };
+        let lake = match self.lake(name) {
+            Ok(Some(lake)) => lake,
+            Ok(None) => return ControlFlow::Continue(()),
+            Err(error) => return ControlFlow::Break(error),
+        };
+        if alias.is_none() {
+            // Columns may be qualified by the table's own name: SELECT t.id FROM lake.ns.t.
+            let table = lake.parts.last().cloned().unwrap_or_default();
+            *alias = Some(TableAlias {
+                explicit: true,
+                name: Ident::with_quote('"', table),
+                columns: Vec::new(),
+            });
+        }
+        let key = Ident::with_quote('"', lake.key.clone());
+        *name = ObjectName::from(vec![Ident::with_quote('"', LAKE_SCHEMA), key]);
+        if !self.lakes.contains(&lake) {
+            self.lakes.push(lake);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<Error> {
         if let [ObjectNamePart::Identifier(Ident { value, quote_style: Some('\''), .. })] =
             relation.0.as_slice()
         {

@@ -2,6 +2,8 @@
 
 mod count;
 mod ipc;
+mod lake;
+mod metadata_tables;
 mod plan;
 mod query;
 mod recipe;
@@ -9,6 +11,7 @@ mod registry;
 mod replay;
 
 pub use count::{SplitCount, SplitCounter};
+pub use lake::{LakeChange, LakeOrigin, LakeSource};
 pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo};
 pub use query::Query;
 pub use recipe::Recipe;

@@ -63,8 +63,10 @@ pub struct SplitInfo {
     pub path: String,
     /// The file's size in bytes.
     pub file_size: u64,
-    /// Hive values, by column, as text; None is null.
+    /// Hive values, or those of identity partitions, by column, as text; None is null.
     pub partition_values: Vec<(String, Option<String>)>,
+    /// The Iceberg snapshot.
+    pub snapshot: Option<i64>,
 }
 
 /// A row-local query by splits.
@@ -200,6 +202,7 @@ impl Plan {
                         (table.display_path(index), identity)
                     }));
                 }
+                Registered::Lake(lake) => files.push((name.clone(), lake.identity())),
                 Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
                 Registered::View { .. } => {}
             }
@@ -279,16 +282,24 @@ impl Plan {
                     .partition_values
                     .iter()
                     .map(|value| (!value.is_null()).then(|| value.to_string()));
+                let mut partition_values: Vec<_> = names.zip(values).collect();
+                if let Some(lake) = &table.lake {
+                    let constants = lake.values().constants(index).unwrap_or_default();
+                    partition_values
+                        .extend(constants.into_iter().map(|(n, v)| (n, Some(v.to_string()))));
+                }
                 SplitInfo {
                     path: table.display_path(index),
                     file_size: file.meta.size,
-                    partition_values: names.zip(values).collect(),
+                    partition_values,
+                    snapshot: table.lake.as_ref().and_then(|lake| lake.spec().snapshot),
                 }
             }
             _ => SplitInfo {
                 path: "memory".into(),
                 file_size: split.bytes,
                 partition_values: vec![],
+                snapshot: None,
             },
         }
     }
@@ -454,6 +465,16 @@ fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
                     // With bucket or host: the same key in two stores is two files.
                     add(&table.display_path(index));
                     add(&format!("{} {:?} {:?} {rows:?}", pin.size, pin.e_tag, pin.last_modified));
+                }
+            }
+            Registered::Lake(lake) => {
+                // The snapshot says its files, and its metadata never changes.
+                add(&lake.identity());
+                for field in lake.table.schema.table_schema().fields() {
+                    add(&format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()));
+                }
+                if let Some(table) = &lake.table.lake {
+                    add(table.spec().scan_filter.as_deref().unwrap_or_default());
                 }
             }
             Registered::Memory { digest, .. } => add(digest),

@@ -1,5 +1,6 @@
 //! A lazy query: SQL bound to the tables it read when it was made.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -13,6 +14,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 
+use super::lake::LakeChange;
 use super::plan::{Plan, PlanOptions};
 use super::registry::{Registered, Session, TableKey};
 use crate::query::check_repeatable;
@@ -59,6 +61,28 @@ impl Query {
     pub async fn nested(&self, select: impl FnOnce(&str) -> String) -> Result<Self> {
         let session = self.session.of_tables(&self.tables).await?;
         session.query(&select(self.sql.trim_end().trim_end_matches(';'))).await
+    }
+
+    /// The same query over its Iceberg tables as they are now, or at these snapshots by table name; with what changed. Other
+    /// tables stay as they were pinned.
+    ///
+    /// # Errors
+    /// What loading a table finds; `Query` where a column that the query names is gone.
+    pub async fn refreshed(&self, at: &BTreeMap<String, i64>) -> Result<(Self, Vec<LakeChange>)> {
+        let (tables, changes) = self.session.reload(&self.tables, at).await?;
+        let session = self.session.of_tables(&tables).await?;
+        Ok((session.query(&self.sql).await?, changes))
+    }
+
+    /// The pinned snapshots of its Iceberg tables, by the tables' names.
+    pub fn snapshots(&self) -> BTreeMap<String, i64> {
+        let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
+            Registered::Lake(lake) => {
+                Some((name.clone(), lake.table.lake.as_ref()?.spec().snapshot?))
+            }
+            _ => None,
+        });
+        pinned.collect()
     }
 
     /// The rows of several queries, one query after the other.

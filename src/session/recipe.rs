@@ -9,10 +9,13 @@ use datafusion::scalar::ScalarValue;
 use serde::{Deserialize, Serialize};
 
 use super::ipc;
+use super::lake::Lake;
 use super::plan::{Plan, PlanOptions};
 use super::query::Query;
 use super::registry::{Registered, Session, SessionOptions, TableKey};
-use crate::catalog::FilesSpec;
+use crate::catalog::iceberg::StorageAccess;
+use crate::catalog::{FilesSpec, open_lake};
+use crate::lake::{FileValues, LakeSpec, LakeTable};
 use crate::split::{Split, SplitUnit, TableFiles};
 use crate::{Error, Result};
 
@@ -39,12 +42,13 @@ struct Body {
 #[derive(Serialize, Deserialize)]
 enum TableRecipe {
     Files { spec: FilesSpec, schema: usize, values: usize },
+    Lake { spec: Box<LakeSpec>, values: usize, access: Box<StorageAccess> },
     Memory { batches: usize, digest: String, bytes: u64 },
     View { sql: String },
 }
 
-/// One split in few characters: scan, file, unit kind, four numbers, rows, first row, bytes.
-type SplitRecipe = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64);
+/// One split in few characters: scan, file, unit kind, four numbers, rows, deleted rows, first row, bytes.
+type SplitRecipe = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
 
 impl Recipe {
     /// The recipe of a plan with these of its splits, in this order.
@@ -65,6 +69,17 @@ impl Recipe {
                     schema: push(ipc::encode(table.schema.table_schema(), &[])?),
                     values: push(encode_partition_values(table)?),
                 },
+                Registered::Lake(lake) => {
+                    let Some(table) = &lake.table.lake else {
+                        return Err(Error::config("an Iceberg table lost its snapshot"));
+                    };
+                    let values = table.values_batch();
+                    TableRecipe::Lake {
+                        spec: Box::new(table.spec().clone()),
+                        values: push(ipc::encode(&values.schema(), std::slice::from_ref(values))?),
+                        access: Box::new(lake.access.clone()),
+                    }
+                }
                 Registered::Memory { schema, batches, digest, bytes } => TableRecipe::Memory {
                     batches: push(ipc::encode(schema, batches)?),
                     digest: digest.clone(),
@@ -118,6 +133,19 @@ impl Recipe {
                 let table = spec.open(&schema, values, url, Arc::clone(session.counters()))?;
                 session.bind(key, Registered::Files { table: Arc::new(table), spec })
             }
+            TableRecipe::Lake { spec, values, access } => {
+                let (schema, batches) = ipc::decode(self.blob(values)?)?;
+                let values = match batches.into_iter().next() {
+                    Some(batch) => FileValues::from_batch(batch)?,
+                    None => FileValues::from_batch(RecordBatch::new_empty(schema))?,
+                };
+                let store = access.open()?;
+                let url = session.new_store_url()?;
+                let lake = LakeTable::try_new(*spec, values)?;
+                let table = open_lake(lake, store, url, Arc::clone(session.counters()))?;
+                let lake = Lake { table: Arc::new(table), access: *access, source: None };
+                session.bind(key, Registered::Lake(lake))
+            }
             TableRecipe::Memory { batches, digest, bytes } => {
                 let (schema, batches) = ipc::decode(self.blob(batches)?)?;
                 let batches = Arc::new(batches);
@@ -170,12 +198,15 @@ fn pack(split: &Split) -> SplitRecipe {
         SplitUnit::Bytes { start, end } => (1, [start, end, 0, 0]),
         SplitUnit::Rows(range) => (2, [range.start, range.end, 0, 0]),
         SplitUnit::File => (3, [0; 4]),
+        SplitUnit::Stripes { first, count, byte_start, byte_end } => {
+            (4, [u64::from(first), u64::from(count), byte_start, byte_end])
+        }
     };
-    (split.scan, split.file, kind, numbers, split.rows, split.first_row, split.bytes)
+    (split.scan, split.file, kind, numbers, split.rows, split.deleted, split.first_row, split.bytes)
 }
 
 fn unpack(recipe: &SplitRecipe) -> Result<Split> {
-    let (scan, file, kind, numbers, rows, first_row, bytes) = *recipe;
+    let (scan, file, kind, numbers, rows, deleted, first_row, bytes) = *recipe;
     let unit = match (kind, numbers) {
         (0, [first, count, byte_start, byte_end]) => SplitUnit::RowGroups {
             first: u32::try_from(first).unwrap_or(u32::MAX),
@@ -186,7 +217,13 @@ fn unpack(recipe: &SplitRecipe) -> Result<Split> {
         (1, [start, end, ..]) => SplitUnit::Bytes { start, end },
         (2, [start, end, ..]) => SplitUnit::Rows(crate::split::RowRange { start, end }),
         (3, _) => SplitUnit::File,
+        (4, [first, count, byte_start, byte_end]) => SplitUnit::Stripes {
+            first: u32::try_from(first).unwrap_or(u32::MAX),
+            count: u32::try_from(count).unwrap_or(u32::MAX),
+            byte_start,
+            byte_end,
+        },
         _ => return Err(Error::config(format!("the recipe has a split of unknown kind {kind}"))),
     };
-    Ok(Split { scan, file, unit, rows, first_row, bytes })
+    Ok(Split { scan, file, unit, rows, deleted, first_row, bytes })
 }

@@ -18,16 +18,18 @@ use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
 use serde::{Deserialize, Serialize};
 
 use super::ipc;
+use super::lake::Lake;
 use super::query::Query;
+use crate::catalog::iceberg::IcebergCatalog;
 use crate::catalog::{FilesSpec, FilesTable, TableOptions, open_files};
-use crate::exec::MemoryTable;
-use crate::query::{PATH_SCHEMA, ParsedQuery, check_output_names, parse_query};
+use crate::exec::{LakeProvider, MemoryTable};
+use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, check_output_names, parse_query};
 use crate::split::TableFiles;
 use crate::storage::IoCounters;
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// The schema of the user's own tables.
-const TABLE_SCHEMA: &str = "public";
+pub(super) const TABLE_SCHEMA: &str = "public";
 
 /// Rows per batch inside DataFusion.
 const ENGINE_BATCH_ROWS: usize = 8192;
@@ -49,17 +51,29 @@ pub(super) enum Registered {
     Files { table: Arc<TableFiles>, spec: FilesSpec },
     /// Batches in memory, and digest and length of their content as Arrow IPC.
     Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
+    /// A pinned snapshot of an Iceberg table.
+    Lake(Lake),
     /// A query by name, with what it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
 }
 
 impl Registered {
+    /// Batches in memory.
+    ///
+    /// # Errors
+    /// Where they cannot be written as Arrow IPC.
+    pub(super) fn of_batches(schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<Self> {
+        let (digest, bytes) = ipc::digest(&schema, &batches)?;
+        Ok(Self::Memory { schema, batches: Arc::new(batches), digest, bytes })
+    }
+
     /// Whether both stand for the same pinned files, the same rows in memory, or the same view.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Files { table: one, .. }, Self::Files { table: two, .. }) => {
                 Arc::ptr_eq(one, two)
             }
+            (Self::Lake(one), Self::Lake(two)) => Arc::ptr_eq(&one.table, &two.table),
             (Self::Memory { digest: one, .. }, Self::Memory { digest: two, .. }) => one == two,
             (Self::View { sql: one, tables: left }, Self::View { sql: two, tables: right }) => {
                 one == two
@@ -79,7 +93,7 @@ pub(super) type TableKey = (String, String);
 pub struct TableInfo {
     /// The name in SQL.
     pub name: String,
-    /// `parquet`, `csv`, `json`, `arrow`, `memory` or `view`.
+    /// `parquet`, `csv`, `json`, `arrow`, `iceberg`, `memory` or `view`.
     pub kind: &'static str,
     /// Files, for tables over files.
     pub files: Option<usize>,
@@ -95,6 +109,8 @@ pub struct Session {
     options: SessionOptions,
     counters: Arc<IoCounters>,
     tables: RwLock<BTreeMap<TableKey, Registered>>,
+    /// Iceberg catalogs by name; in a session of pinned tables only their names.
+    pub(super) catalogs: RwLock<BTreeMap<String, Option<Arc<IcebergCatalog>>>>,
     next_store: AtomicU64,
     /// A session made from a recipe never lists: its paths are already bound.
     frozen: bool,
@@ -120,6 +136,9 @@ impl Session {
     /// the other session's names does not reach it.
     pub(super) async fn of_tables(&self, tables: &[(TableKey, Registered)]) -> Result<Arc<Self>> {
         let session = Self::build(self.options.clone(), true, Arc::clone(&self.counters))?;
+        // Nothing is looked up in them, but a refresh asks for its tables again.
+        let catalogs = self.catalogs.read().unwrap_or_else(PoisonError::into_inner).clone();
+        session.catalogs.write().unwrap_or_else(PoisonError::into_inner).extend(catalogs);
         for (key, registered) in tables {
             match registered {
                 Registered::View { sql, .. } => session.register_view(&key.1, sql).await?,
@@ -146,12 +165,14 @@ impl Session {
         let context = SessionContext::new_with_state(state);
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
+            catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
         }
         Ok(Arc::new(Self {
             context,
             options,
             counters,
             tables: RwLock::default(),
+            catalogs: RwLock::default(),
             next_store: AtomicU64::new(0),
             frozen,
         }))
@@ -202,10 +223,8 @@ impl Session {
                 odd.schema()
             )));
         }
-        let (digest, bytes) = ipc::digest(&schema, &batches)?;
-        let batches = Arc::new(batches);
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
-        self.bind(key, Registered::Memory { schema, batches, digest, bytes })
+        self.bind(key, Registered::of_batches(schema, batches)?)
     }
 
     /// Registers a query under a name.
@@ -214,7 +233,7 @@ impl Session {
     /// `Query` where the SQL is not one valid SELECT statement.
     pub async fn register_view(&self, name: &str, sql: &str) -> Result<()> {
         self.check_name(name)?;
-        let parsed = parse_query(sql)?;
+        let parsed = parse_query(sql, |name| self.is_catalog(name))?;
         let plan = self.logical_plan(&parsed).await?;
         check_output_names(&plan)?;
         let provider = Arc::new(ViewTable::new(plan, Some(sql.to_owned())));
@@ -254,7 +273,7 @@ impl Session {
     /// `Query` for SQL that is not one valid SELECT statement; `TableNotFound` for unknown tables
     /// and paths.
     pub async fn query(self: &Arc<Self>, sql: &str) -> Result<Query> {
-        let parsed = parse_query(sql)?;
+        let parsed = parse_query(sql, |name| self.is_catalog(name))?;
         let plan = self.logical_plan(&parsed).await?;
         check_output_names(&plan)?;
         let tables = self.referenced(&parsed)?;
@@ -264,6 +283,9 @@ impl Session {
     async fn logical_plan(&self, parsed: &ParsedQuery) -> Result<LogicalPlan> {
         for path in &parsed.paths {
             self.bind_path(path).await?;
+        }
+        for lake in parsed.lakes.iter().filter(|_| !self.frozen) {
+            self.bind_lake(lake).await?;
         }
         let state = self.context.state();
         for table in state.resolve_table_references(&parsed.statement)? {
@@ -328,6 +350,12 @@ impl Session {
                     .register_object_store(table.store_url.as_ref(), Arc::clone(&table.store));
                 Arc::new(FilesTable::new(Arc::clone(table)))
             }
+            Registered::Lake(lake) => {
+                let files = &lake.table;
+                self.context
+                    .register_object_store(files.store_url.as_ref(), Arc::clone(&files.store));
+                Arc::new(LakeProvider::try_new(Arc::clone(files))?)
+            }
             Registered::Memory { schema, batches, bytes, .. } => {
                 Arc::new(MemoryTable::new(Arc::clone(schema), Arc::clone(batches), *bytes))
             }
@@ -344,6 +372,13 @@ impl Session {
         registered: Registered,
         provider: Arc<dyn TableProvider>,
     ) -> Result<()> {
+        if key.0 == LAKE_SCHEMA
+            && let Some((catalog, _)) = key.1.split_once('.')
+        {
+            // A session of pinned tables knows catalogs by the tables that came from them.
+            let mut catalogs = self.catalogs.write().unwrap_or_else(PoisonError::into_inner);
+            catalogs.entry(catalog.to_owned()).or_default();
+        }
         let table = reference(&key);
         self.context.deregister_table(table.clone())?;
         self.context.register_table(table, provider)?;
@@ -386,14 +421,19 @@ impl Session {
         Ok(found)
     }
 
-    fn check_name(&self, name: &str) -> Result<()> {
+    /// What a name stands for.
+    pub(super) fn registered(&self, key: &TableKey) -> Option<Registered> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    pub(super) fn check_name(&self, name: &str) -> Result<()> {
         match name.trim().is_empty() {
             true => Err(Error::config("a table name must not be empty")),
             false => Ok(()),
         }
     }
 
-    fn table_not_found(&self, name: &str) -> Error {
+    pub(super) fn table_not_found(&self, name: &str) -> Error {
         let tables = self.tables();
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let known = match names.is_empty() {
@@ -425,6 +465,10 @@ fn same_content(a: &Registered, b: &Registered) -> bool {
                     && x.format == y.format
                     && a.schema.table_schema() == b.schema.table_schema())
         }
+        (Registered::Lake(a), Registered::Lake(b)) => {
+            a.identity() == b.identity()
+                && a.table.schema.table_schema() == b.table.schema.table_schema()
+        }
         (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
         (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {
             let same = |((k, a), (l, b)): (&(TableKey, Registered), &(TableKey, Registered))| {
@@ -440,10 +484,31 @@ fn reference(key: &TableKey) -> TableReference {
     TableReference::partial(key.0.clone(), key.1.clone())
 }
 
-/// Unquoted names are lower-cased by SQL; say so where that is what went wrong.
+/// Columns that Iceberg defines beside the table's own: <https://iceberg.apache.org/spec/#reserved-field-ids>.
+const METADATA_COLUMNS: &[&str] = &[
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+];
+
+/// Unquoted names are lower-cased by SQL, and Iceberg's metadata columns are not there; say so where that is what went wrong.
 fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
     let error = Error::from(error);
     let message = error.message();
+    if let Some(column) =
+        METADATA_COLUMNS.iter().find(|name| message.contains(&format!("\"{name}\"")))
+    {
+        return Error::new(
+            error.kind(),
+            format!(
+                "{message}; Iceberg's metadata column {column} is not supported (nor any other of them)"
+            ),
+        );
+    }
     let capital = message
         .split("did you mean \"")
         .nth(1)
@@ -467,6 +532,13 @@ fn describe(name: &str, registered: &Registered) -> TableInfo {
             files: Some(table.files.len()),
             bytes: Some(table.files.iter().map(|file| file.meta.size).sum()),
             rows: table.files.iter().map(|file| file.rows).sum(),
+        },
+        Registered::Lake(lake) => TableInfo {
+            name,
+            kind: "iceberg",
+            files: Some(lake.table.files.len()),
+            bytes: Some(lake.table.files.iter().map(|file| file.meta.size).sum()),
+            rows: lake.table.files.iter().map(|file| file.rows).sum(),
         },
         Registered::Memory { batches, .. } => TableInfo {
             name,

@@ -14,8 +14,9 @@ use futures::TryStreamExt;
 
 use super::plan::{EpochPlan, Plan};
 use crate::exec::{ScanSource, SplitScanExec, numbered};
+use crate::split::orc::read_orc_footer;
 use crate::split::{Format, Split, SplitUnit, read_footer};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// From where the physical rows of a split are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,9 @@ impl Plan {
         let split = self.split(id)?;
         Ok(match split.unit {
             SplitUnit::Rows(_) => Numbering::Table,
-            SplitUnit::RowGroups { .. } | SplitUnit::File => Numbering::File,
+            SplitUnit::RowGroups { .. } | SplitUnit::Stripes { .. } | SplitUnit::File => {
+                Numbering::File
+            }
             SplitUnit::Bytes { start, .. } => {
                 let before = |other: &Split| {
                     (other.scan, other.file) == (split.scan, split.file)
@@ -60,8 +63,8 @@ impl Plan {
         })
     }
 
-    /// The physical rows of each row group of the file of split `id`; none where it has no row groups. From the
-    /// footer, which was read when the file was planned.
+    /// The physical rows of each row group (or stripe, of an ORC file) of the file of split `id`; none where it has
+    /// neither. From the footer, which was read when the file was planned.
     ///
     /// # Errors
     /// `Config` where there is no such split; `Data` where the footer is damaged.
@@ -72,13 +75,20 @@ impl Plan {
         else {
             return Ok(Vec::new());
         };
+        let index = split.file as usize;
+        let meta = &table.files[index].meta;
+        let located = |error: Error| error.with_context("file", table.display_path(index));
+        if table.format == Format::Orc {
+            let footer =
+                read_orc_footer(&table.store, meta, &table.footers).await.map_err(located)?;
+            let stripes = footer.stripes().iter();
+            return Ok(stripes.map(|at| at.first_row..at.first_row + at.rows).collect());
+        }
         if table.format != Format::Parquet {
             return Ok(Vec::new());
         }
-        let index = split.file as usize;
-        let footer = read_footer(&table.store, &table.files[index].meta, &table.footers, false)
-            .await
-            .map_err(|error| error.with_context("file", table.display_path(index)))?;
+        let footer =
+            read_footer(&table.store, meta, &table.footers, false).await.map_err(located)?;
         let mut groups = Vec::with_capacity(footer.num_row_groups());
         let mut start = 0;
         for group in footer.row_groups() {
@@ -142,8 +152,37 @@ impl Replay<'_> {
                 *row = kept[*row as usize];
             }
         }
-        rows.iter_mut().for_each(|row| *row += first);
+        match self.live(id).await? {
+            Some(live) => rows.iter_mut().for_each(|row| *row = live[*row as usize]),
+            None => rows.iter_mut().for_each(|row| *row += first),
+        }
         Ok(rows)
+    }
+
+    /// The physical rows of a split of an Iceberg table that are not deleted; None where none is.
+    async fn live(&self, id: u32) -> Result<Option<Vec<u64>>> {
+        let split = self.plan.split(id)?;
+        let Some(ScanSource::Files { table, .. }) =
+            self.plan.rewritten.scans.get(split.scan as usize).map(|scan| &scan.source)
+        else {
+            return Ok(None);
+        };
+        let Some(lake) = &table.lake else { return Ok(None) };
+        let index = split.file as usize;
+        if !lake.file(index).equality.is_empty() {
+            return Err(Error::new(
+                ErrorKind::NotShardable,
+                format!(
+                    "the rows of {} cannot be traced to their numbers in the file: equality deletes apply to it; \
+                     compact the table (rewrite_data_files)",
+                    table.display_path(index)
+                ),
+            ));
+        }
+        let deleted = lake.positions(&table.store, index).await?;
+        Ok(deleted.zip(split.row_range()).map(|(deleted, rows)| {
+            (rows.start..rows.end).filter(|row| !deleted.contains(*row)).collect()
+        }))
     }
 
     /// The rows of a split that the predicate in its scan keeps; None where there is none.

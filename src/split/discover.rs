@@ -5,10 +5,12 @@ use std::sync::Arc;
 use datafusion::physical_expr::PhysicalExpr;
 use futures::{StreamExt, TryStreamExt};
 
+use super::access::deleted_in;
 use super::files::TableFiles;
 use super::format::{Compression, Format};
-use super::{Split, SplitUnit, parquet, text};
+use super::{Split, SplitUnit, orc, parquet, text};
 use crate::Result;
+use crate::lake::LakeTable;
 
 /// Files whose footers are read at the same time.
 const CONCURRENT_FILES: usize = 32;
@@ -53,9 +55,9 @@ impl SplitTarget {
 pub struct FileSplits {
     /// In file order.
     pub splits: Vec<Split>,
-    /// Row groups, or 1.
+    /// Row groups or stripes, or 1.
     pub units: usize,
-    /// Row groups that no row can come from.
+    /// Row groups or stripes that no row can come from.
     pub pruned: usize,
 }
 
@@ -64,7 +66,7 @@ pub struct FileSplits {
 pub struct ScanSplits {
     /// Every split, by file and position.
     pub splits: Vec<Split>,
-    /// Row groups (or files, for formats without) of the listed files.
+    /// Row groups or stripes (or files, for formats without) of the listed files.
     pub units: usize,
     /// Of those, pruned.
     pub units_pruned: usize,
@@ -110,14 +112,22 @@ async fn balanced(
     request: &ScanRequest,
     target: SplitTarget,
 ) -> Result<SplitTarget> {
+    if let Some(lake) = &table.lake {
+        let bytes = |index: &usize| lake_bytes(table, lake, *index, request);
+        let read: u64 = files.iter().map(bytes).sum();
+        return Ok(SplitTarget {
+            bytes: target.bytes.min((read / WANTED_SPLITS).max(1)),
+            ..target
+        });
+    }
     let stored: u64 = files.iter().map(|index| table.files[*index].meta.size).sum();
     let share = match (&table.format, files.first()) {
         // The projected share of the bytes, judged by the first file: a narrow projection of a wide
         // table reads little, and its splits should still be many.
-        (Format::Parquet, Some(first)) => {
+        (Format::Parquet | Format::Orc, Some(first)) => {
             let one = SplitTarget { bytes: u64::MAX, rows: None };
             let unfiltered = ScanRequest { predicate: None, ..request.clone() };
-            let sample = parquet::discover(table, *first, &unfiltered, one).await?;
+            let sample = discover_file(table, *first, &unfiltered, one, true).await?;
             let read: u64 = sample.splits.iter().map(|split| split.bytes).sum();
             read as f64 / table.files[*first].meta.size.max(1) as f64
         }
@@ -138,8 +148,21 @@ async fn discover_file(
         true => target,
         false => SplitTarget { bytes: target.bytes.max(text_floor(&table.format)), ..target },
     };
-    match &table.format {
+    if let Some(lake) = &table.lake
+        && request.predicate.is_none()
+        && lake.file(index).equality.is_empty()
+    {
+        let (file, bytes) = (lake.file(index), lake_bytes(table, lake, index, request));
+        if target.allows(file.records, bytes) {
+            return whole_lake_file(table, lake, index, bytes).await;
+        }
+    }
+    match table.format_of(index) {
         Format::Parquet => parquet::discover(table, index, request, target).await,
+        Format::Orc => match &table.lake {
+            Some(lake) => orc_of_lake(table, lake, index, target).await,
+            None => orc::discover(table, index, request, target).await,
+        },
         Format::Csv(csv) if table.format.compression() == Compression::None => {
             text::discover(table, index, target, text::csv_dialect(csv)).await
         }
@@ -152,10 +175,66 @@ async fn discover_file(
     }
 }
 
+/// Stored bytes of the projected columns of an Iceberg data file, as far as metadata says.
+fn lake_bytes(table: &TableFiles, lake: &LakeTable, index: usize, request: &ScanRequest) -> u64 {
+    lake.values().stored_bytes(&request.columns, index).unwrap_or(table.files[index].meta.size)
+}
+
+/// An ORC data file by stripes. Its statistics go by its own names, so they prune nothing here.
+async fn orc_of_lake(
+    table: &TableFiles,
+    lake: &LakeTable,
+    index: usize,
+    target: SplitTarget,
+) -> Result<FileSplits> {
+    let mut found = orc::discover(table, index, &ScanRequest::default(), target).await?;
+    let deleted = lake.positions(&table.store, index).await?;
+    let is_counted = lake.file(index).equality.is_empty();
+    for split in &mut found.splits {
+        if let (Some(deleted), Some(rows)) = (&deleted, split.rows) {
+            split.deleted = deleted_in(deleted, split.first_row, rows);
+            split.rows = Some(rows - split.deleted);
+        }
+        if !is_counted {
+            split.rows = None;
+        }
+    }
+    found.splits.retain(|split| split.rows != Some(0));
+    Ok(found)
+}
+
+/// A data file that is one split, from metadata alone: its footer is read when it is scanned.
+async fn whole_lake_file(
+    table: &TableFiles,
+    lake: &LakeTable,
+    index: usize,
+    bytes: u64,
+) -> Result<FileSplits> {
+    let records = lake.file(index).records;
+    let deleted = match lake.positions(&table.store, index).await? {
+        Some(deleted) => deleted.len(),
+        None => 0,
+    };
+    let rows = records.saturating_sub(deleted);
+    if rows == 0 {
+        return Ok(FileSplits { splits: Vec::new(), units: 1, pruned: 1 });
+    }
+    let split = Split {
+        scan: 0,
+        file: index as u32,
+        unit: SplitUnit::File,
+        rows: Some(rows),
+        deleted,
+        first_row: 0,
+        bytes: (bytes as f64 * rows as f64 / records as f64) as u64,
+    };
+    Ok(FileSplits { splits: vec![split], units: 1, pruned: 0 })
+}
+
 fn text_floor(format: &Format) -> u64 {
     match format {
         Format::Csv(_) | Format::Json(_) => MIN_TEXT_BYTES,
-        Format::Parquet | Format::Arrow(_) => 0,
+        Format::Parquet | Format::Arrow(_) | Format::Orc => 0,
     }
 }
 
@@ -167,6 +246,7 @@ fn whole_file(table: &TableFiles, index: usize) -> FileSplits {
         file: index as u32,
         unit: SplitUnit::File,
         rows: file.rows,
+        deleted: 0,
         first_row: 0,
         bytes: file.meta.size,
     };

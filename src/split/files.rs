@@ -12,6 +12,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::footers::{CachedFooters, FooterCache};
 use super::format::Format;
+use crate::lake::{LakeTable, Storage};
 
 /// One file of a table as it was when the table was registered.
 #[derive(Clone, Debug)]
@@ -39,8 +40,10 @@ pub struct TableFiles {
     pub root: String,
     /// The files in plan order.
     pub files: Vec<TableFile>,
-    /// Decoded Parquet footers.
+    /// Decoded footers of Parquet and ORC files.
     pub footers: Arc<FooterCache>,
+    /// For the files of an Iceberg table, what it knows of them.
+    pub lake: Option<Arc<LakeTable>>,
 }
 
 impl TableFiles {
@@ -48,7 +51,7 @@ impl TableFiles {
     pub fn source(&self, parquet: &TableParquetOptions, page_index: bool) -> Arc<dyn FileSource> {
         let readers =
             CachedFooters::new(Arc::clone(&self.store), Arc::clone(&self.footers), page_index);
-        self.format.file_source(self.schema.clone(), parquet, Arc::new(readers))
+        self.format.file_source(self.schema.clone(), parquet, Arc::new(readers), &self.footers)
     }
 
     /// File `index` as DataFusion knows it; [`FileRef`] leads back from there.
@@ -59,9 +62,20 @@ impl TableFiles {
             .with_extensions(Arc::new(FileRef { table: Arc::clone(self), index }))
     }
 
+    /// The format of file `index`: an Iceberg table may have files of several.
+    pub fn format_of(&self, index: usize) -> &Format {
+        match &self.lake {
+            Some(lake) if lake.file(index).format == Storage::Orc => &Format::Orc,
+            _ => &self.format,
+        }
+    }
+
     /// A file's path as the user would write it.
     pub fn display_path(&self, index: usize) -> String {
-        format!("{}{}", self.root, self.files[index].meta.location)
+        match &self.lake {
+            Some(lake) => lake.file(index).uri.clone(),
+            None => format!("{}{}", self.root, self.files[index].meta.location),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Parquet footers: read once per file and process, then shared by planning and execution.
+//! Footers: read once per file and process, then shared by planning and execution; how those of Parquet files are
+//! read.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -17,36 +18,83 @@ use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
+use super::orc::OrcFooter;
 use crate::error::plain_text;
+use crate::lake::ColumnMap;
 use crate::{Error, Result};
 
 /// Bytes asked for at the end of a file in the first request: most footers fit.
 const FOOTER_HINT: usize = 64 << 10;
 
-/// Decoded footers kept per table, in bytes of memory.
+/// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// The decoded footers of one table's files, the oldest dropped beyond [`CACHE_BYTES`].
+/// The decoded footers of one table's files.
 #[derive(Debug, Default)]
 pub struct FooterCache {
-    inner: Mutex<Inner>,
+    parquet: Kept<ParquetMetaData>,
+    orc: Kept<OrcFooter>,
+    /// For an Iceberg table, how its columns are found in its Parquet files.
+    columns: Option<Arc<ColumnMap>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    footers: HashMap<Path, Arc<ParquetMetaData>>,
+impl FooterCache {
+    /// For files whose columns are found by field id.
+    pub fn by_field_id(columns: Arc<ColumnMap>) -> Self {
+        Self { columns: Some(columns), ..Self::default() }
+    }
+
+    /// The Parquet footer of a file, if it was read before.
+    pub(super) fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
+        self.parquet.get(path)
+    }
+
+    /// The footers of ORC files.
+    pub(super) fn orc(&self) -> &Kept<OrcFooter> {
+        &self.orc
+    }
+}
+
+/// A footer that knows how many bytes of memory it takes.
+pub(super) trait MemorySize {
+    /// Bytes of memory, about.
+    fn memory_size(&self) -> usize;
+}
+
+impl MemorySize for ParquetMetaData {
+    fn memory_size(&self) -> usize {
+        Self::memory_size(self)
+    }
+}
+
+/// Footers of one format by path, the oldest dropped beyond [`CACHE_BYTES`].
+#[derive(Debug)]
+pub(super) struct Kept<F> {
+    inner: Mutex<Inner<F>>,
+}
+
+#[derive(Debug)]
+struct Inner<F> {
+    footers: HashMap<Path, Arc<F>>,
     order: VecDeque<Path>,
     bytes: usize,
 }
 
-impl FooterCache {
+impl<F> Default for Kept<F> {
+    fn default() -> Self {
+        let inner = Inner { footers: HashMap::new(), order: VecDeque::new(), bytes: 0 };
+        Self { inner: Mutex::new(inner) }
+    }
+}
+
+impl<F: MemorySize> Kept<F> {
     /// The footer of a file, if it was read before.
-    pub(super) fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
+    pub(super) fn get(&self, path: &Path) -> Option<Arc<F>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).footers.get(path).cloned()
     }
 
     /// Keeps a footer, replacing an earlier one (which may lack the page index).
-    fn put(&self, path: &Path, footer: &Arc<ParquetMetaData>) {
+    pub(super) fn put(&self, path: &Path, footer: &Arc<F>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.bytes += footer.memory_size();
         match inner.footers.insert(path.clone(), Arc::clone(footer)) {
@@ -90,15 +138,21 @@ pub async fn read_footer(
             loader.load_page_index(&mut reader).await.map_err(damaged)?;
             loader.finish().map_err(damaged)?
         }
-        None => ParquetMetaDataReader::new()
-            .with_page_index_policy(policy)
-            .with_prefetch_hint(Some(FOOTER_HINT))
-            .load_and_finish(&mut reader, meta.size)
-            .await
-            .map_err(damaged)?,
+        None => {
+            let footer = ParquetMetaDataReader::new()
+                .with_page_index_policy(policy)
+                .with_prefetch_hint(Some(FOOTER_HINT))
+                .load_and_finish(&mut reader, meta.size)
+                .await
+                .map_err(damaged)?;
+            match &cache.columns {
+                Some(columns) => columns.apply(footer)?,
+                None => footer,
+            }
+        }
     };
     let footer = Arc::new(footer);
-    cache.put(&meta.location, &footer);
+    cache.parquet.put(&meta.location, &footer);
     Ok(footer)
 }
 

@@ -12,6 +12,8 @@ use datafusion::datasource::physical_plan::{
 use datafusion::datasource::table_schema::TableSchema;
 use serde::{Deserialize, Serialize};
 
+use super::footers::FooterCache;
+use super::orc::OrcSource;
 use crate::{Error, Result, suggestion};
 
 /// How text files are compressed.
@@ -157,6 +159,8 @@ pub enum Format {
     Json(JsonFormat),
     /// Arrow IPC files or streams.
     Arrow(ArrowFormat),
+    /// Apache ORC.
+    Orc,
 }
 
 /// File name endings and the format each one means; a compression ending may follow text formats.
@@ -173,6 +177,7 @@ const ENDINGS: &[(&str, &str)] = &[
     ("feather", "arrow"),
     ("ipc", "arrow"),
     ("arrows", "arrow"),
+    ("orc", "orc"),
 ];
 
 impl Format {
@@ -187,7 +192,7 @@ impl Format {
         }
         let ending = if parts.len() > 1 { parts.last().copied().unwrap_or_default() } else { "" };
         let kind = ENDINGS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind);
-        if matches!(kind, Some("parquet" | "arrow")) && compression != Compression::None {
+        if matches!(kind, Some("parquet" | "arrow" | "orc")) && compression != Compression::None {
             return Err(Error::config(format!(
                 "{path}: a compressed {ending} file cannot be read; decompress it"
             )));
@@ -197,6 +202,7 @@ impl Format {
         }
         match kind {
             Some("parquet") => Ok(Self::Parquet),
+            Some("orc") => Ok(Self::Orc),
             Some("csv") => {
                 Ok(Self::Csv(CsvFormat { compression: Some(compression), ..CsvFormat::default() }))
             }
@@ -211,7 +217,7 @@ impl Format {
             Some(_) => Ok(Self::Arrow(ArrowFormat::default())),
             None => Err(Error::config(format!(
                 "the name {name:?} does not say a file format{}; known endings are {}; \
-                 say it: format=\"parquet\" | \"csv\" | \"json\" | \"arrow\"",
+                 say it: format=\"parquet\" | \"csv\" | \"json\" | \"arrow\" | \"orc\"",
                 suggestion(ending, ENDINGS.iter().map(|(known, _)| *known)),
                 ENDINGS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", "),
             ))
@@ -219,13 +225,14 @@ impl Format {
         }
     }
 
-    /// `parquet`, `csv`, `json` or `arrow`.
+    /// `parquet`, `csv`, `json`, `arrow` or `orc`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Parquet => "parquet",
             Self::Csv(_) => "csv",
             Self::Json(_) => "json",
             Self::Arrow(_) => "arrow",
+            Self::Orc => "orc",
         }
     }
 
@@ -243,12 +250,12 @@ impl Format {
         }
     }
 
-    /// How the files are compressed as a whole (Parquet and Arrow compress inside).
+    /// How the files are compressed as a whole (Parquet, ORC and Arrow compress inside).
     pub fn compression(&self) -> Compression {
         match self {
             Self::Csv(csv) => csv.compression.unwrap_or_default(),
             Self::Json(json) => json.compression.unwrap_or_default(),
-            Self::Parquet | Self::Arrow(_) => Compression::None,
+            Self::Parquet | Self::Arrow(_) | Self::Orc => Compression::None,
         }
     }
 
@@ -263,6 +270,7 @@ impl Format {
         schema: TableSchema,
         parquet: &TableParquetOptions,
         readers: Arc<dyn ParquetFileReaderFactory>,
+        footers: &Arc<FooterCache>,
     ) -> Arc<dyn FileSource> {
         match self {
             Self::Parquet => Arc::new(
@@ -278,6 +286,7 @@ impl Format {
                 Arc::new(ArrowSource::new_stream_file_source(schema))
             }
             Self::Arrow(_) => Arc::new(ArrowSource::new_file_source(schema)),
+            Self::Orc => Arc::new(OrcSource::new(schema, Arc::clone(footers))),
         }
     }
 }

@@ -32,6 +32,7 @@ pub fn discover(
                 file: 0,
                 unit: SplitUnit::Rows(range),
                 rows: Some(range.end - range.start),
+                deleted: 0,
                 first_row: range.start,
                 bytes: (range.end - range.start) * row_bytes,
             }

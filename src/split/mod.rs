@@ -1,23 +1,26 @@
 //! Splits: the smallest pieces of scan work.
 
+mod access;
 mod discover;
 mod files;
 mod footers;
 mod format;
 mod matched;
 pub(crate) mod memory;
+pub mod orc;
 mod parquet;
 mod sorted;
 mod text;
 
 use std::fmt;
 
+pub use access::access_after;
 pub use discover::{FileSplits, ScanRequest, ScanSplits, SplitTarget, discover};
 pub use files::{FileRef, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
 pub use matched::matched_groups;
-pub use parquet::{access_after, columns_of};
+pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};
 
 /// A half-open range of physical rows of one file, before any filter.
@@ -44,6 +47,17 @@ pub enum SplitUnit {
         /// Where the row group after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
+    /// Stripes `first..first + count` of an ORC file. They begin in `byte_start..byte_end`, and no other stripe does.
+    Stripes {
+        /// Index of the first stripe.
+        first: u32,
+        /// Number of consecutive stripes.
+        count: u32,
+        /// Where the first stripe begins, in bytes.
+        byte_start: u64,
+        /// Where the stripe after the last begins, in bytes, or the end of the file.
+        byte_end: u64,
+    },
     /// Bytes `start..end` of a text file; both lie on the start of a record.
     Bytes {
         /// First byte.
@@ -68,8 +82,11 @@ pub struct Split {
     pub file: u32,
     /// What it reads of the file.
     pub unit: SplitUnit,
-    /// Rows before any filter, from the file's metadata and exact; None where the format does not say.
+    /// Rows before any filter, from the file's metadata and exact, without deleted ones; None where the format does
+    /// not say.
     pub rows: Option<u64>,
+    /// Rows among them that the table's position deletes take out.
+    pub deleted: u64,
     /// The physical rows, where `rows` is known.
     pub first_row: u64,
     /// Stored bytes of the projected columns: the weight that LPT balances.
@@ -79,7 +96,8 @@ pub struct Split {
 impl Split {
     /// The physical rows this split reads, where the format says.
     pub fn row_range(&self) -> Option<RowRange> {
-        self.rows.map(|rows| RowRange { start: self.first_row, end: self.first_row + rows })
+        let end = |rows| self.first_row + rows + self.deleted;
+        self.rows.map(|rows| RowRange { start: self.first_row, end: end(rows) })
     }
 }
 
@@ -89,6 +107,10 @@ impl fmt::Display for SplitUnit {
             Self::RowGroups { first, count: 1, .. } => write!(f, "row group {first}"),
             Self::RowGroups { first, count, .. } => {
                 write!(f, "row groups {first} to {}", first + count - 1)
+            }
+            Self::Stripes { first, count: 1, .. } => write!(f, "stripe {first}"),
+            Self::Stripes { first, count, .. } => {
+                write!(f, "stripes {first} to {}", first + count - 1)
             }
             Self::Bytes { start, end } => write!(f, "bytes {start} to {end}"),
             Self::Rows(rows) => write!(f, "rows {} to {}", rows.start, rows.end),

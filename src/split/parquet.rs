@@ -16,10 +16,10 @@ use datafusion::physical_expr_adapter::{
 };
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
-use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
+use super::access::deleted_in;
 use super::discover::{FileSplits, ScanRequest, SplitTarget};
 use super::files::TableFiles;
 use super::footers::read_footer;
@@ -54,24 +54,44 @@ pub async fn discover(
     }
     let groups = footer.row_groups();
     let leaves = projected_leaves(&footer, request);
+    let deleted = match &table.lake {
+        Some(lake) => lake.positions(&table.store, index).await?,
+        None => None,
+    };
     let mut splits = Splitter::new(index, file.meta.size, target);
     let mut first_row = 0;
     for (number, group) in groups.iter().enumerate() {
         let rows = u64::try_from(group.num_rows())
             .map_err(|_| damaged(table, index, number, "its row count is negative"))?;
-        if keep[number] && rows > 0 {
-            let bytes =
+        let gone = deleted.as_ref().map_or(0, |deleted| deleted_in(deleted, first_row, rows));
+        if keep[number] && rows > gone {
+            let bytes: u64 =
                 leaves.iter().map(|leaf| group.column(*leaf).compressed_size().max(0) as u64).sum();
-            splits.push(number as u32, first_row, rows, bytes);
+            // By live rows: those are what a shard has to convert and to deliver.
+            let bytes = (bytes as f64 * (rows - gone) as f64 / rows as f64) as u64;
+            splits.push(number as u32, first_row, rows - gone, gone, bytes);
         } else {
             splits.close();
         }
         first_row += rows;
     }
+    if let Some(lake) = &table.lake {
+        check_records(table, index, lake.file(index).records, first_row)?;
+    }
     let pruned = keep.iter().filter(|keep| !**keep).count();
     let splits = match group_starts(groups) {
         Some(starts) => splits.finish(&starts),
-        None => splits.whole_file(groups.len() as u32, first_row),
+        None => {
+            let gone = deleted.as_ref().map_or(0, |deleted| deleted.len());
+            splits.whole_file(groups.len() as u32, first_row, gone)
+        }
+    };
+    let splits = match &table.lake {
+        // How many rows equality deletes leave, only reading tells.
+        Some(lake) if !lake.file(index).equality.is_empty() => {
+            splits.into_iter().map(|split| Split { rows: None, ..split }).collect()
+        }
+        _ => splits,
     };
     Ok(FileSplits { splits, units: groups.len(), pruned })
 }
@@ -90,7 +110,7 @@ impl Splitter {
         Self { file, file_size, target, done: Vec::new(), open: None }
     }
 
-    fn push(&mut self, group: u32, first_row: u64, rows: u64, bytes: u64) {
+    fn push(&mut self, group: u32, first_row: u64, rows: u64, deleted: u64, bytes: u64) {
         if let Some(open) = &mut self.open {
             let together = open.rows.unwrap_or(0) + rows;
             if self.target.allows(together, open.bytes + bytes)
@@ -98,6 +118,7 @@ impl Splitter {
             {
                 *count += 1;
                 open.rows = Some(together);
+                open.deleted += deleted;
                 open.bytes += bytes;
                 return;
             }
@@ -108,6 +129,7 @@ impl Splitter {
             file: self.file as u32,
             unit: SplitUnit::RowGroups { first: group, count: 1, byte_start: 0, byte_end: 0 },
             rows: Some(rows),
+            deleted,
             first_row,
             bytes,
         });
@@ -118,7 +140,7 @@ impl Splitter {
     }
 
     /// One split over all row groups, if any is wanted; those pruned are pruned again when it is read.
-    fn whole_file(mut self, groups: u32, rows: u64) -> Vec<Split> {
+    fn whole_file(mut self, groups: u32, rows: u64, deleted: u64) -> Vec<Split> {
         self.close();
         let bytes = self.done.iter().map(|split| split.bytes).sum();
         let unit = SplitUnit::RowGroups {
@@ -129,7 +151,8 @@ impl Splitter {
         };
         self.done.truncate(1);
         for split in &mut self.done {
-            *split = Split { unit, rows: Some(rows), first_row: 0, bytes, ..*split };
+            *split =
+                Split { unit, rows: Some(rows - deleted), deleted, first_row: 0, bytes, ..*split };
         }
         self.done
     }
@@ -165,7 +188,18 @@ fn group_starts(groups: &[RowGroupMetaData]) -> Option<Vec<u64>> {
     Some(starts)
 }
 
-fn damaged(table: &TableFiles, index: usize, group: usize, what: &str) -> Error {
+/// The metadata of an Iceberg table counts what its files hold; deletes by position, and counts, rely on it.
+fn check_records(table: &TableFiles, index: usize, records: u64, found: u64) -> Result<()> {
+    match records == found {
+        true => Ok(()),
+        false => Err(Error::data(format!(
+            "the table's metadata says that the data file has {records} rows, but it has {found}"
+        ))
+        .with_context("file", table.display_path(index))),
+    }
+}
+
+pub(super) fn damaged(table: &TableFiles, index: usize, group: usize, what: &str) -> Error {
     Error::data(format!("row group {group} cannot be read: {what}"))
         .with_context("file", table.display_path(index))
 }
@@ -257,46 +291,12 @@ pub(super) fn adapt(
         .map(|(field, value)| (field.name().as_str(), value))
         .collect();
     let predicate = replace_columns_with_literals(Arc::clone(predicate), &constants)?;
-    let adapter = DefaultPhysicalExprAdapterFactory
-        .create(Arc::clone(table.schema.file_schema()), Arc::clone(physical))?;
+    let logical = Arc::clone(table.schema.file_schema());
+    let adapter = match &table.lake {
+        Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
+        None => DefaultPhysicalExprAdapterFactory.create(logical, Arc::clone(physical))?,
+    };
     Ok(PhysicalExprSimplifier::new(physical).simplify(adapter.rewrite(predicate)?)?)
-}
-
-/// What is read of a file after the first `skip` rows of the row groups of `split`; None where the split is not
-/// of row groups. Only for scans without a predicate, whose rows are those of the file.
-///
-/// # Errors
-/// `Data` where the footer is damaged; storage errors as they are.
-pub async fn access_after(
-    table: &TableFiles,
-    split: &Split,
-    skip: u64,
-) -> Result<Option<ParquetAccessPlan>> {
-    let SplitUnit::RowGroups { first, count, .. } = split.unit else { return Ok(None) };
-    let index = split.file as usize;
-    let Some(file) = table.files.get(index) else { return Ok(None) };
-    // With the page index, so that pages of rows that are passed over need no request.
-    let footer = read_footer(&table.store, &file.meta, &table.footers, true)
-        .await
-        .map_err(|error| error.with_context("file", table.display_path(index)))?;
-    let groups = footer.row_groups();
-    let mut access = ParquetAccessPlan::new_none(groups.len());
-    let mut skip = skip;
-    for number in first as usize..(first + count) as usize {
-        let Some(group) = groups.get(number) else { return Ok(None) };
-        let rows = u64::try_from(group.num_rows())
-            .map_err(|_| damaged(table, index, number, "its row count is negative"))?;
-        let here = skip.min(rows);
-        skip -= here;
-        if here == 0 {
-            access.scan(number);
-        } else if here < rows {
-            let selectors =
-                [RowSelector::skip(here as usize), RowSelector::select((rows - here) as usize)];
-            access.set(number, RowGroupAccess::Selection(RowSelection::from_iter(selectors)));
-        }
-    }
-    Ok(Some(access))
 }
 
 /// The names of the columns that a predicate reads.

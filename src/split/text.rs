@@ -46,6 +46,7 @@ pub async fn discover(
             bytes: range.end - range.start,
             unit: SplitUnit::Bytes { start: range.start, end: range.end },
             rows: None,
+            deleted: 0,
             first_row: 0,
         })
         .collect();

@@ -13,8 +13,8 @@ pub struct FilePin {
     pub location: Path,
     /// The file's size in bytes.
     pub size: u64,
-    /// When the file was last written, as the store told it.
-    pub last_modified: DateTime<Utc>,
+    /// When the file was last written, as the store told it; None where the file was never asked for.
+    pub last_modified: Option<DateTime<Utc>>,
     /// The store's name for the content; a local file has one of inode, time and size.
     pub e_tag: Option<String>,
     /// The store's version of the object, where it keeps versions.
@@ -32,11 +32,12 @@ impl FilePin {
                 format!("same size of {}, etag {} -> {}", self.size, bare(was), bare(is))
             });
         }
+        let last_modified = self.last_modified.as_ref()?;
         // Listings tell milliseconds where the header of a read tells seconds.
-        let (was, is) = (self.last_modified.timestamp(), now.last_modified.timestamp());
+        let (was, is) = (last_modified.timestamp(), now.last_modified.timestamp());
         (was != is).then(|| {
             let text = |time: &DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Secs, true);
-            let (was, is) = (text(&self.last_modified), text(&now.last_modified));
+            let (was, is) = (text(last_modified), text(&now.last_modified));
             format!("same size of {}, modified {was} -> {is}", self.size)
         })
     }
@@ -60,13 +61,14 @@ fn bare(e_tag: &str) -> &str {
 impl From<ObjectMeta> for FilePin {
     fn from(meta: ObjectMeta) -> Self {
         let ObjectMeta { location, last_modified, size, e_tag, version } = meta;
-        Self { location, size, last_modified, e_tag, version }
+        Self { location, size, last_modified: Some(last_modified), e_tag, version }
     }
 }
 
 impl From<FilePin> for ObjectMeta {
     fn from(pin: FilePin) -> Self {
         let FilePin { location, size, last_modified, e_tag, version } = pin;
+        let last_modified = last_modified.unwrap_or_default();
         Self { location, last_modified, size, e_tag, version }
     }
 }
@@ -76,7 +78,8 @@ impl From<FilePin> for ObjectMeta {
 struct PinText {
     path: String,
     size: u64,
-    last_modified: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_modified: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     e_tag: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +91,9 @@ impl From<FilePin> for PinText {
         Self {
             path: pin.location.into(),
             size: pin.size,
-            last_modified: pin.last_modified.to_rfc3339_opts(SecondsFormat::AutoSi, true),
+            last_modified: pin
+                .last_modified
+                .map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true)),
             e_tag: pin.e_tag,
             version: pin.version,
         }
@@ -100,9 +105,11 @@ impl TryFrom<PinText> for FilePin {
 
     fn try_from(text: PinText) -> Result<Self, String> {
         let location = Path::parse(&text.path).map_err(|error| error.to_string())?;
-        let last_modified = DateTime::parse_from_rfc3339(&text.last_modified)
-            .map_err(|error| format!("{:?}: {error}", text.last_modified))?
-            .with_timezone(&Utc);
+        let time = |text: String| match DateTime::parse_from_rfc3339(&text) {
+            Ok(time) => Ok(time.with_timezone(&Utc)),
+            Err(error) => Err(format!("{text:?}: {error}")),
+        };
+        let last_modified = text.last_modified.map(time).transpose()?;
         Ok(Self {
             location,
             size: text.size,

@@ -64,6 +64,7 @@ pub struct PinnedStore {
     root: Arc<str>,
     pins: HashMap<Path, Arc<FilePin>>,
     counters: Arc<IoCounters>,
+    remedy: Arc<str>,
 }
 
 impl PinnedStore {
@@ -75,7 +76,18 @@ impl PinnedStore {
         pins: impl IntoIterator<Item = FilePin>,
     ) -> Self {
         let pins = pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
-        Self { inner, root: root.into(), pins, counters: Arc::default() }
+        let remedy = "register the table again".into();
+        Self { inner, root: root.into(), pins, counters: Arc::default(), remedy }
+    }
+
+    /// The files belong to a snapshot of an Iceberg table, which this names.
+    #[must_use]
+    pub fn of_snapshot(mut self, snapshot: &str) -> Self {
+        self.remedy = format!(
+            "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
+        )
+        .into();
+        self
     }
 
     /// Counts into `counters`, which other stores may share.
@@ -96,6 +108,7 @@ impl PinnedStore {
             location: location.clone(),
             pin: self.pins.get(location).cloned(),
             counters: self.counters(),
+            remedy: Arc::clone(&self.remedy),
         }
     }
 
@@ -160,6 +173,7 @@ pub(super) struct Guard {
     location: Path,
     pin: Option<Arc<FilePin>>,
     counters: Arc<IoCounters>,
+    remedy: Arc<str>,
 }
 
 impl Guard {
@@ -193,15 +207,16 @@ impl Guard {
     fn changed(&self, difference: &str) -> StoreError {
         let path = describe(&self.root, &self.location);
         self.fail(Error::data(format!(
-            "file {path} changed after the query was planned ({difference}); \
-             register the table again"
+            "file {path} changed after the query was planned ({difference}); {}",
+            self.remedy
         )))
     }
 
     fn vanished(&self) -> StoreError {
         let path = describe(&self.root, &self.location);
         self.fail(Error::data(format!(
-            "file {path} vanished after the query was planned; register the table again"
+            "file {path} vanished after the query was planned; {}",
+            self.remedy
         )))
     }
 

@@ -11,7 +11,7 @@ use tensorquery::partition::{
 use tensorquery::split::{Split, SplitUnit};
 
 fn split(bytes: u64, rows: Option<u64>) -> Split {
-    Split { scan: 0, file: 0, unit: SplitUnit::File, rows, first_row: 0, bytes }
+    Split { scan: 0, file: 0, unit: SplitUnit::File, rows, deleted: 0, first_row: 0, bytes }
 }
 
 fn splits_of(bytes: &[u64]) -> Vec<Split> {

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
+from iceberg_servers import cloud, hive, postgres, rest  # noqa: F401 (fixtures)
 
 _numbers = itertools.count()
 

@@ -1,0 +1,160 @@
+//! The scan of an Iceberg table as DataFusion plans it: a file scan whose files are opened with their deletes.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Statistics;
+use datafusion::common::config::ConfigOptions;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSource;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::DisplayFormatType;
+use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::{StreamExt, TryStreamExt};
+
+use super::open::open_split;
+use crate::split::{FileRef, Split, SplitUnit, TableFiles};
+
+/// Files opened ahead of the one that is read.
+const FILES_AHEAD: usize = 2;
+
+/// A file scan over the data files of one snapshot. It plans as DataFusion's own file scan, which it holds, and runs
+/// otherwise: file by file, each without its deleted rows.
+#[derive(Clone, Debug)]
+pub struct LakeScan {
+    table: Arc<TableFiles>,
+    config: FileScanConfig,
+}
+
+impl LakeScan {
+    /// A scan of the files of `config`, which are some of `table`'s.
+    pub fn new(table: Arc<TableFiles>, config: FileScanConfig) -> Self {
+        Self { table, config }
+    }
+
+    /// The file scan underneath: projection, predicate and files.
+    pub fn config(&self) -> &FileScanConfig {
+        &self.config
+    }
+
+    fn files(&self) -> impl Iterator<Item = usize> {
+        let files = self.config.file_groups.iter().flat_map(|group| group.files());
+        files.filter_map(|file| FileRef::of(file).map(|file| file.index))
+    }
+
+    /// The same over what the file scan became.
+    fn over(&self, source: &Arc<dyn DataSource>) -> Option<Arc<dyn DataSource>> {
+        let config = source.as_any().downcast_ref::<FileScanConfig>()?.clone();
+        Some(Arc::new(Self { table: Arc::clone(&self.table), config }))
+    }
+
+    /// Whether a filter reads a nested column. Whether such a filter can run inside a file depends on how the file stores
+    /// the column, and DataFusion asks the table's schema only; it would drop those that it cannot run.
+    fn reads_nested(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
+        let filter = match self.config.file_source.projection() {
+            Some(projection) => projection.unproject_expr(filter)?,
+            None => Arc::clone(filter),
+        };
+        let schema = self.config.file_source.table_schema().table_schema();
+        let filter = reassign_expr_columns(filter, schema)?;
+        let is_nested =
+            |name: &str| schema.field_with_name(name).is_ok_and(|f| f.data_type().is_nested());
+        Ok(collect_columns(&filter).iter().any(|column| is_nested(column.name())))
+    }
+}
+
+/// The whole of a file as one split.
+fn whole(table: &TableFiles, index: usize) -> Split {
+    let (file, bytes) = (index as u32, table.files[index].meta.size);
+    Split { scan: 0, file, unit: SplitUnit::File, rows: None, deleted: 0, first_row: 0, bytes }
+}
+
+impl DataSource for LakeScan {
+    fn open(&self, _: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+        let schema = Arc::clone(self.config.eq_properties().schema());
+        let scan = self.clone();
+        let files: Vec<usize> = self.files().collect();
+        let rows = futures::stream::iter(files)
+            .map(move |index| {
+                let split = whole(&scan.table, index);
+                let opened = open_split(&scan.table, &scan.config, &split, Arc::clone(&context));
+                std::future::ready(opened)
+            })
+            .buffered(FILES_AHEAD)
+            .try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(lake) = &self.table.lake {
+            write!(f, "iceberg={}, files={}", lake.spec(), self.files().count())?;
+        }
+        if let Some(projection) = self.config.file_source.projection() {
+            write!(f, ", projection={projection}")?;
+        }
+        if let Some(predicate) = self.config.file_source.filter() {
+            write!(f, ", predicate={predicate}")?;
+        }
+        Ok(())
+    }
+
+    fn output_partitioning(&self) -> Partitioning {
+        Partitioning::UnknownPartitioning(1)
+    }
+
+    fn eq_properties(&self) -> EquivalenceProperties {
+        self.config.eq_properties()
+    }
+
+    fn partition_statistics(&self, _: Option<usize>) -> DfResult<Statistics> {
+        self.config.partition_statistics(None)
+    }
+
+    fn with_fetch(&self, _: Option<usize>) -> Option<Arc<dyn DataSource>> {
+        None
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        None
+    }
+
+    fn try_swapping_with_projection(
+        &self,
+        projection: &ProjectionExprs,
+    ) -> DfResult<Option<Arc<dyn DataSource>>> {
+        let swapped = self.config.try_swapping_with_projection(projection)?;
+        Ok(swapped.and_then(|source| self.over(&source)))
+    }
+
+    fn try_pushdown_filters(
+        &self,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        options: &ConfigOptions,
+    ) -> DfResult<FilterPushdownPropagation<Arc<dyn DataSource>>> {
+        let nested =
+            filters.iter().map(|filter| self.reads_nested(filter)).collect::<DfResult<Vec<_>>>()?;
+        let pushed = filters.iter().zip(&nested).filter(|(_, nested)| !**nested);
+        let pushed = pushed.map(|(filter, _)| Arc::clone(filter)).collect();
+        let result = self.config.try_pushdown_filters(pushed, options)?;
+        let mut judged = result.filters.into_iter();
+        let filters = nested.into_iter().map(|nested| match nested {
+            true => PushedDown::No,
+            false => judged.next().unwrap_or(PushedDown::No),
+        });
+        let propagation = FilterPushdownPropagation::with_parent_pushdown_result(filters.collect());
+        Ok(match result.updated_node.and_then(|source| self.over(&source)) {
+            Some(scan) => propagation.with_updated_node(scan),
+            None => propagation,
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! A pinned snapshot of an Iceberg table as a DataFusion table.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::stats::Precision;
+use datafusion::common::{DFSchema, Statistics};
+use datafusion::datasource::TableType;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+
+use super::lake_scan::LakeScan;
+use crate::catalog::unqualified;
+use crate::lake::LakeTable;
+use crate::split::TableFiles;
+use crate::{Error, Result};
+
+/// A pinned snapshot: metadata prunes its files, the rest is the scan's.
+#[derive(Debug)]
+pub struct LakeProvider {
+    files: Arc<TableFiles>,
+    lake: Arc<LakeTable>,
+    schema: SchemaRef,
+}
+
+impl LakeProvider {
+    /// A table over the files that [`open_lake`](crate::catalog::open_lake) gave.
+    ///
+    /// # Errors
+    /// An internal error for other files.
+    pub fn try_new(files: Arc<TableFiles>) -> Result<Self> {
+        let lake = files.lake.clone().ok_or_else(|| Error::config("these are no Iceberg files"))?;
+        let schema = lake.visible_schema();
+        Ok(Self { files, lake, schema })
+    }
+
+    /// The files that may hold rows of a scan with these filters, or with the table's own scan filter.
+    fn keep(&self, state: &dyn Session, filters: &[Expr]) -> DfResult<Vec<usize>> {
+        let count = self.files.files.len();
+        let all = || (0..count).collect();
+        let df_schema = DFSchema::try_from(Arc::clone(&self.schema))?;
+        let filter = match &self.lake.spec().scan_filter {
+            Some(text) => Some(parse_filter(state, text, &df_schema)?),
+            None => {
+                let filters = filters.iter().filter(|filter| !filter.is_volatile());
+                conjunction(filters.map(unqualified).collect::<DfResult<Vec<_>>>()?)
+            }
+        };
+        let Some(filter) = filter else { return Ok(all()) };
+        let predicate = state.create_physical_expr(filter, &df_schema)?;
+        let kept = self.lake.may_match(&predicate, &self.schema);
+        Ok(kept.iter().enumerate().filter_map(|(at, keep)| keep.then_some(at)).collect())
+    }
+
+    /// Rows and bytes of the kept files, by which DataFusion chooses the build side of a join. With deletes, rows are
+    /// known to be no more than those stored.
+    fn statistics(&self, kept: &[usize]) -> Statistics {
+        let mut statistics = Statistics::new_unknown(self.files.schema.table_schema());
+        let files = || kept.iter().map(|index| self.lake.file(*index));
+        let rows: u64 = files().map(|file| file.records).sum();
+        let bytes: u64 = files().map(|file| file.size).sum();
+        statistics.total_byte_size = Precision::Inexact(bytes as usize);
+        statistics.num_rows = match files().any(crate::lake::DataFile::has_deletes) {
+            true => Precision::Inexact(rows as usize),
+            false => Precision::Exact(rows as usize),
+        };
+        statistics
+    }
+}
+
+/// A scan filter: SQL over the table's columns.
+///
+/// # Errors
+/// Where it does not parse, or names a column that the table does not have.
+fn parse_filter(state: &dyn Session, text: &str, schema: &DFSchema) -> DfResult<Expr> {
+    let state = state.as_any().downcast_ref::<SessionState>();
+    let state = state.ok_or_else(|| Error::config("a scan filter needs a session's own state"))?;
+    state.create_logical_expr(text, schema)
+}
+
+#[async_trait]
+impl TableProvider for LakeProvider {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> DfResult<Vec<TableProviderFilterPushDown>> {
+        Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        _limit: Option<usize>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        // Hidden columns come last, so positions of visible ones hold in both schemas.
+        let visible = (0..self.schema.fields().len()).collect();
+        let projection = projection.cloned().unwrap_or(visible);
+        let kept = self.keep(state, filters)?;
+        if kept.is_empty() {
+            return Ok(Arc::new(EmptyExec::new(Arc::new(self.schema.project(&projection)?))));
+        }
+        let parquet = state.default_table_options().parquet;
+        let source = self.files.source(&parquet, false);
+        let group = kept.iter().map(|index| self.files.partitioned_file(*index)).collect();
+        let config = FileScanConfigBuilder::new(self.files.store_url.clone(), source)
+            .with_file_group(FileGroup::new(group))
+            .with_statistics(self.statistics(&kept))
+            .with_projection_indices(Some(projection))?
+            .build();
+        Ok(DataSourceExec::from_data_source(LakeScan::new(Arc::clone(&self.files), config)))
+    }
+}

@@ -1,0 +1,168 @@
+//! Opening one split of a file: the part of it, its deletes, and the scan's projection and predicate over it.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::config::TableParquetOptions;
+use datafusion::common::{internal_datafusion_err, internal_err};
+use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
+};
+use datafusion::datasource::source::DataSource;
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::{StreamExt, TryStreamExt};
+
+use super::lake_filter::LakeFilter;
+use super::lake_orc::open_orc;
+use super::split_scan::ReadOnly;
+use crate::Error;
+use crate::lake::{LakeTable, Storage};
+use crate::split::{Split, SplitUnit, TableFiles, access_after};
+
+/// The rows of a split as `config` wants them, in file order.
+pub(super) fn open_split(
+    table: &Arc<TableFiles>,
+    config: &FileScanConfig,
+    split: &Split,
+    context: Arc<TaskContext>,
+) -> DfResult<SendableRecordBatchStream> {
+    let index = split.file as usize;
+    let place = format!("{}, {}", table.display_path(index), split.unit);
+    let read = context.session_config().get_extension::<ReadOnly>().map(|read| read.0.clone());
+    let schema = projected_schema(config)?;
+    let rows = match &table.lake {
+        Some(lake) if lake.file(index).format == Storage::Orc => {
+            let (table, lake) = (Arc::clone(table), Arc::clone(lake));
+            let opened = open_orc(table, lake, config.clone(), *split, context);
+            futures::stream::once(opened).try_flatten().boxed()
+        }
+        Some(lake) if lake.file(index).has_deletes() => {
+            let opened = open_with_deletes(
+                Arc::clone(table),
+                Arc::clone(lake),
+                config.clone(),
+                *split,
+                read,
+                context,
+            );
+            futures::stream::once(opened).try_flatten().boxed()
+        }
+        _ => open(table, config, projection_of(config), split, read, context)?,
+    };
+    let rows = rows.map(move |batch| batch.map_err(|error| located(error, &place)));
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+}
+
+/// As DataFusion opens it, with projection `projection` in place of the scan's.
+fn open(
+    table: &Arc<TableFiles>,
+    config: &FileScanConfig,
+    projection: Option<ProjectionExprs>,
+    split: &Split,
+    read: Option<ParquetAccessPlan>,
+    context: Arc<TaskContext>,
+) -> DfResult<SendableRecordBatchStream> {
+    let index = split.file as usize;
+    let mut file = table.partitioned_file(index);
+    match split.unit {
+        SplitUnit::RowGroups { byte_start, byte_end, .. }
+        | SplitUnit::Stripes { byte_start, byte_end, .. } => {
+            file = file.with_range(byte_start as i64, byte_end as i64);
+        }
+        SplitUnit::Bytes { start, end } => file = file.with_range(start as i64, end as i64),
+        SplitUnit::File => {}
+        SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
+    }
+    let skips = read.is_some();
+    if let Some(read) = read {
+        file = file.with_extensions(Arc::new(read));
+    }
+    let mut one = FileScanConfigBuilder::from(config.clone())
+        .with_file_groups(vec![FileGroup::new(vec![file])])
+        .with_source(fresh_source(table, config, projection, skips)?);
+    if let Some(lake) = &table.lake {
+        one = one.with_expr_adapter(Some(Arc::new(lake.adapter(index)?)));
+    }
+    one.build().open(0, context)
+}
+
+/// Without the rows that deletes of an Iceberg table take out. Positions become a selection of rows, under which the
+/// predicate and the page index work as ever; keys are looked up in the rows that the predicate leaves.
+async fn open_with_deletes(
+    table: Arc<TableFiles>,
+    lake: Arc<LakeTable>,
+    config: FileScanConfig,
+    split: Split,
+    read: Option<ParquetAccessPlan>,
+    context: Arc<TaskContext>,
+) -> DfResult<SendableRecordBatchStream> {
+    let index = split.file as usize;
+    let read = match read {
+        Some(read) => Some(read),
+        None if lake.file(index).positions.is_empty() => None,
+        None => access_after(&table, &split, 0).await?,
+    };
+    let keys = lake.equality(&table.store, index).await?;
+    if keys.is_empty() {
+        return open(&table, &config, projection_of(&config), &split, read, context);
+    }
+    let filter = LakeFilter::try_new(&table, &config, keys, lake.file(index).sequence, false)?;
+    let reads = ProjectionExprs::from_indices(&filter.needed, table.schema.table_schema());
+    let rows = open(&table, &config, Some(reads), &split, read, context)?;
+    let schema = Arc::clone(&filter.schema);
+    let rows = rows.map(move |batch| filter.apply(&batch?, None));
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+}
+
+fn projection_of(config: &FileScanConfig) -> Option<ProjectionExprs> {
+    config.file_source.projection().cloned()
+}
+
+fn projected_schema(config: &FileScanConfig) -> DfResult<SchemaRef> {
+    Ok(Arc::clone(config.eq_properties().schema()))
+}
+
+/// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
+/// executed split until the plan is dropped.
+///
+/// With `skips` rows are passed over, and the page index says which pages need no request.
+fn fresh_source(
+    table: &Arc<TableFiles>,
+    config: &FileScanConfig,
+    projection: Option<ProjectionExprs>,
+    skips: bool,
+) -> DfResult<Arc<dyn FileSource>> {
+    let filter = config.file_source.filter();
+    let mut source = table.source(&parquet_options(config), filter.is_some() || skips);
+    if let (Some(filter), Some(parquet)) = (filter, source.as_any().downcast_ref::<ParquetSource>())
+    {
+        source = Arc::new(parquet.with_predicate(filter));
+    }
+    match projection {
+        Some(projection) => projected(&source, &projection),
+        None => Ok(source),
+    }
+}
+
+pub(super) fn parquet_options(config: &FileScanConfig) -> TableParquetOptions {
+    let parquet = config.file_source.as_any().downcast_ref::<ParquetSource>();
+    parquet.map(|source| source.table_parquet_options().clone()).unwrap_or_default()
+}
+
+pub(super) fn projected(
+    source: &Arc<dyn FileSource>,
+    projection: &ProjectionExprs,
+) -> DfResult<Arc<dyn FileSource>> {
+    source.try_pushdown_projection(projection)?.ok_or_else(|| {
+        internal_datafusion_err!("{} does not take a projection", source.file_type())
+    })
+}
+
+/// The error with the file and the part of it that was being read.
+fn located(error: DataFusionError, place: &str) -> DataFusionError {
+    Error::from(error).with_context("while reading", place).into()
+}

@@ -1,0 +1,207 @@
+//! Deletes, read once per process and kept: positions as bitmaps by data file, equality deletes as sets of keys.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{Array, AsArray, BooleanArray};
+use arrow::datatypes::Int64Type;
+use arrow::record_batch::RecordBatch;
+use arrow::row::{RowConverter, SortField};
+use object_store::{ObjectStore, ObjectStoreExt};
+use roaring::RoaringTreemap;
+use tokio::sync::OnceCell;
+
+use super::puffin::deletion_vector;
+use super::read::{StoredColumns, read_columns};
+use super::spec::{DeleteFile, DeleteKind, EqualityGroup, LakeSpec};
+use super::types::arrow_schema;
+use crate::storage::RoutedStore;
+use crate::{Error, Result};
+
+/// Positions of rows in one data file.
+pub type Positions = Arc<RoaringTreemap>;
+
+type Cell<T> = Arc<OnceCell<Arc<T>>>;
+
+/// The deletes of one snapshot that were asked for so far.
+#[derive(Debug, Default)]
+pub struct DeleteCache {
+    /// By delete file: the positions in each data file that it names.
+    files: Mutex<HashMap<u32, Cell<HashMap<String, Positions>>>>,
+    /// By data file, of all its delete files together.
+    positions: Mutex<HashMap<u32, Cell<RoaringTreemap>>>,
+    groups: Mutex<HashMap<u32, Cell<EqualityKeys>>>,
+}
+
+fn cell<T>(cells: &Mutex<HashMap<u32, Cell<T>>>, key: u32) -> Cell<T> {
+    Arc::clone(cells.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default())
+}
+
+impl DeleteCache {
+    /// The deleted positions of data file `index`; None where no delete file lists any.
+    ///
+    /// # Errors
+    /// `Data` where a delete file is damaged; storage errors as they are.
+    pub async fn positions(
+        &self,
+        spec: &LakeSpec,
+        store: &Arc<dyn ObjectStore>,
+        index: u32,
+    ) -> Result<Option<Positions>> {
+        let file = &spec.files[index as usize];
+        if file.positions.is_empty() {
+            return Ok(None);
+        }
+        let cell = cell(&self.positions, index);
+        let union = cell.get_or_try_init(|| async {
+            let mut all = RoaringTreemap::new();
+            for id in &file.positions {
+                if let Some(found) = self.file(spec, store, *id).await?.get(&file.uri) {
+                    all |= found.as_ref();
+                }
+            }
+            if let Some(beyond) = all.max().filter(|last| *last >= file.records) {
+                return Err(Error::data(format!(
+                    "a delete file names row {beyond} of data file {}, which has {} rows",
+                    file.uri, file.records
+                )));
+            }
+            Ok(Arc::new(all))
+        });
+        Ok(Some(Arc::clone(union.await?)))
+    }
+
+    /// The positions in one delete file, by data file.
+    async fn file(
+        &self,
+        spec: &LakeSpec,
+        store: &Arc<dyn ObjectStore>,
+        id: u32,
+    ) -> Result<Arc<HashMap<String, Positions>>> {
+        let cell = cell(&self.files, id);
+        let file = &spec.deletes[id as usize];
+        let loaded = cell.get_or_try_init(|| async {
+            let located = |error: Error| error.with_context("delete file", &file.uri);
+            let found = match file.kind {
+                DeleteKind::Vector { offset, length } => {
+                    let path = RoutedStore::path_of(&file.uri)?;
+                    let bytes = store.get_range(&path, offset..offset + length).await?;
+                    let vector = deletion_vector(&bytes, file.records).map_err(located)?;
+                    let target = spec.files.iter().find(|data| data.positions.contains(&id));
+                    let target = target.map(|data| data.uri.clone()).unwrap_or_default();
+                    HashMap::from([(target, Arc::new(vector))])
+                }
+                _ => read_positions(store, file).await.map_err(located)?,
+            };
+            Ok::<_, Error>(Arc::new(found))
+        });
+        Ok(Arc::clone(loaded.await?))
+    }
+
+    /// The keys of one group of equality deletes.
+    ///
+    /// # Errors
+    /// `Data` where a delete file is damaged or lacks a column; storage errors as they are.
+    pub async fn keys(
+        &self,
+        spec: &LakeSpec,
+        store: &Arc<dyn ObjectStore>,
+        group: u32,
+    ) -> Result<Arc<EqualityKeys>> {
+        let cell = cell(&self.groups, group);
+        let members = &spec.groups[group as usize];
+        let keys = cell.get_or_try_init(|| async {
+            Ok::<_, Error>(Arc::new(EqualityKeys::read(spec, store, members).await?))
+        });
+        Ok(Arc::clone(keys.await?))
+    }
+}
+
+/// A position delete file: columns `file_path` and `pos`.
+async fn read_positions(
+    store: &Arc<dyn ObjectStore>,
+    file: &DeleteFile,
+) -> Result<HashMap<String, Positions>> {
+    let mut found: HashMap<String, RoaringTreemap> = HashMap::new();
+    let columns = StoredColumns::Named(&["file_path", "pos"]);
+    for batch in read_columns(store, &file.uri, file.size, file.format, columns).await? {
+        let malformed =
+            || Error::data("a position delete file must have file_path as string and pos as long");
+        let paths = arrow::compute::cast(batch.column(0), &arrow::datatypes::DataType::Utf8)?;
+        let paths = paths.as_string_opt::<i32>().ok_or_else(malformed)?;
+        let positions = batch.column(1).as_primitive_opt::<Int64Type>().ok_or_else(malformed)?;
+        if paths.null_count() + positions.null_count() > 0 {
+            return Err(Error::data("a position delete file holds a null"));
+        }
+        let mut at = 0;
+        while at < batch.num_rows() {
+            // Rows are sorted by path, so one look-up serves a run.
+            let path = paths.value(at);
+            let mut end = at + 1;
+            while end < batch.num_rows() && paths.value(end) == path {
+                end += 1;
+            }
+            let rows = found.entry(path.to_owned()).or_default();
+            for position in &positions.values()[at..end] {
+                let position = u64::try_from(*position).map_err(|_| {
+                    Error::data(format!("a position delete file names row {position}"))
+                })?;
+                rows.insert(position);
+            }
+            at = end;
+        }
+    }
+    Ok(found.into_iter().map(|(path, rows)| (path, Arc::new(rows))).collect())
+}
+
+/// Keys of deleted rows, each with the greatest sequence number that deletes it. Null equals null, and NaN equals NaN.
+#[derive(Debug)]
+pub struct EqualityKeys {
+    /// The key columns, by their names in the table.
+    pub columns: Vec<String>,
+    converter: RowConverter,
+    newest: HashMap<Box<[u8]>, i64>,
+}
+
+impl EqualityKeys {
+    async fn read(
+        spec: &LakeSpec,
+        store: &Arc<dyn ObjectStore>,
+        group: &EqualityGroup,
+    ) -> Result<Self> {
+        let schema = arrow_schema(&spec.schema);
+        let fields = group.columns.iter().map(|name| {
+            let field = schema.field_with_name(name)?;
+            Ok(SortField::new(field.data_type().clone()))
+        });
+        let converter = RowConverter::new(fields.collect::<Result<_>>()?)?;
+        let mut newest: HashMap<Box<[u8]>, i64> = HashMap::new();
+        for id in &group.files {
+            let file = &spec.deletes[*id as usize];
+            let columns = StoredColumns::OfTable(spec, &group.columns);
+            let batches = read_columns(store, &file.uri, file.size, file.format, columns)
+                .await
+                .map_err(|error| error.with_context("delete file", &file.uri))?;
+            for batch in batches {
+                for row in &converter.convert_columns(batch.columns())? {
+                    let sequence = newest.entry(row.as_ref().into()).or_insert(file.sequence);
+                    *sequence = file.sequence.max(*sequence);
+                }
+            }
+        }
+        Ok(Self { columns: group.columns.clone(), converter, newest })
+    }
+
+    /// Which rows of `batch` stay: those whose key no newer delete names. `key` are the positions of the key columns.
+    ///
+    /// # Errors
+    /// An internal error where a column has another type than the table's.
+    pub fn keep(&self, batch: &RecordBatch, key: &[usize], sequence: i64) -> Result<BooleanArray> {
+        let columns: Vec<_> = key.iter().map(|at| Arc::clone(batch.column(*at))).collect();
+        let rows = self.converter.convert_columns(&columns)?;
+        let is_kept = |row: arrow::row::Row<'_>| {
+            self.newest.get(row.as_ref()).is_none_or(|newest| *newest <= sequence)
+        };
+        Ok(rows.iter().map(|row| Some(is_kept(row))).collect())
+    }
+}

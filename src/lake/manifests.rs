@@ -1,0 +1,167 @@
+//! The live files of a snapshot, from its manifest list and manifests, read side by side.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use iceberg::spec::{
+    DataContentType, Manifest, ManifestContentType, ManifestEntryRef, ManifestFile, ManifestList,
+    ManifestStatus, Snapshot, TableMetadata,
+};
+use object_store::{ObjectStore, ObjectStoreExt};
+use tokio::task::JoinHandle;
+
+use super::void_fields::rename_void_fields;
+use crate::runtime::Runtimes;
+use crate::storage::RoutedStore;
+use crate::{Error, Result};
+
+/// Manifests that are fetched and decoded at the same time.
+const CONCURRENT_MANIFESTS: usize = 16;
+
+/// One live entry of a manifest, with what it inherits from the manifest list.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The manifest's entry.
+    pub entry: ManifestEntryRef,
+    /// The data sequence number.
+    pub sequence: i64,
+    /// The snapshot that added the file.
+    pub added_by: i64,
+    /// The partition spec of the manifest.
+    pub spec: i32,
+}
+
+impl Entry {
+    /// Whether it is a data file, not a delete file.
+    pub fn is_data(&self) -> bool {
+        self.entry.content_type() == DataContentType::Data
+    }
+}
+
+/// The entries of a snapshot that are live.
+///
+/// # Errors
+/// `Data` where a manifest cannot be decoded, is encrypted or is gone (the snapshot expired); storage errors as
+/// they are.
+pub async fn live_entries(
+    store: &Arc<dyn ObjectStore>,
+    metadata: &TableMetadata,
+    snapshot: &Snapshot,
+) -> Result<Vec<Entry>> {
+    let list = manifest_list(store, metadata, snapshot).await?;
+    read_all(store, list).await
+}
+
+/// The entries that a snapshot itself added.
+///
+/// # Errors
+/// As [`live_entries`].
+pub async fn added_entries(
+    store: &Arc<dyn ObjectStore>,
+    metadata: &TableMetadata,
+    snapshot: &Snapshot,
+) -> Result<Vec<Entry>> {
+    let mut list = manifest_list(store, metadata, snapshot).await?;
+    list.retain(|manifest| manifest.added_snapshot_id == snapshot.snapshot_id());
+    let mut entries = read_all(store, list).await?;
+    entries.retain(|entry| {
+        entry.entry.status() == ManifestStatus::Added && entry.added_by == snapshot.snapshot_id()
+    });
+    Ok(entries)
+}
+
+async fn read_all(store: &Arc<dyn ObjectStore>, list: Vec<ManifestFile>) -> Result<Vec<Entry>> {
+    let read = |manifest: ManifestFile| {
+        let store = Arc::clone(store);
+        Box::pin(async move { read_manifest(&store, manifest).await })
+    };
+    let manifests: Vec<Vec<Entry>> =
+        futures::stream::iter(list).map(read).buffered(CONCURRENT_MANIFESTS).try_collect().await?;
+    Ok(manifests.into_iter().flatten().collect())
+}
+
+/// The manifests of a snapshot.
+///
+/// # Errors
+/// As [`live_entries`].
+pub async fn manifest_list(
+    store: &Arc<dyn ObjectStore>,
+    metadata: &TableMetadata,
+    snapshot: &Snapshot,
+) -> Result<Vec<ManifestFile>> {
+    let uri = snapshot.manifest_list();
+    if snapshot.encryption_key_id().is_some() {
+        return Err(Error::data(format!(
+            "the manifest list {uri} is encrypted; encrypted tables are not supported"
+        )));
+    }
+    let bytes = fetch(store, uri).await?;
+    let version = metadata.format_version();
+    let list = ManifestList::parse_with_version(&bytes, version).map_err(|e| damaged(uri, e))?;
+    Ok(list.consume_entries().into_iter().collect())
+}
+
+async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Result<Vec<Entry>> {
+    let has_live = file.has_added_files() || file.has_existing_files();
+    if !has_live {
+        return Ok(Vec::new());
+    }
+    if file.key_metadata.as_ref().is_some_and(|key| !key.is_empty()) {
+        return Err(Error::data(format!(
+            "the manifest {} is encrypted; encrypted tables are not supported",
+            file.manifest_path
+        )));
+    }
+    let bytes = fetch(store, &file.manifest_path).await?;
+    // Decoding Avro takes the processor, so it goes where decoding goes.
+    let task: JoinHandle<Result<Vec<Entry>>> = Runtimes::current()?.cpu().spawn(async move {
+        let parsed =
+            Manifest::parse_avro(&bytes).or_else(|error| match rename_void_fields(&bytes) {
+                Some(renamed) => Manifest::parse_avro(&renamed),
+                None => Err(error),
+            });
+        let manifest = parsed.map_err(|e| damaged(&file.manifest_path, e))?;
+        let (entries, _) = manifest.into_parts();
+        entries.into_iter().filter(|entry| entry.is_alive()).map(|e| inherit(&file, e)).collect()
+    });
+    task.await.map_err(|error| Error::data("the process is ending").with_source(error))?
+}
+
+/// An entry with the sequence number and the snapshot that it inherits:
+/// <https://iceberg.apache.org/spec/#sequence-number-inheritance>.
+fn inherit(file: &ManifestFile, entry: ManifestEntryRef) -> Result<Entry> {
+    let is_new = entry.status() == ManifestStatus::Added || file.sequence_number == 0;
+    let inherited = is_new.then_some(file.sequence_number);
+    let sequence = entry.sequence_number().or(inherited).ok_or_else(|| {
+        Error::data(format!(
+            "the manifest {} has an existing file without a sequence number: {}",
+            file.manifest_path,
+            entry.file_path()
+        ))
+    })?;
+    let is_delete = entry.content_type() != DataContentType::Data;
+    if is_delete != (file.content == ManifestContentType::Deletes) {
+        return Err(Error::data(format!(
+            "the manifest {} mixes data files and delete files",
+            file.manifest_path
+        )));
+    }
+    let added_by = entry.snapshot_id().unwrap_or(file.added_snapshot_id);
+    Ok(Entry { entry, sequence, added_by, spec: file.partition_spec_id })
+}
+
+async fn fetch(store: &Arc<dyn ObjectStore>, uri: &str) -> Result<bytes::Bytes> {
+    let missing = |error| match error {
+        object_store::Error::NotFound { .. } => Error::data(format!(
+            "{uri} is gone: the snapshot has expired; choose a snapshot that the table still has (SELECT * FROM \
+             …\"$snapshots\"), or refresh the query"
+        )),
+        other => Error::from(other).with_context("file", uri),
+    };
+    let found = store.get(&RoutedStore::path_of(uri)?).await.map_err(missing)?;
+    Ok(found.bytes().await?)
+}
+
+fn damaged(uri: &str, error: iceberg::Error) -> Error {
+    Error::data(format!("{uri} cannot be decoded: {}", error.message())).with_source(error)
+}

@@ -1,0 +1,308 @@
+//! What the metadata says of each data file's columns: constants of identity partitions, and bounds by which files
+//! are pruned.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Schema, UInt64Type};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::common::Column;
+use datafusion::common::pruning::PruningStatistics;
+use datafusion::scalar::ScalarValue;
+use iceberg::spec::{
+    PartitionSpec, PrimitiveLiteral, Schema as IcebergSchema, TableMetadata, Transform, Type,
+};
+use iceberg::transform::create_transform_function;
+
+use super::assign::partition_value;
+use super::bounds::{Bounds, file_bounds, partition_bounds};
+use super::manifests::Entry;
+use super::types::{arrow_field, primitive_scalar};
+use crate::{Error, Result};
+
+/// One batch with a row per data file, and for each column of the table up to five columns: see [`Role`].
+#[derive(Clone, Debug)]
+pub struct FileValues {
+    batch: RecordBatch,
+    rows: UInt64Array,
+    columns: HashMap<String, HashMap<Role, usize>>,
+}
+
+/// What one column of the batch says of a column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    /// The value in files that do not store the column.
+    Constant,
+    /// No value is less; null where unknown.
+    Lower,
+    /// No value is greater; null where unknown.
+    Upper,
+    /// Nulls in the column; null where unknown.
+    Nulls,
+    /// Stored bytes of the column; null where unknown.
+    Bytes,
+    /// The bucket of all its values, of so many buckets; null where the file's spec has none.
+    Bucket(u32),
+}
+
+impl Role {
+    fn name(self) -> String {
+        match self {
+            Self::Constant => "constant".into(),
+            Self::Lower => "lower".into(),
+            Self::Upper => "upper".into(),
+            Self::Nulls => "nulls".into(),
+            Self::Bytes => "bytes".into(),
+            Self::Bucket(count) => format!("bucket {count}"),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "constant" => Self::Constant,
+            "lower" => Self::Lower,
+            "upper" => Self::Upper,
+            "nulls" => Self::Nulls,
+            "bytes" => Self::Bytes,
+            _ => Self::Bucket(name.strip_prefix("bucket ")?.parse().ok()?),
+        })
+    }
+}
+
+/// The name of the batch's column of row counts.
+const RECORDS: &str = "records";
+
+/// Between a role and the column's name.
+const OF: &str = " of ";
+
+impl FileValues {
+    /// Of these data files, for the columns of `schema`.
+    ///
+    /// # Errors
+    /// `Data` where a partition value does not fit its column.
+    pub fn of(metadata: &TableMetadata, schema: &IcebergSchema, files: &[Entry]) -> Result<Self> {
+        let mut fields: Vec<FieldRef> =
+            vec![Arc::new(Field::new(RECORDS, DataType::UInt64, false))];
+        let records = files.iter().map(|file| file.entry.record_count());
+        let mut arrays: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from_iter_values(records))];
+        let specs = by_id(metadata);
+        for field in schema.as_struct().fields().iter().filter(|f| f.field_type.is_primitive()) {
+            let data_type = arrow_field(field).data_type().clone();
+            let null = ScalarValue::try_from(&data_type)?;
+            let mut bounds: Vec<Bounds> = Vec::with_capacity(files.len());
+            let mut constants: Vec<ScalarValue> = Vec::with_capacity(files.len());
+            let mut buckets: HashMap<u32, Vec<Option<i32>>> = HashMap::new();
+            for (number, file) in files.iter().enumerate() {
+                let mut found = file_bounds(file.entry.data_file(), field.id, &data_type);
+                let mut constant = null.clone();
+                for (position, part) in parts(&specs, file.spec) {
+                    if part.source_id != field.id {
+                        continue;
+                    }
+                    let value = partition_value(file.entry.data_file().partition(), position);
+                    match (part.transform, value) {
+                        (Transform::Identity, Some(value)) => {
+                            constant = primitive_scalar(value, &data_type)
+                                .map_err(|e| e.with_context("partition field", &part.name))?;
+                            found.narrow(&partition_bounds(part.transform, value, &data_type));
+                        }
+                        (Transform::Bucket(count), Some(PrimitiveLiteral::Int(bucket))) => {
+                            buckets.entry(count).or_insert_with(|| vec![None; files.len()])
+                                [number] = Some(*bucket);
+                        }
+                        (transform, Some(value)) => {
+                            found.narrow(&partition_bounds(transform, value, &data_type));
+                        }
+                        (Transform::Void, None) => {}
+                        // A null of any other transform is of nulls only.
+                        (_, None) => found.nulls = Some(file.entry.record_count()),
+                    }
+                }
+                bounds.push(found);
+                constants.push(constant);
+            }
+            let mut add = |role: Role, array: ArrayRef| {
+                if array.null_count() < array.len() {
+                    let name = format!("{}{OF}{}", role.name(), field.name);
+                    fields.push(Arc::new(Field::new(name, array.data_type().clone(), true)));
+                    arrays.push(array);
+                }
+            };
+            let column = |values: Vec<ScalarValue>| -> Result<ArrayRef> {
+                match values.is_empty() {
+                    true => Ok(arrow::array::new_empty_array(&data_type)),
+                    false => Ok(ScalarValue::iter_to_array(values)?),
+                }
+            };
+            let or_null =
+                |value: &Option<ScalarValue>| value.clone().unwrap_or_else(|| null.clone());
+            add(Role::Constant, column(constants)?);
+            add(Role::Lower, column(bounds.iter().map(|b| or_null(&b.lower)).collect())?);
+            add(Role::Upper, column(bounds.iter().map(|b| or_null(&b.upper)).collect())?);
+            let nulls: UInt64Array = bounds.iter().map(|b| b.nulls).collect();
+            add(Role::Nulls, Arc::new(nulls));
+            for (count, buckets) in buckets {
+                add(Role::Bucket(count), Arc::new(Int32Array::from(buckets)));
+            }
+        }
+        for field in schema.as_struct().fields() {
+            let mut leaves = vec![field.id];
+            leaf_ids(&field.field_type, &mut leaves);
+            let stored = files.iter().map(|file| {
+                let sizes = file.entry.data_file().column_sizes();
+                let known = leaves.iter().filter_map(|id| sizes.get(id).copied());
+                known.reduce(|a, b| a + b)
+            });
+            let stored: UInt64Array = stored.collect();
+            if stored.null_count() < stored.len() {
+                let name = format!("{}{OF}{}", Role::Bytes.name(), field.name);
+                fields.push(Arc::new(Field::new(name, DataType::UInt64, true)));
+                arrays.push(Arc::new(stored));
+            }
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(files.len()));
+        let schema = Arc::new(Schema::new(fields));
+        Self::from_batch(RecordBatch::try_new_with_options(schema, arrays, &options)?)
+    }
+
+    /// From the batch that [`batch`](Self::batch) gave.
+    ///
+    /// # Errors
+    /// `Data` where it is another one.
+    pub fn from_batch(batch: RecordBatch) -> Result<Self> {
+        let rows = batch
+            .column_by_name(RECORDS)
+            .and_then(|column| column.as_primitive_opt::<UInt64Type>());
+        let rows = rows.cloned().ok_or_else(|| Error::data("values of files lack their rows"))?;
+        let mut columns: HashMap<String, HashMap<Role, usize>> = HashMap::new();
+        for (position, field) in batch.schema().fields().iter().enumerate() {
+            if let Some((role, column)) = field.name().split_once(OF)
+                && let Some(role) = Role::parse(role)
+            {
+                columns.entry(column.to_owned()).or_default().insert(role, position);
+            }
+        }
+        Ok(Self { batch, rows, columns })
+    }
+
+    /// As one batch, a row per file.
+    pub fn batch(&self) -> &RecordBatch {
+        &self.batch
+    }
+
+    fn get(&self, column: &str, role: Role) -> Option<&ArrayRef> {
+        Some(self.batch.column(*self.columns.get(column)?.get(&role)?))
+    }
+
+    /// Stored bytes of some columns in file `index`; None where the metadata does not say.
+    pub fn stored_bytes(&self, columns: &[String], index: usize) -> Option<u64> {
+        let mut total = 0;
+        for column in columns {
+            // A column that the file does not have takes no bytes; one whose size nobody wrote is not told from it.
+            if let Some(sizes) = self.get(column, Role::Bytes) {
+                let sizes = sizes.as_primitive_opt::<UInt64Type>()?;
+                total += if sizes.is_valid(index) { sizes.value(index) } else { 0 };
+            }
+        }
+        (total > 0).then_some(total)
+    }
+
+    /// The columns that have a constant in file `index`, and the constants.
+    ///
+    /// # Errors
+    /// An internal error where a value has no scalar form.
+    pub fn constants(&self, index: usize) -> Result<Vec<(String, ScalarValue)>> {
+        let mut found = Vec::new();
+        for (name, roles) in &self.columns {
+            if let Some(position) = roles.get(&Role::Constant) {
+                let values = self.batch.column(*position);
+                if values.is_valid(index) {
+                    found.push((name.clone(), ScalarValue::try_from_array(values, index)?));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+}
+
+/// Prunes files; a column without statistics keeps them.
+impl PruningStatistics for FileValues {
+    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.get(&column.name, Role::Lower).cloned()
+    }
+
+    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
+        self.get(&column.name, Role::Upper).cloned()
+    }
+
+    fn num_containers(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
+        self.get(&column.name, Role::Nulls).cloned()
+    }
+
+    fn row_counts(&self, _: &Column) -> Option<ArrayRef> {
+        Some(Arc::new(self.rows.clone()))
+    }
+
+    /// False where the values lie in other buckets than the file's.
+    fn contained(&self, column: &Column, values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
+        let roles = self.columns.get(&column.name)?;
+        let mut outside = vec![None; self.num_containers()];
+        for (role, position) in roles {
+            let Role::Bucket(count) = role else { continue };
+            let wanted = buckets_of(values, *count)?;
+            let buckets = self.batch.column(*position).as_primitive_opt::<Int32Type>()?;
+            for (outside, bucket) in outside.iter_mut().zip(buckets) {
+                if bucket.is_some_and(|bucket| !wanted.contains(&bucket)) {
+                    *outside = Some(false);
+                }
+            }
+        }
+        Some(outside.into_iter().collect())
+    }
+}
+
+/// The ids of all fields below a nested type.
+fn leaf_ids(iceberg: &Type, ids: &mut Vec<i32>) {
+    let mut add = |field: &iceberg::spec::NestedField| {
+        ids.push(field.id);
+        leaf_ids(&field.field_type, ids);
+    };
+    match iceberg {
+        Type::Primitive(_) => {}
+        Type::Struct(fields) => fields.fields().iter().for_each(|field| add(field)),
+        Type::List(list) => add(&list.element_field),
+        Type::Map(map) => {
+            add(&map.key_field);
+            add(&map.value_field);
+        }
+    }
+}
+
+/// The buckets that values lie in; None where one has none.
+fn buckets_of(values: &HashSet<ScalarValue>, count: u32) -> Option<HashSet<i32>> {
+    let transform = create_transform_function(&Transform::Bucket(count)).ok()?;
+    let values: Vec<ScalarValue> =
+        values.iter().filter(|value| !value.is_null()).cloned().collect();
+    if values.is_empty() {
+        return Some(HashSet::new());
+    }
+    let buckets = transform.transform(ScalarValue::iter_to_array(values).ok()?).ok()?;
+    let buckets = buckets.as_primitive_opt::<Int32Type>()?;
+    (buckets.null_count() == 0).then(|| buckets.values().iter().copied().collect())
+}
+
+type Specs = HashMap<i32, Arc<PartitionSpec>>;
+
+fn by_id(metadata: &TableMetadata) -> Specs {
+    metadata.partition_specs_iter().map(|spec| (spec.spec_id(), Arc::clone(spec))).collect()
+}
+
+fn parts(specs: &Specs, id: i32) -> impl Iterator<Item = (usize, &iceberg::spec::PartitionField)> {
+    specs.get(&id).into_iter().flat_map(|spec| spec.fields().iter().enumerate())
+}

@@ -1,0 +1,304 @@
+//! Iceberg in a session: catalogs by name, tables loaded when a query names them, and pinned then.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, PoisonError};
+
+use object_store::ObjectStore;
+use serde::{Deserialize, Serialize};
+
+use super::metadata_tables;
+use super::registry::{Registered, Session, TableKey};
+use crate::catalog::iceberg::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
+use crate::catalog::open_lake;
+use crate::lake::{DeleteFile, LakeSpec, LakeTable, TravelTo, load};
+use crate::query::{LAKE_SCHEMA, LakeName};
+use crate::split::TableFiles;
+use crate::{Error, ErrorKind, Result, list_names, suggestion};
+
+/// Where an Iceberg table comes from: enough to ask for it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LakeSource {
+    /// Its catalog and name, or its metadata file.
+    pub origin: LakeOrigin,
+    /// The point in its history that was asked for.
+    pub at: TravelTo,
+    /// A predicate by which files are pruned, and no other.
+    pub scan_filter: Option<String>,
+}
+
+/// A table's place.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LakeOrigin {
+    /// In a registered catalog.
+    Catalog {
+        /// The catalog's name in the session.
+        catalog: String,
+        /// Its namespaces.
+        namespace: Vec<String>,
+        /// Its name.
+        table: String,
+    },
+    /// A metadata file, or a table's directory.
+    Path {
+        /// Where.
+        location: String,
+        /// Properties for its files, secrets among them.
+        properties: BTreeMap<String, String>,
+    },
+}
+
+impl std::fmt::Debug for LakeOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Catalog { catalog, namespace, table } => {
+                write!(f, "{catalog}.{}.{table}", namespace.join("."))
+            }
+            Self::Path { location, .. } => f.write_str(location),
+        }
+    }
+}
+
+/// What a refresh changed in one table.
+#[derive(Clone, Debug)]
+pub struct LakeChange {
+    /// The table's name in the query.
+    pub table: String,
+    /// The snapshot before; None where the table had none.
+    pub before: Option<i64>,
+    /// The snapshot now.
+    pub after: Option<i64>,
+    /// Data files that came.
+    pub files_added: usize,
+    /// Data files that went.
+    pub files_removed: usize,
+    /// Delete files that came.
+    pub deletes_added: usize,
+    /// Delete files that went.
+    pub deletes_removed: usize,
+}
+
+impl LakeChange {
+    fn between(table: &str, before: &LakeSpec, after: &LakeSpec) -> Self {
+        let count = |of: &[&str], other: &[&str]| {
+            let other: HashSet<&str> = other.iter().copied().collect();
+            of.iter().filter(|uri| !other.contains(**uri)).count()
+        };
+        let data = |spec: &LakeSpec| spec.files.iter().map(|f| f.uri.clone()).collect::<Vec<_>>();
+        let deletes = |spec: &LakeSpec| {
+            let name = |file: &DeleteFile| format!("{} {:?}", file.uri, file.kind);
+            spec.deletes.iter().map(name).collect::<Vec<_>>()
+        };
+        let moved = |a: Vec<String>, b: Vec<String>| {
+            let (a, b): (Vec<&str>, Vec<&str>) =
+                (a.iter().map(String::as_str).collect(), b.iter().map(String::as_str).collect());
+            (count(&b, &a), count(&a, &b))
+        };
+        let (files_added, files_removed) = moved(data(before), data(after));
+        let (deletes_added, deletes_removed) = moved(deletes(before), deletes(after));
+        Self {
+            table: table.to_owned(),
+            before: before.snapshot,
+            after: after.snapshot,
+            files_added,
+            files_removed,
+            deletes_added,
+            deletes_removed,
+        }
+    }
+}
+
+/// A pinned table and where it came from.
+#[derive(Clone, Debug)]
+pub struct Lake {
+    /// The pinned files.
+    pub table: Arc<TableFiles>,
+    /// How another process opens them.
+    pub access: StorageAccess,
+    /// Where it came from; None in a process that has it from a recipe.
+    pub source: Option<LakeSource>,
+}
+
+impl Lake {
+    /// The snapshot's identity; see [`LakeSpec::identity`](crate::lake::LakeSpec::identity).
+    pub fn identity(&self) -> String {
+        self.table.lake.as_ref().map(|lake| lake.spec().identity()).unwrap_or_default()
+    }
+}
+
+impl Session {
+    /// Registers a catalog, replacing an earlier one of that name. Connects to nothing.
+    ///
+    /// # Errors
+    /// `Config` for a name that is no SQL identifier, an unknown type and malformed properties.
+    pub fn register_catalog(&self, name: &str, properties: BTreeMap<String, String>) -> Result<()> {
+        if name.trim().is_empty() || name.contains('.') {
+            return Err(Error::config(format!(
+                "the catalog name {name:?} must be one word without a dot"
+            )));
+        }
+        let catalog = Arc::new(IcebergCatalog::try_new(name, properties)?);
+        let mut catalogs = self.catalogs.write().unwrap_or_else(PoisonError::into_inner);
+        catalogs.insert(name.to_owned(), Some(catalog));
+        Ok(())
+    }
+
+    /// The names of the registered catalogs.
+    pub fn catalogs(&self) -> Vec<String> {
+        self.catalogs.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Whether a catalog of this name was registered, here or where this session's tables were pinned.
+    pub(super) fn is_catalog(&self, name: &str) -> bool {
+        self.catalogs.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
+    /// The catalog of a name.
+    ///
+    /// # Errors
+    /// `TableNotFound` with the nearest name.
+    pub fn catalog(&self, name: &str) -> Result<Arc<IcebergCatalog>> {
+        let catalogs = self.catalogs.read().unwrap_or_else(PoisonError::into_inner);
+        match catalogs.get(name) {
+            Some(Some(catalog)) => Ok(Arc::clone(catalog)),
+            _ => {
+                let names: Vec<&str> = catalogs.keys().map(String::as_str).collect();
+                Err(Error::new(
+                    ErrorKind::TableNotFound,
+                    format!(
+                        "no Iceberg catalog {name:?} is registered{}; registered are {}",
+                        suggestion(name, names.iter().copied()),
+                        if names.is_empty() { "none".to_owned() } else { list_names(&names) }
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// Registers one Iceberg table, at a point of its history, under a name of its own.
+    ///
+    /// # Errors
+    /// As [`load`]; `TableNotFound` for an unknown catalog or table.
+    pub async fn register_lake(&self, name: &str, source: LakeSource) -> Result<()> {
+        self.check_name(name)?;
+        let lake = self.load_lake(name, &source).await?;
+        self.bind(
+            (super::registry::TABLE_SCHEMA.to_owned(), name.to_owned()),
+            Registered::Lake(lake),
+        )
+    }
+
+    /// Loads and pins a table that a query names, or keeps what is pinned where the table has not changed.
+    pub(super) async fn bind_lake(&self, name: &LakeName) -> Result<()> {
+        let key: TableKey = (LAKE_SCHEMA.to_owned(), name.key.clone());
+        let (source, metadata_table) = self.source_of(name)?;
+        let registered = match metadata_table {
+            Some(kind) => {
+                let loaded = self.load_table(&source).await?;
+                let (schema, batches) = metadata_tables::read(&loaded, &source.at, &kind).await?;
+                Registered::of_batches(schema, batches)?
+            }
+            None => Registered::Lake(self.load_lake(&name.key, &source).await?),
+        };
+        self.bind(key, registered)
+    }
+
+    /// Where a named table comes from, and the metadata table of it that is meant: `t$snapshots`.
+    fn source_of(&self, name: &LakeName) -> Result<(LakeSource, Option<String>)> {
+        let (Some(last), parents) = (name.parts.last(), &name.parts[..name.parts.len() - 1]) else {
+            return Err(Error::query("a table name is empty"));
+        };
+        let (table, kind) = match last.rsplit_once('$') {
+            Some((table, kind)) if !parents.is_empty() && !table.is_empty() => {
+                (table.to_owned(), Some(kind.to_lowercase()))
+            }
+            _ => (last.clone(), None),
+        };
+        let Some((catalog, namespace)) = parents.split_first() else {
+            // A table with a name of its own: its other points in history come from where it came from.
+            let key = (super::registry::TABLE_SCHEMA.to_owned(), table.clone());
+            return match self.registered(&key) {
+                Some(Registered::Lake(Lake { source: Some(source), .. })) => {
+                    Ok((LakeSource { at: name.at.clone(), ..source }, None))
+                }
+                Some(_) => Err(Error::query(format!(
+                    "table {table:?} is no Iceberg table, so it has no history to travel in"
+                ))),
+                None => Err(self.table_not_found(&table)),
+            };
+        };
+        if namespace.is_empty() {
+            return Err(Error::new(
+                ErrorKind::TableNotFound,
+                format!(
+                    "{catalog}.{table} lacks its namespace: write FROM {catalog}.namespace.table"
+                ),
+            ));
+        }
+        let origin =
+            LakeOrigin::Catalog { catalog: catalog.clone(), namespace: namespace.to_vec(), table };
+        Ok((LakeSource { origin, at: name.at.clone(), scan_filter: None }, kind))
+    }
+
+    pub(super) async fn load_table(&self, source: &LakeSource) -> Result<LoadedTable> {
+        match &source.origin {
+            LakeOrigin::Catalog { catalog, namespace, table } => {
+                self.catalog(catalog)?.load_table(namespace, table).await
+            }
+            LakeOrigin::Path { location, properties } => {
+                load_metadata(location, &StorageAccess::new(properties)).await
+            }
+        }
+    }
+
+    pub(super) async fn load_lake(&self, name: &str, source: &LakeSource) -> Result<Lake> {
+        let loaded = self.load_table(source).await?;
+        let store: Arc<dyn ObjectStore> = loaded.store.clone();
+        let (spec, values) = load(
+            &store,
+            &loaded.metadata,
+            name,
+            loaded.metadata_location.clone(),
+            &source.at,
+            source.scan_filter.clone(),
+        )
+        .await?;
+        let lake = LakeTable::try_new(spec, values)?;
+        let url = self.new_store_url()?;
+        let table = open_lake(lake, store, url, Arc::clone(self.counters()))?;
+        Ok(Lake { table: Arc::new(table), access: loaded.access, source: Some(source.clone()) })
+    }
+    /// These tables, those of Iceberg loaded again: at the point in history that was asked for, or that `at` says for their
+    /// names. With what changed.
+    pub(super) async fn reload(
+        &self,
+        tables: &[(TableKey, Registered)],
+        at: &BTreeMap<String, i64>,
+    ) -> Result<(Vec<(TableKey, Registered)>, Vec<LakeChange>)> {
+        let mut found = Vec::with_capacity(tables.len());
+        let mut changes = Vec::new();
+        for (key, registered) in tables {
+            let Registered::Lake(lake) = registered else {
+                found.push((key.clone(), registered.clone()));
+                continue;
+            };
+            let Some(source) = &lake.source else {
+                return Err(Error::config(format!("table {} cannot be loaded again here", key.1)));
+            };
+            let wanted = match at.get(&key.1) {
+                Some(id) => LakeSource { at: TravelTo::Snapshot(*id), ..source.clone() },
+                None => source.clone(),
+            };
+            let mut reloaded = self.load_lake(&key.1, &wanted).await?;
+            reloaded.source = Some(source.clone());
+            if reloaded.identity() == lake.identity() {
+                found.push((key.clone(), registered.clone()));
+                continue;
+            }
+            if let (Some(before), Some(after)) = (&lake.table.lake, &reloaded.table.lake) {
+                changes.push(LakeChange::between(&key.1, before.spec(), after.spec()));
+            }
+            found.push((key.clone(), Registered::Lake(reloaded)));
+        }
+        Ok((found, changes))
+    }
+}
