@@ -138,6 +138,12 @@ impl RestClient {
         encode(&namespace.join(&self.inner.separator))
     }
 
+    /// What is sent with every page where the user wants a size; a server that knows pages begins them
+    /// with an empty token.
+    fn page_size(&self) -> Option<&str> {
+        self.inner.properties.get("rest-page-size").map(String::as_str)
+    }
+
     /// All pages of a listing.
     async fn pages<T: DeserializeOwned>(
         &self,
@@ -146,11 +152,13 @@ impl RestClient {
     ) -> Result<(), Refusal> {
         let mut token: Option<String> = None;
         loop {
-            let page = match &token {
-                None => url.to_owned(),
-                Some(token) => {
-                    let sign = if url.contains('?') { '&' } else { '?' };
-                    format!("{url}{sign}pageToken={}", encode(token))
+            let sign = if url.contains('?') { '&' } else { '?' };
+            let page = match (&token, self.page_size()) {
+                (None, None) => url.to_owned(),
+                (token, size) => {
+                    let token = encode(token.as_deref().unwrap_or_default());
+                    let size = size.map(|size| format!("&pageSize={}", encode(size)));
+                    format!("{url}{sign}pageToken={token}{}", size.unwrap_or_default())
                 }
             };
             let next = take(parse(&self.get(&page).await?, &page)?);

@@ -14,7 +14,7 @@ use super::super::catalog::LoadedTable;
 use super::super::connect::on_io;
 use super::super::metadata::parse_metadata;
 use super::client::{RestClient, parse, texts};
-use super::http::Refusal;
+use super::http::{Refusal, encode};
 use crate::storage::{AccessConfig, Refresh, RoutedStore, shown};
 use crate::{Error, Result};
 
@@ -87,7 +87,11 @@ pub(super) async fn load(
     name: &str,
 ) -> Result<LoadedTable, Refusal> {
     let url = client.table_url(namespace, name);
-    let answer: LoadAnswer = parse(&client.get(&url).await?, &url)?;
+    let asked = match client.properties().get("snapshot-loading-mode") {
+        Some(mode) => format!("{url}?snapshots={}", encode(&mode.to_ascii_lowercase())),
+        None => url.clone(),
+    };
+    let answer: LoadAnswer = parse(&client.get(&asked).await?, &url)?;
     let metadata = serde_json::to_vec(&answer.metadata).map_err(|error| {
         Error::data("the catalog's table metadata is no JSON").with_source(error)
     })?;
