@@ -14,7 +14,7 @@ use super::access::StorageAccess;
 use super::aws::{glue_files, glue_properties, s3tables_files, s3tables_properties};
 use super::catalog::LoadedTable;
 use super::connect::Client;
-use super::error::{dotted, iceberg_error, no_namespace, not_found};
+use super::error::{dotted, iceberg_error, no_namespace, not_found, own_error, words_of};
 use super::file_io::RoutedStorageFactory;
 use crate::storage::{RoutedStore, without_password};
 use crate::{Error, ErrorKind, Result};
@@ -132,6 +132,10 @@ impl ForeignClient {
     }
 
     fn failed(&self, error: iceberg::Error) -> Error {
+        // A file that cannot be read is no fault of the service.
+        if let Some(own) = own_error(&error) {
+            return own;
+        }
         match iceberg_error(error) {
             own if own.kind() == ErrorKind::Storage => unreachable(&self.service, &own),
             own => own,
@@ -149,10 +153,8 @@ fn is_unreachable(error: &iceberg::Error) -> bool {
 }
 
 fn unreachable(service: &str, error: &Error) -> Error {
-    // What the crates show is a dump; its first words say what happened.
-    const SHOWN: usize = 600;
-    let text: String = error.message().chars().take(SHOWN).collect();
-    Error::new(error.kind(), format!("{service} did not answer as it should: {text}"))
+    let told = words_of(error.message());
+    Error::new(error.kind(), format!("{service} did not answer as it should: {told}"))
 }
 
 #[async_trait]

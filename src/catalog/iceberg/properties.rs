@@ -80,7 +80,18 @@ pub(super) fn catalog_type(properties: &BTreeMap<String, String>) -> Result<Cata
         super::aws::table_bucket(properties)?;
     }
     check_names(kind, properties)?;
+    check_choice(properties, "snapshot-loading-mode", &["all", "refs"])?;
+    check_choice(properties, "scan-planning-mode", &["client"])?;
     Ok(kind)
+}
+
+fn check_choice(properties: &BTreeMap<String, String>, name: &str, allowed: &[&str]) -> Result<()> {
+    match properties.get(name) {
+        Some(value) if !allowed.contains(&value.to_ascii_lowercase().as_str()) => {
+            Err(Error::config(format!("{name} must be {}, not {value:?}", allowed.join(" or "))))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The name of a type as a user writes it.

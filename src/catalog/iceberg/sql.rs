@@ -13,7 +13,7 @@ use super::access::StorageAccess;
 use super::catalog::LoadedTable;
 use super::connect::Client;
 use super::error::{no_namespace, not_found};
-use super::metadata::load_through;
+use super::metadata::load_known;
 use crate::storage::without_password;
 use crate::{Error, Result, list_names};
 
@@ -37,7 +37,7 @@ pub(super) struct SqlClient {
 }
 
 enum Database {
-    Sqlite(SqliteConnectOptions),
+    Sqlite(Box<SqliteConnectOptions>),
     Postgres(Box<PgConnectOptions>),
     /// SQLite in the memory of this process: nobody has written to it.
     Empty,
@@ -156,7 +156,7 @@ impl Client for SqlClient {
         let location = row.metadata_location.ok_or_else(|| {
             Error::data(format!("the catalog knows no metadata of the table {wanted}.{name}"))
         })?;
-        load_through(location, self.access.open()?, self.access.clone()).await
+        load_known(location, self.access.open()?, self.access.clone()).await
     }
 }
 
@@ -267,7 +267,7 @@ fn database(uri: &str) -> Result<Database> {
                 .filename(Path::new(path))
                 .read_only(true)
                 .create_if_missing(false);
-            Ok(Database::Sqlite(options))
+            Ok(Database::Sqlite(Box::new(options)))
         }
         "postgresql" | "postgres" => {
             // The driver's message may repeat the password.

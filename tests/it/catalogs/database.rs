@@ -74,6 +74,7 @@ fn tables_and_nested_namespaces_are_found() {
         let error = catalog.list_tables(&names("bd")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TableNotFound);
         let error = catalog.load_table(&names("db"), "gone").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Storage);
         assert!(error.to_string().contains("/no/v1.metadata.json"), "{error}");
     });
 }

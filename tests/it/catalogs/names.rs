@@ -45,6 +45,11 @@ fn wrong_properties_are_named_with_the_fix() {
     assert!(refused(&[("type", "s3tables"), ("warehouse", "b")]).contains("ARN"));
     let text = refused(&[("uri", "thrift://h:1"), ("hive.kerberos-authentication", "true")]);
     assert!(text.contains("hive.kerberos-authentication is not supported"), "{text}");
+    let text = refused(&[("uri", "http://x"), ("credental", "hunter2")]);
+    assert!(text.contains("did you mean \"credential\"?") && !text.contains("hunter2"), "{text}");
+    let text = refused(&[("uri", "http://x"), ("s3.acess-key-id", "hunter2")]);
+    assert!(text.contains("did you mean \"s3.access-key-id\"?"), "{text}");
+    assert!(refused(&[("uri", "http://x"), ("scan-planning-mode", "server")]).contains("client"));
     // A server may know what nobody here does.
     assert_eq!(kind(&[("uri", "http://x"), ("acme.setting", "1")]), "rest");
 }
