@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet as pq
 import torch
 
@@ -142,6 +143,20 @@ def write_arrow(folder, table, *, files=1):
     os.makedirs(folder, exist_ok=True)
     for number, part in enumerate(cut(table, files)):
         pa.feather.write_feather(part, f"{folder}/{number:03}.arrow", compression="uncompressed")
+    return str(folder)
+
+
+def write_orc(folder, table, *, files=1, stripe=100):
+    """Write `table` as ORC files with stripes of about `stripe` rows."""
+    os.makedirs(folder, exist_ok=True)
+    for number, part in enumerate(cut(table, files)):
+        pa.orc.write_table(
+            part,
+            f"{folder}/{number:03}.orc",
+            batch_size=stripe,
+            stripe_size=1,
+            dictionary_key_size_threshold=1.0,
+        )
     return str(folder)
 
 

@@ -74,6 +74,7 @@ def everywhere(tmp_path_factory):
     session.register_json("json", support.write_json(root / "j", small, files=3))
     session.register_json("array", support.write_json(root / "a", small, files=2, array=True))
     session.register_arrow("arrow", support.write_arrow(root / "i", table, files=3))
+    session.register_orc("orc", support.write_orc(root / "o", table, files=3))
     session.register_table("memory", table)
     for part in range(3):
         support.write_parquet(root / f"h/part={part}", table.slice(part * 1000, 1000), row_group=99)
@@ -83,7 +84,7 @@ def everywhere(tmp_path_factory):
     return session
 
 
-TABLES = ["parquet", "csv", "gz", "json", "array", "arrow", "memory", "hive"]
+TABLES = ["parquet", "csv", "gz", "json", "array", "arrow", "orc", "memory", "hive"]
 QUERIES = [
     "SELECT * FROM {t}",
     "SELECT id + 1 AS next FROM {t}",

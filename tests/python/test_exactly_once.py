@@ -175,6 +175,7 @@ def _tables(folder):
         array=True,
     )
     session.register_arrow("arrow", support.write_arrow(folder / "arrow", fact, files=3))
+    session.register_orc("orc", support.write_orc(folder / "orc", simple, files=3, stripe=20))
     session.register_view("late", "SELECT id, k, v FROM fact WHERE v > 0")
     session.register_view("late_named", "SELECT l.id, d.name FROM late l JOIN dim d USING (k)")
     return session
@@ -225,6 +226,8 @@ SHAPES = {
     "json_gz": "SELECT * FROM json_gz",
     "json_array": "SELECT * FROM json_array",
     "arrow": "SELECT * FROM arrow",
+    "orc": "SELECT * FROM orc",
+    "orc_filter": "SELECT id, s FROM orc WHERE k > 3 AND id < 150",
 }
 
 TOPOLOGIES = [

@@ -145,9 +145,11 @@ def test_every_real_file_is_read_as_pyarrow_reads_it_or_refused(path):
         assert session.table("t").to_arrow().to_pylist() == rows
         return
     if path.name == "TestOrcFile.testDate2038.orc":
-        # Half past noon in summer of every year. pyarrow ends daylight saving time in 2100.
-        hours = session.sql("SELECT DISTINCT date_trunc('second', time)::time AS t FROM t")
-        assert hours.to_arrow().to_pylist() == [{"t": dt.time(12, 34, 56)}]
+        # Summers to 2249 of a writer in California: after 2099 daylight saving time is not known here.
+        with pytest.raises(tq.DataError, match=r"after 2099 in the time zone.*Date2038\.orc"):
+            session.table("t").to_arrow()
+        days = session.sql("SELECT date FROM t").to_arrow()
+        assert days["date"].equals(orc.read_table(path, columns=["date"])["date"])
         return
     expected = orc.read_table(path)
     found = session.table("t").to_arrow()
@@ -175,7 +177,12 @@ def test_tensors_of_real_files_are_made_or_refused_by_name(path):
         rows = sum(len(next(iter(batch.values()))) for batch in loader)
     except (tq.UnsupportedTypeError, tq.DataError) as error:
         message = str(error)
-    assert "column" in message if message else rows == session.table("t").count()
+    # Of the file where it is not the type that has no tensor.
+    assert (
+        "column" in message or path.name in message
+        if message
+        else rows == session.table("t").count()
+    )
 
 
 def test_a_column_of_a_union_is_refused_by_name_and_its_neighbours_are_read(real):

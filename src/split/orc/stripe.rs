@@ -20,7 +20,9 @@ use orc_rust::schema::{DataType as OrcType, RootDataType};
 use orc_rust::stripe::Stripe;
 
 use super::footer::{OrcFooter, decoding, guarded};
-use super::timestamps::{epoch_in, framed, without_negative_nanoseconds};
+use super::timestamps::{
+    daylight_saving, epoch_in, framed, refuse_unknown_offsets, without_negative_nanoseconds,
+};
 use super::wire::fields;
 use crate::{Error, Result};
 
@@ -208,14 +210,13 @@ impl File {
         for (range, bytes) in wanted.into_iter().zip(read) {
             chunks.insert(range, bytes);
         }
-        if self.footer.may_have_negative_nanoseconds() {
-            self.repair_timestamps(&footer, stripe.offset, &mut chunks)?;
-        }
+        self.repair_timestamps(&footer, stripe.offset, &mut chunks)?;
         chunks.insert(footer_range, footer_bytes);
         Ok(chunks)
     }
 
-    /// Replaces the streams of timestamps that have negative nanoseconds.
+    /// Replaces the streams of timestamps that have negative nanoseconds, and refuses times of which the zone's offset is
+    /// not known.
     fn repair_timestamps(
         &self,
         footer: &StripeFooter,
@@ -223,6 +224,12 @@ impl File {
         chunks: &mut Chunks,
     ) -> Result<()> {
         let compressed = self.footer.metadata().compression().is_some();
+        let zone = footer.time_zone.as_deref();
+        let unsure = daylight_saving(zone)?;
+        let negative = self.footer.may_have_negative_nanoseconds();
+        if unsure.is_none() && !negative {
+            return Ok(());
+        }
         for (column, instant) in timestamps_of(&self.projection.root) {
             let (Some(seconds), Some(nanoseconds)) = (
                 footer.range_of(offset, column, SECONDS),
@@ -231,7 +238,14 @@ impl File {
                 continue;
             };
             let second = footer.encodings.get(column).is_some_and(|kind| *kind == DIRECT_V2);
-            let epoch = epoch_in(footer.time_zone.as_deref().filter(|_| !instant))?;
+            let epoch = epoch_in(zone.filter(|_| !instant))?;
+            if let Some(zone) = unsure.filter(|_| !instant) {
+                let seconds = self.footer.decompress(chunks.get(&seconds))?;
+                refuse_unknown_offsets(&seconds, second, epoch, zone)?;
+            }
+            if !negative {
+                continue;
+            }
             let repaired = without_negative_nanoseconds(
                 || self.footer.decompress(chunks.get(&seconds)),
                 &self.footer.decompress(chunks.get(&nanoseconds))?,

@@ -1,4 +1,5 @@
-//! Timestamps as the C++ writer stores those before 1970, pyarrow's for one: with negative nanoseconds.
+//! Timestamps that the decoder would read wrong: those before 1970 of the C++ writer, pyarrow's for one, which have
+//! negative nanoseconds; and those in the daylight saving time of years that the time zone database does not reach.
 //!
 //! A timestamp is a pair of seconds and nanoseconds, and the nanoseconds are never negative, says the specification.
 //! Arrow divides towards zero, so that half a second before a second becomes that second and minus half a billion
@@ -7,7 +8,7 @@
 
 use arrow::array::timezone::Tz;
 use bytes::Bytes;
-use chrono::TimeZone;
+use chrono::{Datelike, Offset, TimeZone};
 
 use super::rle::{Encoding, decode, encode};
 use crate::{Error, Result};
@@ -73,6 +74,69 @@ pub fn without_negative_nanoseconds(
         *stored = i64::try_from(fraction << 3).map_err(|_| damaged())?;
     }
     Ok(Some((encode(&seconds, signed), encode(&stored, unsigned))))
+}
+
+/// The first second that the time zone database does not know: 2100-01-01, and a day before for zones east of UTC.
+const UNKNOWN: i64 = 4_102_444_800 - 86_400;
+
+/// Years of which each calendar day stands for the same days of later years: all weekdays of it, leap years or not.
+const KNOWN_YEARS: std::ops::RangeInclusive<i32> = 2072..=2099;
+
+/// The zone in which a stripe was written, where it has daylight saving time that is not known after 2099.
+///
+/// # Errors
+/// `Data` for a zone that is not known.
+pub fn daylight_saving(zone: Option<&str>) -> Result<Option<(&str, Tz)>> {
+    let Some(name) = zone else { return Ok(None) };
+    let zone: Tz = name
+        .parse()
+        .map_err(|_| Error::data(format!("the ORC file's time zone {name:?} is not known")))?;
+    let mut offsets = (1..=12).filter_map(|month| {
+        let noon = zone.with_ymd_and_hms(*KNOWN_YEARS.end(), month, 1, 12, 0, 0).earliest()?;
+        Some(noon.offset().fix())
+    });
+    let january = offsets.next();
+    Ok(offsets.any(|offset| Some(offset) != january).then_some((name, zone)))
+}
+
+/// Refuses times after 2099 for which the decoder's offset from UTC may be wrong by an hour.
+///
+/// # Arguments
+/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2.
+/// `epoch`: what the seconds are counted from. `zone`: one with daylight saving time, and its name.
+///
+/// # Errors
+/// `Data` naming the zone.
+pub fn refuse_unknown_offsets(
+    seconds: &[u8],
+    second: bool,
+    epoch: i64,
+    (name, zone): (&str, Tz),
+) -> Result<()> {
+    let mut last = None;
+    for second in decode(seconds, Encoding { second, signed: true })? {
+        let time = second.saturating_add(epoch);
+        // A day that means "for ever" comes again and again.
+        if time < UNKNOWN || last == Some(time) {
+            continue;
+        }
+        last = Some(time);
+        let known = zone.timestamp_opt(time, 0).single().is_some_and(|at| {
+            let offset = at.offset().fix();
+            let local = at.naive_local();
+            KNOWN_YEARS.filter_map(|year| local.with_year(year)).all(|same_day| {
+                let there = zone.from_local_datetime(&same_day).earliest();
+                there.is_some_and(|there| there.offset().fix() == offset)
+            })
+        });
+        if !known {
+            return Err(Error::data(format!(
+                "the ORC file holds times after 2099 in the time zone {name:?}, whose daylight saving time is not known \
+                 so far ahead; write them in UTC"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A stream as the file's streams are: in chunks that say that they are not compressed, where the file is compressed.
