@@ -7,7 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::catalog::LoadedTable;
-use super::foreign::{connect_glue, connect_hive, connect_s3tables};
+use super::foreign::{connect_glue, connect_s3tables};
+use super::hive::HiveClient;
 use super::memory::MemoryClient;
 use super::properties::CatalogType;
 use super::rest::RestClient;
@@ -40,7 +41,7 @@ pub(super) async fn connect(
         CatalogType::Sql => Arc::new(SqlClient::try_new(name, properties)?),
         CatalogType::Memory => Arc::new(MemoryClient::try_new(properties)?),
         CatalogType::Glue => connect_glue(name, properties).await?,
-        CatalogType::Hive => connect_hive(name, properties).await?,
+        CatalogType::Hive => Arc::new(HiveClient::try_new(properties)?),
         CatalogType::S3Tables => connect_s3tables(name, properties).await?,
     })
 }
