@@ -234,6 +234,43 @@ PREDICATES = {
         s['b'] = 'inner'
         s['b'] IS NULL
     """,
+    # Bloom filters and page indexes of columns that traded names.
+    "renamed_indexes": """
+        a = 't3'
+        a = 's3'
+        b = 's3'
+        b = 't3'
+        a IN ('t3', 's3', 't420')
+        b <> 's3'
+        a > 't30'
+        b BETWEEN 's1' AND 's2'
+        id IS NULL
+        id = 420
+        a = 't12' AND b = 's1'
+    """,
+    "empty_structs": """
+        s IS NULL
+        s['b'] IS NULL
+        s['b'] = 'new'
+        o['inner'] IS NULL
+        o['inner']['b'] IS NULL
+        o['k'] = 2
+        l IS NULL
+        l[1]['keep'] = 7
+        l[1]['b'] IS NULL
+    """,
+    "nested_partition": """
+        s['k'] = 1
+        s['k'] > 1
+        s['at'] < TIMESTAMP '2024-01-02 00:00:00'
+        s['k'] = 1 AND id < 20
+    """,
+    "v1_upgraded": """
+        a = 's3'
+        a <> 's3'
+        b = 't4'
+        id BETWEEN 40 AND 50
+    """,
     # The key columns of equality deletes, and others.
     "eq_keys": """
         k = 3
@@ -320,6 +357,35 @@ def sessions():
 
 def rows(session, table, predicate):
     return session.sql(f"SELECT * FROM {table} WHERE {predicate}").to_arrow()
+
+
+EXPRESSIONS = [
+    ("evolution", "id, s['xx'] AS x, s['y'] AS y, s['z'] AS z, l[1]['pp'] AS p, l[1]['p'] AS q"),
+    (
+        "evolution",
+        "id, m['wide'] AS wide, cardinality(m) AS n, map_keys(m) AS k, cardinality(l) AS l",
+    ),
+    (
+        "empty_structs",
+        "id, s['b'] AS b, s IS NULL AS n, o['inner']['b'] AS i, o['k'] AS k, l[2] AS l",
+    ),
+    ("defaults_v3", "id, s['a'] AS a, s['b'] AS b, i + must AS sum, text || 'x' AS text"),
+    ("imported", "id, nested['aa'] AS aa, nested['b'] AS b, area || '!' AS area, day, number"),
+    ("orc_v3", "id, nested['a'] AS a, nested['l'] AS l, raw, instant"),
+    ("names", """s['x y'] AS a, s['X Y'] AS b, "a.b" + "1st" AS c, "quote""d" AS d"""),
+    ("nested_partition", "id, s['k'] AS k, s['at'] AS at"),
+    ("renamed_indexes", "b, a"),
+    ("types", "id, d38 * 2 AS d, date_trunc('day', instant) AS i, moment, length(s) AS n"),
+]
+
+
+@pytest.mark.parametrize(("name", "select"), EXPRESSIONS)
+def test_expressions_over_columns(sessions, name, select):
+    """Parts of nested columns among them, which a reader may ask a file for by themselves."""
+    found, expected = (
+        sessions[name].sql(f"SELECT {select} FROM {table}").to_arrow() for table in ("t", "plain")
+    )
+    fixtures.assert_same(found, expected)
 
 
 @pytest.mark.parametrize(("name", "predicate"), CASES)
