@@ -1,11 +1,13 @@
 """A predicate finds the same rows whether or not statistics prune files, row groups and pages before it: the same
 SQL over the table, and over its rows as Spark read them, in memory without any statistics."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import iceberg_fixtures as fixtures
+import support
 import tensorquery as tq
 
 TYPES = """
@@ -392,6 +394,16 @@ def test_expressions_over_columns(sessions, name, select):
 def test_a_predicate(sessions, name, predicate):
     session = sessions[name]
     fixtures.assert_same(rows(session, "t", predicate), rows(session, "plain", predicate))
+
+
+@pytest.mark.parametrize(("name", "predicate"), CASES)
+def test_a_predicate_through_shards(sessions, name, predicate):
+    """Pruning, deletes and the borders of small splits together."""
+    query = sessions[name].sql(f"SELECT * FROM t WHERE {predicate}")
+    expected = rows(sessions[name], "plain", predicate)
+    batches = support.flat(support.read_shards(query, 2, 2, batch_size=7, split_rows=9))
+    found = pa.Table.from_batches(batches) if batches else expected.slice(0, 0)
+    fixtures.assert_same(found, expected)
 
 
 def test_the_predicates_select(sessions):
