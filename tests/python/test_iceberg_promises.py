@@ -15,7 +15,10 @@ import tensorquery as tq
 from stopping import SHUFFLES
 
 # Not about the machine that runs the tests.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:the data is sorted by"),
+]
 
 TABLES = [
     "mor_v2",
