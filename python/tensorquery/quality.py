@@ -114,7 +114,7 @@ def _rows_of(plan: _core.Plan, counts: Sequence[int] | None, ids: Sequence[int])
     per_row = plan.row_bytes()
     return [
         max(1, size // per_row) if rows is None else rows
-        for _, _, _, rows, _, size, _, _ in plan.splits(ids)
+        for _, _, _, rows, _, size, _, _, _ in plan.splits(ids)
     ]
 
 

@@ -13,8 +13,10 @@ use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::session_state::SessionState;
+use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
@@ -84,7 +86,11 @@ impl LakeProvider {
 fn parse_filter(state: &dyn Session, text: &str, schema: &DFSchema) -> DfResult<Expr> {
     let state = state.as_any().downcast_ref::<SessionState>();
     let state = state.ok_or_else(|| Error::config("a scan filter needs a session's own state"))?;
-    state.create_logical_expr(text, schema)
+    let expr = state.create_logical_expr(text, schema)?;
+    // As the optimiser does with a query's filters: `NOT (a < 1)` becomes `a >= 1`, by which files can be pruned.
+    let context = SimplifyContext::default().with_schema(Arc::new(schema.clone()));
+    let simplifier = ExprSimplifier::new(context);
+    simplifier.simplify(simplifier.coerce(expr, schema)?)
 }
 
 #[async_trait]

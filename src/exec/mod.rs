@@ -1,6 +1,8 @@
 //! The plan rewrite and the split-scan leaf.
 
 mod build_side;
+mod lake_filter;
+mod lake_orc;
 mod lake_scan;
 mod lake_table;
 mod lineage;

@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, BooleanArray};
-use arrow::compute::{and, filter_record_batch};
 use arrow::datatypes::SchemaRef;
-use arrow::record_batch::RecordBatch;
 use datafusion::common::config::TableParquetOptions;
 use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
@@ -19,9 +16,11 @@ use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{StreamExt, TryStreamExt};
 
+use super::lake_filter::LakeFilter;
+use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
-use crate::lake::{EqualityKeys, LakeTable};
+use crate::lake::{LakeTable, Storage};
 use crate::split::{Split, SplitUnit, TableFiles, access_after};
 
 /// The rows of a split as `config` wants them, in file order.
@@ -36,6 +35,11 @@ pub(super) fn open_split(
     let read = context.session_config().get_extension::<ReadOnly>().map(|read| read.0.clone());
     let schema = projected_schema(config)?;
     let rows = match &table.lake {
+        Some(lake) if lake.file(index).format == Storage::Orc => {
+            let (table, lake) = (Arc::clone(table), Arc::clone(lake));
+            let opened = open_orc(table, lake, config.clone(), *split, context);
+            futures::stream::once(opened).try_flatten().boxed()
+        }
         Some(lake) if lake.file(index).has_deletes() => {
             let opened = open_with_deletes(
                 Arc::clone(table),
@@ -106,86 +110,12 @@ async fn open_with_deletes(
     if keys.is_empty() {
         return open(&table, &config, projection_of(&config), &split, read, context);
     }
-    let filter = KeyFilter::try_new(&table, &config, keys, lake.file(index).sequence)?;
-    let rows = open(&table, &config, Some(filter.reads.clone()), &split, read, context)?;
+    let filter = LakeFilter::try_new(&table, &config, keys, lake.file(index).sequence, false)?;
+    let reads = ProjectionExprs::from_indices(&filter.needed, table.schema.table_schema());
+    let rows = open(&table, &config, Some(reads), &split, read, context)?;
     let schema = Arc::clone(&filter.schema);
-    let rows = rows.map(move |batch| filter.apply(&batch?));
+    let rows = rows.map(move |batch| filter.apply(&batch?, None));
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
-}
-
-/// Equality deletes of one file below the scan's projection.
-struct KeyFilter {
-    keys: Vec<(Arc<EqualityKeys>, Vec<usize>)>,
-    sequence: i64,
-    /// The columns that are read: those of the projection and those of the keys.
-    reads: ProjectionExprs,
-    /// The scan's projection over what is read.
-    projection: ProjectionExprs,
-    schema: SchemaRef,
-}
-
-impl KeyFilter {
-    fn try_new(
-        table: &TableFiles,
-        config: &FileScanConfig,
-        keys: Vec<Arc<EqualityKeys>>,
-        sequence: i64,
-    ) -> DfResult<Self> {
-        let all = table.schema.table_schema();
-        let every =
-            || ProjectionExprs::from_indices(&(0..all.fields().len()).collect::<Vec<_>>(), all);
-        let projection = projection_of(config).unwrap_or_else(every);
-        let mut needed = projection.column_indices();
-        for keys in &keys {
-            for name in &keys.columns {
-                needed.push(all.index_of(name)?);
-            }
-        }
-        needed.sort_unstable();
-        needed.dedup();
-        let read = Arc::new(all.project(&needed)?);
-        let positions = |keys: &EqualityKeys| {
-            keys.columns.iter().map(|name| Ok(read.index_of(name)?)).collect::<DfResult<Vec<_>>>()
-        };
-        let keys = keys
-            .into_iter()
-            .map(|keys| Ok((Arc::clone(&keys), positions(&keys)?)))
-            .collect::<DfResult<Vec<_>>>()?;
-        let projection = projection.try_map_exprs(|expr| {
-            datafusion::physical_expr::utils::reassign_expr_columns(expr, &read)
-        })?;
-        let schema = projected_schema(config)?;
-        Ok(Self {
-            keys,
-            sequence,
-            reads: ProjectionExprs::from_indices(&needed, all),
-            projection,
-            schema,
-        })
-    }
-
-    fn apply(&self, batch: &RecordBatch) -> DfResult<RecordBatch> {
-        let mut keep: Option<BooleanArray> = None;
-        for (keys, positions) in &self.keys {
-            let kept = keys.keep(batch, positions, self.sequence)?;
-            keep = Some(match keep {
-                Some(before) => and(&before, &kept)?,
-                None => kept,
-            });
-        }
-        let batch = match keep {
-            Some(keep) if keep.true_count() < keep.len() => filter_record_batch(batch, &keep)?,
-            _ => batch.clone(),
-        };
-        let columns = self
-            .projection
-            .expr_iter()
-            .map(|expr| expr.evaluate(&batch)?.into_array(batch.num_rows()))
-            .collect::<DfResult<Vec<_>>>()?;
-        let options = arrow::record_batch::RecordBatchOptions::new();
-        let options = options.with_row_count(Some(batch.num_rows()));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?)
-    }
 }
 
 fn projection_of(config: &FileScanConfig) -> Option<ProjectionExprs> {

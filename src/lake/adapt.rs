@@ -7,7 +7,11 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, MapArray, StructArray, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, ListArray, MapArray, StructArray, new_null_array,
+};
+use arrow::buffer::NullBuffer;
+use arrow::compute::kernels::nullif::nullif;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -20,6 +24,7 @@ use datafusion::physical_expr_adapter::{
 };
 use datafusion::scalar::ScalarValue;
 use iceberg::spec::{NestedFieldRef, Schema as IcebergSchema, Type};
+use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 
 use super::types::{arrow_field, scalar};
 use crate::{Error, ErrorKind, Result};
@@ -204,9 +209,9 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
                 .fields()
                 .iter()
                 .zip(fields)
-                .map(|(wanted, field)| match stored.column_by_name(field.name()) {
+                .map(|(wanted, field)| match child_of(stored, wanted, field.name()) {
                     Some(column) => adapt(column, &wanted.field_type, field.data_type()),
-                    None => absent(wanted, field, stored.len()),
+                    None => within(absent(wanted, field, stored.len())?, field, stored.nulls()),
                 })
                 .collect::<Result<Vec<_>>>()?;
             let nulls = stored.nulls().cloned();
@@ -242,6 +247,35 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
             Ok(cast_with_options(array, target, &strict)?)
         }
         _ => Err(misfit()),
+    }
+}
+
+/// The stored field that is meant: by its id, where the stored type says ids (ORC), else by its name, which is the table's
+/// by then (Parquet).
+fn child_of<'a>(
+    stored: &'a StructArray,
+    wanted: &NestedFieldRef,
+    name: &str,
+) -> Option<&'a ArrayRef> {
+    let ids: Vec<Option<i32>> = stored.fields().iter().map(|field| stored_id(field)).collect();
+    if ids.iter().all(Option::is_none) {
+        return stored.column_by_name(name);
+    }
+    ids.iter().position(|id| *id == Some(wanted.id)).map(|position| stored.column(position))
+}
+
+/// The field id in a field's metadata.
+pub fn stored_id(field: &FieldRef) -> Option<i32> {
+    field.metadata().get(PARQUET_FIELD_ID_META_KEY)?.parse().ok()
+}
+
+/// The values of a field of a struct, null where the struct is: what reads the field alone does not look at the struct.
+fn within(values: ArrayRef, field: &FieldRef, parent: Option<&NullBuffer>) -> Result<ArrayRef> {
+    match parent {
+        Some(nulls) if field.is_nullable() => {
+            Ok(nullif(&values, &BooleanArray::new(!nulls.inner(), None))?)
+        }
+        _ => Ok(values),
     }
 }
 

@@ -155,6 +155,7 @@ fn only_target(file: &iceberg::spec::DataFile) -> Option<String> {
 /// `Data` for formats that cannot be read here.
 pub fn storage_of(format: DataFileFormat, path: &str, what: &str) -> Result<Storage> {
     match format {
+        DataFileFormat::Avro if what == "delete file" => Ok(Storage::Avro),
         DataFileFormat::Parquet => Ok(Storage::Parquet),
         DataFileFormat::Orc => Ok(Storage::Orc),
         other => Err(Error::data(format!(

@@ -6,9 +6,9 @@ use iceberg::spec::{NameMapping, NestedField, Schema as IcebergSchema, SchemaRef
 use object_store::ObjectStore;
 
 use super::assign::{Deletes, storage_of};
-use super::manifests::{Entry, live_entries};
+use super::manifests::{Entry, added_entries, live_entries};
 use super::rename::hidden_name;
-use super::snapshot::{Pinned, TravelTo, pin};
+use super::snapshot::{Appended, Pinned, TravelTo, pin};
 use super::spec::{DataFile, LakeSpec};
 use super::values::FileValues;
 use crate::{Error, ErrorKind, Result};
@@ -34,11 +34,31 @@ pub async fn load(
     scan_filter: Option<String>,
 ) -> Result<(LakeSpec, FileValues)> {
     let pinned = pin(metadata, name, at)?;
-    let entries = match &pinned.snapshot {
-        Some(snapshot) => live_entries(store, metadata, snapshot).await?,
-        None => Vec::new(),
+    let entries = match (&pinned.appended, &pinned.snapshot) {
+        (Some(appended), _) => appended_entries(store, metadata, appended).await?,
+        (None, Some(snapshot)) => live_entries(store, metadata, snapshot).await?,
+        (None, None) => Vec::new(),
     };
     assemble(metadata, name, location, &pinned, entries, scan_filter)
+}
+
+/// The data files that appends added, each from the manifests of its own snapshot: a compaction since may have put others in
+/// their place.
+async fn appended_entries(
+    store: &Arc<dyn ObjectStore>,
+    metadata: &TableMetadata,
+    appended: &Appended,
+) -> Result<Vec<Entry>> {
+    let mut ids: Vec<i64> = appended.snapshots.iter().copied().collect();
+    ids.sort_unstable();
+    let mut found = Vec::new();
+    for id in ids {
+        if let Some(snapshot) = metadata.snapshot_by_id(id) {
+            let added = added_entries(store, metadata, snapshot).await?;
+            found.extend(added.into_iter().filter(Entry::is_data));
+        }
+    }
+    Ok(found)
 }
 
 fn assemble(
@@ -51,9 +71,6 @@ fn assemble(
 ) -> Result<(LakeSpec, FileValues)> {
     let deletes = Deletes::of(metadata, &entries)?;
     let mut data: Vec<Entry> = entries.into_iter().filter(Entry::is_data).collect();
-    if let Some(appended) = &pinned.appended {
-        data.retain(|entry| appended.snapshots.contains(&entry.added_by));
-    }
     // Manifests come in the order of commits, which compaction of metadata changes; paths never do.
     data.sort_by(|a, b| a.entry.file_path().cmp(b.entry.file_path()));
     if let Some(twice) = data.windows(2).find(|w| w[0].entry.file_path() == w[1].entry.file_path())
@@ -80,15 +97,8 @@ fn assemble(
                 .map_err(|error| error.with_context("table", name))?,
             spec: entry.spec,
             sequence: entry.sequence,
-            // An incremental scan shows what was appended, also where a later snapshot deleted it.
-            positions: match &pinned.appended {
-                Some(_) => Vec::new(),
-                None => deletes.positions(entry),
-            },
-            equality: match &pinned.appended {
-                Some(_) => Vec::new(),
-                None => deletes.equality(entry),
-            },
+            positions: deletes.positions(entry),
+            equality: deletes.equality(entry),
         });
     }
     let values = FileValues::of(metadata, &pinned.schema, &data)?;

@@ -10,6 +10,7 @@ use iceberg::spec::{
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::task::JoinHandle;
 
+use super::partition_names::with_plain_names;
 use crate::runtime::Runtimes;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
@@ -48,6 +49,28 @@ pub async fn live_entries(
     snapshot: &Snapshot,
 ) -> Result<Vec<Entry>> {
     let list = manifest_list(store, metadata, snapshot).await?;
+    read_all(store, list).await
+}
+
+/// The entries that a snapshot itself added.
+///
+/// # Errors
+/// As [`live_entries`].
+pub async fn added_entries(
+    store: &Arc<dyn ObjectStore>,
+    metadata: &TableMetadata,
+    snapshot: &Snapshot,
+) -> Result<Vec<Entry>> {
+    let mut list = manifest_list(store, metadata, snapshot).await?;
+    list.retain(|manifest| manifest.added_snapshot_id == snapshot.snapshot_id());
+    let mut entries = read_all(store, list).await?;
+    entries.retain(|entry| {
+        entry.entry.status() == ManifestStatus::Added && entry.added_by == snapshot.snapshot_id()
+    });
+    Ok(entries)
+}
+
+async fn read_all(store: &Arc<dyn ObjectStore>, list: Vec<ManifestFile>) -> Result<Vec<Entry>> {
     let read = |manifest: ManifestFile| {
         let store = Arc::clone(store);
         Box::pin(async move { read_manifest(&store, manifest).await })
@@ -92,7 +115,9 @@ async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Resu
     let bytes = fetch(store, &file.manifest_path).await?;
     // Decoding Avro takes the processor, so it goes where decoding goes.
     let task: JoinHandle<Result<Vec<Entry>>> = Runtimes::current()?.cpu().spawn(async move {
-        let manifest = Manifest::parse_avro(&bytes).map_err(|e| damaged(&file.manifest_path, e))?;
+        let renamed = with_plain_names(&bytes);
+        let manifest = Manifest::parse_avro(renamed.as_deref().unwrap_or(&bytes))
+            .map_err(|e| damaged(&file.manifest_path, e))?;
         let (entries, _) = manifest.into_parts();
         entries.into_iter().filter(|entry| entry.is_alive()).map(|e| inherit(&file, e)).collect()
     });

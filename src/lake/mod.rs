@@ -3,11 +3,13 @@
 
 mod adapt;
 mod assign;
+mod avro;
 mod bounds;
 mod deletes;
 mod load;
 mod manifests;
 mod orc;
+mod partition_names;
 mod puffin;
 mod read;
 mod rename;

@@ -1,22 +1,52 @@
-//! ORC files of Iceberg tables.
+//! ORC delete files of Iceberg tables.
 
 use std::sync::Arc;
 
-use arrow::record_batch::RecordBatch;
-use object_store::ObjectStore;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use chrono::DateTime;
+use futures::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStore};
 
 use super::read::StoredColumns;
-use crate::{Error, Result};
+use super::rename::ColumnMap;
+use crate::Result;
+use crate::split::FooterCache;
+use crate::split::orc::{OrcRead, open, read_orc_footer, with_unit};
+use crate::storage::RoutedStore;
 
-/// All rows of an ORC delete file.
+/// Rows per batch.
+const BATCH_ROWS: usize = 8192;
+
+/// All rows and columns of an ORC delete file; columns of the table under its names.
 ///
 /// # Errors
 /// `Data` where the file is damaged; storage errors as they are.
 pub async fn read(
-    _store: &Arc<dyn ObjectStore>,
+    store: &Arc<dyn ObjectStore>,
     uri: &str,
-    _size: u64,
-    _columns: StoredColumns<'_>,
+    size: u64,
+    columns: StoredColumns<'_>,
 ) -> Result<Vec<RecordBatch>> {
-    Err(Error::data(format!("{uri} is an ORC file, which is not supported yet")))
+    let location = RoutedStore::path_of(uri)?;
+    let last_modified = DateTime::UNIX_EPOCH;
+    let meta = ObjectMeta { location, last_modified, size, e_tag: None, version: None };
+    let footer = read_orc_footer(store, &meta, &FooterCache::default()).await?;
+    let schema = with_unit(&footer.schema(), arrow::datatypes::TimeUnit::Microsecond);
+    let renamed = Arc::new(match columns {
+        StoredColumns::Named(_) => schema.as_ref().clone(),
+        StoredColumns::OfTable(spec, _) => {
+            ColumnMap::new(Arc::clone(&spec.schema), spec.mapping.clone()).rename_roots(&schema)
+        }
+    });
+    let all = (0..schema.fields().len()).collect();
+    let stripes = 0..footer.stripes().len();
+    let read = OrcRead { stripes, columns: all, schema, batch_rows: BATCH_ROWS };
+    let batches: Vec<RecordBatch> =
+        open(Arc::clone(store), &meta, footer, read)?.try_collect().await?;
+    let relabel = |batch: RecordBatch| {
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let columns = batch.columns().to_vec();
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&renamed), columns, &options)?)
+    };
+    batches.into_iter().map(relabel).collect()
 }

@@ -47,6 +47,7 @@ pub async fn read_columns(
     let batches = match format {
         Storage::Parquet => read_parquet(store, uri, size, columns).await?,
         Storage::Orc => super::orc::read(store, uri, size, columns).await?,
+        Storage::Avro => super::avro::read(store, uri, columns).await?,
     };
     batches.iter().map(|batch| pick(batch, columns)).collect()
 }

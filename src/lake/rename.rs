@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::datatypes::{Fields, Schema};
 use iceberg::spec::{
     MappedField, NameMapping, NestedField, Schema as IcebergSchema, StructType, Type,
 };
@@ -18,6 +19,7 @@ use parquet::file::metadata::{
 };
 use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
+use super::adapt::stored_id;
 use crate::{Error, Result};
 
 /// The name under which a column is read whose field id the table's schema does not have: of a dropped
@@ -79,6 +81,25 @@ impl ColumnMap {
             .set_column_index(indexes.0)
             .set_offset_index(indexes.1)
             .build())
+    }
+
+    /// The root columns of an ORC file, whose fields say their ids, under the table's names; nested fields keep theirs.
+    pub fn rename_roots(&self, file: &Schema) -> Schema {
+        let has_ids = file.fields().iter().any(|field| stored_id(field).is_some());
+        let known = self.mapping.as_ref().map(|mapping| by_name(mapping.fields().iter()));
+        let renamed = file.fields().iter().enumerate().map(|(position, field)| {
+            let id = match (has_ids, &known) {
+                (true, _) => stored_id(field),
+                (false, Some(known)) => known.get(field.name().as_str()).and_then(|f| f.field_id()),
+                (false, None) => i32::try_from(position + 1).ok(),
+            };
+            let name = match id.and_then(|id| self.schema.as_struct().field_by_id(id)) {
+                Some(wanted) => wanted.name.clone(),
+                None => format!("\u{1}column {position}"),
+            };
+            Arc::new(field.as_ref().clone().with_name(name))
+        });
+        Schema::new(renamed.collect::<Fields>())
     }
 
     /// The schema of a Parquet file with the table's names, without field ids.

@@ -14,6 +14,8 @@ pub enum Storage {
     Parquet,
     /// Apache ORC.
     Orc,
+    /// Apache Avro; delete files only.
+    Avro,
 }
 
 /// One data file of a snapshot.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{
     ArrayRef, BooleanArray, Int32Array, Int64Array, StringArray, TimestampMillisecondArray,
 };
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use iceberg::spec::{DataContentType, ManifestContentType, SnapshotRef, TableMetadata};
 use object_store::ObjectStore;

@@ -484,10 +484,31 @@ fn reference(key: &TableKey) -> TableReference {
     TableReference::partial(key.0.clone(), key.1.clone())
 }
 
-/// Unquoted names are lower-cased by SQL; say so where that is what went wrong.
+/// Columns that Iceberg defines beside the table's own: <https://iceberg.apache.org/spec/#reserved-field-ids>.
+const METADATA_COLUMNS: &[&str] = &[
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+];
+
+/// Unquoted names are lower-cased by SQL, and Iceberg's metadata columns are not there; say so where that is what went wrong.
 fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
     let error = Error::from(error);
     let message = error.message();
+    if let Some(column) =
+        METADATA_COLUMNS.iter().find(|name| message.contains(&format!("\"{name}\"")))
+    {
+        return Error::new(
+            error.kind(),
+            format!(
+                "{message}; Iceberg's metadata column {column} is not supported (nor any other of them)"
+            ),
+        );
+    }
     let capital = message
         .split("did you mean \"")
         .nth(1)

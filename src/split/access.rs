@@ -24,7 +24,9 @@ pub async fn access_after(
 ) -> Result<Option<ParquetAccessPlan>> {
     let (first, count) = match split.unit {
         SplitUnit::RowGroups { first, count, .. } => (first as usize, count as usize),
-        SplitUnit::File if table.format == Format::Parquet => (0, usize::MAX),
+        SplitUnit::File if *table.format_of(split.file as usize) == Format::Parquet => {
+            (0, usize::MAX)
+        }
         _ => return Ok(None),
     };
     let index = split.file as usize;

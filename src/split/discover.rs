@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::physical_expr::PhysicalExpr;
 use futures::{StreamExt, TryStreamExt};
 
+use super::access::deleted_in;
 use super::files::TableFiles;
 use super::format::{Compression, Format};
 use super::{Split, SplitUnit, orc, parquet, text};
@@ -156,9 +157,12 @@ async fn discover_file(
             return whole_lake_file(table, lake, index, bytes).await;
         }
     }
-    match &table.format {
+    match table.format_of(index) {
         Format::Parquet => parquet::discover(table, index, request, target).await,
-        Format::Orc => orc::discover(table, index, request, target).await,
+        Format::Orc => match &table.lake {
+            Some(lake) => orc_of_lake(table, lake, index, target).await,
+            None => orc::discover(table, index, request, target).await,
+        },
         Format::Csv(csv) if table.format.compression() == Compression::None => {
             text::discover(table, index, target, text::csv_dialect(csv)).await
         }
@@ -174,6 +178,29 @@ async fn discover_file(
 /// Stored bytes of the projected columns of an Iceberg data file, as far as metadata says.
 fn lake_bytes(table: &TableFiles, lake: &LakeTable, index: usize, request: &ScanRequest) -> u64 {
     lake.values().stored_bytes(&request.columns, index).unwrap_or(table.files[index].meta.size)
+}
+
+/// An ORC data file by stripes. Its statistics go by its own names, so they prune nothing here.
+async fn orc_of_lake(
+    table: &TableFiles,
+    lake: &LakeTable,
+    index: usize,
+    target: SplitTarget,
+) -> Result<FileSplits> {
+    let mut found = orc::discover(table, index, &ScanRequest::default(), target).await?;
+    let deleted = lake.positions(&table.store, index).await?;
+    let is_counted = lake.file(index).equality.is_empty();
+    for split in &mut found.splits {
+        if let (Some(deleted), Some(rows)) = (&deleted, split.rows) {
+            split.deleted = deleted_in(deleted, split.first_row, rows);
+            split.rows = Some(rows - split.deleted);
+        }
+        if !is_counted {
+            split.rows = None;
+        }
+    }
+    found.splits.retain(|split| split.rows != Some(0));
+    Ok(found)
 }
 
 /// A data file that is one split, from metadata alone: its footer is read when it is scanned.

@@ -12,7 +12,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::footers::{CachedFooters, FooterCache};
 use super::format::Format;
-use crate::lake::LakeTable;
+use crate::lake::{LakeTable, Storage};
 
 /// One file of a table as it was when the table was registered.
 #[derive(Clone, Debug)]
@@ -60,6 +60,14 @@ impl TableFiles {
         PartitionedFile::new_from_meta(file.meta.clone())
             .with_partition_values(file.partition_values.clone())
             .with_extensions(Arc::new(FileRef { table: Arc::clone(self), index }))
+    }
+
+    /// The format of file `index`: an Iceberg table may have files of several.
+    pub fn format_of(&self, index: usize) -> &Format {
+        match &self.lake {
+            Some(lake) if lake.file(index).format == Storage::Orc => &Format::Orc,
+            _ => &self.format,
+        }
     }
 
     /// A file's path as the user would write it.

@@ -5,6 +5,7 @@ mod access;
 mod azure;
 mod glob;
 mod hive;
+mod known;
 mod list;
 mod location;
 mod opaque;
@@ -31,5 +32,6 @@ pub use store::open_store;
 pub use text::{TextDialect, record_boundaries};
 pub use vended::Refresh;
 
+pub(crate) use known::{slip_among, slip_of};
 pub(crate) use options::{redact, shown, without_password};
 pub(crate) use properties::is_storage_property;

@@ -125,6 +125,9 @@ pub(super) fn parse_keys<K: FromStr + PartialEq>(
     Ok(parsed.into_iter().map(|(key, _, value)| (key, value)).collect())
 }
 
+/// Shorter values are words or numbers of a message, more likely than secrets in it.
+const SHORTEST: usize = 4;
+
 /// `text` without the values of options and environment variables that hold secrets.
 pub(crate) fn redact(text: &str, options: &BTreeMap<String, String>) -> String {
     let environment = std::env::vars_os().filter_map(|(name, value)| {
@@ -135,7 +138,7 @@ pub(crate) fn redact(text: &str, options: &BTreeMap<String, String>) -> String {
     let given = options.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut secrets: Vec<String> = given
         .chain(environment)
-        .filter(|(name, value)| is_secret(name) && !matches!(value.as_str(), "" | "true" | "false"))
+        .filter(|(name, value)| is_secret(name) && value.len() >= SHORTEST && !is_flag(value))
         .map(|(_, value)| value)
         .collect();
     // The longest first, so that no rest of a secret remains beside a shorter one.
@@ -162,6 +165,10 @@ pub(crate) fn without_password(url: &str) -> String {
         Some(format!("{scheme}://{name}:***@{host}{path}"))
     };
     shortened().unwrap_or_else(|| url.to_owned())
+}
+
+fn is_flag(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "true" | "false")
 }
 
 /// Whether an option's value must never be shown.

@@ -297,3 +297,145 @@ pub(super) fn plain_azure(known: Properties<'_>) -> BTreeMap<String, String> {
     options.extend(known.plain(CLIENT_OPTIONS));
     options
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(root: &str, pairs: &[(&str, &str)]) -> StoreOptions {
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        store_options(root, &pairs.collect()).unwrap()
+    }
+
+    fn given(options: &StoreOptions) -> Vec<(&str, &str)> {
+        options.options.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    #[test]
+    fn names_of_iceberg_become_options_of_s3() {
+        let found = options(
+            "s3://bucket",
+            &[
+                ("s3.endpoint", "http://127.0.0.1:9000/"),
+                ("s3.access-key-id", "id"),
+                ("s3.secret-access-key", "secret"),
+                ("s3.session-token-expires-at-ms", "17"),
+                ("client.region", "eu-west-1"),
+                ("client.session-token", "of another key"),
+                ("s3.request-timeout", "1.5"),
+                ("token", "of the catalog"),
+                ("gcs.oauth2.token", "of another store"),
+            ],
+        );
+        let expected = [
+            ("allow_http", "true"),
+            ("aws_endpoint", "http://127.0.0.1:9000"),
+            ("aws_region", "eu-west-1"),
+            ("aws_virtual_hosted_style_request", "false"),
+            ("timeout", "1500ms"),
+        ];
+        assert_eq!(given(&found), expected);
+        let (key_id, secret_key) = ("id".to_owned(), "secret".to_owned());
+        assert_eq!(found.secret, Some(Secret::S3 { key_id, secret_key, token: None }));
+        assert_eq!(found.expires_at_ms, Some(17));
+        assert!(!format!("{:?}", found.secret).contains("secret"));
+    }
+
+    #[test]
+    fn a_bucket_can_be_addressed_by_its_host() {
+        let endpoint = ("s3.endpoint", "https://oss.example");
+        let found = options("s3://bucket", &[endpoint, ("s3.force-virtual-addressing", "True")]);
+        assert_eq!(found.options["aws_endpoint"], "https://bucket.oss.example");
+        let found = options("s3://bucket", &[("s3.path-style-access", "false")]);
+        assert_eq!(given(&found), [("aws_virtual_hosted_style_request", "true")]);
+    }
+
+    #[test]
+    fn names_of_object_store_are_taken_too() {
+        let found = options(
+            "s3://bucket",
+            &[
+                ("AWS_Access_Key_Id", "id"),
+                ("aws_secret_access_key", "x"),
+                ("ENDPOINT", "http://h"),
+            ],
+        );
+        assert_eq!(given(&found), [("allow_http", "true"), ("endpoint", "http://h")]);
+        assert!(found.secret.is_some());
+        let found = options(
+            "s3://bucket",
+            &[("s3.anonymous", "true"), ("s3.access-key-id", "id"), ("s3.secret-access-key", "x")],
+        );
+        assert_eq!(given(&found), [("aws_skip_signature", "true")]);
+        assert!(found.secret.is_none());
+    }
+
+    #[test]
+    fn local_files_take_no_options() {
+        let found = options("file://", &[("s3.endpoint", "x"), ("adls.account-key", "x")]);
+        assert!(found.options.is_empty() && found.secret.is_none());
+    }
+
+    #[test]
+    fn names_of_iceberg_become_options_of_google() {
+        let found = options(
+            "gs://bucket",
+            &[
+                ("gcs.oauth2.token", "token"),
+                ("gcs.oauth2.token-expires-at", "17"),
+                ("gcs.service.host", "http://127.0.0.1:4443"),
+            ],
+        );
+        let expected = [("allow_http", "true"), ("google_base_url", "http://127.0.0.1:4443")];
+        assert_eq!(given(&found), expected);
+        assert_eq!(
+            (found.secret, found.expires_at_ms),
+            (Some(Secret::Gcs("token".into())), Some(17))
+        );
+    }
+
+    #[test]
+    fn an_azure_account_has_tokens_of_its_own() {
+        let root = "abfss://c@acct.dfs.core.windows.net";
+        let found = options(
+            root,
+            &[
+                ("adls.sas-token", "sig=all"),
+                ("adls.sas-token.acct.dfs.core.windows.net", "sig=own"),
+                ("adls.sas-token.other", "sig=other"),
+                ("adls.sas-token-expires-at-ms.acct.dfs.core.windows.net", "17"),
+            ],
+        );
+        assert_eq!(found.location.store_root(), "az://c");
+        assert_eq!(given(&found), [("account_name", "acct")]);
+        assert_eq!(found.secret, Some(Secret::AzureSas("sig=own".into())));
+        assert_eq!(found.expires_at_ms, Some(17));
+        let found = options(
+            "abfss://c@acct.dfs.core.chinacloudapi.cn",
+            &[("adls.account-key", "key"), ("adls.client-id", "id")],
+        );
+        let endpoint = "https://acct.blob.core.chinacloudapi.cn";
+        let expected = [
+            ("account_key", "key"),
+            ("account_name", "acct"),
+            ("azure_endpoint", endpoint),
+            ("client_id", "id"),
+        ];
+        assert_eq!(given(&found), expected);
+        let found = options(
+            "az://c",
+            &[(
+                "adls.connection-string",
+                "DefaultEndpointsProtocol=http;AccountName=dev;AccountKey=a2V5==;\
+                 BlobEndpoint=http://127.0.0.1:10000/dev;",
+            )],
+        );
+        let expected = [
+            ("account_key", "a2V5=="),
+            ("account_name", "dev"),
+            ("allow_http", "true"),
+            ("azure_endpoint", "http://127.0.0.1:10000/dev"),
+        ];
+        assert_eq!(given(&found), expected);
+    }
+}

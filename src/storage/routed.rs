@@ -1,6 +1,6 @@
 //! One read-only store of all the files of a table, wherever they lie.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +17,7 @@ use object_store::{
 };
 
 use super::access::AccessConfig;
+use super::options::redact;
 use super::properties::store_options;
 use super::store::open_with;
 use super::uri::{Place, ROUTED_ROOT, path_of, place_of, uri_of};
@@ -96,6 +97,25 @@ impl RoutedStore {
         Ok(Route { store, place, issue: issue.number })
     }
 
+    /// The error with the file's URI, and without secrets.
+    fn describe(&self, error: StoreError, location: &Path) -> StoreError {
+        let path = uri_of(location);
+        let secrets = self.vault.current().config.properties_of(&path);
+        match error {
+            StoreError::NotFound { source, .. } => StoreError::NotFound { path, source },
+            StoreError::PermissionDenied { source, .. } => {
+                StoreError::PermissionDenied { path, source: safe(source, &secrets) }
+            }
+            StoreError::Unauthenticated { source, .. } => {
+                StoreError::Unauthenticated { path, source: safe(source, &secrets) }
+            }
+            StoreError::Generic { store, source } => {
+                StoreError::Generic { store, source: safe(source, &secrets) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether to ask again after this failure, because there are newer credentials now.
     async fn can_repeat(&self, route: &Route, error: &StoreError) -> Result<bool> {
         match is_refusal(error) {
@@ -128,13 +148,16 @@ fn outer(start: &str, key: &Path) -> Result<Path> {
     Path::parse(format!("{start}/{key}")).map_err(Into::into)
 }
 
-/// Names the file by its URI.
-fn with_uri(error: StoreError, location: &Path) -> StoreError {
-    match error {
-        StoreError::NotFound { source, .. } => {
-            StoreError::NotFound { path: uri_of(location), source }
-        }
-        other => other,
+/// A store's answer without the secrets that it may repeat: S3 tells the key that it refuses.
+fn safe(
+    source: Box<dyn std::error::Error + Send + Sync>,
+    secrets: &BTreeMap<String, String>,
+) -> Box<dyn std::error::Error + Send + Sync> {
+    let text = source.to_string();
+    let hidden = redact(&text, secrets);
+    match hidden == text {
+        true => source,
+        false => hidden.into(),
     }
 }
 
@@ -159,7 +182,7 @@ impl ObjectStore for RoutedStore {
         {
             result = route.store.get_opts(&route.place.key, options).await;
         }
-        let mut found = result.map_err(|error| with_uri(error, location))?;
+        let mut found = result.map_err(|error| self.describe(error, location))?;
         found.meta.location = location.clone();
         Ok(found)
     }
@@ -172,7 +195,7 @@ impl ObjectStore for RoutedStore {
         {
             result = route.store.get_ranges(&route.place.key, ranges).await;
         }
-        result.map_err(|error| with_uri(error, location))
+        result.map_err(|error| self.describe(error, location))
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -212,7 +235,7 @@ impl ObjectStore for RoutedStore {
         {
             result = route.store.list_with_delimiter(Some(&route.place.key)).await;
         }
-        let mut listed = result.map_err(|error| with_uri(error, prefix))?;
+        let mut listed = result.map_err(|error| self.describe(error, prefix))?;
         for directory in &mut listed.common_prefixes {
             *directory = outer(&route.place.start, directory)?;
         }

@@ -1,6 +1,7 @@
 //! The one Rust integration binary: a module per feature.
 
 mod catalog;
+mod catalogs;
 mod count;
 mod cursors;
 mod epochs;

@@ -44,7 +44,7 @@ def test_the_readme_opens_with_the_two_commands():
 
 def test_links_of_the_pages_lead_somewhere():
     links = []
-    for page in ("README.md", "ARCHITECTURE.md", "docs/types.md"):
+    for page in ("README.md", "ARCHITECTURE.md", "docs/types.md", "docs/catalogs.md"):
         found = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
         links += [(ROOT / page).parent / link for link in found]
     assert len(links) >= 3

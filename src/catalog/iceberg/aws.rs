@@ -33,6 +33,18 @@ pub(super) fn glue_properties(
     Ok(known)
 }
 
+/// The properties of the files of Glue's tables: they lie in Glue's region where nobody says otherwise.
+pub(super) fn glue_files(properties: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut files = properties.clone();
+    let has_own = ["s3.region", "client.region"].iter().any(|name| files.contains_key(*name));
+    if let Some(region) = properties.get("glue.region")
+        && !has_own
+    {
+        files.insert("s3.region".into(), region.clone());
+    }
+    files
+}
+
 /// What the crate for S3 Tables takes.
 pub(super) fn s3tables_properties(
     properties: &BTreeMap<String, String>,

@@ -196,6 +196,7 @@ async fn with_candidates(
         }
         let mut known: Vec<String> = known.iter().map(|names| names.join(".")).collect();
         known.sort_unstable();
+        known.dedup();
         let wanted = wanted.join(".");
         let names: Vec<&str> = known.iter().map(String::as_str).collect();
         return not_found(format!(

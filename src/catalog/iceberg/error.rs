@@ -6,14 +6,22 @@ use iceberg::ErrorKind as IcebergErrorKind;
 
 use crate::{Error, ErrorKind};
 
-/// Our own error where one travelled through the crate, else one of the kind that fits.
-pub fn iceberg_error(error: iceberg::Error) -> Error {
-    let mut source = StdError::source(&error);
+/// Our own error where one travelled through the crate.
+pub(super) fn own_error(error: &iceberg::Error) -> Option<Error> {
+    let mut source = StdError::source(error);
     while let Some(inner) = source {
         if let Some(own) = inner.downcast_ref::<Error>() {
-            return Error::new(own.kind(), own.to_string());
+            return Some(Error::new(own.kind(), own.to_string()));
         }
         source = inner.source();
+    }
+    None
+}
+
+/// Our own error where one travelled through the crate, else one of the kind that fits.
+pub fn iceberg_error(error: iceberg::Error) -> Error {
+    if let Some(own) = own_error(&error) {
+        return own;
     }
     let kind = match error.kind() {
         IcebergErrorKind::TableNotFound | IcebergErrorKind::NamespaceNotFound => {
@@ -27,6 +35,24 @@ pub fn iceberg_error(error: iceberg::Error) -> Error {
     match StdError::source(&error) {
         Some(source) => Error::new(kind, format!("{message}: {source}")),
         None => Error::new(kind, message),
+    }
+}
+
+/// What a dump of a client's error says in words: the crates for Glue, Hive and S3 Tables show no more.
+pub(super) fn words_of(dump: &str) -> String {
+    // The longest dump that is shown where nothing in it is known.
+    const SHOWN: usize = 400;
+    let quoted = |name: &str| {
+        let (_, rest) = dump.split_once(name)?;
+        let rest = rest.strip_prefix("Some(").unwrap_or(rest);
+        let text = rest.strip_prefix('"')?.split('"').next()?;
+        (!text.is_empty()).then_some(text)
+    };
+    let message = quoted("message: ");
+    match (quoted("code: "), message) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(word), None) | (None, Some(word)) => word.to_owned(),
+        (None, None) => dump.chars().take(SHOWN).collect(),
     }
 }
 
@@ -45,5 +71,28 @@ pub(super) fn dotted(namespace: &[String], name: &str) -> String {
     match namespace.is_empty() {
         true => name.to_owned(),
         false => format!("{}.{name}", namespace.join(".")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_becomes_words() {
+        let refused = "ServiceError { source: ErrorMetadata { code: Some(\"Unrecognized\"), message: \
+                       Some(\"The token is invalid.\"), extras: None } }";
+        assert_eq!(words_of(refused), "Unrecognized: The token is invalid.");
+        let closed = "Os { code: 111, kind: ConnectionRefused, message: \"Connection refused\" }";
+        assert_eq!(words_of(closed), "Connection refused");
+        assert_eq!(words_of("something else"), "something else");
+    }
+
+    #[test]
+    fn our_own_error_comes_back_out_of_the_crate() {
+        let own = Error::data("damaged");
+        let carried = iceberg::Error::new(IcebergErrorKind::Unexpected, "read").with_source(own);
+        let error = iceberg_error(carried);
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Data, "damaged".to_owned()));
     }
 }

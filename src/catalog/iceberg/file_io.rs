@@ -12,8 +12,8 @@ use iceberg::io::{
     StorageFactory,
 };
 use iceberg::{Error as IcebergError, ErrorKind as IcebergErrorKind};
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 
 use super::access::StorageAccess;

@@ -11,17 +11,18 @@ use iceberg_catalog_hms::HmsCatalogBuilder;
 use iceberg_catalog_s3tables::S3TablesCatalogBuilder;
 
 use super::access::StorageAccess;
-use super::aws::{glue_properties, s3tables_files, s3tables_properties};
+use super::aws::{glue_files, glue_properties, s3tables_files, s3tables_properties};
 use super::catalog::LoadedTable;
 use super::connect::Client;
-use super::error::{dotted, iceberg_error, no_namespace, not_found};
+use super::error::{dotted, iceberg_error, no_namespace, not_found, own_error, words_of};
 use super::file_io::RoutedStorageFactory;
-use crate::storage::RoutedStore;
+use crate::storage::{RoutedStore, without_password};
 use crate::{Error, ErrorKind, Result};
 
 /// One catalog, or several metastores of which any answers.
 struct ForeignClient {
-    service: &'static str,
+    /// What it is, and where it was looked for.
+    service: String,
     catalogs: Vec<Arc<dyn Catalog>>,
     access: StorageAccess,
     store: Arc<RoutedStore>,
@@ -33,8 +34,8 @@ pub(super) async fn connect_glue(
     properties: &BTreeMap<String, String>,
 ) -> Result<Arc<dyn Client>> {
     let builder = GlueCatalogBuilder::default();
-    one("AWS Glue", builder, name, glue_properties(properties)?, StorageAccess::new(properties))
-        .await
+    let access = StorageAccess::new(&glue_files(properties));
+    one("AWS Glue", builder, name, glue_properties(properties)?, access).await
 }
 
 /// Amazon S3 Tables.
@@ -81,7 +82,10 @@ pub(super) async fn connect_hive(
     }
     match failure {
         Some(error) if catalogs.is_empty() => Err(error.with_context("uri", uris)),
-        _ => Ok(Arc::new(ForeignClient { service: "the Hive metastore", catalogs, access, store })),
+        _ => {
+            let service = format!("the Hive metastore {uris}");
+            Ok(Arc::new(ForeignClient { service, catalogs, access, store }))
+        }
     }
 }
 
@@ -97,10 +101,15 @@ where
     B::C: 'static,
 {
     let store = access.open()?;
+    let endpoint = ["uri", "endpoint_url"].iter().find_map(|name| properties.get(*name));
+    let service = match endpoint {
+        Some(endpoint) => format!("{service} at {}", without_password(endpoint)),
+        None => service.to_owned(),
+    };
     let factory = RoutedStorageFactory::sharing(access.clone(), Arc::clone(&store));
     let catalog = builder.with_storage_factory(Arc::new(factory)).load(name, properties).await;
     let catalog: Arc<dyn Catalog> =
-        Arc::new(catalog.map_err(|error| unreachable(service, &iceberg_error(error)))?);
+        Arc::new(catalog.map_err(|error| unreachable(&service, &iceberg_error(error)))?);
     Ok(Arc::new(ForeignClient { service, catalogs: vec![catalog], access, store }))
 }
 
@@ -123,8 +132,12 @@ impl ForeignClient {
     }
 
     fn failed(&self, error: iceberg::Error) -> Error {
+        // A file that cannot be read is no fault of the service.
+        if let Some(own) = own_error(&error) {
+            return own;
+        }
         match iceberg_error(error) {
-            own if own.kind() == ErrorKind::Storage => unreachable(self.service, &own),
+            own if own.kind() == ErrorKind::Storage => unreachable(&self.service, &own),
             own => own,
         }
     }
@@ -140,10 +153,8 @@ fn is_unreachable(error: &iceberg::Error) -> bool {
 }
 
 fn unreachable(service: &str, error: &Error) -> Error {
-    // What the crates show is a dump; its first words say what happened.
-    const SHOWN: usize = 600;
-    let text: String = error.message().chars().take(SHOWN).collect();
-    Error::new(error.kind(), format!("{service} did not answer as it should: {text}"))
+    let told = words_of(error.message());
+    Error::new(error.kind(), format!("{service} did not answer as it should: {told}"))
 }
 
 #[async_trait]

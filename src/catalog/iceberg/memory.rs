@@ -8,7 +8,7 @@ use super::access::StorageAccess;
 use super::catalog::LoadedTable;
 use super::connect::Client;
 use super::error::{no_namespace, not_found};
-use super::metadata::load_through;
+use super::metadata::load_known;
 use crate::{Error, Result};
 
 /// Tables by name: the property `table.<namespace>.<name>` is where the table's `metadata.json` is.
@@ -59,6 +59,6 @@ impl Client for MemoryClient {
     async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable> {
         let key = (namespace.to_vec(), name.to_owned());
         let location = self.tables.get(&key).ok_or_else(|| not_found(namespace, name))?;
-        load_through(location.clone(), self.access.open()?, self.access.clone()).await
+        load_known(location.clone(), self.access.open()?, self.access.clone()).await
     }
 }

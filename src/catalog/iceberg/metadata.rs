@@ -38,8 +38,21 @@ pub async fn load_metadata(location: &str, access: &StorageAccess) -> Result<Loa
     .await
 }
 
-/// Reads the metadata at a location that a catalog told.
-pub(super) async fn load_through(
+/// Reads the metadata at a location that a catalog told. That there is no such file is the storage's
+/// failure, since the table is known.
+pub(super) async fn load_known(
+    location: String,
+    store: Arc<RoutedStore>,
+    access: StorageAccess,
+) -> Result<LoadedTable> {
+    load_through(location, store, access).await.map_err(|error| match error.kind() {
+        ErrorKind::TableNotFound => Error::storage(format!("the table is known, but {error}")),
+        _ => error,
+    })
+}
+
+/// Reads the metadata at a location.
+async fn load_through(
     location: String,
     store: Arc<RoutedStore>,
     access: StorageAccess,

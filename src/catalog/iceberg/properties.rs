@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::storage::{is_storage_property, without_password};
-use crate::{Error, Result, list_names, nearest, suggestion};
+use crate::storage::{is_storage_property, slip_among, slip_of, without_password};
+use crate::{Error, Result, list_names, suggestion};
 
 /// The kinds of catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,19 @@ pub(super) fn catalog_type(properties: &BTreeMap<String, String>) -> Result<Cata
     if kind == CatalogType::S3Tables {
         super::aws::table_bucket(properties)?;
     }
-    // A REST server may know names that nobody here does.
-    if kind != CatalogType::Rest {
-        check_names(kind, properties)?;
-    }
+    check_names(kind, properties)?;
+    check_choice(properties, "snapshot-loading-mode", &["all", "refs"])?;
+    check_choice(properties, "scan-planning-mode", &["client"])?;
     Ok(kind)
+}
+
+fn check_choice(properties: &BTreeMap<String, String>, name: &str, allowed: &[&str]) -> Result<()> {
+    match properties.get(name) {
+        Some(value) if !allowed.contains(&value.to_ascii_lowercase().as_str()) => {
+            Err(Error::config(format!("{name} must be {}, not {value:?}", allowed.join(" or "))))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The name of a type as a user writes it.
@@ -133,59 +141,87 @@ fn inferred(uri: Option<&str>) -> Result<CatalogType> {
     })
 }
 
+/// The names that belong to one type.
+fn own_names(kind: CatalogType) -> &'static [&'static str] {
+    match kind {
+        CatalogType::Rest => &[
+            "audience",
+            "credential",
+            "namespace-separator",
+            "oauth2-server-uri",
+            "prefix",
+            "resource",
+            "rest-page-size",
+            "rest.sigv4-enabled",
+            "rest.signing-name",
+            "rest.signing-region",
+            "scan-planning-mode",
+            "scope",
+            "snapshot-loading-mode",
+            "token",
+            "view-endpoints-supported",
+        ],
+        CatalogType::Sql => &["catalog_name", "echo", "init_catalog_tables", "pool_pre_ping"],
+        CatalogType::Glue => &[
+            "glue.access-key-id",
+            "glue.connect-timeout",
+            "glue.endpoint",
+            "glue.id",
+            "glue.max-retries",
+            "glue.profile-name",
+            "glue.read-timeout",
+            "glue.region",
+            "glue.retry-mode",
+            "glue.secret-access-key",
+            "glue.session-token",
+            "glue.skip-archive",
+        ],
+        CatalogType::Hive => &["hive.hive2-compatible", "thrift_transport", "ugi"],
+        CatalogType::S3Tables => &[
+            "s3tables.access-key-id",
+            "s3tables.endpoint",
+            "s3tables.profile-name",
+            "s3tables.region",
+            "s3tables.secret-access-key",
+            "s3tables.session-token",
+            "s3tables.warehouse",
+            "table_bucket_arn",
+        ],
+        CatalogType::Memory => &[],
+    }
+}
+
 fn check_names(kind: CatalogType, properties: &BTreeMap<String, String>) -> Result<()> {
-    // What belongs to this type: exact names, and the start of free ones.
-    let (names, space): (&[&str], &str) = match kind {
-        CatalogType::Rest => (&[], ""),
-        CatalogType::Sql => {
-            (&["catalog_name", "echo", "pool_pre_ping", "init_catalog_tables"], "pool")
-        }
-        CatalogType::Glue => (
-            &[
-                "glue.id",
-                "glue.region",
-                "glue.endpoint",
-                "glue.access-key-id",
-                "glue.secret-access-key",
-                "glue.session-token",
-                "glue.profile-name",
-                "glue.skip-archive",
-            ],
-            "glue.",
-        ),
-        CatalogType::Hive => (&["hive.hive2-compatible", "thrift_transport", "ugi"], "hive."),
-        CatalogType::S3Tables => (
-            &[
-                "s3tables.warehouse",
-                "s3tables.region",
-                "s3tables.endpoint",
-                "s3tables.access-key-id",
-                "s3tables.secret-access-key",
-                "s3tables.session-token",
-                "s3tables.profile-name",
-                "table_bucket_arn",
-            ],
-            "s3tables.",
-        ),
-        CatalogType::Memory => (&[], "table."),
-    };
-    for name in properties.keys() {
-        let is_known = COMMON.contains(&name.as_str())
-            || names.contains(&name.as_str())
-            || name.starts_with(space)
-            || SPACES.iter().any(|space| name.starts_with(space))
-            || is_storage_property(name);
-        if !is_known {
-            let all: Vec<&str> = COMMON.iter().chain(names).copied().collect();
-            return Err(Error::config(format!(
-                "unknown property {name:?} of a catalog of type {:?}{}; known are {}, and s3.*, \
+    let own = own_names(kind);
+    for name in properties.keys().map(String::as_str) {
+        let unknown = |near: String| {
+            let all: Vec<&str> = COMMON.iter().chain(own).copied().collect();
+            Error::config(format!(
+                "unknown property {name:?} of a catalog of type {:?}{near}; known are {}, and s3.*, \
                  gcs.*, adls.* and client.* for its files",
                 name_of(kind),
-                nearest(name, all.iter().copied())
-                    .map(|near| format!("; did you mean {near:?}?"))
-                    .unwrap_or_default(),
                 list_names(&all),
-            )));
+            ))
+        };
+        if COMMON.contains(&name) || own.contains(&name) {
+            continue;
+        }
+        // These spaces are free, but a name that differs by a letter from a known one is a slip.
+        let slip = match is_storage_property(name) {
+            true => slip_of(name),
+            false => slip_among(name, own).or(slip_among(name, COMMON)),
+        };
+        if let Some(near) = slip {
+            return Err(unknown(format!("; did you mean {near:?}?")));
+        }
+        let is_free = is_storage_property(name)
+            || SPACES.iter().any(|space| name.starts_with(space))
+            // A server may know names that nobody here does.
+            || kind == CatalogType::Rest
+            || (kind == CatalogType::Memory && name.starts_with("table."));
+        if !is_free {
+            let all = COMMON.iter().chain(own).copied();
+            return Err(unknown(suggestion(name, all)));
         }
     }
     Ok(())

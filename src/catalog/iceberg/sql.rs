@@ -13,7 +13,7 @@ use super::access::StorageAccess;
 use super::catalog::LoadedTable;
 use super::connect::Client;
 use super::error::{no_namespace, not_found};
-use super::metadata::load_through;
+use super::metadata::load_known;
 use crate::storage::without_password;
 use crate::{Error, Result, list_names};
 
@@ -37,7 +37,7 @@ pub(super) struct SqlClient {
 }
 
 enum Database {
-    Sqlite(SqliteConnectOptions),
+    Sqlite(Box<SqliteConnectOptions>),
     Postgres(Box<PgConnectOptions>),
     /// SQLite in the memory of this process: nobody has written to it.
     Empty,
@@ -114,7 +114,8 @@ impl SqlClient {
         {
             return Ok(only.clone());
         }
-        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        let mut names: Vec<&str> = known.iter().map(String::as_str).collect();
+        names.sort_unstable();
         Err(Error::config(format!(
             "the database has no catalog {:?}; it has {}; pass one of them as \"catalog_name\"",
             self.catalog,
@@ -155,7 +156,7 @@ impl Client for SqlClient {
         let location = row.metadata_location.ok_or_else(|| {
             Error::data(format!("the catalog knows no metadata of the table {wanted}.{name}"))
         })?;
-        load_through(location, self.access.open()?, self.access.clone()).await
+        load_known(location, self.access.open()?, self.access.clone()).await
     }
 }
 
@@ -185,16 +186,6 @@ async fn sqlite_rows(
     query: &str,
     catalog: Option<&str>,
 ) -> Result<Vec<SqliteRow>> {
-    let ask = async |options: &SqliteConnectOptions| -> Result<Vec<SqliteRow>, sqlx::Error> {
-        let mut connection: SqliteConnection = options.connect().await?;
-        let mut asked = sqlx::query(query);
-        if let Some(catalog) = catalog {
-            asked = asked.bind(catalog);
-        }
-        let rows = asked.fetch_all(&mut connection).await?;
-        connection.close().await?;
-        Ok(rows)
-    };
     let path = options.get_filename().display().to_string();
     if !options.get_filename().exists() {
         return Err(Error::storage(format!(
@@ -202,17 +193,47 @@ async fn sqlite_rows(
              to the current directory and sqlite:////name is absolute"
         )));
     }
-    let rows = match ask(options).await {
+    let rows = match ask_sqlite(options, query, catalog).await {
         // A database with a write-ahead log needs a file beside it, which a read-only directory refuses.
         Err(sqlx::Error::Database(error))
             if error.message().contains("unable to open")
                 || error.message().contains("readonly") =>
         {
-            ask(&options.clone().immutable(true)).await
+            ask_sqlite(&options.clone().immutable(true), query, catalog).await
         }
         other => other,
     };
     rows.map_err(|error| unanswered(&path, error))
+}
+
+async fn ask_sqlite(
+    options: &SqliteConnectOptions,
+    query: &str,
+    catalog: Option<&str>,
+) -> Result<Vec<SqliteRow>, sqlx::Error> {
+    let mut connection: SqliteConnection = options.connect().await?;
+    let mut asked = sqlx::query(query);
+    if let Some(catalog) = catalog {
+        asked = asked.bind(catalog);
+    }
+    let rows = asked.fetch_all(&mut connection).await?;
+    connection.close().await?;
+    Ok(rows)
+}
+
+async fn ask_postgres(
+    options: &PgConnectOptions,
+    query: &str,
+    catalog: Option<&str>,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    let mut connection: PgConnection = options.connect().await?;
+    let mut asked = sqlx::query(query);
+    if let Some(catalog) = catalog {
+        asked = asked.bind(catalog);
+    }
+    let rows = asked.fetch_all(&mut connection).await?;
+    connection.close().await?;
+    Ok(rows)
 }
 
 async fn postgres_rows(
@@ -220,18 +241,9 @@ async fn postgres_rows(
     query: &str,
     catalog: Option<&str>,
 ) -> Result<Vec<PgRow>> {
-    let ask = async {
-        let mut connection: PgConnection = options.connect().await?;
-        let mut asked = sqlx::query(query);
-        if let Some(catalog) = catalog {
-            asked = asked.bind(catalog);
-        }
-        let rows = asked.fetch_all(&mut connection).await?;
-        connection.close().await?;
-        Ok(rows)
-    };
     let place = format!("postgresql://{}:{}", options.get_host(), options.get_port());
-    ask.await.map_err(|error| unanswered(&place, error))
+    let rows = ask_postgres(options, query, catalog).await;
+    rows.map_err(|error| unanswered(&place, error))
 }
 
 /// The database of a URI as SQLAlchemy writes it.
@@ -255,7 +267,7 @@ fn database(uri: &str) -> Result<Database> {
                 .filename(Path::new(path))
                 .read_only(true)
                 .create_if_missing(false);
-            Ok(Database::Sqlite(options))
+            Ok(Database::Sqlite(Box::new(options)))
         }
         "postgresql" | "postgres" => {
             // The driver's message may repeat the password.

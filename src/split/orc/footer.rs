@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 use arrow::datatypes::{Schema, SchemaRef};
 use bytes::{Buf, Bytes, BytesMut};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
-use orc_rust::compression::Decompressor;
+use orc_rust::compression::{Compression, Decompressor};
 use orc_rust::error::OrcError;
 use orc_rust::reader::ChunkReader;
 use orc_rust::reader::metadata::{FileMetadata, read_metadata};
-use orc_rust::schema::RootDataType;
+use orc_rust::schema::{DataType as OrcType, RootDataType};
 
 use super::types::{TypeAttributes, arrow_schema, read_type};
 use super::wire::fields;
@@ -46,6 +46,8 @@ pub struct OrcFooter {
     metadata: FileMetadata,
     attributes: Vec<TypeAttributes>,
     stripes: Vec<StripeRange>,
+    /// What wrote the file, by its number in the specification.
+    writer: u64,
     /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its writer is not trusted.
     statistics: Bytes,
     /// Footers of stripes as they were read, compressed as the file is.
@@ -85,6 +87,12 @@ impl OrcFooter {
         &self.metadata
     }
 
+    /// Whether times before 1970 may have negative nanoseconds: with all writers but Java's (0), Presto's (2) and Trino's
+    /// (4).
+    pub(super) fn may_have_negative_nanoseconds(&self) -> bool {
+        !matches!(self.writer, 0 | 2 | 4)
+    }
+
     /// How many types the schema has, nested ones and the root included.
     pub(super) fn types(&self) -> usize {
         self.attributes.len()
@@ -102,14 +110,7 @@ impl OrcFooter {
 
     /// The bytes of a section of the file, decompressed.
     pub(super) fn decompress(&self, section: Bytes) -> Result<Vec<u8>> {
-        let compression = self.metadata.compression();
-        guarded(|| {
-            let mut bytes = Vec::new();
-            Decompressor::new(section, compression, Vec::new())
-                .read_to_end(&mut bytes)
-                .map_err(|error| Error::data(format!("the ORC data cannot be decoded: {error}")))?;
-            Ok(bytes)
-        })
+        decompress(section, self.metadata.compression())
     }
 }
 
@@ -158,8 +159,9 @@ struct Tail {
 #[derive(Clone, Copy, Debug, Default)]
 struct Postscript {
     footer: u64,
-    metadata: u64,
+    metadata: Option<u64>,
     compression: u64,
+    block_size: Option<u64>,
     writer: u64,
     /// Major and minor version of the format.
     version: (u64, u64),
@@ -178,9 +180,16 @@ async fn read_tail(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Ta
         return Err(unreadable("it is shorter than its postscript"));
     };
     let postscript = read_postscript(&bytes[at..at + length])?;
+    // The writer of Hive 0.11 left its mark at the beginning only.
+    if !postscript.is_orc {
+        let beginning = store.get_range(&meta.location, 0..meta.size.min(3)).await?;
+        if beginning.as_ref() != b"ORC" {
+            return Err(unreadable("it does not end with an ORC postscript"));
+        }
+    }
     let wanted = (postscript_bytes as u64)
         .saturating_add(postscript.footer)
-        .saturating_add(postscript.metadata);
+        .saturating_add(postscript.metadata.unwrap_or(0));
     if wanted > meta.size {
         return Err(unreadable("it is shorter than its footer says"));
     }
@@ -204,14 +213,12 @@ fn read_postscript(message: &[u8]) -> Result<Postscript> {
                 let mut version = value.numbers()?.into_iter();
                 found.version = (version.next().unwrap_or(0), version.next().unwrap_or(12));
             }
-            (5, value) => found.metadata = value.number()?,
+            (3, value) => found.block_size = Some(value.number()?),
+            (5, value) => found.metadata = Some(value.number()?),
             (6, value) => found.writer = value.number()?,
             (8000, value) => found.is_orc = value.bytes()? == b"ORC",
             _ => {}
         }
-    }
-    if !found.is_orc {
-        return Err(unreadable("it does not end with an ORC postscript"));
     }
     let (major, minor) = found.version;
     if !matches!((major, minor), (0, 11 | 12)) {
@@ -237,39 +244,102 @@ fn read_postscript(message: &[u8]) -> Result<Postscript> {
 }
 
 fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
-    let start = size - tail.bytes.len() as u64;
-    let mut reader = TailReader { start, bytes: tail.bytes.clone() };
-    let metadata = guarded(|| read_metadata(&mut reader).map_err(|error| decoding(&error)))
-        .map_err(|error| unreadable("its footer is damaged").with_source(error))?;
-    let memory = tail.bytes.len() * 8;
-    let mut footer = OrcFooter {
-        metadata,
-        attributes: Vec::new(),
-        stripes: Vec::new(),
-        statistics: Bytes::new(),
-        stripe_footers: Vec::new(),
-        memory,
-    };
+    let compression = compression_of(&tail.postscript)?;
     let end = tail.bytes.len() - tail.postscript_bytes;
     let footer_start = end - tail.postscript.footer as usize;
-    let message = footer.decompress(tail.bytes.slice(footer_start..end))?;
+    let message = decompress(tail.bytes.slice(footer_start..end), compression)?;
+    let (mut attributes, mut writer) = (Vec::new(), 0);
     for field in fields(&message) {
         match field? {
-            (4, message) => {
-                let number = footer.attributes.len();
-                footer.attributes.push(read_type(message.bytes()?, number)?);
-            }
+            (4, message) => attributes.push(read_type(message.bytes()?, attributes.len())?),
+            (9, number) => writer = number.number()?,
             (10, encryption) => refuse_encryption(encryption.bytes()?)?,
             _ => {}
         }
     }
-    footer.stripes = stripes(&footer.metadata, size)?;
-    footer.stripe_footers = footer.stripes.iter().map(|_| OnceLock::new()).collect();
-    if tail.postscript.writer >= FIRST_TRUSTED_WRITER {
-        let start = footer_start - tail.postscript.metadata as usize;
-        footer.statistics = tail.bytes.slice(start..footer_start);
+    let mut reader = TailReader::new(size, tail);
+    let metadata = guarded(|| read_metadata(&mut reader).map_err(|error| decoding(&error)))
+        .map_err(|error| unreadable("its footer is damaged").with_source(error))?;
+    for column in metadata.root_data_type().children() {
+        refuse_unbounded_decimals(column.name(), column.data_type())?;
     }
-    Ok(footer)
+    let stripes = stripes(&metadata, size)?;
+    let statistics = match tail.postscript.writer >= FIRST_TRUSTED_WRITER {
+        true => {
+            let start = footer_start - tail.postscript.metadata.unwrap_or(0) as usize;
+            tail.bytes.slice(start..footer_start)
+        }
+        false => Bytes::new(),
+    };
+    Ok(OrcFooter {
+        metadata,
+        attributes,
+        stripe_footers: stripes.iter().map(|_| OnceLock::new()).collect(),
+        stripes,
+        writer,
+        statistics,
+        memory: tail.bytes.len() * 8,
+    })
+}
+
+/// The compression of a file's sections. Only `orc-rust` makes one, and only when it reads a footer; so it reads one
+/// without columns here, and the file's own once that was looked at: some damaged ones would not end.
+fn compression_of(postscript: &Postscript) -> Result<Option<Compression>> {
+    // types: [{kind: STRUCT}]
+    let mut footer = vec![0x22, 2, 0x08, 12];
+    if postscript.compression > 0 {
+        footer.splice(0..0, [(footer.len() << 1 | 1) as u8, 0, 0]);
+    }
+    let length = footer.len() as u8;
+    let mut message = vec![0x08, length, 0x10, postscript.compression as u8, 0x28, 0];
+    if let Some(mut size) = postscript.block_size {
+        message.push(0x18);
+        while size >= 0x80 {
+            message.push(size as u8 | 0x80);
+            size >>= 7;
+        }
+        message.push(size as u8);
+    }
+    footer.extend_from_slice(&message);
+    footer.push(message.len() as u8);
+    let mut reader = Bytes::from(footer);
+    let metadata = guarded(|| read_metadata(&mut reader).map_err(|error| decoding(&error)))?;
+    Ok(metadata.compression())
+}
+
+fn decompress(section: Bytes, compression: Option<Compression>) -> Result<Vec<u8>> {
+    guarded(|| {
+        let mut bytes = Vec::new();
+        Decompressor::new(section, compression, Vec::new())
+            .read_to_end(&mut bytes)
+            .map_err(|error| Error::data(format!("the ORC data cannot be decoded: {error}")))?;
+        Ok(bytes)
+    })
+}
+
+/// Hive 0.11 and 0.12 wrote decimals without precision and scale, each value with its own.
+fn refuse_unbounded_decimals(column: &str, orc: &OrcType) -> Result<()> {
+    match orc {
+        OrcType::Decimal { precision: 0, .. } => Err(Error::new(
+            ErrorKind::UnsupportedType,
+            format!(
+                "column {column:?} of the ORC file holds decimals without precision and scale, as Hive 0.11 and 0.12 \
+                 wrote them; write the file with a newer version"
+            ),
+        )),
+        OrcType::Struct { children, .. } => children
+            .iter()
+            .try_for_each(|child| refuse_unbounded_decimals(column, child.data_type())),
+        OrcType::List { child, .. } => refuse_unbounded_decimals(column, child),
+        OrcType::Map { key, value, .. } => {
+            refuse_unbounded_decimals(column, key)?;
+            refuse_unbounded_decimals(column, value)
+        }
+        OrcType::Union { variants, .. } => {
+            variants.iter().try_for_each(|variant| refuse_unbounded_decimals(column, variant))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Encrypted columns would come as whatever the writer left in their place.
@@ -338,6 +408,20 @@ struct TailReader {
     bytes: Bytes,
 }
 
+impl TailReader {
+    fn new(size: u64, tail: &Tail) -> Self {
+        let start = size - tail.bytes.len() as u64;
+        if tail.postscript.metadata.is_some() {
+            return Self { start, bytes: tail.bytes.clone() };
+        }
+        // The decoder wants to be told that there are no statistics, which old writers do not say.
+        let (last, before) = tail.bytes.split_last().unwrap_or((&0, &[]));
+        let mut bytes = before.to_vec();
+        bytes.extend_from_slice(&[0x28, 0, last.saturating_add(2)]);
+        Self { start, bytes: bytes.into() }
+    }
+}
+
 impl ChunkReader for TailReader {
     type T = bytes::buf::Reader<Bytes>;
 
@@ -364,11 +448,13 @@ impl ChunkReader for TailReader {
 /// Errors of the decoder by which the table's schema can help.
 pub(super) fn decoding(error: &OrcError) -> Error {
     match error {
-        OrcError::DecodeTimestamp { seconds, nanoseconds, to_time_unit, .. } => Error::data(format!(
-            "a timestamp ({seconds} s and {nanoseconds} ns since 1970) is no whole 64-bit number of \
+        OrcError::DecodeTimestamp { seconds, nanoseconds, to_time_unit, .. } => {
+            Error::data(format!(
+                "a timestamp ({seconds} s and {nanoseconds} ns since 1970) is no whole 64-bit number of \
              {to_time_unit:?}s; declare the column's type (schema=): timestamp[us] holds all years, timestamp[ns] \
              1677 to 2262"
-        )),
+            ))
+        }
         other => Error::data(format!("the ORC data cannot be decoded: {other}")),
     }
 }

@@ -7,9 +7,11 @@
 
 mod discover;
 mod footer;
+mod rle;
 mod source;
 mod statistics;
 mod stripe;
+mod timestamps;
 mod types;
 mod wire;
 

@@ -8,7 +8,9 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::config::ConfigOptions;
 use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::{FileOpenFuture, FileOpener, FileScanConfig, FileSource};
+use datafusion::datasource::physical_plan::{
+    FileOpenFuture, FileOpener, FileScanConfig, FileSource,
+};
 use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
@@ -155,7 +157,7 @@ fn stripes_of(footer: &OrcFooter, file: &PartitionedFile) -> Range<usize> {
     };
     let mut numbers = (0..stripes.len()).filter(|number| inside(stripes[*number].offset));
     match numbers.next() {
-        Some(first) => first..numbers.last().unwrap_or(first) + 1,
+        Some(first) => first..numbers.next_back().unwrap_or(first) + 1,
         None => 0..0,
     }
 }
@@ -180,8 +182,8 @@ impl Reader {
             .zip(&file.partition_values)
             .map(|(field, value)| (field.name().as_str(), value))
             .collect();
-        let adapter = DefaultPhysicalExprAdapterFactory
-            .create(Arc::clone(table), Arc::clone(&physical))?;
+        let adapter =
+            DefaultPhysicalExprAdapterFactory.create(Arc::clone(table), Arc::clone(&physical))?;
         let simplifier = PhysicalExprSimplifier::new(&physical);
         let projection = source.projection.clone().try_map_exprs(|expr| {
             let expr = replace_columns_with_literals(expr, &constants)?;
@@ -189,8 +191,7 @@ impl Reader {
         })?;
         let columns = projection.column_indices();
         let read: Schema = physical.project(&columns)?;
-        let projection =
-            projection.try_map_exprs(|expr| reassign_expr_columns(expr, &read))?;
+        let projection = projection.try_map_exprs(|expr| reassign_expr_columns(expr, &read))?;
         let projector = projection.make_projector(&read)?;
         Ok(Self { physical, columns, projector })
     }

@@ -16,10 +16,11 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::array_decoder::NaiveStripeDecoder;
 use orc_rust::projection::ProjectionMask;
 use orc_rust::reader::ChunkReader;
-use orc_rust::schema::RootDataType;
+use orc_rust::schema::{DataType as OrcType, RootDataType};
 use orc_rust::stripe::Stripe;
 
 use super::footer::{OrcFooter, decoding, guarded};
+use super::timestamps::{epoch_in, framed, without_negative_nanoseconds};
 use super::wire::fields;
 use crate::{Error, Result};
 
@@ -28,6 +29,13 @@ const SMALL_STRIPE: u64 = 256 << 10;
 
 /// Row indexes and Bloom filters, which are not read.
 const INDEX_STREAMS: [u64; 3] = [6, 7, 8];
+
+/// Kinds of the two streams of a timestamp.
+const SECONDS: u64 = 1;
+const NANOSECONDS: u64 = 5;
+
+/// The encoding of integers by version 2.
+const DIRECT_V2: u64 = 2;
 
 /// What [`open`] reads of a file, and how.
 #[derive(Clone, Debug)]
@@ -136,7 +144,12 @@ impl File {
                 .map_err(|error| decoding(&error))
         })
         .map_err(named)?;
-        Ok(Box::new(Decoding { file: Arc::clone(self), number, left: rows, decoder: Some(decoder) }))
+        Ok(Box::new(Decoding {
+            file: Arc::clone(self),
+            number,
+            left: rows,
+            decoder: Some(decoder),
+        }))
     }
 
     /// The bytes of a stripe that its wanted columns need.
@@ -173,7 +186,9 @@ impl File {
             let end = start
                 .checked_add(stream.length)
                 .filter(|end| *end <= footer_range.start)
-                .ok_or_else(|| Error::data("the ORC file is damaged: a column lies outside of its stripe"))?;
+                .ok_or_else(|| {
+                    Error::data("the ORC file is damaged: a column lies outside of its stripe")
+                })?;
             if self.projection.root.contains_column_index(stream.column as usize) {
                 match stream.length == 0 || INDEX_STREAMS.contains(&stream.kind) {
                     true => chunks.insert(start..end, Bytes::new()),
@@ -193,8 +208,42 @@ impl File {
         for (range, bytes) in wanted.into_iter().zip(read) {
             chunks.insert(range, bytes);
         }
+        if self.footer.may_have_negative_nanoseconds() {
+            self.repair_timestamps(&footer, stripe.offset, &mut chunks)?;
+        }
         chunks.insert(footer_range, footer_bytes);
         Ok(chunks)
+    }
+
+    /// Replaces the streams of timestamps that have negative nanoseconds.
+    fn repair_timestamps(
+        &self,
+        footer: &StripeFooter,
+        offset: u64,
+        chunks: &mut Chunks,
+    ) -> Result<()> {
+        let compressed = self.footer.metadata().compression().is_some();
+        for (column, instant) in timestamps_of(&self.projection.root) {
+            let (Some(seconds), Some(nanoseconds)) = (
+                footer.range_of(offset, column, SECONDS),
+                footer.range_of(offset, column, NANOSECONDS),
+            ) else {
+                continue;
+            };
+            let second = footer.encodings.get(column).is_some_and(|kind| *kind == DIRECT_V2);
+            let epoch = epoch_in(footer.time_zone.as_deref().filter(|_| !instant))?;
+            let repaired = without_negative_nanoseconds(
+                || self.footer.decompress(chunks.get(&seconds)),
+                &self.footer.decompress(chunks.get(&nanoseconds))?,
+                second,
+                epoch,
+            )?;
+            if let Some((new_seconds, new_nanoseconds)) = repaired {
+                chunks.insert(seconds, framed(new_seconds, compressed));
+                chunks.insert(nanoseconds, framed(new_nanoseconds, compressed));
+            }
+        }
+        Ok(())
     }
 
     /// A batch of decoded columns as one of the wanted ones.
@@ -257,11 +306,39 @@ impl Decoding {
     }
 }
 
+/// The numbers of the timestamps among the types, nested ones included, and whether they are instants.
+fn timestamps_of(root: &RootDataType) -> Vec<(usize, bool)> {
+    fn visit(orc: &OrcType, found: &mut Vec<(usize, bool)>) {
+        match orc {
+            OrcType::Timestamp { column_index } => found.push((*column_index, false)),
+            OrcType::TimestampWithLocalTimezone { column_index } => {
+                found.push((*column_index, true));
+            }
+            OrcType::Struct { children, .. } => {
+                children.iter().for_each(|child| visit(child.data_type(), found));
+            }
+            OrcType::List { child, .. } => visit(child, found),
+            OrcType::Map { key, value, .. } => {
+                visit(key, found);
+                visit(value, found);
+            }
+            OrcType::Union { variants, .. } => {
+                variants.iter().for_each(|variant| visit(variant, found));
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    root.children().iter().for_each(|column| visit(column.data_type(), &mut found));
+    found
+}
+
 /// What a stripe's footer says of its columns.
 #[derive(Debug, Default)]
 pub struct StripeFooter {
     streams: Vec<StreamInfo>,
-    encodings: usize,
+    /// Kinds, by type.
+    encodings: Vec<u64>,
     time_zone: Option<String>,
 }
 
@@ -297,7 +374,15 @@ impl StripeFooter {
                     }
                     found.streams.push(info);
                 }
-                (2, _) => found.encodings += 1,
+                (2, encoding) => {
+                    let mut kind = 0;
+                    for field in fields(encoding.bytes()?) {
+                        if let (1, number) = field? {
+                            kind = number.number()?;
+                        }
+                    }
+                    found.encodings.push(kind);
+                }
                 (3, zone) => found.time_zone = Some(zone.text()?.to_owned()),
                 _ => {}
             }
@@ -318,12 +403,25 @@ impl StripeFooter {
         bytes
     }
 
+    /// Where a stream of a type lies, in a stripe that begins at `offset`.
+    fn range_of(&self, offset: u64, column: usize, kind: u64) -> Option<Range<u64>> {
+        let mut start = offset;
+        for stream in &self.streams {
+            let end = start + stream.length;
+            if stream.column == column as u64 && stream.kind == kind {
+                return Some(start..end);
+            }
+            start = end;
+        }
+        None
+    }
+
     /// Refuses what the decoder would stumble over.
     fn check(&self, footer: &OrcFooter) -> Result<()> {
-        if self.encodings < footer.types() {
+        if self.encodings.len() < footer.types() {
             return Err(Error::data(format!(
                 "the ORC file is damaged: the stripe has {} columns, and the file has {}",
-                self.encodings,
+                self.encodings.len(),
                 footer.types()
             )));
         }
@@ -347,6 +445,11 @@ struct Chunks(HashMap<Range<u64>, Bytes>);
 impl Chunks {
     fn insert(&mut self, range: Range<u64>, bytes: Bytes) {
         self.0.insert(range, bytes);
+    }
+
+    /// Nothing for a range that was not read.
+    fn get(&self, range: &Range<u64>) -> Bytes {
+        self.0.get(range).cloned().unwrap_or_default()
     }
 }
 

@@ -52,12 +52,12 @@ pub fn read_type(message: &[u8], number: usize) -> Result<TypeAttributes> {
                 }
             }
             // A subtype stands behind its parent: a type that holds itself would never end.
-            (2, subtypes) => {
-                if subtypes.numbers()?.iter().any(|subtype| *subtype <= number as u64) {
-                    return Err(Error::data(
-                        "this is not a readable ORC file: a type of its schema contains itself",
-                    ));
-                }
+            (2, subtypes)
+                if subtypes.numbers()?.iter().any(|subtype| *subtype <= number as u64) =>
+            {
+                return Err(Error::data(
+                    "this is not a readable ORC file: a type of its schema contains itself",
+                ));
             }
             (7, pair) => {
                 let (mut key, mut value) = ("", "");
@@ -117,9 +117,7 @@ fn arrow_field(
         .unwrap_or_default();
     let data_type = match orc {
         OrcType::Struct { children, .. } => DataType::Struct(arrow_fields(children, attributes)),
-        OrcType::List { child, .. } => {
-            DataType::List(arrow_field("item", child, true, attributes))
-        }
+        OrcType::List { child, .. } => DataType::List(arrow_field("item", child, true, attributes)),
         OrcType::Map { key, value, .. } => {
             let entries = vec![
                 arrow_field("key", key, false, attributes),

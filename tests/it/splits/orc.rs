@@ -88,11 +88,8 @@ fn weights_are_the_bytes_of_the_projected_columns() {
         let plan = plan_with(&session, sql, &finest()).unwrap();
         plan.splits().iter().map(|split| split.bytes).sum()
     };
-    let (id, t, both) = (
-        bytes("SELECT id FROM t"),
-        bytes("SELECT t FROM t"),
-        bytes("SELECT t, id FROM t"),
-    );
+    let (id, t, both) =
+        (bytes("SELECT id FROM t"), bytes("SELECT t FROM t"), bytes("SELECT t, id FROM t"));
     assert!(0 < id && id * 5 < t && t < both && both < path.metadata().unwrap().len());
     assert_eq!(bytes("SELECT 1 AS one FROM t"), 0);
 }
@@ -116,12 +113,8 @@ fn stripes_are_opened_by_number_with_columns_in_any_order() {
     assert_eq!((stripes.len(), footer.rows()), (6, 550));
     assert_eq!((stripes[5].first_row, stripes[5].rows), (500, 50));
     let read = |stripes, columns: &[usize]| {
-        let read = OrcRead {
-            stripes,
-            columns: columns.to_vec(),
-            schema: footer.schema(),
-            batch_rows: 30,
-        };
+        let read =
+            OrcRead { stripes, columns: columns.to_vec(), schema: footer.schema(), batch_rows: 30 };
         let batches = open(Arc::clone(&store), &meta, Arc::clone(&footer), read)?;
         block_on(batches.try_collect::<Vec<_>>())
     };

@@ -13,7 +13,7 @@ fn pin(path: &str) -> FilePin {
     FilePin {
         location: Path::parse(path).unwrap(),
         size: 1,
-        last_modified: chrono::DateTime::UNIX_EPOCH,
+        last_modified: Some(chrono::DateTime::UNIX_EPOCH),
         e_tag: None,
         version: None,
     }

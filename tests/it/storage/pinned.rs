@@ -215,7 +215,7 @@ proptest! {
     ) {
         prop_assume!(names.iter().all(|name| name != "." && name != ".."));
         let location = Path::parse(names.join("/")).unwrap();
-        let last_modified = chrono::DateTime::from_timestamp_nanos(nanos);
+        let last_modified = Some(chrono::DateTime::from_timestamp_nanos(nanos));
         let pin = FilePin { location, size, last_modified, e_tag, version };
         let text = serde_json::to_string(&pin).unwrap();
         prop_assert_eq!(&serde_json::from_str::<FilePin>(&text).unwrap(), &pin);

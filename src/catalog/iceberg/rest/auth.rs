@@ -18,6 +18,7 @@ use crate::{Error, Result};
 /// How long before its end a token is renewed at most; a quarter of a shorter life.
 const MARGIN: Duration = Duration::from_secs(60);
 const SHOWN: usize = 500;
+const SIGV4: &str = "rest.sigv4-enabled";
 
 /// The authorization of a catalog's properties.
 pub(super) struct Auth {
@@ -63,14 +64,29 @@ struct TokenAnswer {
 }
 
 impl Auth {
+    /// Whether two sets of properties ask for the same authorization.
+    pub(super) fn is_same(
+        one: &BTreeMap<String, String>,
+        other: &BTreeMap<String, String>,
+    ) -> bool {
+        const NAMES: &[&str] =
+            &["audience", "credential", "oauth2-server-uri", "resource", "scope", "token", "uri"];
+        const SPACES: &[&str] = &["rest.", "client.", "s3."];
+        let is_signed = one.contains_key(SIGV4) || other.contains_key(SIGV4);
+        let changed = |name: &&String| one.get(*name) != other.get(*name);
+        !one.keys().chain(other.keys()).filter(changed).any(|name| {
+            let is_signing = SPACES.iter().any(|space| name.starts_with(space));
+            NAMES.contains(&name.as_str()) || (is_signed && is_signing)
+        })
+    }
+
     /// # Errors
     ///
     /// `Config`, for a malformed property.
     pub(super) fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
         let get = |name: &str| properties.get(name).filter(|value| !value.is_empty());
         let token = get("token").map(|value| Token { value: value.clone(), renew_at: None });
-        let sigv4 =
-            get("rest.sigv4-enabled").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let sigv4 = get(SIGV4).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let kind = if sigv4 {
             Kind::SigV4(Signer::try_new(properties)?)
         } else if let Some(credential) = get("credential") {

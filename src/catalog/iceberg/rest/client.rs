@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::super::catalog::LoadedTable;
 use super::super::connect::Client;
@@ -39,9 +40,9 @@ struct Inner {
 #[derive(Default, Deserialize)]
 struct ConfigAnswer {
     #[serde(default)]
-    defaults: BTreeMap<String, Option<String>>,
+    defaults: BTreeMap<String, Value>,
     #[serde(default)]
-    overrides: BTreeMap<String, Option<String>>,
+    overrides: BTreeMap<String, Value>,
     #[serde(default)]
     endpoints: Option<Vec<String>>,
 }
@@ -81,9 +82,9 @@ impl RestClient {
         }
         let http = Http::try_new(given)?;
         let answer: ConfigAnswer = parse(&http.get(&url).await.map_err(Error::from)?, &url)?;
-        let mut properties: BTreeMap<String, String> = set_values(answer.defaults);
+        let mut properties: BTreeMap<String, String> = texts(answer.defaults);
         properties.extend(given.clone());
-        properties.extend(set_values(answer.overrides));
+        properties.extend(texts(answer.overrides));
         let mut base = format!("{}/v1", uri_of(&properties)?);
         if let Some(prefix) = properties.get("prefix").filter(|prefix| !prefix.is_empty()) {
             base.push_str(&format!("/{}", prefix.trim_matches('/')));
@@ -93,10 +94,7 @@ impl RestClient {
             None => SEPARATOR.to_owned(),
         };
         // The token, the headers and the server of tokens may have been told now.
-        let http = match properties == *given {
-            true => http,
-            false => Http::try_new(&properties)?,
-        };
+        let http = http.with_properties(&properties)?;
         let endpoints = answer.endpoints.unwrap_or_default();
         let given = given.clone();
         let inner = Inner { http, given, properties, base, separator, endpoints };
@@ -140,6 +138,12 @@ impl RestClient {
         encode(&namespace.join(&self.inner.separator))
     }
 
+    /// What is sent with every page where the user wants a size; a server that knows pages begins them
+    /// with an empty token.
+    fn page_size(&self) -> Option<&str> {
+        self.inner.properties.get("rest-page-size").map(String::as_str)
+    }
+
     /// All pages of a listing.
     async fn pages<T: DeserializeOwned>(
         &self,
@@ -148,11 +152,13 @@ impl RestClient {
     ) -> Result<(), Refusal> {
         let mut token: Option<String> = None;
         loop {
-            let page = match &token {
-                None => url.to_owned(),
-                Some(token) => {
-                    let sign = if url.contains('?') { '&' } else { '?' };
-                    format!("{url}{sign}pageToken={}", encode(token))
+            let sign = if url.contains('?') { '&' } else { '?' };
+            let page = match (&token, self.page_size()) {
+                (None, None) => url.to_owned(),
+                (token, size) => {
+                    let token = encode(token.as_deref().unwrap_or_default());
+                    let size = size.map(|size| format!("&pageSize={}", encode(size)));
+                    format!("{url}{sign}pageToken={token}{}", size.unwrap_or_default())
                 }
             };
             let next = take(parse(&self.get(&page).await?, &page)?);
@@ -231,6 +237,12 @@ fn uri_of(properties: &BTreeMap<String, String>) -> Result<&str> {
     }
 }
 
-fn set_values(values: BTreeMap<String, Option<String>>) -> BTreeMap<String, String> {
-    values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+/// Properties as texts: some servers write flags and numbers as such, and null for what is not set.
+pub(super) fn texts(values: BTreeMap<String, Value>) -> BTreeMap<String, String> {
+    let text = |value: Value| match value {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
+    };
+    values.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
 }

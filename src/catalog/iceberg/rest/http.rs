@@ -1,6 +1,7 @@
 //! Requests to a REST catalog: headers, a second try where that helps, and what its errors mean.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -27,7 +28,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(super) struct Http {
     client: Client,
     headers: HeaderMap,
-    auth: Auth,
+    auth: Arc<Auth>,
     /// For taking secrets out of messages.
     properties: BTreeMap<String, String>,
 }
@@ -87,9 +88,20 @@ impl Http {
         Ok(Self {
             client,
             headers: headers(properties)?,
-            auth: Auth::try_new(properties)?,
+            auth: Arc::new(Auth::try_new(properties)?),
             properties: properties.clone(),
         })
+    }
+
+    /// The same with the properties that the catalog has added; a token is kept where they do not change
+    /// how one is asked for.
+    pub(super) fn with_properties(&self, properties: &BTreeMap<String, String>) -> Result<Self> {
+        let auth = match Auth::is_same(&self.properties, properties) {
+            true => Arc::clone(&self.auth),
+            false => Arc::new(Auth::try_new(properties)?),
+        };
+        let (client, headers) = (self.client.clone(), headers(properties)?);
+        Ok(Self { client, headers, auth, properties: properties.clone() })
     }
 
     /// The JSON at a URL.
@@ -114,11 +126,11 @@ impl Http {
                     is_renewed = true;
                     match self.auth.renew(&self.client, token.as_deref()).await? {
                         true => continue,
-                        false => return Err(self.refusal(url, response).await),
+                        false => return Err(self.refusal(url, response, token.as_deref()).await),
                     }
                 }
                 Ok(response) if is_last || !is_passing(response.status()) => {
-                    return Err(self.refusal(url, response).await);
+                    return Err(self.refusal(url, response, token.as_deref()).await);
                 }
                 Err(error) if is_last || !(error.is_connect() || error.is_timeout()) => {
                     return Err(self.unreachable(url, &error).into());
@@ -143,16 +155,21 @@ impl Http {
         Ok((self.client.get(url).headers(all), token))
     }
 
-    async fn refusal(&self, url: &str, response: Response) -> Refusal {
+    async fn refusal(&self, url: &str, response: Response, token: Option<&str>) -> Refusal {
         let status = response.status();
+        // The status says enough where the rest does not arrive or is not of the specification.
         let body = response.text().await.unwrap_or_default();
         let ErrorModel { message, kind } =
             serde_json::from_str::<ErrorBody>(&body).unwrap_or_default().error;
         if status == StatusCode::NOT_FOUND {
             return Refusal::NotFound { is_namespace: kind.contains("Namespace") };
         }
-        let told = if message.is_empty() { &body } else { &message };
-        let told: String = redact(told, &self.properties).trim().chars().take(SHOWN).collect();
+        let told = if message.is_empty() { body } else { message };
+        let told = match token.filter(|token| !token.is_empty()) {
+            Some(token) => told.replace(token, "***"),
+            None => told,
+        };
+        let told: String = redact(&told, &self.properties).trim().chars().take(SHOWN).collect();
         let hint = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 "; check the properties credential, token, scope and oauth2-server-uri"

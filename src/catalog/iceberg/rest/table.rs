@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
-use tokio::sync::OnceCell;
+use serde_json::Value;
+use tokio::sync::Mutex;
 
 use super::super::access::StorageAccess;
 use super::super::catalog::LoadedTable;
 use super::super::connect::on_io;
 use super::super::metadata::parse_metadata;
-use super::client::{RestClient, parse};
-use super::http::Refusal;
+use super::client::{RestClient, parse, texts};
+use super::http::{Refusal, encode};
 use crate::storage::{AccessConfig, Refresh, RoutedStore, shown};
 use crate::{Error, Result};
 
@@ -33,6 +34,9 @@ pub(in super::super) struct RestTable {
     properties: BTreeMap<String, String>,
     namespace: Vec<String>,
     name: String,
+    /// What the catalog said of the table when it was loaded: a later answer may have credentials alone.
+    #[serde(default)]
+    config: BTreeMap<String, String>,
     /// The URL of new credentials where the table's configuration tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     credentials_at: Option<String>,
@@ -53,9 +57,9 @@ impl fmt::Debug for RestTable {
 struct LoadAnswer {
     #[serde(default, rename = "metadata-location")]
     metadata_location: Option<String>,
-    metadata: serde_json::Value,
+    metadata: Value,
     #[serde(default)]
-    config: Option<BTreeMap<String, String>>,
+    config: Option<BTreeMap<String, Value>>,
     #[serde(default, rename = "storage-credentials")]
     credentials: Option<Vec<Credential>>,
 }
@@ -64,7 +68,7 @@ struct LoadAnswer {
 #[derive(Deserialize)]
 struct CredentialsAnswer {
     #[serde(default)]
-    config: Option<BTreeMap<String, String>>,
+    config: Option<BTreeMap<String, Value>>,
     #[serde(default, rename = "storage-credentials")]
     credentials: Option<Vec<Credential>>,
 }
@@ -73,7 +77,7 @@ struct CredentialsAnswer {
 struct Credential {
     prefix: String,
     #[serde(default)]
-    config: BTreeMap<String, String>,
+    config: BTreeMap<String, Value>,
 }
 
 /// Loads a table with the credentials for its files.
@@ -83,23 +87,28 @@ pub(super) async fn load(
     name: &str,
 ) -> Result<LoadedTable, Refusal> {
     let url = client.table_url(namespace, name);
-    let answer: LoadAnswer = parse(&client.get(&url).await?, &url)?;
+    let asked = match client.properties().get("snapshot-loading-mode") {
+        Some(mode) => format!("{url}?snapshots={}", encode(&mode.to_ascii_lowercase())),
+        None => url.clone(),
+    };
+    let answer: LoadAnswer = parse(&client.get(&asked).await?, &url)?;
     let metadata = serde_json::to_vec(&answer.metadata).map_err(|error| {
         Error::data("the catalog's table metadata is no JSON").with_source(error)
     })?;
     let place = answer.metadata_location.as_deref().unwrap_or(&url);
     let metadata = Arc::new(parse_metadata(&metadata, place)?);
-    let table_config = answer.config.unwrap_or_default();
+    let table_config = texts(answer.config.unwrap_or_default());
     let credentials_at = CREDENTIALS_AT
         .iter()
         .find_map(|name| table_config.get(*name))
         .map(|url| client.resolve(url))
         .transpose()?;
-    let config = access_config(client, table_config, answer.credentials);
+    let config = access_config(client, table_config.clone(), answer.credentials);
     let table = RestTable {
         properties: client.given().clone(),
         namespace: namespace.to_vec(),
         name: name.to_owned(),
+        config: table_config,
         credentials_at,
     };
     let access = StorageAccess::of_rest(config.clone(), table.clone());
@@ -120,7 +129,7 @@ fn access_config(
     config.credentials = credentials
         .unwrap_or_default()
         .into_iter()
-        .map(|credential| (credential.prefix, credential.config))
+        .map(|credential| (credential.prefix, texts(credential.config)))
         .collect();
     config
 }
@@ -129,29 +138,29 @@ fn access_config(
 /// one, else by loading the table again.
 pub(in super::super) struct RestRefresh {
     table: RestTable,
-    /// The connection, and the process that it belongs to.
-    client: OnceCell<(u32, RestClient)>,
+    /// The connection, and the process that it belongs to: none survives a fork.
+    client: Mutex<Option<(u32, RestClient)>>,
 }
 
 impl RestRefresh {
     /// With a connection that is open already, or without.
     pub(in super::super) fn new(table: RestTable, client: Option<RestClient>) -> Self {
         let client = client.map(|client| (std::process::id(), client));
-        Self { table, client: OnceCell::new_with(client) }
+        Self { table, client: Mutex::new(client) }
     }
 
     async fn client(&self) -> Result<RestClient> {
-        let connect = || async {
-            let properties = self.table.properties.clone();
-            let client = on_io(async move { RestClient::connect(&properties).await }).await?;
-            Ok::<_, Error>((std::process::id(), client))
-        };
-        let (process, client) = self.client.get_or_try_init(connect).await?;
-        match *process == std::process::id() {
-            true => Ok(client.clone()),
-            // A connection does not survive a fork.
-            false => Ok(connect().await?.1),
+        let process = std::process::id();
+        let mut known = self.client.lock().await;
+        if let Some((of, client)) = known.as_ref()
+            && *of == process
+        {
+            return Ok(client.clone());
         }
+        let properties = self.table.properties.clone();
+        let client = on_io(async move { RestClient::connect(&properties).await }).await?;
+        *known = Some((process, client.clone()));
+        Ok(client)
     }
 }
 
@@ -175,7 +184,8 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
             Ok(body) => {
                 let answer: CredentialsAnswer = parse(&body, &endpoint)?;
                 if answer.credentials.as_ref().is_some_and(|given| !given.is_empty()) {
-                    let config = answer.config.unwrap_or_default();
+                    let mut config = table.config.clone();
+                    config.extend(texts(answer.config.unwrap_or_default()));
                     return Ok(access_config(client, config, answer.credentials));
                 }
             }
@@ -187,7 +197,7 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
     match client.get(&url).await {
         Ok(body) => {
             let answer: CredentialsAnswer = parse(&body, &url)?;
-            Ok(access_config(client, answer.config.unwrap_or_default(), answer.credentials))
+            Ok(access_config(client, texts(answer.config.unwrap_or_default()), answer.credentials))
         }
         Err(Refusal::NotFound { .. }) => Err(Error::storage(format!(
             "the table {} is no longer in the catalog, which gives no credentials for its files",
