@@ -57,7 +57,7 @@ test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests
 	$(BIN)/python -m pytest
 	$(MAKE) --no-print-directory stubtest
 
-test-servers: $(JARS)/rest/complete $(JARS)/hive/complete ## Fetch the jars of the Iceberg catalogs that the Python tests start (110 MB)
+test-servers: $(JARS)/rest/complete $(JARS)/hive/complete ## Fetch the jars of the Iceberg catalogs that the Python tests start (125 MB)
 
 # Kept by `make clean`: they change with their pom.xml only.
 $(JARS)/%/complete: tests/python/servers/%/pom.xml

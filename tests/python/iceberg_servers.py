@@ -142,9 +142,14 @@ class Rest:
 
 @pytest.fixture(scope="session")
 def rest(cloud, tmp_path_factory):
-    """Iceberg's REST catalog over its in-memory catalog, with tables below s3://lake/rest."""
+    """Iceberg's REST catalog over its JDBC catalog, with tables below s3://lake/rest."""
     properties = {
-        "catalog-impl": "org.apache.iceberg.inmemory.InMemoryCatalog",
+        "http-client.type": "urlconnection",
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": "jdbc:sqlite:file:catalog?mode=memory&cache=shared",
+        "jdbc.schema-version": "V1",
+        # The database lives as long as its connection.
+        "clients": "1",
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
         "warehouse": "s3://lake/rest",
         "client.region": REGION,

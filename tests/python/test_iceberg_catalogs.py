@@ -107,12 +107,14 @@ def test_listing_loads_no_table_and_a_query_loads_one(rest):
     realm = rest.realm()
     session = tq.Session()
     session.register_iceberg("lake", {"type": "rest", "uri": realm.uri, **rest.cloud.properties()})
-    names = {info.name for info in session.tables()}
-    assert {
+    assert session.catalogs == ["lake"]
+    assert f"lake.{namespace}." in session.list_iceberg("lake")
+    assert session.list_iceberg(f"lake.{namespace}") == [
+        f"lake.{namespace}.{inner}.",
         f"lake.{namespace}.a",
         f"lake.{namespace}.b",
-        f"lake.{namespace}.{inner}.c",
-    } <= names
+    ]
+    assert session.list_iceberg(f"lake.{namespace}.{inner}") == [f"lake.{namespace}.{inner}.c"]
     assert realm.loads() == 0
     query = session.sql(f"SELECT id FROM lake.{namespace}.b")
     assert realm.loads() == 1
@@ -341,7 +343,7 @@ def test_secrets_are_nowhere(rest, request):
     next(iter(loader))
     assert_private(
         repr(session),
-        repr(session.tables()),
+        repr(session.tables),
         repr(query),
         query.explain(),
         repr(plan),

@@ -179,10 +179,10 @@ def test_a_vanished_file_is_an_error_that_names_it(request):
     query = query_of(lake, name)
     path = next(iter(made.scan().plan_files())).file.file_path
     made.io.delete(path)
-    with pytest.raises(tq.StorageError, match=path.rsplit("/", 1)[1]):
+    with pytest.raises(tq.DataError, match=path.rsplit("/", 1)[1]):
         query.to_arrow()
     loader, _ = tq.create_dataloader(query, batch_size=8)
-    with pytest.raises(tq.StorageError, match=path.rsplit("/", 1)[1]):
+    with pytest.raises(tq.DataError, match=path.rsplit("/", 1)[1]):
         list(loader)
 
 

@@ -47,12 +47,17 @@ def requests_of(rest, name, since=0):
         ({"client": "me:s3cret"}, {"credential": "me:s3cret", "scope": "PRINCIPAL_ROLE:ALL"}),
         ({"token": "t0ken"}, {"token": "t0ken"}),
         ({"token": "t0ken"}, {"header.Authorization": "Bearer t0ken"}),
-        ({"headers": {"X-Team": "red"}}, {"header.X-Team": "red"}),
+        ({"headers": {"X-Team": "crimson"}}, {"header.X-Team": "crimson"}),
         ({"prefix": "accounts/7"}, {}),
         ({"warehouse": "my house"}, {"warehouse": "my house"}),
         (
-            {"client": "me:s3cret", "headers": {"X-Team": "red"}, "prefix": "p", "warehouse": "w"},
-            {"credential": "me:s3cret", "header.X-Team": "red", "warehouse": "w"},
+            {
+                "client": "me:s3cret",
+                "headers": {"X-Team": "crimson"},
+                "prefix": "p",
+                "warehouse": "w",
+            },
+            {"credential": "me:s3cret", "header.X-Team": "crimson", "warehouse": "w"},
         ),
     ],
     ids=["client", "scope", "token", "header", "team", "prefix", "warehouse", "all"],
@@ -120,22 +125,25 @@ def test_vended_keys_are_used(rest, name, place, endpoint):
 def test_no_keys_are_vended_unless_asked_for(rest, name):
     """The header that asks for them can be changed."""
     realm = rest.realm(vend="config")
-    got = query_of(
+    query = query_of(
         realm,
         name,
         **{"header.X-Iceberg-Access-Delegation": "remote-signing"},
         **rest.cloud.properties(),
     )
-    assert got.num_rows == TABLE.num_rows
+    assert query.to_arrow().num_rows == TABLE.num_rows
     assert "vended-credentials" not in {request["delegation"] for request in realm.requests()}
 
 
 def slowly(loader, seconds):
-    """Column `id` of all batches, taken over `seconds`."""
+    """Column `id` of all batches of one row, taken over `seconds`.
+
+    A loader makes up to 64 batches ahead: these are few rows, so that files are opened all the time.
+    """
     taken = []
     for batch in loader:
         taken.append(batch)
-        time.sleep(seconds / (TABLE.num_rows / 10))
+        time.sleep(seconds / TABLE.num_rows)
     return ids(taken)
 
 
@@ -147,7 +155,7 @@ def slowly(loader, seconds):
 def test_keys_that_expire_in_the_middle_of_an_epoch(rest, name, place, endpoint, workers):
     realm = rest.realm(vend=place, vend_seconds=1, credentials_endpoint=endpoint)
     loader, dataset = tq.create_dataloader(
-        query_of(realm, name, "id, v"), batch_size=10, num_workers=workers
+        query_of(realm, name, "id, v"), batch_size=1, num_workers=workers
     )
     since = len(rest.cloud.requests())
     for epoch in range(2):
@@ -180,15 +188,13 @@ def test_workers_started_in_any_way_ask_for_keys(rest, name, method):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_keys_that_end_before_they_should(rest, name, workers):
     realm = rest.realm(vend="config")
-    loader, _ = tq.create_dataloader(
-        query_of(realm, name, "id"), batch_size=10, num_workers=workers
-    )
+    loader, _ = tq.create_dataloader(query_of(realm, name, "id"), batch_size=1, num_workers=workers)
     taken = []
     for number, batch in enumerate(loader):
         taken.append(batch)
         if number == 1:
             rest.cloud.revoke()
-        time.sleep(0.05)
+        time.sleep(0.005)
     assert ids(taken) == list(range(TABLE.num_rows))
 
 
@@ -198,13 +204,12 @@ def test_keys_that_cannot_be_renewed(rest):
     writer = rest.writer()
     make_table(writer, name, TABLE, files=FILES)
     realm = rest.realm(vend="config", vend_seconds=1)
-    loader, _ = tq.create_dataloader(query_of(realm, name, "id"), batch_size=10)
+    loader, _ = tq.create_dataloader(query_of(realm, name, "id"), batch_size=1)
     batches = iter(loader)
     next(batches)
     writer.drop_table(name)
     with pytest.raises(tq.StorageError) as caught:
-        for _ in batches:
-            time.sleep(0.3)
+        slowly(batches, 3)
     assert name in str(caught.value)
     assert_private(caught.value)
 

@@ -35,14 +35,14 @@ def test_rest_demands_a_client_headers_a_prefix_and_a_warehouse(rest):
     name = f"{fresh()}.t"
     make_table(rest.writer(), name, TABLE)
     realm = rest.realm(
-        client="me:s3cret", headers={"X-Team": "red"}, prefix="p/q", warehouse="house"
+        client="me:s3cret", headers={"X-Team": "crimson"}, prefix="p/q", warehouse="house"
     )
     good = {
         "type": "rest",
         "uri": realm.uri,
         "credential": "me:s3cret",
         "oauth2-server-uri": f"{realm.uri}/v1/oauth/tokens",
-        "header.X-Team": "red",
+        "header.X-Team": "crimson",
         "warehouse": "house",
         **rest.cloud.properties(),
     }

@@ -12,11 +12,16 @@ from moto.moto_server.werkzeug_app import (
     MotoRequestHandler,
     create_backend_app,
 )
+from moto.s3tables.models import Table
 from werkzeug.serving import make_server
 
 from servers.process import end_with_input
 from servers.rest_proxy import RestProxy
 from servers.s3_guard import Guard, Vault
+
+
+# The name of a service, as text; moto says False, which AWS's SDK for Rust refuses to read.
+Table.managed_by_service = property(lambda table: "", lambda table, value: None)
 
 
 class _Quiet(MotoRequestHandler):

@@ -11,7 +11,7 @@ import org.eclipse.jetty.servlet.ServletContextHandler;
 import org.eclipse.jetty.servlet.ServletHolder;
 
 /**
- * Iceberg's own REST test fixture over its in-memory catalog, on 127.0.0.1 only.
+ * Iceberg's own REST test fixture on 127.0.0.1 only.
  *
  * <p>The fixture's main class listens on every interface, which a test must not; its servlet and adapter are
  * used as they are. Arguments are properties of the catalog, "name=value". Prints the port; ends when its
