@@ -14,6 +14,7 @@ from tensorquery.iceberg_expression import to_scan_filter
 if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.query import Query
+    from tensorquery.session import TableInfo
 
 __all__ = [
     "IcebergTables",
@@ -116,7 +117,7 @@ class IcebergTables:
         Rows that overwrites and compactions wrote are not among them, and deletes are not applied.
 
         Args:
-            table: ``catalog.namespace.table``, or a name given to `register_iceberg_table`'s path form.
+            table: ``catalog.namespace.table``, a table registered with `register_iceberg_table`, or a path as there.
             from_snapshot: Rows appended after it; an ancestor of `to_snapshot`.
             to_snapshot: Rows appended up to and including it; None: up to the current one.
 
@@ -161,11 +162,18 @@ class IcebergTables:
         """All rows and columns of a table."""
         raise NotImplementedError
 
+    @property
+    def tables(self) -> list[TableInfo]:
+        """The registered tables."""
+        raise NotImplementedError
+
     def _origin(self, table: str, properties: dict[str, str]) -> dict[str, Any]:
         """Where a table is, as the core wants it."""
         parts = table.split(".")
         if len(parts) > 2 and parts[0] in self.catalogs and not properties:
             return {"Catalog": _place(parts)}
+        if any(known.name == table and known.kind == "iceberg" for known in self.tables):
+            return {"Registered": {"name": table}}
         if is_iceberg_path(table):
             return {"Path": {"location": table, "properties": properties}}
         known = ", ".join(self.catalogs) or "none"

@@ -209,9 +209,12 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
                 .fields()
                 .iter()
                 .zip(fields)
-                .map(|(wanted, field)| match child_of(stored, wanted, field.name()) {
-                    Some(column) => adapt(column, &wanted.field_type, field.data_type()),
-                    None => within(absent(wanted, field, stored.len())?, field, stored.nulls()),
+                .map(|(wanted, field)| {
+                    let values = match child_of(stored, wanted, field.name()) {
+                        Some(column) => adapt(column, &wanted.field_type, field.data_type()),
+                        None => absent(wanted, field, stored.len()),
+                    };
+                    within(values?, field, stored.nulls())
                 })
                 .collect::<Result<Vec<_>>>()?;
             let nulls = stored.nulls().cloned();

@@ -38,6 +38,11 @@ pub enum LakeOrigin {
         /// Its name.
         table: String,
     },
+    /// Where the table of this name in the session comes from.
+    Registered {
+        /// The name.
+        name: String,
+    },
     /// A metadata file, or a table's directory.
     Path {
         /// Where.
@@ -53,6 +58,7 @@ impl std::fmt::Debug for LakeOrigin {
             Self::Catalog { catalog, namespace, table } => {
                 write!(f, "{catalog}.{}.{table}", namespace.join("."))
             }
+            Self::Registered { name } => f.write_str(name),
             Self::Path { location, .. } => f.write_str(location),
         }
     }
@@ -180,6 +186,14 @@ impl Session {
     /// As [`load`]; `TableNotFound` for an unknown catalog or table.
     pub async fn register_lake(&self, name: &str, source: LakeSource) -> Result<()> {
         self.check_name(name)?;
+        let source = match &source.origin {
+            LakeOrigin::Registered { name } => {
+                let parts = vec![name.clone()];
+                let named = LakeName { parts, at: source.at.clone(), key: name.clone() };
+                LakeSource { scan_filter: source.scan_filter, ..self.source_of(&named)?.0 }
+            }
+            _ => source,
+        };
         let lake = self.load_lake(name, &source).await?;
         self.bind(
             (super::registry::TABLE_SCHEMA.to_owned(), name.to_owned()),
@@ -244,6 +258,7 @@ impl Session {
             LakeOrigin::Catalog { catalog, namespace, table } => {
                 self.catalog(catalog)?.load_table(namespace, table).await
             }
+            LakeOrigin::Registered { name } => Err(self.table_not_found(name)),
             LakeOrigin::Path { location, properties } => {
                 load_metadata(location, &StorageAccess::new(properties)).await
             }

@@ -13,6 +13,7 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::access::StorageAccess;
 use super::catalog::LoadedTable;
 use super::connect::on_io;
+use super::unsupported::unsupported_type;
 use crate::storage::RoutedStore;
 use crate::{Error, ErrorKind, Result};
 
@@ -79,10 +80,15 @@ pub(super) fn parse_metadata(bytes: &[u8], location: &str) -> Result<TableMetada
     };
     serde_json::from_slice(json).map_err(|error| {
         // The crate's own message does not say what it missed.
-        let version = serde_json::from_slice::<serde_json::Value>(json)
-            .ok()
-            .and_then(|value| value.get("format-version").cloned());
-        match version {
+        let value = serde_json::from_slice::<serde_json::Value>(json).ok();
+        if let Some((column, kind)) = value.as_ref().and_then(unsupported_type) {
+            return Error::new(
+                ErrorKind::UnsupportedType,
+                format!("column {column:?} is of Iceberg's type {kind}, which is not supported"),
+            )
+            .with_context("metadata", location);
+        }
+        match value.and_then(|value| value.get("format-version").cloned()) {
             Some(version) => damaged(format!("format version {version}: {error}")),
             None => damaged(error.to_string()),
         }

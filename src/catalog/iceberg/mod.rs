@@ -18,6 +18,7 @@ mod metadata;
 mod properties;
 mod rest;
 mod sql;
+mod unsupported;
 
 pub use access::StorageAccess;
 pub use catalog::{IcebergCatalog, LoadedTable};
