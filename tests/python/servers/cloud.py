@@ -19,7 +19,6 @@ from servers.process import end_with_input
 from servers.rest_proxy import RestProxy
 from servers.s3_guard import Guard, Vault
 
-
 # The name of a service, as text; moto says False, which AWS's SDK for Rust refuses to read.
 Table.managed_by_service = property(lambda table: "", lambda table, value: None)
 

@@ -17,6 +17,17 @@ import threading
 import time
 from pathlib import Path
 
+_inputs = set()
+
+
+def _forget_inputs():
+    for pipe in _inputs:
+        pipe.close()
+
+
+# A worker process that hangs must not keep the servers alive by the pipes that it inherited.
+os.register_at_fork(after_in_child=_forget_inputs)
+
 
 @contextlib.contextmanager
 def running(command, log, *, seconds=90, **options):
@@ -44,6 +55,7 @@ def running(command, log, *, seconds=90, **options):
             **options,
         ) as process,
     ):
+        _inputs.add(process.stdin)
         # A line that does not come ends the wait by ending the process.
         timer = threading.Timer(seconds, process.kill)
         timer.start()
@@ -60,6 +72,7 @@ def running(command, log, *, seconds=90, **options):
             yield line
         finally:
             timer.cancel()
+            _inputs.discard(process.stdin)
             process.stdin.close()
             try:
                 process.wait(10)
