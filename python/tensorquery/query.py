@@ -93,8 +93,10 @@ class Query:
             "columns": digest([names for names in narrowed[::2] if names != "None"]),
             "filters": digest([predicate for predicate in narrowed[1::2] if predicate != "None"]),
         }
-        if self.snapshots:
-            parts["snapshot"] = self.snapshots
+        pins = self._core.snapshots()
+        if pins:
+            # Snapshot and schema, by table: what a resumed run pins again.
+            parts["snapshot"] = {table: list(pin) for table, pin in pins.items()}
         return parts
 
     def _check_columns(self, columns: Sequence[str]) -> None:
@@ -116,7 +118,7 @@ class Query:
     @property
     def snapshots(self) -> dict[str, int]:
         """The pinned snapshots of its Iceberg tables, by the tables' names."""
-        return self._core.snapshots()
+        return {table: snapshot for table, (snapshot, _) in self._core.snapshots().items()}
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of its Iceberg tables to what is current now (or to what their branch or time says now).
@@ -137,9 +139,9 @@ class Query:
             for table, before, after, files, deletes in changes
         ]
 
-    def _at(self, snapshots: Mapping[str, int]) -> Query:
-        """The same query at other snapshots, by table."""
-        core, _ = self._core.refreshed(dict(snapshots))
+    def _at(self, pins: Mapping[str, Sequence[int]]) -> Query:
+        """The same query at other snapshots and schemas, by table."""
+        core, _ = self._core.refreshed({name: (pin[0], pin[1]) for name, pin in pins.items()})
         return Query(self._session, core, self._narrowed)
 
     def head(self, rows: int = 10) -> pa.Table:

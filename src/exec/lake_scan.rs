@@ -19,6 +19,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{StreamExt, TryStreamExt};
 
 use super::open::open_split;
+use crate::lake::has_unordered_cast;
 use crate::split::{FileRef, Split, SplitUnit, TableFiles};
 
 /// Files opened ahead of the one that is read.
@@ -54,15 +55,19 @@ impl LakeScan {
         Some(Arc::new(Self { table: Arc::clone(&self.table), config }))
     }
 
-    /// Whether a filter reads a nested column. Whether such a filter can run inside a file depends on how the file stores
-    /// the column, and DataFusion asks the table's schema only; it would drop those that it cannot run.
-    fn reads_nested(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
+    /// Whether a filter must stay above the scan. One that reads a nested column: whether it can run inside a file depends
+    /// on how the file stores the column, and DataFusion asks the table's schema only; it would drop what it cannot
+    /// run. And one by which row groups would be pruned wrongly.
+    fn stays_above(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
         let filter = match self.config.file_source.projection() {
             Some(projection) => projection.unproject_expr(filter)?,
             None => Arc::clone(filter),
         };
         let schema = self.config.file_source.table_schema().table_schema();
         let filter = reassign_expr_columns(filter, schema)?;
+        if has_unordered_cast(&filter, schema) {
+            return Ok(true);
+        }
         let is_nested =
             |name: &str| schema.field_with_name(name).is_ok_and(|f| f.data_type().is_nested());
         Ok(collect_columns(&filter).iter().any(|column| is_nested(column.name())))
@@ -141,13 +146,13 @@ impl DataSource for LakeScan {
         filters: Vec<Arc<dyn PhysicalExpr>>,
         options: &ConfigOptions,
     ) -> DfResult<FilterPushdownPropagation<Arc<dyn DataSource>>> {
-        let nested =
-            filters.iter().map(|filter| self.reads_nested(filter)).collect::<DfResult<Vec<_>>>()?;
-        let pushed = filters.iter().zip(&nested).filter(|(_, nested)| !**nested);
+        let above =
+            filters.iter().map(|filter| self.stays_above(filter)).collect::<DfResult<Vec<_>>>()?;
+        let pushed = filters.iter().zip(&above).filter(|(_, above)| !**above);
         let pushed = pushed.map(|(filter, _)| Arc::clone(filter)).collect();
         let result = self.config.try_pushdown_filters(pushed, options)?;
         let mut judged = result.filters.into_iter();
-        let filters = nested.into_iter().map(|nested| match nested {
+        let filters = above.into_iter().map(|above| match above {
             true => PushedDown::No,
             false => judged.next().unwrap_or(PushedDown::No),
         });

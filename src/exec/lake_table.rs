@@ -14,15 +14,16 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
+use datafusion::physical_expr::utils::conjunction_opt;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
 use super::lake_scan::LakeScan;
 use crate::catalog::unqualified;
-use crate::lake::LakeTable;
+use crate::lake::{LakeTable, has_unordered_cast};
 use crate::split::TableFiles;
 use crate::{Error, Result};
 
@@ -58,7 +59,13 @@ impl LakeProvider {
             }
         };
         let Some(filter) = filter else { return Ok(all()) };
-        let predicate = state.create_physical_expr(filter, &df_schema)?;
+        // Conjunct by conjunct: one by which bounds say nothing leaves the others their say.
+        let filters = split_conjunction_owned(filter).into_iter();
+        let predicates = filters
+            .map(|filter| state.create_physical_expr(filter, &df_schema))
+            .collect::<DfResult<Vec<_>>>()?;
+        let sound = predicates.into_iter().filter(|p| !has_unordered_cast(p, &self.schema));
+        let Some(predicate) = conjunction_opt(sound.collect::<Vec<_>>()) else { return Ok(all()) };
         let kept = self.lake.may_match(&predicate, &self.schema);
         Ok(kept.iter().enumerate().filter_map(|(at, keep)| keep.then_some(at)).collect())
     }

@@ -48,6 +48,11 @@ impl FieldAdapter {
     ) -> Result<Self> {
         let mut absent: HashMap<String, ScalarValue> = constants.into_iter().collect();
         for field in schema.as_struct().fields() {
+            if let Some(value) = absent.get_mut(&field.name)
+                && matches!(value, ScalarValue::Null)
+            {
+                *value = ScalarValue::try_from(arrow_field(field).data_type())?;
+            }
             if let Some(default) = &field.initial_default
                 && !absent.contains_key(&field.name)
             {

@@ -43,7 +43,7 @@ impl Deletes {
         for entry in entries.iter().filter(|entry| !entry.is_data()) {
             let file = entry.entry.data_file();
             let id = u32::try_from(found.files.len()).unwrap_or(u32::MAX);
-            let partition = (entry.spec, file.partition().clone());
+            let partition = partition_of(entry);
             let kind = match (file.content_type(), file.file_format()) {
                 (_, DataFileFormat::Puffin) => {
                     let target = file.referenced_data_file().ok_or_else(|| incomplete(entry))?;
@@ -114,7 +114,7 @@ impl Deletes {
             // A vector holds all earlier position deletes of its file.
             return vec![*vector];
         }
-        let partition = (data.spec, data.entry.data_file().partition().clone());
+        let partition = partition_of(data);
         let in_partition = self.by_partition.get(&partition);
         let all = self.by_path.get(path).into_iter().chain(in_partition).flatten();
         all.copied().filter(applies).collect()
@@ -122,7 +122,7 @@ impl Deletes {
 
     /// The groups of equality deletes of which one at least may apply to a data file.
     pub fn equality(&self, data: &Entry) -> Vec<u32> {
-        let partition = (data.spec, data.entry.data_file().partition().clone());
+        let partition = partition_of(data);
         let newer = |group: &u32| {
             let files = &self.groups[*group as usize].1.files;
             files.iter().any(|id| self.files[*id as usize].sequence > data.sequence)
@@ -130,6 +130,21 @@ impl Deletes {
         let own = self.equality.get(&partition).into_iter().flatten();
         own.chain(&self.global).copied().filter(newer).collect()
     }
+}
+
+/// The partition of a file. Each manifest is decoded by the schema it was written under, so values of a column that was
+/// widened since come in two types.
+fn partition_of(entry: &Entry) -> Partition {
+    let widened = |value: Option<&Literal>| match value {
+        Some(Literal::Primitive(PrimitiveLiteral::Int(value))) => {
+            Some(Literal::long(i64::from(*value)))
+        }
+        Some(Literal::Primitive(PrimitiveLiteral::Float(value))) => {
+            Some(Literal::double(f64::from(value.0)))
+        }
+        other => other.cloned(),
+    };
+    (entry.spec, entry.entry.data_file().partition().iter().map(widened).collect())
 }
 
 /// The data file that a position delete file is about, where its metadata says that it is only one.

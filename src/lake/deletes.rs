@@ -56,7 +56,7 @@ impl DeleteCache {
         let union = cell.get_or_try_init(|| async {
             let mut all = RoaringTreemap::new();
             for id in &file.positions {
-                if let Some(found) = self.file(spec, store, *id).await?.get(&file.uri) {
+                if let Some(found) = self.file(spec, store, *id, &file.uri).await?.get(&file.uri) {
                     all |= found.as_ref();
                 }
             }
@@ -71,12 +71,13 @@ impl DeleteCache {
         Ok(Some(Arc::clone(union.await?)))
     }
 
-    /// The positions in one delete file, by data file.
+    /// The positions in one delete file, by data file; a deletion vector is that of `target`.
     async fn file(
         &self,
         spec: &LakeSpec,
         store: &Arc<dyn ObjectStore>,
         id: u32,
+        target: &str,
     ) -> Result<Arc<HashMap<String, Positions>>> {
         let cell = cell(&self.files, id);
         let file = &spec.deletes[id as usize];
@@ -87,9 +88,7 @@ impl DeleteCache {
                     let path = RoutedStore::path_of(&file.uri)?;
                     let bytes = store.get_range(&path, offset..offset + length).await?;
                     let vector = deletion_vector(&bytes, file.records).map_err(located)?;
-                    let target = spec.files.iter().find(|data| data.positions.contains(&id));
-                    let target = target.map(|data| data.uri.clone()).unwrap_or_default();
-                    HashMap::from([(target, Arc::new(vector))])
+                    HashMap::from([(target.to_owned(), Arc::new(vector))])
                 }
                 _ => read_positions(store, file).await.map_err(located)?,
             };

@@ -21,6 +21,13 @@ pub enum TravelTo {
     Current,
     /// The snapshot of this id.
     Snapshot(i64),
+    /// The snapshot of this id, read with the schema of this id: what a run had pinned.
+    Pinned {
+        /// The snapshot.
+        snapshot: i64,
+        /// The schema.
+        schema: i32,
+    },
     /// The snapshot that a branch or tag names.
     Reference(String),
     /// The snapshot that was current at a time, in milliseconds since 1970-01-01 UTC.
@@ -38,7 +45,7 @@ impl fmt::Display for TravelTo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Current => Ok(()),
-            Self::Snapshot(id) => write!(f, "@{id}"),
+            Self::Snapshot(id) | Self::Pinned { snapshot: id, .. } => write!(f, "@{id}"),
             Self::Reference(name) => write!(f, "@{name:?}"),
             Self::Time(millis) => write!(f, "@{}", time_text(*millis)),
             Self::Appended { from, to: Some(to) } => write!(f, "@{from}..{to}"),
@@ -125,6 +132,14 @@ pub fn pin(metadata: &TableMetadata, table: &str, at: &TravelTo) -> Result<Pinne
             appended: None,
         }),
         TravelTo::Snapshot(id) => past(by_id(metadata, table, *id)?),
+        TravelTo::Pinned { snapshot, schema } => {
+            let snapshot = by_id(metadata, table, *snapshot)?;
+            let schema = metadata.schema_by_id(*schema).ok_or_else(|| {
+                Error::config(format!("table {table} has no schema {schema} any more"))
+            })?;
+            let (snapshot, schema) = (Some(snapshot.clone()), schema.clone());
+            Ok(Pinned { snapshot, schema, appended: None })
+        }
         TravelTo::Reference(name) => {
             let Some(snapshot) = metadata.snapshot_for_ref(name) else {
                 return Err(unknown_reference(metadata, table, name));

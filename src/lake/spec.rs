@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use iceberg::spec::{NameMapping, Schema as IcebergSchema};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// How the rows of a data file or a delete file are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,13 +119,18 @@ pub struct LakeSpec {
 }
 
 impl LakeSpec {
-    /// What identifies the snapshot's rows: nothing else of a table's state can change them.
+    /// What identifies the rows and how they are read: the snapshot, and the schema, which changes without one.
     pub fn identity(&self) -> String {
         let after = self.after.map(|id| format!(" after {id}")).unwrap_or_default();
-        match self.snapshot {
-            Some(id) => format!("{} snapshot {id}{after}", self.uuid),
-            None => format!("{} without a snapshot", self.uuid),
-        }
+        let snapshot = match self.snapshot {
+            Some(id) => format!("snapshot {id}{after}"),
+            None => "without a snapshot".to_owned(),
+        };
+        // Plain data throughout, so it always has a text.
+        let read_as = serde_json::to_string(&(&self.schema, &self.mapping, &self.scan_filter));
+        let digest = Sha256::digest(read_as.unwrap_or_default().as_bytes());
+        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{} {snapshot} read as {digest}", self.uuid)
     }
 }
 

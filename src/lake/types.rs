@@ -100,6 +100,10 @@ pub fn primitive_scalar(literal: &PrimitiveLiteral, data_type: &DataType) -> Res
         (L::Int(value), DataType::Int32) => ScalarValue::Int32(Some(*value)),
         (L::Int(value), DataType::Int64) => ScalarValue::Int64(Some(i64::from(*value))),
         (L::Int(value), DataType::Date32) => ScalarValue::Date32(Some(*value)),
+        // A date that was promoted to a timestamp.
+        (L::Int(days), DataType::Timestamp(TimeUnit::Microsecond, zone)) => {
+            ScalarValue::TimestampMicrosecond(Some(i64::from(*days) * 86_400_000_000), zone.clone())
+        }
         (L::Long(value), DataType::Int64) => ScalarValue::Int64(Some(*value)),
         (L::Long(value), DataType::Int32) => {
             ScalarValue::Int32(Some(i32::try_from(*value).map_err(|_| misfit())?))

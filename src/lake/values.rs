@@ -34,6 +34,8 @@ pub struct FileValues {
 enum Role {
     /// The value in files that do not store the column.
     Constant,
+    /// Whether there is such a value; it may be null.
+    Fixed,
     /// No value is less; null where unknown.
     Lower,
     /// No value is greater; null where unknown.
@@ -50,6 +52,7 @@ impl Role {
     fn name(self) -> String {
         match self {
             Self::Constant => "constant".into(),
+            Self::Fixed => "fixed".into(),
             Self::Lower => "lower".into(),
             Self::Upper => "upper".into(),
             Self::Nulls => "nulls".into(),
@@ -61,6 +64,7 @@ impl Role {
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "constant" => Self::Constant,
+            "fixed" => Self::Fixed,
             "lower" => Self::Lower,
             "upper" => Self::Upper,
             "nulls" => Self::Nulls,
@@ -92,6 +96,7 @@ impl FileValues {
             let null = ScalarValue::try_from(&data_type)?;
             let mut bounds: Vec<Bounds> = Vec::with_capacity(files.len());
             let mut constants: Vec<ScalarValue> = Vec::with_capacity(files.len());
+            let mut fixed = vec![None; files.len()];
             let mut buckets: HashMap<u32, Vec<Option<i32>>> = HashMap::new();
             for (number, file) in files.iter().enumerate() {
                 let mut found = file_bounds(file.entry.data_file(), field.id, &data_type);
@@ -101,7 +106,12 @@ impl FileValues {
                         continue;
                     }
                     let value = partition_value(file.entry.data_file().partition(), position);
+                    if part.transform == Transform::Identity {
+                        fixed[number] = Some(true);
+                    }
                     match (part.transform, value) {
+                        // A dropped field, and one whose values nobody here understands.
+                        (Transform::Void | Transform::Unknown, _) => {}
                         (Transform::Identity, Some(value)) => {
                             constant = primitive_scalar(value, &data_type)
                                 .map_err(|e| e.with_context("partition field", &part.name))?;
@@ -114,7 +124,6 @@ impl FileValues {
                         (transform, Some(value)) => {
                             found.narrow(&partition_bounds(transform, value, &data_type));
                         }
-                        (Transform::Void, None) => {}
                         // A null of any other transform is of nulls only.
                         (_, None) => found.nulls = Some(file.entry.record_count()),
                     }
@@ -138,6 +147,7 @@ impl FileValues {
             let or_null =
                 |value: &Option<ScalarValue>| value.clone().unwrap_or_else(|| null.clone());
             add(Role::Constant, column(constants)?);
+            add(Role::Fixed, Arc::new(BooleanArray::from(fixed)));
             add(Role::Lower, column(bounds.iter().map(|b| or_null(&b.lower)).collect())?);
             add(Role::Upper, column(bounds.iter().map(|b| or_null(&b.upper)).collect())?);
             let nulls: UInt64Array = bounds.iter().map(|b| b.nulls).collect();
@@ -215,11 +225,16 @@ impl FileValues {
     pub fn constants(&self, index: usize) -> Result<Vec<(String, ScalarValue)>> {
         let mut found = Vec::new();
         for (name, roles) in &self.columns {
-            if let Some(position) = roles.get(&Role::Constant) {
-                let values = self.batch.column(*position);
-                if values.is_valid(index) {
-                    found.push((name.clone(), ScalarValue::try_from_array(values, index)?));
-                }
+            let Some(fixed) = roles.get(&Role::Fixed) else { continue };
+            if self.batch.column(*fixed).is_valid(index) {
+                let value = match roles.get(&Role::Constant) {
+                    Some(position) => {
+                        ScalarValue::try_from_array(self.batch.column(*position), index)?
+                    }
+                    // Null in every file.
+                    None => ScalarValue::Null,
+                };
+                found.push((name.clone(), value));
             }
         }
         found.sort_by(|a, b| a.0.cmp(&b.0));
@@ -286,6 +301,11 @@ fn leaf_ids(iceberg: &Type, ids: &mut Vec<i32>) {
 
 /// The buckets that values lie in; None where one has none.
 fn buckets_of(values: &HashSet<ScalarValue>, count: u32) -> Option<HashSet<i32>> {
+    let is_nanos = |value: &ScalarValue| matches!(value, ScalarValue::TimestampNanosecond(..));
+    if values.iter().any(is_nanos) {
+        // The crate rounds nanoseconds before 1970 to other microseconds than writers do.
+        return None;
+    }
     let transform = create_transform_function(&Transform::Bucket(count)).ok()?;
     let values: Vec<ScalarValue> =
         values.iter().filter(|value| !value.is_null()).cloned().collect();

@@ -158,7 +158,7 @@ impl PyQuery {
     fn refreshed(
         &self,
         py: Python<'_>,
-        at: BTreeMap<String, i64>,
+        at: BTreeMap<String, (i64, i32)>,
     ) -> PyResult<(Self, Vec<ChangeRow>)> {
         let query = self.query.clone();
         let (query, changes) = wait(py, move || async move { query.refreshed(&at).await })?;
@@ -170,8 +170,8 @@ impl PyQuery {
         Ok((Self { query }, changes.into_iter().map(row).collect()))
     }
 
-    /// The pinned snapshots of Iceberg tables, by table.
-    fn snapshots(&self) -> BTreeMap<String, i64> {
+    /// The pinned snapshots of Iceberg tables and the schemas they are read with, by table.
+    fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         self.query.snapshots()
     }
 

@@ -287,7 +287,7 @@ impl Session {
     pub(super) async fn reload(
         &self,
         tables: &[(TableKey, Registered)],
-        at: &BTreeMap<String, i64>,
+        at: &BTreeMap<String, (i64, i32)>,
     ) -> Result<(Vec<(TableKey, Registered)>, Vec<LakeChange>)> {
         let mut found = Vec::with_capacity(tables.len());
         let mut changes = Vec::new();
@@ -300,8 +300,12 @@ impl Session {
                 return Err(Error::config(format!("table {} cannot be loaded again here", key.1)));
             };
             let wanted = match at.get(&key.1) {
-                Some(id) => LakeSource { at: TravelTo::Snapshot(*id), ..source.clone() },
-                None => source.clone(),
+                // An incremental scan is pinned by its own two ends.
+                Some((snapshot, schema)) if !matches!(source.at, TravelTo::Appended { .. }) => {
+                    let at = TravelTo::Pinned { snapshot: *snapshot, schema: *schema };
+                    LakeSource { at, ..source.clone() }
+                }
+                _ => source.clone(),
             };
             let mut reloaded = self.load_lake(&key.1, &wanted).await?;
             reloaded.source = Some(source.clone());

@@ -63,22 +63,26 @@ impl Query {
         session.query(&select(self.sql.trim_end().trim_end_matches(';'))).await
     }
 
-    /// The same query over its Iceberg tables as they are now, or at these snapshots by table name; with what changed. Other
+    /// The same query over its Iceberg tables as they are now, or at these snapshots and schemas by table name; with what changed. Other
     /// tables stay as they were pinned.
     ///
     /// # Errors
     /// What loading a table finds; `Query` where a column that the query names is gone.
-    pub async fn refreshed(&self, at: &BTreeMap<String, i64>) -> Result<(Self, Vec<LakeChange>)> {
+    pub async fn refreshed(
+        &self,
+        at: &BTreeMap<String, (i64, i32)>,
+    ) -> Result<(Self, Vec<LakeChange>)> {
         let (tables, changes) = self.session.reload(&self.tables, at).await?;
         let session = self.session.of_tables(&tables).await?;
         Ok((session.query(&self.sql).await?, changes))
     }
 
-    /// The pinned snapshots of its Iceberg tables, by the tables' names.
-    pub fn snapshots(&self) -> BTreeMap<String, i64> {
+    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, by the tables' names.
+    pub fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
             Registered::Lake(lake) => {
-                Some((name.clone(), lake.table.lake.as_ref()?.spec().snapshot?))
+                let spec = lake.table.lake.as_ref()?.spec();
+                Some((name.clone(), (spec.snapshot?, spec.schema.schema_id())))
             }
             _ => None,
         });

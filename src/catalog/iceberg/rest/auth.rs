@@ -181,8 +181,12 @@ impl OAuth {
             .iter()
             .map(|(name, value)| format!("{name}={}", super::http::encode(value)))
             .collect();
+        // The catalog's own headers are for the catalog: another server of tokens does not get them.
+        let is_own = self.properties.get("oauth2-server-uri").is_none_or(String::is_empty);
+        let own = if is_own { super::http::headers(&self.properties)? } else { HeaderMap::new() };
         let answer = client
             .post(&self.server)
+            .headers(own)
             .header("content-type", "application/x-www-form-urlencoded")
             .header("accept", "application/json")
             .body(body.join("&"))

@@ -225,7 +225,7 @@ fn is_passing(status: StatusCode) -> bool {
 }
 
 /// The headers of `header.*`, and those that every request has.
-fn headers(properties: &BTreeMap<String, String>) -> Result<HeaderMap> {
+pub(super) fn headers(properties: &BTreeMap<String, String>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert("accept", HeaderValue::from_static("application/json"));
     headers.insert("x-iceberg-access-delegation", HeaderValue::from_static("vended-credentials"));
