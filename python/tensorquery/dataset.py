@@ -245,7 +245,12 @@ class QueryDataset(IterableDataset[Any]):
         """Pin the snapshots that a state names, where the query's Iceberg tables have moved on since."""
         wanted = state["parts"].get("snapshot")
         ours = self._constant["parts"].get("snapshot")
-        if not wanted or wanted == ours or self._is_in_worker() or not isinstance(self._query, Query):
+        if (
+            not wanted
+            or wanted == ours
+            or self._is_in_worker()
+            or not isinstance(self._query, Query)
+        ):
             return
         if set(wanted) != set(ours or {}):
             return

@@ -114,9 +114,7 @@ class IcebergTables:
             name, json.dumps(origin), json.dumps(at), to_scan_filter(scan_filter)
         )
 
-    def incremental(
-        self, table: str, from_snapshot: int, to_snapshot: int | None = None
-    ) -> Query:
+    def incremental(self, table: str, from_snapshot: int, to_snapshot: int | None = None) -> Query:
         """The rows that were appended to an Iceberg table after one snapshot, up to another.
 
         Rows that overwrites and compactions wrote are not among them, and deletes are not applied.
@@ -327,9 +325,7 @@ def string_properties(properties: Mapping[str, Any]) -> dict[str, str]:
         ConfigError: They are no mapping, or a value is neither string, number nor bool.
     """
     if not isinstance(properties, Mapping):
-        raise ConfigError(
-            f"properties must be a dict of strings, got {type(properties).__name__}"
-        )
+        raise ConfigError(f"properties must be a dict of strings, got {type(properties).__name__}")
     found: dict[str, str] = {}
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):
