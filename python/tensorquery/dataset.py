@@ -190,7 +190,13 @@ class QueryDataset(IterableDataset[Any]):
 
     def _open(self, query: Query | Mixture, plan: _core.Plan) -> None:
         """Take over a query's plan, before the first epoch or between two."""
-        self._query: Query | Mixture | None = query
+        # A query of its own: the user may refresh theirs, which is not to move what is planned here.
+        own = (
+            Query(query.session, query._core, query._narrowed)
+            if isinstance(query, Query)
+            else query
+        )
+        self._query: Query | Mixture | None = own
         self._plan: _core.Plan | None = plan
         self._recipe: tuple[str, list[bytes]] | None = None
         self._stage: _core.Stage | None = None
@@ -216,6 +222,9 @@ class QueryDataset(IterableDataset[Any]):
 
         Raises:
             ConfigError: An epoch is under way, or the query is a mixture.
+            QueryError: A column that the query names is gone.
+            TableNotFoundError: A table was dropped.
+            StorageError: A catalog does not answer.
         """
         if not isinstance(self._query, Query):
             raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
@@ -236,7 +245,12 @@ class QueryDataset(IterableDataset[Any]):
         """Pin the snapshots that a state names, where the query's Iceberg tables have moved on since."""
         wanted = state["parts"].get("snapshot")
         ours = self._constant["parts"].get("snapshot")
-        if not wanted or wanted == ours or self._is_in_worker() or not isinstance(self._query, Query):
+        if (
+            not wanted
+            or wanted == ours
+            or self._is_in_worker()
+            or not isinstance(self._query, Query)
+        ):
             return
         if set(wanted) != set(ours or {}):
             return

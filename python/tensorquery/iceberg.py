@@ -53,18 +53,20 @@ class IcebergTables:
         """Register an Iceberg catalog: its tables are then ``name.namespace.table`` in SQL.
 
         Nothing is asked of the catalog before a query names a table; nested namespaces are written out
-        (``name.a.b.table``). The table's snapshot at that moment is pinned: all ranks, workers and epochs
-        read it. The past is ``FROM lake.ns.t FOR VERSION AS OF 123``, ``VERSION AS OF 'tag'`` or ``TIMESTAMP
-        AS OF '2026-01-31 12:00:00'`` (UTC), and ``lake.ns."t$snapshots"`` (also ``$history``, ``$refs``,
-        ``$files``, ``$manifests``, ``$partitions``) tells what there is.
+        (``name.a.b.table``). The table's snapshot at that moment is pinned: all workers and epochs, and runs that
+        resume from a state, read it. The past is ``FROM lake.ns.t FOR VERSION AS OF 123``, ``VERSION AS OF 'tag'`` or
+        ``TIMESTAMP AS OF '2026-01-31 12:00:00'`` (UTC), and ``lake.ns."t$snapshots"`` (also ``$history``, ``$refs``,
+        ``$files``, ``$data_files``, ``$delete_files``, ``$manifests``, ``$partitions``) tells what there is. A name
+        that is registered already is replaced.
 
         Args:
             name: The catalog's name in SQL: one word.
             properties: pyiceberg's properties, ``type`` first: "rest", "sql" (or "jdbc"), "glue", "hive", "s3tables" or
-                "in-memory"; and ``uri``, ``warehouse``, ``credential``, ``token``, ``s3.endpoint`` and so on.
+                "in-memory"; and ``uri``, ``warehouse``, ``credential``, ``token``, ``s3.endpoint`` and so on. All of
+                them are in docs/catalogs.md.
 
         Raises:
-            ConfigError: The type is unknown, or a property is missing or malformed.
+            ConfigError: The type is unknown, or a property is missing, unknown or malformed.
 
         >>> from tensorquery import Session
         >>> session = Session()
@@ -90,7 +92,8 @@ class IcebergTables:
         Args:
             name: The table's name in SQL.
             table: ``catalog.namespace.table`` of a registered catalog, or the path of a metadata file
-                (``….metadata.json``) or of a table's directory, on disk or in an object store.
+                (``….metadata.json``) or of a table's directory, on disk or in an object store. A name that is
+                registered already is replaced.
             snapshot_id: Read this snapshot.
             ref: Read the snapshot that this branch or tag names.
             as_of: Read the snapshot that was current then; a time without an offset is UTC.
@@ -99,25 +102,27 @@ class IcebergTables:
             properties: For a path: options of its object store, as pyiceberg names them (``s3.region``, …).
 
         Raises:
-            ConfigError: There is no such snapshot, branch or tag; names those that there are.
+            ConfigError: There is no such snapshot, branch or tag (names those that there are), or more than one of
+                `snapshot_id`, `ref` and `as_of` is given.
             TableNotFoundError: There is no such table.
             DataError: The metadata is damaged, or needs what is not supported; names it.
         """
         at = time_travel(snapshot_id, ref, as_of)
+        if not isinstance(table, (str, os.PathLike)):
+            raise ConfigError(f"table={table!r} must be a table's name or path")
         origin = self._origin(os.fspath(table), string_properties(properties or {}))
         self._core.register_iceberg_table(
             name, json.dumps(origin), json.dumps(at), to_scan_filter(scan_filter)
         )
 
-    def incremental(
-        self, table: str, from_snapshot: int, to_snapshot: int | None = None
-    ) -> Query:
+    def incremental(self, table: str, from_snapshot: int, to_snapshot: int | None = None) -> Query:
         """The rows that were appended to an Iceberg table after one snapshot, up to another.
 
         Rows that overwrites and compactions wrote are not among them, and deletes are not applied.
 
         Args:
-            table: ``catalog.namespace.table``, a table registered with `register_iceberg_table`, or a path as there.
+            table: ``catalog.namespace.table`` of a registered catalog, a table registered with `register_iceberg_table`, or
+                the path of a metadata file or of a table's directory.
             from_snapshot: Rows appended after it; an ancestor of `to_snapshot`.
             to_snapshot: Rows appended up to and including it; None: up to the current one.
 
@@ -126,14 +131,21 @@ class IcebergTables:
 
         Raises:
             ConfigError: A snapshot does not exist, has expired, or is no ancestor of the other.
+            TableNotFoundError: There is no such table.
         """
+        check_snapshot("from_snapshot", from_snapshot)
+        if to_snapshot is not None:
+            check_snapshot("to_snapshot", to_snapshot)
         name = f"{table} appended after {from_snapshot}"
         if to_snapshot is not None:
             name += f" up to {to_snapshot}"
         at = {"appended": {"from": from_snapshot, "to": to_snapshot}}
         origin = self._origin(table, {})
         self._core.register_iceberg_table(name, json.dumps(origin), json.dumps(at), None)
-        return self.table(name)
+        query = self.table(name)
+        # The query holds the files; the name was only needed to write it.
+        self.deregister(name)
+        return query
 
     @property
     def catalogs(self) -> list[str]:
@@ -165,6 +177,10 @@ class IcebergTables:
     @property
     def tables(self) -> list[TableInfo]:
         """The registered tables."""
+        raise NotImplementedError
+
+    def deregister(self, name: str) -> None:
+        """Forget a table."""
         raise NotImplementedError
 
     def _origin(self, table: str, properties: dict[str, str]) -> dict[str, Any]:
@@ -218,6 +234,10 @@ def register_from_config(
     config = dict(catalog_config)
     parts = table.split(".")
     named = config.pop("name", None)
+    if len(parts) < 2:
+        raise ConfigError(
+            f"table={table!r} lacks its namespace: write namespace.table, or catalog.namespace.table"
+        )
     catalog = _catalog_name(str(named or parts[0]))
     session.register_iceberg(catalog, config)
     candidates = [parts]
@@ -273,10 +293,13 @@ def time_travel(
     if len(given) > 1:
         raise ConfigError("give one of snapshot_id, ref and as_of")
     if snapshot_id is not None:
-        if isinstance(snapshot_id, bool) or not isinstance(snapshot_id, int):
-            raise ConfigError(f"snapshot_id={snapshot_id!r} must be a whole number")
+        check_snapshot("snapshot_id", snapshot_id)
         return {"snapshot": snapshot_id}
     if ref is not None:
+        if not isinstance(ref, str):
+            raise ConfigError(
+                f"ref={ref!r} must be the name of a branch or tag; a snapshot goes with snapshot_id="
+            )
         return {"reference": ref}
     if as_of is None:
         return "current"
@@ -293,6 +316,16 @@ def time_travel(
     return {"time": int(time.timestamp() * 1000)}
 
 
+def check_snapshot(name: str, value: object) -> None:
+    """A snapshot id is a whole number of 64 bits.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name}={value!r} must be a whole number: the id of a snapshot")
+
+
 def string_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     """Properties as text; a bool becomes "true" or "false". Errors never show a value.
 
@@ -300,9 +333,7 @@ def string_properties(properties: Mapping[str, Any]) -> dict[str, str]:
         ConfigError: They are no mapping, or a value is neither string, number nor bool.
     """
     if not isinstance(properties, Mapping):
-        raise ConfigError(
-            f"properties must be a dict of strings, got {type(properties).__name__}"
-        )
+        raise ConfigError(f"properties must be a dict of strings, got {type(properties).__name__}")
     found: dict[str, str] = {}
     for key, value in properties.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):

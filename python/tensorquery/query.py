@@ -117,20 +117,21 @@ class Query:
 
     @property
     def snapshots(self) -> dict[str, int]:
-        """The pinned snapshots of its Iceberg tables, by the tables' names."""
+        """The pinned snapshots of its Iceberg tables, by the tables' names; empty without any."""
         return {table: snapshot for table, (snapshot, _) in self._core.snapshots().items()}
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of its Iceberg tables to what is current now (or to what their branch or time says now).
 
         Loaders that were made before keep the rows that they have: make a new one, or refresh it
-        (`QueryDataset.refresh`) between two epochs.
+        (`QueryDataset.refresh`) between two epochs. Where SQL names a snapshot or a tag, nothing moves.
 
         Returns:
             What changed, by table; empty where nothing did.
 
         Raises:
             QueryError: A column that the query names is gone.
+            TableNotFoundError: A table was dropped.
             StorageError: A catalog does not answer.
         """
         self._core, changes = self._core.refreshed()
