@@ -94,6 +94,7 @@ def make(lineitem: Path, folder: Path) -> Path:
         target = folder / "ns" / name
         entries = write(target, gone)
         _register(catalog, plain, f"ns.{name}", target, entries, version)
+    (folder / "truth.json").write_text(json.dumps(_truth(gone)))
     _make_planned(catalog, folder / "ns" / "planned")
     (folder / "complete").touch()
     return data
@@ -108,6 +109,20 @@ def _deleted_positions(table: Table) -> dict[str, np.ndarray]:
         chosen = random.choice(rows, int(rows * DELETED), replace=False)
         gone[task.file.file_path] = np.sort(chosen)
     return gone
+
+
+def _truth(gone: dict[str, np.ndarray]) -> dict[str, list[int]]:
+    """Live rows and the sum of their l_orderkey, by table, from the files and positions themselves."""
+    rows = total = live_rows = live_total = 0
+    for path, positions in gone.items():
+        keys = pq.read_table(path.removeprefix("file://"), columns=["l_orderkey"])[
+            "l_orderkey"
+        ].to_numpy()
+        rows, total = rows + len(keys), total + int(keys.sum())
+        live = np.delete(keys, positions)
+        live_rows, live_total = live_rows + len(live), live_total + int(live.sum())
+    live_both = [live_rows, live_total]
+    return {"plain": [rows, total], "positions": live_both, "vectors": live_both}
 
 
 # --------------------------------------------------------------------------------------------------------
@@ -237,9 +252,7 @@ def _manifest(
     given = (table.spec(), table.schema(), output, snapshot, "deflate")
     with _ManifestWriter(*given, version=version, deletes=deletes) as writer:
         for file in files:
-            writer.add(
-                ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file)
-            )
+            writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file))
     return writer.to_manifest_file()
 
 
@@ -289,7 +302,12 @@ def _commit(
 
 
 def _register(
-    catalog: SqlCatalog, plain: Table, name: str, folder: Path, deletes: list[DataFile], version: int
+    catalog: SqlCatalog,
+    plain: Table,
+    name: str,
+    folder: Path,
+    deletes: list[DataFile],
+    version: int,
 ) -> None:
     """A table of the same data files with these deletes in a last snapshot."""
     (folder / "metadata").mkdir()
@@ -365,7 +383,7 @@ def _planned_files(schema: Schema, folder: Path) -> Iterator[DataFile]:
             column_sizes=dict.fromkeys(kinds, size // len(kinds)),
             value_counts=dict.fromkeys(kinds, PLANNED_ROWS),
             null_value_counts=dict.fromkeys(kinds, 0),
-            nan_value_counts={column: 0 for column in range(4, 11)},
+            nan_value_counts=dict.fromkeys(range(4, 11), 0),
             lower_bounds={i: to_bytes(kinds[i], low) for i, (low, _) in bounds.items()},
             upper_bounds={i: to_bytes(kinds[i], high) for i, (_, high) in bounds.items()},
             split_offsets=[4],
