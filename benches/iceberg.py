@@ -214,6 +214,7 @@ def readers(rounds: int, lake: Path, data: Path) -> list[Row]:
 def planning(rounds: int, lake: Path, data: Path) -> list[Row]:
     """A table of 10,000 files: from a session of its own, the catalog included, to the splits of the shards."""
     from pyiceberg.catalog import load_catalog
+    from pyiceberg.expressions import AlwaysTrue
 
     import tensorquery as tq
 
@@ -232,7 +233,7 @@ def planning(rounds: int, lake: Path, data: Path) -> list[Row]:
         predicate, files = PREDICATES[name]
         predicate = predicate and predicate.replace("BETWEEN", ">=").replace("AND", "AND id <=")
         catalog = load_catalog("lake", **catalog_properties(lake))
-        scan = catalog.load_table("ns.planned").scan(row_filter=predicate or "true")
+        scan = catalog.load_table("ns.planned").scan(row_filter=predicate or AlwaysTrue())
         found = len(list(scan.plan_files()))
         if found != files:
             raise SystemExit(f"pyiceberg plans {found} files under {name!r}, not {files}")
