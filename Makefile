@@ -15,7 +15,7 @@ JARS := .cache/jars
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo test test-rust test-python test-servers lint bench bench-epochs stubtest iceberg-fixtures clean
+.PHONY: help setup demo test test-rust test-python test-servers lint bench bench-epochs bench-iceberg stubtest iceberg-fixtures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench: $(STAMPS)/built ## Measure against other loaders (some minutes; status 1 
 
 bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/epochs.py
+
+bench-iceberg: $(STAMPS)/built ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
+	$(BIN)/python benches/iceberg.py
 
 # Spark is large and only makes fixtures, which are committed: an environment of its own.
 SPARK := .spark
