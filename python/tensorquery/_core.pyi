@@ -103,9 +103,7 @@ class Query:
         """The SQL as it was written."""
     def select(self, columns: Sequence[str] | None = None, predicate: str | None = None) -> Query:
         """Some columns (None: all) of the rows that a predicate keeps."""
-    def refreshed(
-        self, at: Mapping[str, tuple[int, int]] = ...
-    ) -> tuple[Query, list[_ChangeRow]]:
+    def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
     def snapshots(self) -> dict[str, tuple[int, int]]:
         """The pinned snapshots of Iceberg tables and the schemas they are read with, by table."""

@@ -40,6 +40,7 @@ from tensorquery.options import (
     check_non_negative_int,
     check_positive_int,
 )
+from tensorquery.pins import agreed
 from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
 from tensorquery.shards import (
@@ -153,6 +154,9 @@ class QueryDataset(IterableDataset[Any]):
         self._show_progress = check_bool("show_progress", show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
+        self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
+        if isinstance(query, Query):
+            query = agreed(query, self.topology, self._group())
         plan = plan_splits(query._core, *self._split_size)
         self._deal = Deal(
             batch_size=self.batch_size,
@@ -166,7 +170,6 @@ class QueryDataset(IterableDataset[Any]):
             mixture=query._sources(plan) if isinstance(query, Mixture) else Sources(),
             assignment=assignment,
         )
-        self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         self._open(query, plan)
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
@@ -237,7 +240,8 @@ class QueryDataset(IterableDataset[Any]):
             iterator.close()
         query = Query(self._query.session, self._query._core, self._query._narrowed)
         changes = query.refresh()
-        if changes:
+        query = agreed(query, self.topology, self._group())
+        if changes or query._pins() != self._query._pins():
             self._open(query, plan_splits(query._core, *self._split_size))
         return changes
 
@@ -691,17 +695,20 @@ class QueryDataset(IterableDataset[Any]):
     def _count_splits(self) -> list[int]:
         plan = self._plan
         assert plan is not None
-        group = self._process_group
-        if group is None and self._device_mesh is not None:
-            group = self._device_mesh.get_group()
         counts = split_counts(
             plan,
             topology=self.topology,
-            process_group=group,
+            process_group=self._group(),
             show_progress=self._show_progress,
             threads=threads_for(self.topology, 0),
         )
         return counts.rows
+
+    def _group(self) -> Any | None:
+        """The process group whose ranks share the data, where it is not the global one."""
+        if self._process_group is None and self._device_mesh is not None:
+            return self._device_mesh.get_group()
+        return self._process_group
 
     def _describe(self, query: Query | Mixture, plan: _core.Plan) -> dict[str, Any]:
         """What every state of this run begins with."""

@@ -87,17 +87,20 @@ class Query:
 
     def _parts(self) -> dict[str, Any]:
         """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots."""
+        parts, pins = self._parts_without_pins(), self._pins()
+        return {**parts, "snapshot": pins} if pins else parts
+
+    def _parts_without_pins(self) -> dict[str, Any]:
         query, *narrowed = self._narrowed or (self._core.sql,)
-        parts: dict[str, Any] = {
+        return {
             "query": digest(query),
             "columns": digest([names for names in narrowed[::2] if names != "None"]),
             "filters": digest([predicate for predicate in narrowed[1::2] if predicate != "None"]),
         }
-        pins = self._core.snapshots()
-        if pins:
-            # Snapshot and schema, by table: what a resumed run pins again.
-            parts["snapshot"] = {table: list(pin) for table, pin in pins.items()}
-        return parts
+
+    def _pins(self) -> dict[str, list[int]]:
+        """Snapshot and schema by Iceberg table: what a resumed run, and every other rank, pins again."""
+        return {table: list(pin) for table, pin in self._core.snapshots().items()}
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
