@@ -97,7 +97,7 @@ impl Columns {
             .map(|at| Ok(adapter.rewrite(Arc::new(Column::new(all.field(*at).name(), *at)))?))
             .collect::<Result<Vec<_>>>()?;
         let mut stored: Vec<usize> =
-            exprs.iter().flat_map(|e| collect_columns(e)).map(|column| column.index()).collect();
+            exprs.iter().flat_map(collect_columns).map(|column| column.index()).collect();
         stored.sort_unstable();
         stored.dedup();
         let read = Arc::new(physical.project(&stored)?);

@@ -220,11 +220,11 @@ fn is_row_local_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
 
 /// Stored bytes of the largest table below a node.
 fn largest_leaf(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    if let Some(source) = plan.as_any().downcast_ref::<DataSourceExec>() {
-        if let Some(config) = file_scan(source) {
-            let files = config.file_groups.iter().flat_map(|group| group.files());
-            return files.map(|file| file.object_meta.size).sum();
-        }
+    if let Some(source) = plan.as_any().downcast_ref::<DataSourceExec>()
+        && let Some(config) = file_scan(source)
+    {
+        let files = config.file_groups.iter().flat_map(|group| group.files());
+        return files.map(|file| file.object_meta.size).sum();
     }
     if let Some(table) = plan.as_any().downcast_ref::<SplitScanExec>() {
         return table.splits().iter().map(|split| split.bytes).sum();

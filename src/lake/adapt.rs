@@ -265,7 +265,7 @@ fn child_of<'a>(
     wanted: &NestedFieldRef,
     name: &str,
 ) -> Option<&'a ArrayRef> {
-    let ids: Vec<Option<i32>> = stored.fields().iter().map(|field| stored_id(field)).collect();
+    let ids: Vec<Option<i32>> = stored.fields().iter().map(stored_id).collect();
     if ids.iter().all(Option::is_none) {
         return stored.column_by_name(name);
     }

@@ -44,12 +44,13 @@ impl Deletes {
             let file = entry.entry.data_file();
             let id = u32::try_from(found.files.len()).unwrap_or(u32::MAX);
             let partition = partition_of(entry);
+            let mut target = None;
             let kind = match (file.content_type(), file.file_format()) {
                 (_, DataFileFormat::Puffin) => {
-                    let target = file.referenced_data_file().ok_or_else(|| incomplete(entry))?;
-                    if found.vectors.insert(target.clone(), id).is_some() {
+                    let path = file.referenced_data_file().ok_or_else(|| incomplete(entry))?;
+                    if found.vectors.insert(path.clone(), id).is_some() {
                         return Err(Error::data(format!(
-                            "data file {target} has two deletion vectors, one of them in {}",
+                            "data file {path} has two deletion vectors, one of them in {}",
                             file.file_path()
                         )));
                     }
@@ -84,7 +85,8 @@ impl Deletes {
                     DeleteKind::Equality
                 }
                 _ => {
-                    match only_target(file) {
+                    target = only_target(file);
+                    match target.clone() {
                         Some(path) => found.by_path.entry(path).or_default().push(id),
                         None => found.by_partition.entry(partition).or_default().push(id),
                     }
@@ -101,6 +103,7 @@ impl Deletes {
                 },
                 sequence: entry.sequence,
                 kind,
+                target,
             });
         }
         Ok(found)

@@ -1,6 +1,7 @@
 //! Deletes, read once per process and kept: positions as bitmaps by data file, equality deletes as sets of keys.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, AsArray, BooleanArray};
@@ -116,22 +117,31 @@ impl DeleteCache {
     }
 }
 
-/// A position delete file: columns `file_path` and `pos`.
+/// A position delete file: columns `file_path` and `pos`, the first of which is only read where it says something.
 async fn read_positions(
     store: &Arc<dyn ObjectStore>,
     file: &DeleteFile,
 ) -> Result<HashMap<String, Positions>> {
-    let mut found: HashMap<String, RoaringTreemap> = HashMap::new();
-    let columns = StoredColumns::Named(&["file_path", "pos"]);
+    let mut found: HashMap<String, Vec<u64>> = HashMap::new();
+    let names: &[&str] = if file.target.is_some() { &["pos"] } else { &["pos", "file_path"] };
+    let columns = StoredColumns::Named(names);
     for batch in read_columns(store, &file.uri, file.size, file.format, columns).await? {
         let malformed =
             || Error::data("a position delete file must have file_path as string and pos as long");
-        let paths = arrow::compute::cast(batch.column(0), &arrow::datatypes::DataType::Utf8)?;
-        let paths = paths.as_string_opt::<i32>().ok_or_else(malformed)?;
-        let positions = batch.column(1).as_primitive_opt::<Int64Type>().ok_or_else(malformed)?;
-        if paths.null_count() + positions.null_count() > 0 {
+        let positions = batch.column(0).as_primitive_opt::<Int64Type>().ok_or_else(malformed)?;
+        if batch.columns().iter().any(|column| column.null_count() > 0) {
             return Err(Error::data("a position delete file holds a null"));
         }
+        if let Some(odd) = positions.values().iter().find(|position| **position < 0) {
+            return Err(Error::data(format!("a position delete file names row {odd}")));
+        }
+        let rows = |range: Range<usize>| positions.values()[range].iter().map(|row| *row as u64);
+        if let Some(target) = &file.target {
+            found.entry(target.clone()).or_default().extend(rows(0..batch.num_rows()));
+            continue;
+        }
+        let paths = arrow::compute::cast(batch.column(1), &arrow::datatypes::DataType::Utf8)?;
+        let paths = paths.as_string_opt::<i32>().ok_or_else(malformed)?;
         let mut at = 0;
         while at < batch.num_rows() {
             // Rows are sorted by path, so one look-up serves a run.
@@ -140,17 +150,18 @@ async fn read_positions(
             while end < batch.num_rows() && paths.value(end) == path {
                 end += 1;
             }
-            let rows = found.entry(path.to_owned()).or_default();
-            for position in &positions.values()[at..end] {
-                let position = u64::try_from(*position).map_err(|_| {
-                    Error::data(format!("a position delete file names row {position}"))
-                })?;
-                rows.insert(position);
-            }
+            found.entry(path.to_owned()).or_default().extend(rows(at..end));
             at = end;
         }
     }
-    Ok(found.into_iter().map(|(path, rows)| (path, Arc::new(rows))).collect())
+    let bitmap = |mut rows: Vec<u64>| {
+        // By the specification they are sorted, and then a bitmap is built at once.
+        rows.sort_unstable();
+        rows.dedup();
+        RoaringTreemap::from_sorted_iter(rows)
+            .map_err(|_| Error::data("positions of deleted rows are out of order"))
+    };
+    found.into_iter().map(|(path, rows)| Ok((path, Arc::new(bitmap(rows)?)))).collect()
 }
 
 /// Keys of deleted rows, each with the greatest sequence number that deletes it. Null equals null, and NaN equals NaN.

@@ -78,6 +78,8 @@ pub struct DeleteFile {
     pub sequence: i64,
     /// What it holds.
     pub kind: DeleteKind,
+    /// For position deletes, the data file they are of, where metadata says that it is only one.
+    pub target: Option<String>,
 }
 
 /// Equality deletes by the same columns and of the same partition (or of all), whatever their sequence numbers.

@@ -197,7 +197,7 @@ impl Session {
         let lake = self.load_lake(name, &source).await?;
         self.bind(
             (super::registry::TABLE_SCHEMA.to_owned(), name.to_owned()),
-            Registered::Lake(lake),
+            Registered::Lake(Arc::new(lake)),
         )
     }
 
@@ -211,7 +211,7 @@ impl Session {
                 let (schema, batches) = metadata_tables::read(&loaded, &source.at, &kind).await?;
                 Registered::of_batches(schema, batches)?
             }
-            None => Registered::Lake(self.load_lake(&name.key, &source).await?),
+            None => Registered::Lake(Arc::new(self.load_lake(&name.key, &source).await?)),
         };
         self.bind(key, registered)
     }
@@ -230,15 +230,18 @@ impl Session {
         let Some((catalog, namespace)) = parents.split_first() else {
             // A table with a name of its own: its other points in history come from where it came from.
             let key = (super::registry::TABLE_SCHEMA.to_owned(), table.clone());
-            return match self.registered(&key) {
-                Some(Registered::Lake(Lake { source: Some(source), .. })) => {
-                    Ok((LakeSource { at: name.at.clone(), ..source }, None))
-                }
-                Some(_) => Err(Error::query(format!(
+            let registered = self.registered(&key);
+            if let Some(Registered::Lake(lake)) = &registered
+                && let Some(source) = &lake.source
+            {
+                return Ok((LakeSource { at: name.at.clone(), ..source.clone() }, None));
+            }
+            return Err(match registered {
+                Some(_) => Error::query(format!(
                     "table {table:?} is no Iceberg table, so it has no history to travel in"
-                ))),
-                None => Err(self.table_not_found(&table)),
-            };
+                )),
+                None => self.table_not_found(&table),
+            });
         };
         if namespace.is_empty() {
             return Err(Error::new(
@@ -316,7 +319,7 @@ impl Session {
             if let (Some(before), Some(after)) = (&lake.table.lake, &reloaded.table.lake) {
                 changes.push(LakeChange::between(&key.1, before.spec(), after.spec()));
             }
-            found.push((key.clone(), Registered::Lake(reloaded)));
+            found.push((key.clone(), Registered::Lake(Arc::new(reloaded))));
         }
         Ok((found, changes))
     }

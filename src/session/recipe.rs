@@ -144,7 +144,7 @@ impl Recipe {
                 let lake = LakeTable::try_new(*spec, values)?;
                 let table = open_lake(lake, store, url, Arc::clone(session.counters()))?;
                 let lake = Lake { table: Arc::new(table), access: *access, source: None };
-                session.bind(key, Registered::Lake(lake))
+                session.bind(key, Registered::Lake(Arc::new(lake)))
             }
             TableRecipe::Memory { batches, digest, bytes } => {
                 let (schema, batches) = ipc::decode(self.blob(batches)?)?;

@@ -52,7 +52,7 @@ pub(super) enum Registered {
     /// Batches in memory, and digest and length of their content as Arrow IPC.
     Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
     /// A pinned snapshot of an Iceberg table.
-    Lake(Lake),
+    Lake(Arc<Lake>),
     /// A query by name, with what it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
 }

@@ -36,8 +36,9 @@ pub async fn access_after(
         Some(lake) => lake.positions(&table.store, index).await?,
         None => None,
     };
-    // With the page index, so that pages of rows that are passed over need no request.
-    let footer = read_footer(&table.store, &file.meta, &table.footers, true)
+    // With the page index where many rows are passed over, so that their pages need no request; deleted rows
+    // lie scattered, and seldom fill a page.
+    let footer = read_footer(&table.store, &file.meta, &table.footers, skip > 0)
         .await
         .map_err(|error| error.with_context("file", table.display_path(index)))?;
     let groups = footer.row_groups();

@@ -181,9 +181,8 @@ def test_a_vanished_file_is_an_error_that_names_it(request):
     made.io.delete(path)
     with pytest.raises(tq.DataError, match=path.rsplit("/", 1)[1]):
         query.to_arrow()
-    loader, _ = tq.create_dataloader(query, batch_size=8)
     with pytest.raises(tq.DataError, match=path.rsplit("/", 1)[1]):
-        list(loader)
+        list(tq.create_dataloader(query, batch_size=8)[0])
 
 
 def test_an_expired_snapshot_is_an_error_that_names_it(request):
