@@ -108,7 +108,9 @@ fn local_files_are_read_listed_and_pinned() {
         // The gap between them was not read: it is one open file.
         assert_eq!((counters.requests(), counters.bytes()), (1, 4));
         std::fs::write(&file, b"01234567890").unwrap();
-        let error = Error::from(pinned.get_ranges(&location, &[0..2]).await.unwrap_err());
+        let error = Error::from(
+            pinned.get_ranges(&location, std::slice::from_ref(&(0..2))).await.unwrap_err(),
+        );
         assert_eq!(error.kind(), ErrorKind::Data);
         let shown = format!("file {} changed", file.display());
         assert!(error.to_string().contains(&shown), "{error}");
