@@ -292,7 +292,7 @@ fn appended(
         }
     }
     Err(Error::config(format!(
-        "snapshot {from} is no ancestor of snapshot {} of table {table}",
+        "snapshot {from} does not exist, has expired, or is no ancestor of snapshot {} of table {table}",
         last.snapshot_id()
     )))
 }

@@ -165,11 +165,11 @@ mod tests {
     fn clauses_move_into_names() {
         assert_eq!(
             moved("SELECT 'it''s' FROM a.T FOR VERSION AS OF 12 AS x WHERE v = 'of'"),
-            "SELECT 'it''s' FROM a.\"t#{\"\"snapshot\"\":12}\" AS x WHERE v = 'of'"
+            "SELECT 'it''s' FROM a.\"t#{\"\"snapshot\"\":12}\"  AS x WHERE v = 'of'"
         );
         assert_eq!(
             moved("SELECT * FROM \"T\" version as of 'b' JOIN u TIMESTAMP AS OF '1970-01-02'"),
-            "SELECT * FROM \"T#{\"\"reference\"\":\"\"b\"\"}\" JOIN \"u#{\"\"time\"\":86400000}\""
+            "SELECT * FROM \"T#{\"\"reference\"\":\"\"b\"\"}\"  JOIN \"u#{\"\"time\"\":86400000}\""
         );
         assert_eq!(take_clauses("SELECT version, version AS of FROM t").unwrap(), None);
         assert!(take_clauses("SELECT * FROM t VERSION AS OF x").is_err());

@@ -436,6 +436,16 @@ impl Session {
     pub(super) fn table_not_found(&self, name: &str) -> Error {
         let tables = self.tables();
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        let catalogs = self.catalogs();
+        let first = name.split('.').next().unwrap_or_default();
+        let catalogs = match catalogs.is_empty() {
+            true => String::new(),
+            false => format!(
+                "; Iceberg catalogs are {}{}",
+                list_names(&catalogs.iter().map(String::as_str).collect::<Vec<_>>()),
+                suggestion(first, catalogs.iter().map(String::as_str)),
+            ),
+        };
         let known = match names.is_empty() {
             true => "no table is registered".to_owned(),
             false => format!("registered are {}", list_names(&names)),
@@ -448,7 +458,7 @@ impl Session {
         Error::new(
             ErrorKind::TableNotFound,
             format!(
-                "unknown table {name:?}{}{case}; {known}; a path is written in single quotes: \
+                "unknown table {name:?}{}{case}; {known}{catalogs}; a path is written in single quotes: \
                  FROM 'data/*.parquet'",
                 suggestion(name, names.iter().copied()),
             ),

@@ -57,7 +57,9 @@ pub fn path_of(uri: &str) -> Result<Path> {
         return local_path(uri, uri);
     }
     let Some((scheme, rest)) = uri.split_once(':') else {
-        return Err(Error::config(format!("{uri:?} is neither an absolute path nor a URI")));
+        return Err(Error::config(format!(
+            "{uri:?} is neither an absolute path nor a URI; give the warehouse an absolute path"
+        )));
     };
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "file" {
@@ -73,7 +75,9 @@ pub fn path_of(uri: &str) -> Result<Path> {
         return local_path(uri, path);
     }
     let Some(rest) = rest.strip_prefix("//") else {
-        return Err(Error::config(format!("{uri:?} is neither an absolute path nor a URI")));
+        return Err(Error::config(format!(
+            "{uri:?} is neither an absolute path nor a URI; give the warehouse an absolute path"
+        )));
     };
     if !SCHEMES.iter().any(|(name, _)| *name == scheme) {
         let names: Vec<&str> = SCHEMES.iter().map(|(name, _)| *name).collect();
