@@ -169,7 +169,7 @@ mod tests {
         );
         assert_eq!(
             moved("SELECT * FROM \"T\" version as of 'b' JOIN u TIMESTAMP AS OF '1970-01-02'"),
-            "SELECT * FROM \"T#{\"\"reference\"\":\"\"b\"\"}\"  JOIN \"u#{\"\"time\"\":86400000}\""
+            "SELECT * FROM \"T#{\"\"reference\"\":\"\"b\"\"}\"  JOIN \"u#{\"\"time\"\":86400000}\" "
         );
         assert_eq!(take_clauses("SELECT version, version AS of FROM t").unwrap(), None);
         assert!(take_clauses("SELECT * FROM t VERSION AS OF x").is_err());

@@ -64,7 +64,8 @@ impl LaneReader {
                 let number = (cursor.rows - skip) / capacity.max(1);
                 let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
                 let shuffle = ShuffleWindow::try_new(capacity, lane.key)?.starting_at(number);
-                Input::Windows(Windows::start(Filler { rows, shuffle, skip }, &runtime))
+                let filler = Filler { rows, shuffle, skip };
+                Input::Windows(Windows::start(filler, cursor.clone(), &runtime))
             }
         };
         Ok(Self { input, queue: RowQueue::new(tiny), delivered: cursor.rows, total, counters })
@@ -110,7 +111,8 @@ impl LaneReader {
             Input::Windows(windows) => windows,
         };
         let Some(Draining { window, start, end, .. }) = windows.current.as_deref() else {
-            return at(&windows.start);
+            // Nothing was taken yet, so it stands where it was resumed: perhaps within a window.
+            return windows.start.clone();
         };
         let (size, offset) = (window.num_rows(), window.offset() - self.queue.rows());
         if offset == size {
@@ -145,8 +147,8 @@ enum Filled {
 struct Windows {
     receiver: Receiver<Filled>,
     current: Option<Box<Draining>>,
-    /// Where the first one begins.
-    start: Interleave,
+    /// Where the lane was resumed.
+    start: LaneCursor,
     /// Pieces read to their end, once all windows were drained.
     all_read: Option<u64>,
     /// Dropping it cancels the filling.
@@ -154,9 +156,8 @@ struct Windows {
 }
 
 impl Windows {
-    fn start(filler: Filler, runtime: &Handle) -> Self {
+    fn start(filler: Filler, start: LaneCursor, runtime: &Handle) -> Self {
         let (sender, receiver) = channel(1);
-        let start = filler.rows.state().clone();
         let mut task = JoinSet::new();
         task.spawn_on(filler.run(sender), runtime);
         Self { receiver, current: None, start, all_read: None, _task: task }
