@@ -10,6 +10,7 @@ use datafusion::physical_expr::{PhysicalExpr, projection::ProjectionExpr};
 use datafusion::physical_expr_adapter::PhysicalExprAdapterFactory;
 use futures::TryStreamExt;
 use object_store::ObjectStore;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::async_reader::{ParquetObjectReader, ParquetRecordBatchStreamBuilder};
 use parquet::file::metadata::ParquetMetaDataReader;
@@ -67,10 +68,19 @@ async fn read_parquet(
             ColumnMap::new(Arc::clone(&spec.schema), spec.mapping.clone()).apply(footer)?
         }
     };
+    let wanted = |name: &str| match columns {
+        StoredColumns::Named(names) => names.contains(&name),
+        StoredColumns::OfTable(_, names) => names.iter().any(|wanted| wanted == name),
+    };
+    let schema = footer.file_metadata().schema_descr();
+    let fields = schema.root_schema().get_fields();
+    let roots = (0..fields.len()).filter(|root| wanted(fields[*root].name()));
+    let mask = ProjectionMask::roots(schema, roots);
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let metadata = ArrowReaderMetadata::try_new(Arc::new(footer), options)?;
     let rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
         .with_batch_size(BATCH_ROWS)
+        .with_projection(mask)
         .build()?;
     Ok(rows.try_collect().await?)
 }
