@@ -72,6 +72,7 @@ lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are erro
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy --locked --all-targets --features python -- -D warnings
+	@! $(CARGO) tree --locked -e features -i tokio | grep 'feature "parking_lot"' >/dev/null || { echo "make: a dependency turns on tokio's parking_lot: its locks do not survive fork, and forked workers hang. See which: $(CARGO) tree -e features -i tokio" >&2; exit 1; }
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

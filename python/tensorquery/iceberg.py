@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,7 +45,7 @@ class SnapshotChange(NamedTuple):
     """Delete files that went."""
 
 
-class IcebergTables:
+class IcebergTables(ABC):
     """The part of a `Session` that knows Iceberg."""
 
     _core: _core.Session
@@ -170,18 +171,18 @@ class IcebergTables:
         found = [".".join([catalog, *names]) + "." for names in namespaces]
         return found + [".".join([catalog, *parent, table]) for table in tables]
 
+    @abstractmethod
     def table(self, name: str) -> Query:
         """All rows and columns of a table."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def tables(self) -> list[TableInfo]:
         """The registered tables."""
-        raise NotImplementedError
 
+    @abstractmethod
     def deregister(self, name: str) -> None:
         """Forget a table."""
-        raise NotImplementedError
 
     def _origin(self, table: str, properties: dict[str, str]) -> dict[str, Any]:
         """Where a table is, as the core wants it."""
