@@ -44,6 +44,8 @@ class TraceRange(NamedTuple):
     file before which nobody counted the rows. Header lines are no rows."""
     repeated: bool
     """Whether these rows were repeated to fill the batch (``remainder="pad"``)."""
+    snapshot_id: int | None = None
+    """The Iceberg snapshot; None for plain files."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,7 +269,8 @@ def _ranges(
     ranges = []
     by_split = itertools.groupby(sorted(set(positions)), key=lambda position: position[0])
     for split, rows in by_split:
-        path = plan.splits([split])[0][1]
+        described = plan.splits([split])[0]
+        path, snapshot = described[1], described[8]
         ends = [end for _, end in plan.file_row_groups(split)]
         counted_from = plan.numbering(split)
         for start, end in _runs(row for _, row in rows):
@@ -275,7 +278,15 @@ def _ranges(
             groups = sorted({bisect_right(ends, row) for row in behind}) if ends else []
             ranges.append(
                 TraceRange(
-                    split, start, end, path, tuple(groups), _runs(behind), counted_from, repeated
+                    split,
+                    start,
+                    end,
+                    path,
+                    tuple(groups),
+                    _runs(behind),
+                    counted_from,
+                    repeated,
+                    snapshot,
                 )
             )
     return ranges
