@@ -11,6 +11,7 @@ use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt}
 use super::glob::{Glob, Part, is_hidden, matches};
 use super::location::{Location, Scheme, local_path};
 use super::pin::FilePin;
+use super::walk::list_below;
 use crate::{Error, ErrorKind, Result, suggestion};
 
 /// Directories of one level of a pattern that are listed at the same time.
@@ -96,9 +97,7 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
     if location.scheme() == Scheme::Http {
         return Err(not_found(location, "there is no file"));
     }
-    let found: Vec<ObjectMeta> = store
-        .list(Some(prefix))
-        .try_collect()
+    let found = list_below(Arc::clone(store), prefix.clone())
         .await
         .map_err(|error| storage_error(location, error))?;
     let pins: Vec<FilePin> = drop_markers(found, location)
@@ -135,7 +134,7 @@ async fn list_pattern(
     for (at, part) in glob.parts().iter().enumerate() {
         let rest = &glob.parts()[at..];
         if *part == Part::Directories {
-            found = list_below(store, location, &directories, rest).await?;
+            found = list_matching(store, location, &directories, rest).await?;
             break;
         }
         let levels: Vec<_> = stream::iter(&directories)
@@ -166,7 +165,7 @@ async fn list_pattern(
 }
 
 /// The files below `directories` that fit `parts`, which start with `**`.
-async fn list_below(
+async fn list_matching(
     store: &Arc<dyn ObjectStore>,
     location: &Location,
     directories: &[Path],
@@ -176,9 +175,10 @@ async fn list_below(
         .map(|directory| async move {
             let fits = |meta: &ObjectMeta| {
                 let names = names_below(&meta.location, directory);
-                std::future::ready(!names.is_empty() && matches(parts, &names))
+                !names.is_empty() && matches(parts, &names)
             };
-            store.list(Some(directory)).try_filter(fits).try_collect().await
+            let listed = list_below(Arc::clone(store), directory.clone()).await?;
+            Ok::<_, StoreError>(listed.into_iter().filter(fits).collect::<Vec<_>>())
         })
         .buffered(LISTINGS)
         .try_collect()

@@ -25,6 +25,8 @@ pub enum Scheme {
     Azure,
     /// One file on an HTTP server.
     Http,
+    /// A file system that `object_store` does not know.
+    Foreign,
 }
 
 /// The schemes a user may write, and the store that each one names.
@@ -41,6 +43,10 @@ const SCHEMES: &[(&str, Scheme)] = &[
     ("http", Scheme::Http),
     ("https", Scheme::Http),
 ];
+
+/// What the query of a signed URL holds.
+const SIGNATURES: &[&str] =
+    &["?sig=", "&sig=", "x-amz-signature=", "x-amz-credential=", "x-goog-signature="];
 
 /// A file, a directory or a pattern in one store.
 ///
@@ -101,6 +107,44 @@ impl Location {
         };
         let prefix = Path::default();
         Ok(Self { scheme, root: root.to_owned(), prefix, glob: None, is_directory: true })
+    }
+
+    /// A path below the root of a foreign file system: a file, a directory (with a `/` at its end, or
+    /// not), or a pattern.
+    ///
+    /// # Errors
+    ///
+    /// `Config`, for names that no object store can hold, and a malformed pattern.
+    pub fn foreign(root: &str, key: &str) -> Result<Self> {
+        let text = format!("{root}/{key}");
+        let is_directory = key.is_empty() || key.ends_with('/');
+        let names = key.split('/').filter(|name| !name.is_empty()).map(str::to_owned);
+        let names: Vec<String> = names.collect();
+        let is_pattern = names.iter().any(|name| has_wildcard(name));
+        Self::from_names(Scheme::Foreign, root.to_owned(), names, is_directory, is_pattern, &text)
+    }
+
+    /// The scheme of a URL that no store of `object_store` has: `hf` of `hf://…`, or the first of a
+    /// chained one, `zip` of `zip://a.csv::s3://bucket/a.zip`.
+    pub(super) fn foreign_scheme(text: &str) -> Option<&str> {
+        let (scheme, _) = text.split_once("://")?;
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+        };
+        // A key may hold `::`, too.
+        let is_url = |part: &str| part.split_once("://").is_some_and(|(name, _)| is_name(name));
+        let is_chained = scheme.contains("::") || text.split("::").skip(1).any(is_url);
+        let scheme = scheme.split("::").next()?;
+        let known = SCHEMES.iter().any(|(name, _)| scheme.eq_ignore_ascii_case(name));
+        (is_name(scheme) && (!known || is_chained)).then_some(scheme)
+    }
+
+    /// Whether a path lies in a store for which credentials can be asked.
+    pub(crate) fn takes_credentials(text: &str) -> bool {
+        let Some((name, _)) = text.split_once("://") else { return false };
+        let kind = SCHEMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+        kind.is_some_and(|(_, scheme)| matches!(scheme, Scheme::S3 | Scheme::Gcs | Scheme::Azure))
     }
 
     /// The kind of store.
@@ -169,6 +213,13 @@ impl Location {
         names.into_iter().take(kept).collect()
     }
 
+    /// The folder of a local location.
+    pub fn local_folder(&self) -> PathBuf {
+        let names: Vec<String> =
+            self.prefix().parts().map(|name| name.as_ref().to_owned()).collect();
+        local_path(&names)
+    }
+
     /// A path of the same store as a user would write it.
     pub fn describe(&self, path: &Path) -> String {
         describe(&self.root, path)
@@ -235,6 +286,13 @@ impl Location {
         };
         if scheme == Scheme::Http {
             return Self::parse_http(&format!("{known}://{rest}"));
+        }
+        let lower = rest.to_ascii_lowercase();
+        if SIGNATURES.iter().any(|name| lower.contains(name)) {
+            return Err(Error::config(format!(
+                "a {known}:// path must not hold a signature; pass credentials as storage_options, such as \
+                 sas_token for Azure"
+            )));
         }
         let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
         let (container, account) = match authority.split_once('@') {

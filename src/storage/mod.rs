@@ -2,32 +2,55 @@
 //! directories and the record borders of text files.
 
 mod access;
+mod aliases;
 mod azure;
+mod cache;
+mod foreign;
+mod foreign_store;
 mod glob;
 mod hive;
 mod known;
 mod list;
 mod location;
+mod mapped;
+mod network;
 mod opaque;
+mod open;
 mod options;
 mod pin;
 mod pinned;
+mod profiles;
 mod properties;
+mod provided;
 mod read;
+mod requests;
 mod routed;
+mod scoped;
+mod scopes;
+mod secrets;
 mod store;
 mod text;
 mod text_scan;
 mod uri;
 mod vended;
+mod walk;
 
 pub use access::AccessConfig;
+pub use cache::{CacheOptions, RangeCache};
+pub use foreign::{
+    Foreign, ForeignCredentials, ForeignFile, ForeignFiles, ForeignFunction, ForeignListing,
+    ForeignOpener, set_foreign_opener,
+};
 pub use hive::{HivePartitions, Partitioning, decode};
 pub use list::{Listing, list_all, list_files};
 pub use location::{Location, Scheme};
+pub use mapped::MappedFile;
+pub use open::{OpenedPaths, StoreAccess};
 pub use pin::FilePin;
 pub use pinned::{IoCounters, PinnedStore};
 pub use routed::RoutedStore;
+pub use scopes::StorageOptions;
+pub use secrets::scrub;
 pub use store::open_store;
 pub use text::{TextDialect, record_boundaries};
 pub use vended::Refresh;

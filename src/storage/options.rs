@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use super::aliases::{GOOGLE_TOKEN, HEADERS, PROFILE, foreign_names, store_name};
+use super::location::Scheme;
+use super::network::NETWORK_OPTIONS;
 use crate::{Error, Result, list_names, suggestion};
 
 /// What every remote store takes.
@@ -23,7 +26,6 @@ pub(super) const CLIENT_OPTIONS: &[&str] = &[
     "proxy_excludes",
     "proxy_url",
     "randomize_addresses",
-    "timeout",
     "user_agent",
 ];
 
@@ -102,17 +104,28 @@ pub(super) const AZURE_OPTIONS: &[&str] = &[
 /// `Config`, for an unknown key (with the nearest known one) and for two names of one key.
 pub(super) fn parse_keys<K: FromStr + PartialEq>(
     options: &BTreeMap<String, String>,
-    store: &str,
+    scheme: Scheme,
     known: &[&str],
 ) -> Result<Vec<(K, String)>> {
     let mut parsed: Vec<(K, &str, String)> = Vec::with_capacity(options.len());
     for (name, value) in options {
         let key = name.to_ascii_lowercase().parse::<K>().map_err(|_| {
-            let all: Vec<&str> = known.iter().chain(CLIENT_OPTIONS).copied().collect();
+            let own: Vec<&str> =
+                known.iter().chain(CLIENT_OPTIONS).chain(NETWORK_OPTIONS).copied().collect();
+            let foreign: Vec<&str> = foreign_names(scheme).collect();
+            let short = known.iter().filter_map(|name| {
+                name.strip_prefix("aws_").or_else(|| name.strip_prefix("google_"))
+            });
+            let all = own.iter().chain(&foreign).copied().chain(short);
+            let fsspec = match foreign.is_empty() {
+                true => String::new(),
+                false => format!(", and fsspec's names {}", list_names(&foreign)),
+            };
             Error::config(format!(
-                "unknown storage option {name:?} for {store}{}; the options are {}",
-                suggestion(name, all.iter().copied()),
-                list_names(&all),
+                "unknown storage option {name:?} for {}{}; the options are {}{fsspec}",
+                store_name(scheme),
+                suggestion(name, all),
+                list_names(&own),
             ))
         })?;
         if let Some((_, other, _)) = parsed.iter().find(|(seen, ..)| *seen == key) {
@@ -123,6 +136,47 @@ pub(super) fn parse_keys<K: FromStr + PartialEq>(
         parsed.push((key, name, value.clone()));
     }
     Ok(parsed.into_iter().map(|(key, _, value)| (key, value)).collect())
+}
+
+/// The options that say who asks, in the names of `aliases`.
+pub(super) fn is_credential(scheme: Scheme, name: &str) -> bool {
+    let names: &[&str] = match scheme {
+        Scheme::S3 => &[
+            "aws_access_key_id",
+            "aws_secret_access_key",
+            "aws_session_token",
+            "aws_skip_signature",
+            "aws_role_arn",
+            "aws_role_session_name",
+            "aws_web_identity_token_file",
+            "aws_container_credentials_relative_uri",
+            "aws_container_credentials_full_uri",
+            "aws_container_authorization_token_file",
+            PROFILE,
+        ],
+        Scheme::Gcs => &[
+            "google_service_account",
+            "google_service_account_key",
+            "google_application_credentials",
+            "google_skip_signature",
+            GOOGLE_TOKEN,
+        ],
+        Scheme::Azure => &[
+            "azure_storage_account_key",
+            "azure_storage_client_id",
+            "azure_storage_client_secret",
+            "azure_storage_tenant_id",
+            "azure_storage_authority_id",
+            "azure_storage_sas_key",
+            "azure_storage_token",
+            "azure_federated_token_file",
+            "azure_use_azure_cli",
+            "azure_skip_signature",
+        ],
+        Scheme::Http => return name.starts_with(HEADERS),
+        Scheme::Local | Scheme::Foreign => return false,
+    };
+    names.contains(&name)
 }
 
 /// Shorter values are words or numbers of a message, more likely than secrets in it.
@@ -167,7 +221,7 @@ pub(crate) fn without_password(url: &str) -> String {
     shortened().unwrap_or_else(|| url.to_owned())
 }
 
-fn is_flag(value: &str) -> bool {
+pub(super) fn is_flag(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "true" | "false")
 }
 
@@ -186,8 +240,9 @@ pub(crate) fn is_secret(name: &str) -> bool {
             "service_account",
             "credential",
             "connection-string",
-            // A header of a catalog may be its authorization.
+            // A header of a catalog or a server may be its authorization.
             "header.",
+            "headers.",
         ]
         .iter()
         .any(|part| name.contains(part))

@@ -42,6 +42,11 @@ impl FilePin {
         })
     }
 
+    /// The etag in the one spelling that all answers of a store share.
+    pub(super) fn bare_e_tag(&self) -> Option<&str> {
+        self.e_tag.as_deref().map(bare)
+    }
+
     /// The etag to demand in a request. A weak one never matches in `If-Match` (RFC 9110, section
     /// 13.1.1), so it is only compared with the answer's. Azure lists etags without their quotes.
     pub(super) fn strong_e_tag(&self) -> Option<String> {

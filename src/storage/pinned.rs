@@ -12,25 +12,33 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error as StoreError, GetOptions, GetResult, GetResultPayload, ListResult,
-    MultipartUpload, OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, coalesce_ranges,
+    Attributes, CopyOptions, Error as StoreError, GetOptions, GetResult, GetResultPayload,
+    ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 
+use super::cache::{CachedFile, RangeCache, Tee};
 use super::location::describe;
+use super::mapped::OpenInstead;
 use super::pin::FilePin;
 use super::read::{OpenFile, blocking};
+use super::requests::{bytes_of, requests_of};
 use super::uri::{ROUTED_ROOT, is_local};
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
 const STORE: &str = "PinnedStore";
 
+/// Requests for the ranges of one read that are sent at the same time.
+const REQUESTS: usize = 16;
+
 /// What was asked of a store and what came back, counted by all its users together.
 #[derive(Debug, Default)]
 pub struct IoCounters {
     requests: AtomicU64,
     bytes: AtomicU64,
+    cache_hits: AtomicU64,
+    cache_bytes: AtomicU64,
 }
 
 impl IoCounters {
@@ -43,6 +51,21 @@ impl IoCounters {
     /// Bytes of content that arrived, including gaps read to join two ranges.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Ranges, or pieces of streams, that came from the local cache, in whole or in part.
+    pub fn cache_hits(&self) -> u64 {
+        self.cache_hits.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that came from the local cache; they are not among [`bytes`](Self::bytes).
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_bytes.load(Ordering::Relaxed)
+    }
+
+    fn count_hit(&self, bytes: u64) {
+        self.cache_hits.fetch_add(1, Ordering::Relaxed);
+        self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn count_request(&self) {
@@ -59,12 +82,16 @@ impl IoCounters {
 ///
 /// A file that changed or vanished is a `Data` error of this crate inside
 /// [`object_store::Error::Generic`]; `Error::from` takes it out again.
+#[derive(Clone)]
 pub struct PinnedStore {
     inner: Arc<dyn ObjectStore>,
     root: Arc<str>,
-    pins: HashMap<Path, Arc<FilePin>>,
+    pins: Arc<HashMap<Path, Arc<FilePin>>>,
     counters: Arc<IoCounters>,
     remedy: Arc<str>,
+    cache: Option<Arc<RangeCache>>,
+    /// What the files belong to where none is ever written twice; for the cache.
+    scope: Option<Arc<str>>,
 }
 
 impl PinnedStore {
@@ -75,9 +102,11 @@ impl PinnedStore {
         root: &str,
         pins: impl IntoIterator<Item = FilePin>,
     ) -> Self {
-        let pins = pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
-        let remedy = "register the table again".into();
-        Self { inner, root: root.into(), pins, counters: Arc::default(), remedy }
+        let pins: HashMap<_, _> =
+            pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
+        let (pins, remedy) = (Arc::new(pins), "register the table again".into());
+        let (cache, scope) = (None, None);
+        Self { inner, root: root.into(), pins, counters: Arc::default(), remedy, cache, scope }
     }
 
     /// The files belong to a snapshot of an Iceberg table, which this names.
@@ -97,9 +126,29 @@ impl PinnedStore {
         self
     }
 
+    /// Keeps what is read of remote pinned files in `cache`. `scope` names what the files belong to, where none of
+    /// them is ever written twice: such a file needs no etag to be known.
+    #[must_use]
+    pub fn with_cache(mut self, cache: Option<Arc<RangeCache>>, scope: Option<&str>) -> Self {
+        self.cache = cache;
+        self.scope = scope.map(Into::into);
+        self
+    }
+
+    /// The cache of a file; None for local files and those that nothing identifies.
+    fn cached(&self, location: &Path) -> Option<CachedFile> {
+        let cache = self.cache.as_ref().filter(|_| !self.is_local(location))?;
+        cache.file(&self.root, self.scope.as_deref(), self.pins.get(location)?)
+    }
+
     /// The requests and bytes of this store so far; they keep counting.
     pub fn counters(&self) -> Arc<IoCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Whether a file lies on the local file system.
+    fn is_local(&self, location: &Path) -> bool {
+        self.root.starts_with("file:") || (&*self.root == ROUTED_ROOT && is_local(location))
     }
 
     fn guard(&self, location: &Path) -> Guard {
@@ -152,6 +201,49 @@ impl PinnedStore {
         }
     }
 
+    /// Asks the store, whatever is in the cache.
+    async fn get_from_store(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let guard = self.guard(location);
+        let head = options.head;
+        let instead = options.extensions.get::<OpenInstead>().cloned();
+        if instead.is_some() && !self.is_local(location) {
+            let error = Error::storage("only local files are opened");
+            return Err(StoreError::NotSupported { source: Box::new(error) });
+        }
+        let GetResult { payload, meta, range, attributes } =
+            self.get_checked(&guard, options).await?;
+        let stream = match (payload, instead) {
+            (GetResultPayload::File(file, _), Some(instead)) => {
+                instead.put(OpenFile { file, opened: meta.clone(), guard });
+                stream::empty().boxed()
+            }
+            _ if head => stream::empty().boxed(),
+            // A bare file handle could neither be counted nor checked while it is read.
+            (GetResultPayload::File(file, _), None) => {
+                OpenFile { file, opened: meta.clone(), guard }.into_stream(range.clone())
+            }
+            (GetResultPayload::Stream(stream), _) => stream
+                .inspect_ok(move |bytes| guard.count_bytes(bytes.len()))
+                // Decoders take an empty piece for the end of the file.
+                .try_filter(|bytes| std::future::ready(!bytes.is_empty()))
+                .boxed(),
+        };
+        Ok(GetResult { payload: GetResultPayload::Stream(stream), meta, range, attributes })
+    }
+
+    /// A range from the store, which the cache keeps as it passes.
+    async fn get_and_keep(&self, location: &Path, range: Range<u64>) -> Result<GetResult> {
+        let options = GetOptions::new().with_range(Some(range));
+        let mut result = self.get_from_store(location, options).await?;
+        if let Some(file) = self.cached(location)
+            && let GetResultPayload::Stream(stream) = result.payload
+        {
+            let stream = Tee::of(file, result.range.start, stream);
+            result.payload = GetResultPayload::Stream(stream);
+        }
+        Ok(result)
+    }
+
     /// Ranges of a local file: one open, all reads, one check.
     async fn get_local_ranges(&self, file: OpenFile, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let counters = self.counters();
@@ -163,6 +255,28 @@ impl PinnedStore {
             Ok(read)
         })
         .await
+    }
+
+    /// Ranges of a remote file, by requests that are sent together.
+    async fn get_remote_ranges(
+        &self,
+        location: &Path,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Bytes>> {
+        let guard = self.guard(location);
+        ranges.iter().try_for_each(|range| guard.check_end(range.end))?;
+        // The process limits how many are under way; here it is only that a wide table does not queue them all.
+        let answers: Vec<(Range<u64>, Bytes)> = stream::iter(requests_of(ranges))
+            .map(|range| async {
+                let options = GetOptions::new().with_range(Some(range.clone()));
+                let bytes = self.get_from_store(location, options).await?.bytes().await?;
+                guard.check_length(&range, bytes.len())?;
+                Ok::<_, StoreError>((range, bytes))
+            })
+            .buffered(REQUESTS)
+            .try_collect()
+            .await?;
+        Ok(ranges.iter().map(|range| bytes_of(range, &answers)).collect())
     }
 }
 
@@ -197,6 +311,31 @@ impl Guard {
         self.fail(Error::storage(format!("cannot read {path}: {error}")))
     }
 
+    /// A reader wants bytes behind the end: what the file says of itself is wrong.
+    fn check_end(&self, end: u64) -> Result<()> {
+        match &self.pin {
+            Some(pin) if end > pin.size => Err(self.fail(Error::data(format!(
+                "the file is cut short or damaged: it refers to byte {end} of {}",
+                pin.size
+            )))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A store sent other bytes than were asked for.
+    fn check_length(&self, range: &Range<u64>, length: usize) -> Result<()> {
+        if range.end - range.start == length as u64 {
+            return Ok(());
+        }
+        let path = describe(&self.root, &self.location);
+        Err(self.fail(Error::storage(format!(
+            "the store sent {length} bytes of {path}, where {} were asked for (bytes {} to {})",
+            range.end - range.start,
+            range.start,
+            range.end
+        ))))
+    }
+
     fn check(&self, now: &ObjectMeta) -> Result<()> {
         match self.pin.as_ref().and_then(|pin| pin.difference(now)) {
             Some(difference) => Err(self.changed(&difference)),
@@ -225,6 +364,27 @@ impl Guard {
     }
 }
 
+/// The bytes that a request asks for; None where it asks for something else or under a condition.
+fn plain_range(options: &GetOptions, size: u64) -> Option<Range<u64>> {
+    let GetOptions {
+        if_match: None,
+        if_none_match: None,
+        if_modified_since: None,
+        if_unmodified_since: None,
+        version: None,
+        head: false,
+        range,
+        ..
+    } = options
+    else {
+        return None;
+    };
+    match range {
+        None => (size > 0).then_some(0..size),
+        Some(range) => range.as_range(size).ok(),
+    }
+}
+
 /// Writing is refused: a query never changes what it reads.
 fn read_only(operation: &str) -> StoreError {
     let error = Error::storage(format!("cannot {operation}: tables are read-only"));
@@ -235,30 +395,32 @@ fn read_only(operation: &str) -> StoreError {
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for PinnedStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let guard = self.guard(location);
-        let head = options.head;
-        let GetResult { payload, meta, range, attributes } =
-            self.get_checked(&guard, options).await?;
-        let stream = match payload {
-            _ if head => stream::empty().boxed(),
-            // A bare file handle could neither be counted nor checked while it is read.
-            GetResultPayload::File(file, _) => {
-                OpenFile { file, opened: meta.clone(), guard }.into_stream(range.clone())
-            }
-            GetResultPayload::Stream(stream) => stream
-                .inspect_ok(move |bytes| guard.count_bytes(bytes.len()))
-                // Decoders take an empty piece for the end of the file.
-                .try_filter(|bytes| std::future::ready(!bytes.is_empty()))
-                .boxed(),
+        let Some(file) = self.cached(location) else {
+            return self.get_from_store(location, options).await;
         };
-        Ok(GetResult { payload: GetResultPayload::Stream(stream), meta, range, attributes })
+        if let Some(range) = plain_range(&options, file.size()) {
+            let (store, path) = (self.clone(), location.clone());
+            let fetch = move |range: Range<u64>| {
+                let (store, path) = (store.clone(), path.clone());
+                async move { Ok(store.get_and_keep(&path, range).await?.into_stream()) }
+            };
+            let counters = self.counters();
+            let hit = move |bytes| counters.count_hit(bytes);
+            if let Some(stream) = file.stream(range.clone(), fetch, hit).await? {
+                let payload = GetResultPayload::Stream(stream);
+                let meta = self.pins[location].as_ref().clone().into();
+                return Ok(GetResult { payload, meta, range, attributes: Attributes::new() });
+            }
+            return self.get_and_keep(location, range).await;
+        }
+        self.get_from_store(location, options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         if ranges.is_empty() {
             return Ok(Vec::new());
         }
-        if self.root.starts_with("file:") || (&*self.root == ROUTED_ROOT && is_local(location)) {
+        if self.is_local(location) {
             let guard = self.guard(location);
             let result = self.get_checked(&guard, GetOptions::new()).await?;
             if let GetResultPayload::File(file, _) = result.payload {
@@ -266,12 +428,16 @@ impl ObjectStore for PinnedStore {
                 return self.get_local_ranges(file, ranges).await;
             }
         }
-        coalesce_ranges(
-            ranges,
-            |range| self.get_range(location, range),
-            OBJECT_STORE_COALESCE_DEFAULT,
-        )
-        .await
+        // A range beyond the file's end is the store's to refuse.
+        if let Some(file) = self.cached(location)
+            && ranges.iter().all(|range| range.start < range.end && range.end <= file.size())
+        {
+            let fetch = |missing: Vec<Range<u64>>| async move {
+                self.get_remote_ranges(location, &missing).await
+            };
+            return file.get_ranges(ranges, fetch, |bytes| self.counters.count_hit(bytes)).await;
+        }
+        self.get_remote_ranges(location, ranges).await
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

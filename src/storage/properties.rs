@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::aliases::PROFILE;
 use super::azure::azure_options;
 use super::location::{Location, Scheme};
 use super::options::{AZURE_OPTIONS, CLIENT_OPTIONS, GCS_OPTIONS, S3_OPTIONS};
@@ -31,6 +32,8 @@ pub(super) enum Secret {
     AzureSas(String),
     /// An OAuth2 token.
     AzureBearer(String),
+    /// The key of an account, in base64.
+    AzureKey(String),
 }
 
 impl fmt::Debug for Secret {
@@ -40,6 +43,7 @@ impl fmt::Debug for Secret {
             Self::Gcs(_) => "Gcs(***)",
             Self::AzureSas(_) => "AzureSas(***)",
             Self::AzureBearer(_) => "AzureBearer(***)",
+            Self::AzureKey(_) => "AzureKey(***)",
         })
     }
 }
@@ -50,7 +54,7 @@ impl fmt::Debug for Secret {
 /// # Errors
 ///
 /// `Config`, for a malformed value, half of a pair of keys, and properties that ask for what is not
-/// supported (remote signing, assumed roles, profiles), which are named; never a value of a secret.
+/// supported (remote signing, assumed roles), which are named; never a value of a secret.
 pub(super) fn store_options(
     root: &str,
     properties: &BTreeMap<String, String>,
@@ -67,6 +71,7 @@ pub(super) fn store_options(
         Scheme::S3 => s3_options(location, known),
         Scheme::Gcs => gcs_options(location, known),
         Scheme::Azure => azure_options(root, known),
+        Scheme::Foreign => Err(Error::config(format!("{root:?} names no object store"))),
         Scheme::Http => {
             let options = known.plain(CLIENT_OPTIONS);
             Ok(StoreOptions { location, options, secret: None, expires_at_ms: None })
@@ -189,11 +194,6 @@ fn s3_options(location: Location, known: Properties<'_>) -> Result<StoreOptions>
             &["s3.role-arn", "client.role-arn", "client.assume-role.arn"],
             "assume the role and pass its s3.access-key-id, s3.secret-access-key and s3.session-token",
         )?;
-        known.refuse(
-            &["s3.profile-name", "client.profile-name"],
-            "pass the profile's keys as s3.access-key-id and s3.secret-access-key, or in the \
-             environment",
-        )?;
         let is_signed_remotely = known.flag("s3.remote-signing-enabled")?.unwrap_or(false);
         if is_signed_remotely || known.get("s3.signer").is_some() {
             return Err(Error::config(
@@ -202,6 +202,10 @@ fn s3_options(location: Location, known: Properties<'_>) -> Result<StoreOptions>
                  s3.access-key-id and s3.secret-access-key",
             ));
         }
+    }
+    let profile = known.first(&["s3.profile-name", "client.profile-name"]);
+    if let (None, false, Some(profile)) = (&secret, anonymous, profile) {
+        options.insert(PROFILE.into(), profile.into());
     }
     if let Some(region) = known.first(&["s3.region", "client.region"]) {
         options.insert("aws_region".into(), region.into());

@@ -62,7 +62,7 @@ impl OpenFile {
         .boxed()
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let now = self.file.metadata().map_err(|error| self.guard.read_error(&error))?;
         let modified: Option<DateTime<Utc>> = now.modified().ok().map(Into::into);
         if now.len() == self.opened.size

@@ -126,7 +126,7 @@ impl RoutedStore {
 }
 
 /// Whether a store refused the credentials. S3 answers 400 to a token that has ended.
-fn is_refusal(error: &StoreError) -> bool {
+pub(super) fn is_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
         StoreError::Generic { source, .. } => {

@@ -2,24 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use object_store::aws::{AmazonS3Builder, AwsCredentialProvider};
 use object_store::azure::{AzureCredentialProvider, MicrosoftAzureBuilder};
-use object_store::client::SpawnedReqwestConnector;
 use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
-use object_store::{ClientConfigKey, ObjectStore};
+use object_store::path::Path;
+use object_store::{ClientConfigKey, ClientOptions, ObjectStore};
 
+use super::aliases::{HEADERS, translate};
 use super::location::{Location, Scheme};
+use super::network::{Connector, NetworkOptions};
 use super::opaque::OpaqueStore;
 use super::options::{AZURE_OPTIONS, GCS_OPTIONS, S3_OPTIONS, parse_keys, redact};
+use super::provided::{Provided, provided};
+use super::scoped::{Account, ScopedStore};
+use super::secrets::note_secrets;
 use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names};
 
 /// Opens the store of a location. Cloud stores start from the environment (`AWS_*`, `GOOGLE_*`,
-/// `AZURE_*`), which `options` override; keys are taken in any case.
+/// `AZURE_*`), which `options` override; names are those of `object_store` and of fsspec, in any case.
 ///
 /// Neither the store's `Debug` form nor an error of this function shows a secret.
 ///
@@ -30,7 +37,7 @@ pub fn open_store(
     location: &Location,
     options: &BTreeMap<String, String>,
 ) -> Result<Arc<dyn ObjectStore>> {
-    open_with(location, options, None)
+    open_with(location, &translate(location.scheme(), options)?, None)
 }
 
 /// What gives a store its credentials, request by request.
@@ -40,28 +47,29 @@ pub(super) enum Provider {
     Azure(AzureCredentialProvider),
 }
 
-/// Opens a store whose credentials come from `provider`, where there is one of its kind.
+/// Opens a store whose credentials come from `provider`, where there is one of its kind. Options have the
+/// names of `object_store`, and those of `aliases` that it does not know.
 pub(super) fn open_with(
     location: &Location,
     options: &BTreeMap<String, String>,
     provider: Option<Provider>,
 ) -> Result<Arc<dyn ObjectStore>> {
+    note_secrets(options);
     let root = location.store_root();
+    let Provided { options, provider, vault } = provided(location, options, provider)?;
+    let options = &options;
     let failed = |error: object_store::Error| build_error(root, &error, options);
+    if location.is_local() {
+        return open_local(location, options);
+    }
+    let mut options = options.clone();
+    let network = NetworkOptions::take(&mut options)?;
+    let options = &options;
+    let connector = || connector(&network);
     let store: Arc<dyn ObjectStore> = match location.scheme() {
-        Scheme::Local => {
-            let names: Vec<&str> = options.keys().map(String::as_str).collect();
-            if !names.is_empty() {
-                return Err(Error::config(format!(
-                    "a local path takes no storage options, but got {}",
-                    list_names(&names)
-                ))
-                .with_context("path", location));
-            }
-            return Ok(Arc::new(LocalFileSystem::new()));
-        }
+        Scheme::Local => return open_local(location, options),
         Scheme::S3 => Arc::new(
-            parse_keys(options, "S3", S3_OPTIONS)?
+            parse_keys(options, Scheme::S3, S3_OPTIONS)?
                 .into_iter()
                 .fold(
                     match provider {
@@ -73,12 +81,13 @@ pub(super) fn open_with(
                     |builder, (key, value)| builder.with_config(key, value),
                 )
                 .with_url(root)
-                .with_http_connector(network()?)
+                .with_retry(network.retry.clone())
+                .with_http_connector(connector()?)
                 .build()
                 .map_err(failed)?,
         ),
         Scheme::Gcs => Arc::new(
-            parse_keys(options, "Google Cloud Storage", GCS_OPTIONS)?
+            parse_keys(options, Scheme::Gcs, GCS_OPTIONS)?
                 .into_iter()
                 .fold(
                     match provider {
@@ -90,12 +99,13 @@ pub(super) fn open_with(
                     |builder, (key, value)| builder.with_config(key, value),
                 )
                 .with_url(root.replacen("gcs://", "gs://", 1))
-                .with_http_connector(network()?)
+                .with_retry(network.retry.clone())
+                .with_http_connector(connector()?)
                 .build()
                 .map_err(failed)?,
         ),
         Scheme::Azure => Arc::new(
-            parse_keys(options, "Azure", AZURE_OPTIONS)?
+            parse_keys(options, Scheme::Azure, AZURE_OPTIONS)?
                 .into_iter()
                 .fold(
                     match provider {
@@ -107,33 +117,76 @@ pub(super) fn open_with(
                     |builder, (key, value)| builder.with_config(key, value),
                 )
                 .with_url(root)
-                .with_http_connector(network()?)
+                .with_retry(network.retry.clone())
+                .with_http_connector(connector()?)
                 .build()
                 .map_err(failed)?,
         ),
         Scheme::Http => Arc::new(
-            parse_keys(options, "HTTP", &[])?
-                .into_iter()
-                .fold(
-                    // Who writes http:// wants it.
-                    HttpBuilder::new().with_config(
-                        ClientConfigKey::AllowHttp,
-                        root.starts_with("http://").to_string(),
-                    ),
-                    |builder, (key, value)| builder.with_config(key, value),
-                )
+            HttpBuilder::new()
+                .with_client_options(http_options(root, options)?)
                 .with_url(root)
-                .with_http_connector(network()?)
+                .with_retry(network.retry.clone())
+                .with_http_connector(connector()?)
                 .build()
                 .map_err(failed)?,
         ),
+        Scheme::Foreign => {
+            return Err(Error::config(format!("{root:?} names no object store")));
+        }
     };
-    Ok(Arc::new(OpaqueStore(store)))
+    let store: Arc<dyn ObjectStore> = Arc::new(OpaqueStore(store));
+    Ok(match vault {
+        Some(_) => {
+            let (prefix, secrets) = (Path::default(), options.clone());
+            Arc::new(ScopedStore::new(root, vec![Account { prefix, store, vault, secrets }]))
+        }
+        None => store,
+    })
 }
 
-/// Requests run on threads of their own, so that they do not wait behind decoding.
-fn network() -> Result<SpawnedReqwestConnector> {
-    Ok(SpawnedReqwestConnector::new(Runtimes::current()?.io().clone()))
+/// The client of an HTTP server: who writes `http://` wants it, and `headers.*` go with each request.
+fn http_options(root: &str, options: &BTreeMap<String, String>) -> Result<ClientOptions> {
+    let mut headers = HeaderMap::new();
+    let mut others = BTreeMap::new();
+    for (name, value) in options {
+        let Some(header) = name.strip_prefix(HEADERS) else {
+            others.insert(name.clone(), value.clone());
+            continue;
+        };
+        let malformed = || Error::config(format!("{name} in storage_options is no HTTP header"));
+        let mut value = HeaderValue::from_str(value).map_err(|_| malformed())?;
+        value.set_sensitive(true);
+        headers.insert(HeaderName::from_str(header).map_err(|_| malformed())?, value);
+    }
+    let client = ClientOptions::new()
+        .with_config(ClientConfigKey::AllowHttp, root.starts_with("http://").to_string());
+    let client = parse_keys(&others, Scheme::Http, &[])?
+        .into_iter()
+        .fold(client, |client, (key, value)| client.with_config(key, value));
+    Ok(match headers.is_empty() {
+        true => client,
+        false => client.with_default_headers(headers),
+    })
+}
+
+fn open_local(
+    location: &Location,
+    options: &BTreeMap<String, String>,
+) -> Result<Arc<dyn ObjectStore>> {
+    let names: Vec<&str> = options.keys().map(String::as_str).collect();
+    if names.is_empty() {
+        return Ok(Arc::new(LocalFileSystem::new()));
+    }
+    let message = format!("a local path takes no storage options, but got {}", list_names(&names));
+    Err(Error::config(message).with_context("path", location))
+}
+
+fn connector(network: &NetworkOptions) -> Result<Connector> {
+    if let Some(most) = network.most_requests {
+        Runtimes::current()?.traffic().allow_at_most(most);
+    }
+    Connector::new(network.patience)
 }
 
 /// The message alone, since the source's `Debug` form might show what the message hides.

@@ -1,5 +1,7 @@
-//! Credentials that a catalog gives for a while: kept, and renewed before they end.
+//! Credentials that a catalog, a profile or a user's function gives for a while: kept, and renewed before
+//! they end.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -8,12 +10,14 @@ use async_trait::async_trait;
 use chrono::Utc;
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
-use object_store::azure::AzureCredential;
+use object_store::azure::{AzureAccessKey, AzureCredential};
 use object_store::gcp::GcpCredential;
 use percent_encoding::percent_decode_str;
 
 use super::access::AccessConfig;
+use super::location::Scheme;
 use super::properties::{Secret, StoreOptions, store_options};
+use super::secrets::note_secrets;
 use super::store::Provider;
 use crate::{Error, Result};
 
@@ -26,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Where new credentials come from.
 #[async_trait]
 pub trait Refresh: Send + Sync {
-    /// Asks for all properties and credentials of a table's files anew.
+    /// Asks for all properties and credentials of a table's files, or of one store, anew.
     async fn refresh(&self) -> Result<AccessConfig>;
 }
 
@@ -44,6 +48,8 @@ pub(super) struct Issue {
     /// Counts the answers.
     pub(super) number: u64,
     pub(super) config: AccessConfig,
+    /// Nobody was asked yet.
+    is_unasked: bool,
     received_ms: i64,
     received: Instant,
 }
@@ -52,6 +58,15 @@ impl Vault {
     pub(super) fn new(config: AccessConfig, refresh: Option<Arc<dyn Refresh>>) -> Self {
         let issue = RwLock::new(Arc::new(Issue::new(0, config)));
         Self { issue, refresh, gate: tokio::sync::Mutex::default(), failed: Mutex::default() }
+    }
+
+    /// Asks when the first request is made.
+    pub(super) fn unasked(refresh: Arc<dyn Refresh>) -> Self {
+        let issue = Issue { is_unasked: true, ..Issue::new(0, AccessConfig::default()) };
+        Self {
+            issue: RwLock::new(Arc::new(issue)),
+            ..Self::new(AccessConfig::default(), Some(refresh))
+        }
     }
 
     pub(super) fn current(&self) -> Arc<Issue> {
@@ -102,8 +117,10 @@ impl Vault {
 
 impl Issue {
     fn new(number: u64, config: AccessConfig) -> Self {
+        note_secrets(&config.properties);
+        config.credentials.iter().for_each(|(_, given)| note_secrets(given));
         let received_ms = Utc::now().timestamp_millis();
-        Self { number, config, received_ms, received: Instant::now() }
+        Self { number, config, is_unasked: false, received_ms, received: Instant::now() }
     }
 
     /// Whether credentials of this issue should be renewed before they are used.
@@ -125,20 +142,50 @@ pub(super) fn provider_of(
     root: &str,
     options: &StoreOptions,
 ) -> Option<Provider> {
-    fn vended<C>(vault: &Arc<Vault>, uri: &str, root: &str, make: Make<C>) -> Arc<Vended<C>> {
-        let (vault, cached) = (Arc::clone(vault), Mutex::default());
-        Arc::new(Vended { vault, uri: uri.to_owned(), root: root.to_owned(), make, cached })
-    }
-    Some(match options.secret.as_ref()? {
-        Secret::S3 { .. } => Provider::S3(vended(vault, uri, root, s3_credential)),
-        Secret::Gcs(_) => Provider::Gcs(vended(vault, uri, root, gcs_credential)),
-        Secret::AzureSas(_) | Secret::AzureBearer(_) => {
-            Provider::Azure(vended(vault, uri, root, azure_credential))
+    let scheme = match options.secret.as_ref()? {
+        Secret::S3 { .. } => Scheme::S3,
+        Secret::Gcs(_) => Scheme::Gcs,
+        Secret::AzureSas(_) | Secret::AzureBearer(_) | Secret::AzureKey(_) => Scheme::Azure,
+    };
+    let read: Read = |root, properties| {
+        let options = store_options(root, properties)?;
+        Ok((options.secret, options.expires_at_ms))
+    };
+    provider_for(vault, uri, root, scheme, read)
+}
+
+/// The provider of the credentials of a kind of store, which `read` finds among an answer's properties.
+pub(super) fn provider_for(
+    vault: &Arc<Vault>,
+    uri: &str,
+    root: &str,
+    scheme: Scheme,
+    read: Read,
+) -> Option<Provider> {
+    let vault = Arc::clone(vault);
+    let (uri, root) = (uri.to_owned(), root.to_owned());
+    Some(match scheme {
+        Scheme::S3 => {
+            let (make, cached) = (s3_credential, Mutex::default());
+            Provider::S3(Arc::new(Vended { vault, uri, root, read, make, cached }))
         }
+        Scheme::Gcs => {
+            let (make, cached) = (gcs_credential, Mutex::default());
+            Provider::Gcs(Arc::new(Vended { vault, uri, root, read, make, cached }))
+        }
+        Scheme::Azure => {
+            let (make, cached) = (azure_credential, Mutex::default());
+            Provider::Azure(Arc::new(Vended { vault, uri, root, read, make, cached }))
+        }
+        Scheme::Local | Scheme::Http | Scheme::Foreign => return None,
     })
 }
 
 type Make<C> = fn(Secret) -> Option<C>;
+
+/// From a store's root and properties to credentials and when they end, in milliseconds since
+/// 1970-01-01 UTC.
+pub(super) type Read = fn(&str, &BTreeMap<String, String>) -> Result<(Option<Secret>, Option<i64>)>;
 
 /// The credentials of one store, as `object_store` wants them.
 struct Vended<C> {
@@ -146,6 +193,7 @@ struct Vended<C> {
     /// A file of the store, by which its credentials are found among all.
     uri: String,
     root: String,
+    read: Read,
     make: Make<C>,
     cached: Mutex<Option<Cached<C>>>,
 }
@@ -163,11 +211,12 @@ impl<C> Vended<C> {
         if let Some(known) = cached.as_ref().filter(|known| known.number == issue.number) {
             return Ok((Arc::clone(&known.credential), known.expires_at_ms));
         }
-        let options = store_options(&self.root, &issue.config.properties_of(&self.uri))?;
-        let credential = options.secret.and_then(self.make).ok_or_else(|| {
-            Error::storage(format!("the catalog no longer gives credentials for {}", self.root))
+        let (secret, expires_at_ms) =
+            (self.read)(&self.root, &issue.config.properties_of(&self.uri))?;
+        let credential = secret.and_then(self.make).ok_or_else(|| {
+            Error::storage(format!("no credentials for {} are given any more", self.root))
         })?;
-        let (credential, expires_at_ms) = (Arc::new(credential), options.expires_at_ms);
+        let credential = Arc::new(credential);
         let number = issue.number;
         *cached = Some(Cached { number, credential: Arc::clone(&credential), expires_at_ms });
         Ok((credential, expires_at_ms))
@@ -175,6 +224,12 @@ impl<C> Vended<C> {
 
     async fn credential(&self) -> Result<Arc<C>> {
         let issue = self.vault.current();
+        if issue.is_unasked
+            && let Some(refresh) = &self.vault.refresh
+        {
+            let first = self.vault.renew(&**refresh, issue.number).await?;
+            return Ok(self.of(&first)?.0);
+        }
         let (credential, expires_at_ms) = self.of(&issue)?;
         let (Some(refresh), Some(expires_at_ms)) = (&self.vault.refresh, expires_at_ms) else {
             return Ok(credential);
@@ -191,7 +246,7 @@ impl<C> Vended<C> {
             // They still hold: there is time to ask again.
             Err(_) if !has_ended => Ok(credential),
             Err(error) => Err(Error::storage(format!(
-                "the credentials for {} have ended and the catalog gave no new ones",
+                "the credentials for {} have ended, and there are no new ones",
                 self.root
             ))
             .with_source(error)),
@@ -244,6 +299,9 @@ fn azure_credential(secret: Secret) -> Option<AzureCredential> {
                 Some((name.to_owned(), value.into_owned()))
             });
             Some(AzureCredential::SASToken(pairs.collect()))
+        }
+        Secret::AzureKey(key) => {
+            Some(AzureCredential::AccessKey(AzureAccessKey::try_new(&key).ok()?))
         }
         _ => None,
     }

@@ -1,0 +1,406 @@
+//! How much is stored, by all processes together, and what goes when it is too much.
+//!
+//! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store, and what
+//! was evicted. Their sum is what is stored, or a little more: a writer makes its file in its full length,
+//! then adds it to the sum, then writes. So nobody walks the folder to write an entry; only who finds
+//! the sum over the limit does, under a lock that others never wait for, and puts right what processes
+//! that were killed left wrong.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The folder of files being written.
+pub(super) const TEMPORARY: &str = "tmp";
+
+const USED: &str = "used";
+const LOCK: &str = "lock";
+
+/// A file that was not finished after so long never will be.
+const STALE: Duration = Duration::from_secs(600);
+
+/// How often a new folder is asked for its count.
+const BEGIN_TRIES: usize = 100;
+
+/// Bytes of `used` from which on it is written anew.
+const LONG: usize = 64 << 10;
+
+/// Files of one process have names of their own.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Debug)]
+pub(super) struct Budget {
+    folder: PathBuf,
+    limit: u64,
+}
+
+/// A file being written, which counts as stored. Dropped before it is kept, it is removed.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    budget: &'a Budget,
+    path: PathBuf,
+    bytes: u64,
+    counted: bool,
+    kept: bool,
+    pub(super) file: File,
+}
+
+impl Draft<'_> {
+    /// Gives the file its name; readers see all of it or nothing.
+    pub(super) fn keep(mut self, name: &Path) -> io::Result<()> {
+        // Two that fetched the same range replace one file: it is counted twice until the next look.
+        fs::rename(&self.path, name)?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        // What stays here is found by a later run, which also puts the sum right.
+        if fs::remove_file(&self.path).is_ok() && self.counted {
+            let _ = self.budget.add(-signed(self.bytes));
+        }
+    }
+}
+
+impl Budget {
+    pub(super) fn new(folder: PathBuf, limit: u64) -> Self {
+        Self { folder, limit }
+    }
+
+    /// A file of so many bytes to write to; None where there is no room and another process makes some, or it would
+    /// never fit.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn draft(&self, bytes: u64) -> io::Result<Option<Draft<'_>>> {
+        if bytes > self.limit {
+            return Ok(None);
+        }
+        let (path, file) = self.temporary()?;
+        let mut draft = Draft { budget: self, path, bytes, counted: false, kept: false, file };
+        // In full length from the beginning, so that whoever looks counts all of it.
+        draft.file.set_len(bytes)?;
+        draft.counted = self.add(signed(bytes))?;
+        if self.is_within()? {
+            return Ok(Some(draft));
+        }
+        let counted = self.evict()?;
+        draft.counted |= counted;
+        Ok((counted && self.is_within()?).then_some(draft))
+    }
+
+    /// Counts what is stored where nobody has yet, and removes what killed processes left.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        for _ in 0..BEGIN_TRIES {
+            if self.folder.join(USED).exists() || self.evict()? {
+                break;
+            }
+            // Another process counts, now. Without a count nothing is stored, which is no error.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.remove_stale()
+    }
+
+    /// Counts an entry that was removed.
+    pub(super) fn removed(&self, bytes: u64) -> io::Result<()> {
+        self.add(-signed(bytes)).map(drop)
+    }
+
+    /// Removes what processes left that were killed while they wrote.
+    fn remove_stale(&self) -> io::Result<()> {
+        for found in files_in(&self.folder.join(TEMPORARY))? {
+            if found.is_stale() && fs::remove_file(&found.path).is_ok() {
+                self.add(-signed(found.bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn temporary(&self) -> io::Result<(PathBuf, File)> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        // Containers may share a folder and not their numbers of processes: the time tells them apart.
+        let name = format!("{}-{number}-{now}", std::process::id());
+        let path = self.folder.join(TEMPORARY).join(name);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok((path, file))
+    }
+
+    /// Adds to what is stored; false where nobody has counted yet.
+    fn add(&self, bytes: i64) -> io::Result<bool> {
+        match OpenOptions::new().append(true).open(self.folder.join(USED)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+            // Appended in one piece, so that processes do not mix theirs.
+            Ok(mut file) => file.write_all(&bytes.to_le_bytes()).map(|()| true),
+        }
+    }
+
+    fn used(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut content = Vec::new();
+        match File::open(self.folder.join(USED)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?.read_to_end(&mut content)?,
+        };
+        Ok(Some(content))
+    }
+
+    /// Whether what is stored is known and not too much.
+    fn is_within(&self) -> io::Result<bool> {
+        let used = self.used()?;
+        let sum = used.as_deref().filter(|used| used.len() < LONG).and_then(sum);
+        Ok(sum.is_some_and(|sum| sum <= self.limit))
+    }
+
+    /// Counts what there is, and removes what was used longest ago until a tenth of the limit is free. False where
+    /// another process is at it.
+    fn evict(&self) -> io::Result<bool> {
+        let Some(lock) = Lock::try_acquire(&self.folder.join(LOCK))? else { return Ok(false) };
+        let before = self.used()?;
+        let counted = before.as_deref().and_then(sum);
+        // First what is being written: renamed meanwhile, it is seen twice rather than never.
+        let mut stored = 0;
+        for draft in files_in(&self.folder.join(TEMPORARY))? {
+            if !(draft.is_stale() && fs::remove_file(&draft.path).is_ok()) {
+                stored += draft.bytes;
+            }
+        }
+        let mut entries = Vec::new();
+        for outer in folders_in(&self.folder)? {
+            if outer.file_name().is_some_and(|name| name == TEMPORARY) {
+                continue;
+            }
+            for inner in folders_in(&outer)? {
+                let found = files_in(&inner)?;
+                // Of versions that nobody reads any more, the folders go, too.
+                if found.is_empty() {
+                    let _ = fs::remove_dir(&inner);
+                }
+                entries.extend(found);
+            }
+        }
+        stored += entries.iter().map(|entry| entry.bytes).sum::<u64>();
+        entries.sort_unstable_by(|a, b| (a.used, &a.path).cmp(&(b.used, &b.path)));
+        let aim = self.limit - self.limit / 10;
+        if stored > self.limit {
+            for entry in &entries {
+                if stored <= aim {
+                    break;
+                }
+                match fs::remove_file(&entry.path) {
+                    Ok(()) => stored -= entry.bytes,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        stored -= entry.bytes;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        match (counted, before) {
+            (Some(counted), Some(before)) if before.len() < LONG => {
+                self.add(signed(stored) - signed(counted))?;
+            }
+            (_, before) => {
+                // What others have added since the count was begun is kept.
+                let length = before.map_or(0, |before| before.len());
+                let since = self.used()?.and_then(|used| sum(used.get(length..)?)).unwrap_or(0);
+                let (path, mut file) = self.temporary()?;
+                file.write_all(&signed(stored + since).to_le_bytes())?;
+                fs::rename(path, self.folder.join(USED))?;
+            }
+        }
+        drop(lock);
+        Ok(true)
+    }
+}
+
+/// The sum of numbers as they stand in the file; None where it is damaged.
+fn sum(content: &[u8]) -> Option<u64> {
+    let (numbers, rest) = content.as_chunks::<8>();
+    let sum: i128 = numbers.iter().map(|number| i128::from(i64::from_le_bytes(*number))).sum();
+    // Below zero, something was removed twice; what there is shows when it is counted.
+    rest.is_empty().then_some(sum).and_then(|sum| u64::try_from(sum).ok())
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// A file in the cache.
+#[derive(Debug)]
+struct Found {
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+impl Found {
+    fn is_stale(&self) -> bool {
+        SystemTime::now().duration_since(self.used).is_ok_and(|ago| ago >= STALE)
+    }
+}
+
+/// The files in a folder that are there long enough to be looked at.
+fn files_in(folder: &Path) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let Ok(data) = entry.metadata() else { continue };
+        if data.is_file() {
+            found.push(Found { path: entry.path(), bytes: data.len(), used: data.modified()? });
+        }
+    }
+    Ok(found)
+}
+
+fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// The lock of the one that evicts: an advisory `flock`, which the kernel releases when the process ends, however it
+/// ends.
+#[derive(Debug)]
+struct Lock {
+    file: File,
+}
+
+impl Lock {
+    /// The lock, unless another has it.
+    fn try_acquire(path: &Path) -> io::Result<Option<Self>> {
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        // SAFETY: the descriptor is open as long as `file` lives.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(Some(Self { file }));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing would not do: a child that was forked meanwhile has the file open, too.
+        // SAFETY: the descriptor is open as long as `file` lives.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(limit: u64) -> (tempfile::TempDir, Budget) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(TEMPORARY)).unwrap();
+        let budget = Budget::new(folder.path().to_owned(), limit);
+        (folder, budget)
+    }
+
+    /// Stores an entry of so many bytes that was used so many seconds ago.
+    fn store(folder: &Path, budget: &Budget, name: &str, bytes: u64, seconds_ago: u64) -> bool {
+        let Some(draft) = budget.draft(bytes).unwrap() else { return false };
+        let used = SystemTime::now() - Duration::from_secs(seconds_ago);
+        draft.file.set_modified(used).unwrap();
+        fs::create_dir_all(folder.join("aa/bb")).unwrap();
+        draft.keep(&folder.join("aa/bb").join(name)).unwrap();
+        true
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder.join("aa/bb"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first() {
+        let (folder, budget) = budget(1000);
+        for (name, ago) in [("new", 1), ("old", 30), ("middle", 20)] {
+            assert!(store(folder.path(), &budget, name, 300, ago));
+        }
+        assert_eq!(names(folder.path()), ["middle", "new", "old"]);
+        // 1200 of 1000: a tenth of the limit is free afterwards.
+        assert!(store(folder.path(), &budget, "newest", 300, 0));
+        assert_eq!(names(folder.path()), ["middle", "new", "newest"]);
+        assert!(store(folder.path(), &budget, "large", 800, 0));
+        assert_eq!(names(folder.path()), ["large"]);
+        assert!(!store(folder.path(), &budget, "too large", 1001, 0));
+        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(800));
+    }
+
+    #[test]
+    fn a_lost_or_damaged_count_is_made_anew() {
+        let (folder, budget) = budget(1000);
+        assert!(store(folder.path(), &budget, "a", 400, 30));
+        let used = folder.path().join(USED);
+        for damage in [
+            None,
+            Some(vec![1, 2, 3]),
+            Some((-5000_i64).to_le_bytes().to_vec()),
+            Some(vec![0; LONG]),
+        ] {
+            match damage {
+                None => fs::remove_file(&used).unwrap(),
+                Some(content) => fs::write(&used, content).unwrap(),
+            }
+            drop(budget.draft(500).unwrap().unwrap());
+            assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(400));
+            assert_eq!(fs::metadata(&used).unwrap().len() % 8, 0);
+        }
+        assert!(store(folder.path(), &budget, "b", 500, 20));
+        assert!(store(folder.path(), &budget, "c", 200, 10));
+        assert_eq!(names(folder.path()), ["b", "c"]);
+    }
+
+    #[test]
+    fn what_was_not_finished_is_removed_after_a_while() {
+        let (folder, budget) = budget(1000);
+        assert!(store(folder.path(), &budget, "a", 400, 30));
+        let left = budget.draft(300).unwrap().unwrap();
+        left.file.set_modified(SystemTime::now() - STALE).unwrap();
+        let path = left.path.clone();
+        std::mem::forget(left);
+        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(700));
+        budget.remove_stale().unwrap();
+        assert!(!path.exists());
+        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(400));
+        // One that is given up is not counted either.
+        drop(budget.draft(300).unwrap().unwrap());
+        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(400));
+        assert!(files_in(&folder.path().join(TEMPORARY)).unwrap().is_empty());
+    }
+}

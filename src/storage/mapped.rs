@@ -1,0 +1,127 @@
+//! Local files in memory: mapped, so that what is decoded lies in the page cache and is copied by nobody.
+//!
+//! A mapping shows the file as it is now. A file that is written to in place while a slice of its mapping lives changes
+//! under the reader, and one that is cut short kills the process that touches the missing pages (`SIGBUS`): no check
+//! can come between the two. What can be refused is refused: the file's identity is compared when it is mapped and
+//! after each piece is decoded, and files on network and FUSE file systems, where other machines write and failed reads are
+//! signals, are not mapped. Replacing a file by another (write, then rename) is safe: the mapping keeps the old one.
+
+use std::fmt;
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::buffer::Buffer;
+use bytes::Bytes;
+use memmap2::Mmap;
+use object_store::path::Path;
+use object_store::{Error as StoreError, GetOptions, GetRange, ObjectStore};
+
+use super::read::{OpenFile, blocking};
+use crate::Result;
+
+/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of reading it.
+#[derive(Clone, Default)]
+pub(super) struct OpenInstead(Arc<Mutex<Option<OpenFile>>>);
+
+impl OpenInstead {
+    pub(super) fn put(&self, file: OpenFile) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+    }
+
+    fn take(&self) -> Option<OpenFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A local file, mapped as a whole.
+pub struct MappedFile {
+    file: OpenFile,
+    data: Buffer,
+}
+
+impl MappedFile {
+    /// Maps a file of `store`, its pin checked; None where the file is not local, is empty, or lies on a file system whose
+    /// files are not mapped.
+    ///
+    /// # Errors
+    /// `Data` where the file changed since it was pinned; `Storage` where it cannot be opened.
+    pub async fn open(store: &Arc<dyn ObjectStore>, location: &Path) -> Result<Option<Self>> {
+        let slot = OpenInstead::default();
+        // A store that does not know the request reads a byte, and not the file.
+        let range = Some(GetRange::Bounded(0..1));
+        let mut options = GetOptions { range, ..GetOptions::default() };
+        options.extensions.insert(slot.clone());
+        match store.get_opts(location, options).await {
+            Ok(_) | Err(StoreError::NotSupported { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Some(file) = slot.take() else { return Ok(None) };
+        let mapped = blocking(move || {
+            if file.opened.size == 0 || !is_mappable(&file.file) {
+                return Ok(None);
+            }
+            // SAFETY: the bytes must not change while slices of the map live, which no program can promise of a file
+            // that others may write. The identity is checked around every use, and the documentation says what
+            // a write in place does, and how to have files read instead.
+            let map = unsafe { Mmap::map(&file.file) };
+            let map = map.map_err(|error| file.guard.read_error(&error))?;
+            file.check()?;
+            let data = Buffer::from(Bytes::from_owner(map));
+            Ok(Some(Self { file, data }))
+        })
+        .await?;
+        Ok(mapped)
+    }
+
+    /// The whole file. Slices of it keep the mapping alive.
+    pub fn data(&self) -> &Buffer {
+        &self.data
+    }
+
+    /// Counts bytes as read.
+    pub fn count_bytes(&self, bytes: usize) {
+        self.file.guard.count_bytes(bytes);
+    }
+
+    /// # Errors
+    /// `Data` where the file is not what it was when it was mapped.
+    pub fn check(&self) -> Result<()> {
+        Ok(self.file.check()?)
+    }
+}
+
+impl fmt::Debug for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MappedFile").field("bytes", &self.data.len()).finish_non_exhaustive()
+    }
+}
+
+/// Whether a failed or late read of the file cannot come from another machine.
+#[cfg(target_os = "linux")]
+fn is_mappable(file: &File) -> bool {
+    use std::os::fd::AsRawFd;
+    /// NFS, SMB, CIFS, SMB2, FUSE, 9p, AFS, Ceph, Lustre, GPFS.
+    const REMOTE: [u32; 10] = [
+        0x6969,
+        0x517b,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x6573_5546,
+        0x0102_1997,
+        0x5346_414f,
+        0x00c3_6400,
+        0x0bd0_0bd0,
+        0x4750_4653,
+    ];
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open, and `found` is a place for the answer.
+    let status = unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) };
+    // SAFETY: all zeros is a valid `statfs`.
+    let found = unsafe { found.assume_init() };
+    status == 0 && !REMOTE.contains(&(found.f_type as u32))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_mappable(_: &File) -> bool {
+    true
+}

@@ -1,0 +1,9 @@
+//! The HTTP layer below all remote stores: every request of `object_store`, whichever store sends it, goes
+//! through here and takes part in the process's [`Traffic`](crate::traffic::Traffic).
+
+mod body;
+mod options;
+mod service;
+
+pub(super) use options::{NETWORK_OPTIONS, NetworkOptions};
+pub(super) use service::Connector;

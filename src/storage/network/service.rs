@@ -1,0 +1,138 @@
+//! Sending requests: in turn, with a time limit, and counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, RETRY_AFTER};
+use http::{HeaderMap, StatusCode, response::Parts};
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
+    HttpResponseBody, HttpService, ReqwestConnector, SpawnService,
+};
+use tokio::runtime::Handle;
+
+use super::body::{WatchedBody, silent};
+use crate::Result;
+use crate::runtime::Runtimes;
+use crate::traffic::{Permit, Traffic};
+
+/// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait behind
+/// decoding, and take part in the process's traffic.
+#[derive(Debug)]
+pub(in crate::storage) struct Connector {
+    io: Handle,
+    traffic: Arc<Traffic>,
+    patience: Duration,
+}
+
+impl Connector {
+    /// For this process.
+    ///
+    /// # Errors
+    ///
+    /// `Config` where the operating system refuses a thread.
+    pub(in crate::storage) fn new(patience: Duration) -> Result<Self> {
+        let runtimes = Runtimes::current()?;
+        let traffic = Arc::clone(runtimes.traffic());
+        Ok(Self { io: runtimes.io().clone(), traffic, patience })
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // Its time limit is one of a whole request, which a slow link would exceed without fault.
+        let options = options.clone().with_timeout_disabled();
+        let client = ReqwestConnector::default().connect(&options)?;
+        let service =
+            Service { client, traffic: Arc::clone(&self.traffic), patience: self.patience };
+        Ok(HttpClient::new(SpawnService::new(service, self.io.clone())))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Service {
+    client: HttpClient,
+    traffic: Arc<Traffic>,
+    patience: Duration,
+}
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let permit = self.traffic.admit().await;
+        let answer = tokio::time::timeout(self.patience, self.client.execute(request)).await;
+        let response = match answer {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                self.traffic.count_retry();
+                return Err(repeatable(error));
+            }
+            Err(_) => {
+                self.traffic.count_retry();
+                return Err(silent(self.patience));
+            }
+        };
+        let (parts, body) = response.into_parts();
+        note(&parts, &permit);
+        let body = WatchedBody::new(body, permit, self.patience, promised(&parts));
+        let body = HttpResponseBody::new(body);
+        match is_retried_whole(&parts) {
+            true => Ok(HttpResponse::from_parts(parts, body.bytes().await?.into())),
+            false => Ok(HttpResponse::from_parts(parts, body)),
+        }
+    }
+}
+
+/// The error of a request that may be sent again. One of an unknown kind is a connection that an earlier answer spoilt,
+/// as by more bytes than it promised; `object_store` repeats what only reads.
+fn repeatable(error: HttpError) -> HttpError {
+    match error.kind() {
+        HttpErrorKind::Unknown => HttpError::new(HttpErrorKind::Interrupted, error),
+        _ => error,
+    }
+}
+
+/// Counts what the answer says of the store.
+fn note(parts: &Parts, permit: &Permit) {
+    let status = parts.status;
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            permit.count_retry();
+            permit.throttled(retry_after(&parts.headers));
+        }
+        status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => {
+            permit.count_retry();
+        }
+        _ => permit.answered(),
+    }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse::<u32>().ok()?;
+    Some(Duration::from_secs(seconds.into()))
+}
+
+/// The bytes of a range that is answered. What the length of the body says beside that is not believed: it was
+/// seen to be wrong where a server compresses, or a proxy cuts.
+fn promised(parts: &Parts) -> Option<u64> {
+    if parts.status != StatusCode::PARTIAL_CONTENT {
+        return None;
+    }
+    let text = parts.headers.get(CONTENT_RANGE)?.to_str().ok()?;
+    let (range, _) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+    (last + 1).checked_sub(first)
+}
+
+/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings, which
+/// `object_store` asks for again only where they fail before their body. The body of an object, which has an etag, it
+/// asks for again by range.
+fn is_retried_whole(parts: &Parts) -> bool {
+    let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    parts.status == StatusCode::OK
+        && !parts.headers.contains_key(ETAG)
+        && (kind.contains("xml") || kind.contains("json"))
+}

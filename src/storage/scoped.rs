@@ -1,0 +1,308 @@
+//! One store read by several accounts, each for the paths below a prefix.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload,
+    PutResult, RenameOptions, Result,
+};
+
+use super::location::describe;
+use super::options::redact;
+use super::routed::is_refusal;
+use super::vended::Vault;
+
+/// The requests of one account.
+#[derive(Clone)]
+pub(super) struct Account {
+    /// The directory that it reads; empty for all that no other one reads.
+    pub(super) prefix: Path,
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// Where its credentials come from, if they can be asked for again.
+    pub(super) vault: Option<Arc<Vault>>,
+    /// What no error may repeat.
+    pub(super) secrets: BTreeMap<String, String>,
+}
+
+/// Requests that delete at the same time.
+const DELETES: usize = 8;
+
+/// Sends each request with the account of the longest prefix of its path, sends it once more with newer
+/// credentials where the store refused those in use, and hides secrets in errors.
+///
+/// A listing is made by the account of the directory that is listed.
+pub(super) struct ScopedStore {
+    root: Arc<str>,
+    /// The longest prefix first; the last one takes every path.
+    accounts: Arc<[Account]>,
+}
+
+impl ScopedStore {
+    pub(super) fn new(root: &str, accounts: Vec<Account>) -> Self {
+        Self { root: root.into(), accounts: accounts.into() }
+    }
+
+    fn account(&self, location: &Path) -> Result<&Account> {
+        account_of(&self.accounts, location)
+    }
+}
+
+fn account_of<'a>(accounts: &'a [Account], location: &Path) -> Result<&'a Account> {
+    accounts
+        .iter()
+        .find(|account| {
+            account.prefix.is_root() || location.prefix_match(&account.prefix).is_some()
+        })
+        .ok_or_else(|| StoreError::Generic {
+            store: "ScopedStore",
+            source: format!("no account reads {location}").into(),
+        })
+}
+
+impl Account {
+    /// How many answers its credentials are the last one of; 0 where nobody is asked.
+    fn issue(&self) -> u64 {
+        self.vault.as_ref().map_or(0, |vault| vault.current().number)
+    }
+
+    /// Whether to ask again after this failure, because there are newer credentials now.
+    async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
+        match &self.vault {
+            Some(vault) if is_refusal(error) => vault.after_refusal(issue).await.map_err(|error| {
+                StoreError::Generic { store: "ScopedStore", source: Box::new(error) }
+            }),
+            _ => Ok(false),
+        }
+    }
+
+    /// The error with the file's URL, and without secrets.
+    fn hide(&self, error: StoreError, root: &str, location: &Path) -> StoreError {
+        let mut secrets = self.secrets.clone();
+        if let Some(vault) = &self.vault {
+            let issue = vault.current();
+            secrets.extend(issue.config.properties.iter().map(|(n, v)| (n.clone(), v.clone())));
+        }
+        let path = describe(root, location);
+        match error {
+            StoreError::NotFound { source, .. } => {
+                StoreError::NotFound { path, source: safe(source, &secrets) }
+            }
+            StoreError::PermissionDenied { source, .. } => {
+                StoreError::PermissionDenied { path, source: safe(source, &secrets) }
+            }
+            StoreError::Unauthenticated { source, .. } => {
+                StoreError::Unauthenticated { path, source: safe(source, &secrets) }
+            }
+            StoreError::Generic { store, source } => {
+                StoreError::Generic { store, source: safe(source, &secrets) }
+            }
+            other => other,
+        }
+    }
+}
+
+/// What S3 repeats of a request that it refuses: the key, the token, and what was signed.
+const REPEATED: &[&str] = &[
+    "AWSAccessKeyId",
+    "Token-0",
+    "StringToSign",
+    "StringToSignBytes",
+    "SignatureProvided",
+    "CanonicalRequest",
+    "CanonicalRequestBytes",
+];
+
+/// A store's answer without the secrets that it may repeat.
+fn safe(
+    source: Box<dyn std::error::Error + Send + Sync>,
+    secrets: &BTreeMap<String, String>,
+) -> Box<dyn std::error::Error + Send + Sync> {
+    // An error of this crate holds none, and its kind and cause are kept.
+    if source.is::<crate::Error>() {
+        return source;
+    }
+    let text = source.to_string();
+    let hidden = without_elements(redact(&text, secrets));
+    match hidden == text {
+        true => source,
+        false => hidden.into(),
+    }
+}
+
+fn without_elements(mut text: String) -> String {
+    for name in REPEATED {
+        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+        if let Some(start) = text.find(&open).map(|at| at + open.len())
+            && let Some(length) = text[start..].find(&close)
+        {
+            text.replace_range(start..start + length, "***");
+        }
+    }
+    text
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl ObjectStore for ScopedStore {
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let account = self.account(location)?;
+        let issue = account.issue();
+        let mut result = account.store.get_opts(location, options.clone()).await;
+        if let Err(error) = &result
+            && account.can_repeat(issue, error).await?
+        {
+            result = account.store.get_opts(location, options).await;
+        }
+        result.map_err(|error| account.hide(error, &self.root, location))
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let account = self.account(location)?;
+        let issue = account.issue();
+        let mut result = account.store.get_ranges(location, ranges).await;
+        if let Err(error) = &result
+            && account.can_repeat(issue, error).await?
+        {
+            result = account.store.get_ranges(location, ranges).await;
+        }
+        result.map_err(|error| account.hide(error, &self.root, location))
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        let prefix = prefix.cloned().unwrap_or_default();
+        let account = match self.account(&prefix) {
+            Ok(account) => account.clone(),
+            Err(error) => return stream::once(async { Err(error) }).boxed(),
+        };
+        let root = Arc::clone(&self.root);
+        let listing = async move {
+            let issue = account.issue();
+            // An empty listing must not be asked again after its end.
+            let mut listed = account.store.list(Some(&prefix)).fuse();
+            let mut first = listed.next().await;
+            if let Some(Err(error)) = &first {
+                match account.can_repeat(issue, error).await {
+                    Ok(true) => {
+                        listed = account.store.list(Some(&prefix)).fuse();
+                        first = listed.next().await;
+                    }
+                    Ok(false) => {}
+                    Err(error) => first = Some(Err(error)),
+                }
+            }
+            let all = stream::iter(first).chain(listed);
+            all.map(move |found| found.map_err(|error| account.hide(error, &root, &prefix)))
+        };
+        stream::once(listing).flatten().boxed()
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let offset = offset.clone();
+        let is_after = move |found: &Result<ObjectMeta>| {
+            std::future::ready(found.as_ref().map_or(true, |meta| meta.location > offset))
+        };
+        self.list(prefix).filter(is_after).boxed()
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let directory = prefix.cloned().unwrap_or_default();
+        let account = self.account(&directory)?;
+        let issue = account.issue();
+        let mut result = account.store.list_with_delimiter(prefix).await;
+        if let Err(error) = &result
+            && account.can_repeat(issue, error).await?
+        {
+            result = account.store.list_with_delimiter(prefix).await;
+        }
+        result.map_err(|error| account.hide(error, &self.root, &directory))
+    }
+
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let account = self.account(location)?;
+        let put = account.store.put_opts(location, payload, options).await;
+        put.map_err(|error| account.hide(error, &self.root, location))
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let account = self.account(location)?;
+        let upload = account.store.put_multipart_opts(location, options).await;
+        upload.map_err(|error| account.hide(error, &self.root, location))
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let (accounts, root) = (Arc::clone(&self.accounts), Arc::clone(&self.root));
+        let delete = move |location: Result<Path>| {
+            let (accounts, root) = (Arc::clone(&accounts), Arc::clone(&root));
+            async move {
+                let location = location?;
+                let account = account_of(&accounts, &location)?;
+                let deleted = account.store.delete(&location).await;
+                deleted.map_err(|error| account.hide(error, &root, &location))?;
+                Ok(location)
+            }
+        };
+        locations.map(delete).buffered(DELETES).boxed()
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.account(from)?.store.copy_opts(from, to, options).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.account(from)?.store.rename_opts(from, to, options).await
+    }
+}
+
+impl fmt::Display for ScopedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.accounts.last() {
+            Some(account) => write!(f, "{}", account.store),
+            None => f.write_str("ScopedStore"),
+        }
+    }
+}
+
+impl fmt::Debug for ScopedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_s3_repeats_is_hidden() {
+        let text = "<Error><Code>InvalidToken</Code><Token-0>abc</Token-0>\
+                    <AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>";
+        let expected = "<Error><Code>InvalidToken</Code><Token-0>***</Token-0>\
+                        <AWSAccessKeyId>***</AWSAccessKeyId></Error>";
+        assert_eq!(without_elements(text.to_owned()), expected);
+    }
+}
