@@ -1,6 +1,7 @@
 //! The pinned files of one table, and how a scan finds its way back to them.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::common::config::TableParquetOptions;
 use datafusion::datasource::listing::PartitionedFile;
@@ -9,6 +10,7 @@ use datafusion::datasource::table_schema::TableSchema;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::scalar::ScalarValue;
 use object_store::{ObjectMeta, ObjectStore};
+use serde::{Deserialize, Serialize};
 
 use super::footers::{CachedFooters, FooterCache};
 use super::format::Format;
@@ -44,6 +46,62 @@ pub struct TableFiles {
     pub footers: Arc<FooterCache>,
     /// For the files of an Iceberg table, what it knows of them.
     pub lake: Option<Arc<LakeTable>>,
+    /// What scans of it have found.
+    pub scans: Scans,
+}
+
+/// What a scan found of a table: by which DataFusion's planner chooses between plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outline {
+    /// Files that are scanned.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their rows, where known.
+    pub rows: Option<u64>,
+    /// Whether `rows` is exact.
+    pub exact: bool,
+}
+
+/// The outlines of a table's scans, by the filters that were pushed into them.
+///
+/// A process that reads only some of a table's files gets a table of only these, and the outlines of the scans over all
+/// files: so it plans the query as it was planned over all of them.
+#[derive(Debug, Default)]
+pub struct Scans {
+    outlines: Mutex<BTreeMap<String, Outline>>,
+    is_part: bool,
+    /// Of a part, the places of its files among all.
+    places: Vec<u32>,
+}
+
+impl Scans {
+    /// Of a table with a part of its files, which have these places among all.
+    pub fn of_part(outlines: BTreeMap<String, Outline>, places: Vec<u32>) -> Self {
+        Self { outlines: Mutex::new(outlines), is_part: true, places }
+    }
+
+    /// Whether the table has a part of its files only.
+    pub fn is_part(&self) -> bool {
+        self.is_part
+    }
+
+    /// All outlines.
+    pub fn outlines(&self) -> BTreeMap<String, Outline> {
+        self.outlines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The outline of a scan with these filters: `found` over all files, or what was found over all files before.
+    pub fn outline<F: std::fmt::Display>(&self, filters: &[F], found: Outline) -> Option<Outline> {
+        let texts: Vec<String> = filters.iter().map(ToString::to_string).collect();
+        let key = texts.join(" AND ");
+        let mut outlines = self.outlines.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_part {
+            return outlines.get(&key).copied();
+        }
+        outlines.insert(key, found);
+        Some(found)
+    }
 }
 
 impl TableFiles {
@@ -60,6 +118,11 @@ impl TableFiles {
         PartitionedFile::new_from_meta(file.meta.clone())
             .with_partition_values(file.partition_values.clone())
             .with_extensions(Arc::new(FileRef { table: Arc::clone(self), index }))
+    }
+
+    /// The place of file `index` among all files that were pinned, of which this process may have a part.
+    pub fn place(&self, index: usize) -> u64 {
+        self.scans.places.get(index).map_or(index as u64, |place| u64::from(*place))
     }
 
     /// The format of file `index`: an Iceberg table may have files of several.

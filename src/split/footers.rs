@@ -18,6 +18,8 @@ use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 
+use super::avro::AvroHead;
+use super::ipc::IpcHead;
 use super::orc::OrcFooter;
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
@@ -29,14 +31,23 @@ const FOOTER_HINT: usize = 64 << 10;
 /// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
 
+/// Gates kept before those that nobody holds are dropped.
+const GATES: usize = 1024;
+
 /// The decoded footers of one table's files.
 #[derive(Debug, Default)]
 pub struct FooterCache {
     parquet: Kept<ParquetMetaData>,
     orc: Kept<OrcFooter>,
+    ipc: Kept<IpcHead>,
+    avro: Kept<AvroHead>,
     /// For an Iceberg table, how its columns are found in its Parquet files.
     columns: Option<Arc<ColumnMap>>,
+    reading: Mutex<HashMap<Path, Gate>>,
 }
+
+/// Held by the one who reads a footer; others wait for it and then find the footer.
+type Gate = Arc<tokio::sync::Mutex<()>>;
 
 impl FooterCache {
     /// For files whose columns are found by field id.
@@ -49,9 +60,28 @@ impl FooterCache {
         self.parquet.get(path)
     }
 
+    /// The gate of a file's footer: splits of one file that are opened at once read it once.
+    pub(super) fn gate(&self, path: &Path) -> Gate {
+        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        if reading.len() > GATES {
+            reading.retain(|_, gate| Arc::strong_count(gate) > 1);
+        }
+        Arc::clone(reading.entry(path.clone()).or_default())
+    }
+
     /// The footers of ORC files.
     pub(super) fn orc(&self) -> &Kept<OrcFooter> {
         &self.orc
+    }
+
+    /// What is known of Arrow IPC files.
+    pub(super) fn ipc(&self) -> &Kept<IpcHead> {
+        &self.ipc
+    }
+
+    /// What is known of Avro files.
+    pub(super) fn avro(&self) -> &Kept<AvroHead> {
+        &self.avro
     }
 }
 
@@ -121,17 +151,19 @@ pub async fn read_footer(
     cache: &FooterCache,
     page_index: bool,
 ) -> Result<Arc<ParquetMetaData>> {
-    let known = cache.get(&meta.location);
-    if let Some(footer) = &known
-        && (!page_index || has_page_index(footer))
-    {
-        return Ok(Arc::clone(footer));
+    if let Some(footer) = known(cache, meta, page_index) {
+        return Ok(footer);
+    }
+    let gate = cache.gate(&meta.location);
+    let _held = gate.lock().await;
+    if let Some(footer) = known(cache, meta, page_index) {
+        return Ok(footer);
     }
     let mut reader = ParquetObjectReader::new(Arc::clone(store), meta.location.clone())
         .with_file_size(meta.size)
         .with_footer_size_hint(FOOTER_HINT);
     let policy = if page_index { PageIndexPolicy::Optional } else { PageIndexPolicy::Skip };
-    let footer = match known {
+    let footer = match cache.get(&meta.location) {
         Some(footer) => {
             let mut loader = ParquetMetaDataReader::new_with_metadata(Arc::unwrap_or_clone(footer))
                 .with_page_index_policy(policy);
@@ -154,6 +186,11 @@ pub async fn read_footer(
     let footer = Arc::new(footer);
     cache.parquet.put(&meta.location, &footer);
     Ok(footer)
+}
+
+/// The footer as it was read before, if that was with all that is asked for now.
+fn known(cache: &FooterCache, meta: &ObjectMeta, page_index: bool) -> Option<Arc<ParquetMetaData>> {
+    cache.get(&meta.location).filter(|footer| !page_index || has_page_index(footer))
 }
 
 /// Whether the page index was read, or is known to be absent from the file.

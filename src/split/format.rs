@@ -6,14 +6,14 @@ use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
 use datafusion::common::parsers::CompressionTypeVariant;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
-use datafusion::datasource::physical_plan::{
-    ArrowSource, CsvSource, FileSource, JsonSource, ParquetSource,
-};
+use datafusion::datasource::physical_plan::{CsvSource, FileSource, JsonSource, ParquetSource};
 use datafusion::datasource::table_schema::TableSchema;
 use serde::{Deserialize, Serialize};
 
+use super::avro::{Avro, AvroSource};
 use super::footers::FooterCache;
-use super::orc::OrcSource;
+use super::ipc::{Ipc, IpcSource};
+use super::orc::{Orc, OrcSource};
 use crate::{Error, Result, suggestion};
 
 /// How text files are compressed.
@@ -145,6 +145,8 @@ impl JsonFormat {
 pub struct ArrowFormat {
     /// The stream form, without the file form's footer; known once the files were looked at.
     pub stream: bool,
+    /// Local files are read instead of mapped: for files that others write to in place.
+    pub unmapped: bool,
 }
 
 /// The format of all files of one table.
@@ -161,6 +163,8 @@ pub enum Format {
     Arrow(ArrowFormat),
     /// Apache ORC.
     Orc,
+    /// Apache Avro object container files.
+    Avro,
 }
 
 /// File name endings and the format each one means; a compression ending may follow text formats.
@@ -178,6 +182,7 @@ const ENDINGS: &[(&str, &str)] = &[
     ("ipc", "arrow"),
     ("arrows", "arrow"),
     ("orc", "orc"),
+    ("avro", "avro"),
 ];
 
 impl Format {
@@ -192,7 +197,9 @@ impl Format {
         }
         let ending = if parts.len() > 1 { parts.last().copied().unwrap_or_default() } else { "" };
         let kind = ENDINGS.iter().find(|(known, _)| *known == ending).map(|(_, kind)| *kind);
-        if matches!(kind, Some("parquet" | "arrow" | "orc")) && compression != Compression::None {
+        if matches!(kind, Some("parquet" | "arrow" | "orc" | "avro"))
+            && compression != Compression::None
+        {
             return Err(Error::config(format!(
                 "{path}: a compressed {ending} file cannot be read; decompress it"
             )));
@@ -203,6 +210,7 @@ impl Format {
         match kind {
             Some("parquet") => Ok(Self::Parquet),
             Some("orc") => Ok(Self::Orc),
+            Some("avro") => Ok(Self::Avro),
             Some("csv") => {
                 Ok(Self::Csv(CsvFormat { compression: Some(compression), ..CsvFormat::default() }))
             }
@@ -217,7 +225,7 @@ impl Format {
             Some(_) => Ok(Self::Arrow(ArrowFormat::default())),
             None => Err(Error::config(format!(
                 "the name {name:?} does not say a file format{}; known endings are {}; \
-                 say it: format=\"parquet\" | \"csv\" | \"json\" | \"arrow\" | \"orc\"",
+                 say it: format=\"parquet\" | \"csv\" | \"json\" | \"arrow\" | \"orc\" | \"avro\"",
                 suggestion(ending, ENDINGS.iter().map(|(known, _)| *known)),
                 ENDINGS.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", "),
             ))
@@ -225,7 +233,7 @@ impl Format {
         }
     }
 
-    /// `parquet`, `csv`, `json`, `arrow` or `orc`.
+    /// `parquet`, `csv`, `json`, `arrow`, `orc` or `avro`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Parquet => "parquet",
@@ -233,6 +241,7 @@ impl Format {
             Self::Json(_) => "json",
             Self::Arrow(_) => "arrow",
             Self::Orc => "orc",
+            Self::Avro => "avro",
         }
     }
 
@@ -240,7 +249,7 @@ impl Format {
     pub fn describe(&self) -> String {
         let form = match self {
             Self::Json(json) if json.is_array() => "a JSON array".to_owned(),
-            Self::Arrow(ArrowFormat { stream: true }) => "an arrow stream".to_owned(),
+            Self::Arrow(ArrowFormat { stream: true, .. }) => "an arrow stream".to_owned(),
             Self::Arrow(_) => "an arrow file".to_owned(),
             other => other.name().to_owned(),
         };
@@ -250,12 +259,12 @@ impl Format {
         }
     }
 
-    /// How the files are compressed as a whole (Parquet, ORC and Arrow compress inside).
+    /// How the files are compressed as a whole (Parquet, ORC, Arrow and Avro compress inside).
     pub fn compression(&self) -> Compression {
         match self {
             Self::Csv(csv) => csv.compression.unwrap_or_default(),
             Self::Json(json) => json.compression.unwrap_or_default(),
-            Self::Parquet | Self::Arrow(_) | Self::Orc => Compression::None,
+            Self::Parquet | Self::Arrow(_) | Self::Orc | Self::Avro => Compression::None,
         }
     }
 
@@ -282,11 +291,12 @@ impl Format {
             Self::Json(json) => {
                 Arc::new(JsonSource::new(schema).with_newline_delimited(!json.is_array()))
             }
-            Self::Arrow(ArrowFormat { stream: true }) => {
-                Arc::new(ArrowSource::new_stream_file_source(schema))
+            Self::Arrow(arrow) => {
+                let format = Ipc { unmapped: arrow.unmapped };
+                Arc::new(IpcSource::new(format, schema, Arc::clone(footers)))
             }
-            Self::Arrow(_) => Arc::new(ArrowSource::new_file_source(schema)),
-            Self::Orc => Arc::new(OrcSource::new(schema, Arc::clone(footers))),
+            Self::Orc => Arc::new(OrcSource::new(Orc, schema, Arc::clone(footers))),
+            Self::Avro => Arc::new(AvroSource::new(Avro, schema, Arc::clone(footers))),
         }
     }
 }

@@ -17,7 +17,7 @@ pub fn discover(
 ) -> FileSplits {
     let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
     if rows == 0 {
-        return FileSplits { splits: Vec::new(), units: 1, pruned: 0 };
+        return FileSplits { units: 1, ..FileSplits::default() };
     }
     let row_bytes = (bytes / rows).max(1);
     let step = target
@@ -38,7 +38,7 @@ pub fn discover(
             }
         })
         .collect();
-    FileSplits { splits, units: 1, pruned: 0 }
+    FileSplits { splits, units: 1, ..FileSplits::default() }
 }
 
 /// The rows `range` of consecutive batches, without copying.

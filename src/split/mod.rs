@@ -1,27 +1,39 @@
 //! Splits: the smallest pieces of scan work.
 
 mod access;
+pub mod avro;
+mod blame;
 mod discover;
 mod files;
 mod footers;
 mod format;
+mod guard;
+pub mod ipc;
 mod matched;
 pub(crate) mod memory;
 pub mod orc;
 mod parquet;
 mod sorted;
+mod source;
 mod text;
+mod units;
 
 use std::fmt;
+use std::ops::Range;
 
 pub use access::access_after;
-pub use discover::{FileSplits, ScanRequest, ScanSplits, SplitTarget, discover};
-pub use files::{FileRef, TableFile, TableFiles};
+pub use blame::{blame_content, caught};
+pub use discover::{
+    FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
+};
+pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
 pub use matched::matched_groups;
 pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};
+pub use source::{ColumnRead, UnitFormat, UnitSource};
+pub use units::UnitRange;
 
 /// A half-open range of physical rows of one file, before any filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +70,28 @@ pub enum SplitUnit {
         /// Where the stripe after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
+    /// Record batches `first..first + count` of an Arrow IPC file. They begin in `byte_start..byte_end`, and no other does.
+    Batches {
+        /// Index of the first record batch.
+        first: u32,
+        /// Number of consecutive record batches.
+        count: u32,
+        /// Where the first record batch begins, in bytes.
+        byte_start: u64,
+        /// Where the record batch after the last begins, in bytes, or the end of the file.
+        byte_end: u64,
+    },
+    /// Blocks `first..first + count` of an Avro file. They begin in `byte_start..byte_end`, and no other block does.
+    Blocks {
+        /// Index of the first block.
+        first: u32,
+        /// Number of consecutive blocks.
+        count: u32,
+        /// Where the first block begins, in bytes.
+        byte_start: u64,
+        /// Where the block after the last begins, in bytes, or the end of the file.
+        byte_end: u64,
+    },
     /// Bytes `start..end` of a text file; both lie on the start of a record.
     Bytes {
         /// First byte.
@@ -67,7 +101,7 @@ pub enum SplitUnit {
     },
     /// Rows of a table in memory.
     Rows(RowRange),
-    /// The whole file: compressed text, JSON arrays, Arrow IPC.
+    /// The whole file: compressed text, JSON arrays, Arrow IPC streams.
     File,
 }
 
@@ -93,6 +127,31 @@ pub struct Split {
     pub bytes: u64,
 }
 
+impl SplitUnit {
+    /// The bytes of the file in which it begins; None for all of them, and for rows in memory.
+    pub fn byte_range(&self) -> Option<Range<u64>> {
+        match *self {
+            Self::RowGroups { byte_start, byte_end, .. }
+            | Self::Stripes { byte_start, byte_end, .. }
+            | Self::Batches { byte_start, byte_end, .. }
+            | Self::Blocks { byte_start, byte_end, .. } => Some(byte_start..byte_end),
+            Self::Bytes { start, end } => Some(start..end),
+            Self::Rows(_) | Self::File => None,
+        }
+    }
+
+    /// First and one past the last row group, stripe, record batch or block.
+    pub fn units(&self) -> Option<Range<u32>> {
+        match *self {
+            Self::RowGroups { first, count, .. }
+            | Self::Stripes { first, count, .. }
+            | Self::Batches { first, count, .. }
+            | Self::Blocks { first, count, .. } => Some(first..first + count),
+            Self::Bytes { .. } | Self::Rows(_) | Self::File => None,
+        }
+    }
+}
+
 impl Split {
     /// The physical rows this split reads, where the format says.
     pub fn row_range(&self) -> Option<RowRange> {
@@ -111,6 +170,14 @@ impl fmt::Display for SplitUnit {
             Self::Stripes { first, count: 1, .. } => write!(f, "stripe {first}"),
             Self::Stripes { first, count, .. } => {
                 write!(f, "stripes {first} to {}", first + count - 1)
+            }
+            Self::Batches { first, count: 1, .. } => write!(f, "record batch {first}"),
+            Self::Batches { first, count, .. } => {
+                write!(f, "record batches {first} to {}", first + count - 1)
+            }
+            Self::Blocks { first, count: 1, .. } => write!(f, "block {first}"),
+            Self::Blocks { first, count, .. } => {
+                write!(f, "blocks {first} to {}", first + count - 1)
             }
             Self::Bytes { start, end } => write!(f, "bytes {start} to {end}"),
             Self::Rows(rows) => write!(f, "rows {} to {}", rows.start, rows.end),

@@ -93,7 +93,7 @@ pub async fn discover(
         }
         _ => splits,
     };
-    Ok(FileSplits { splits, units: groups.len(), pruned })
+    Ok(FileSplits { splits, units: groups.len(), pruned, ..FileSplits::default() })
 }
 
 /// Merges consecutive row groups into splits towards the target.

@@ -7,6 +7,7 @@ use datafusion::scalar::ScalarValue;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use serde::{Deserialize, Serialize};
 
 use super::files::TableFiles;
 use super::format::Format;
@@ -16,7 +17,7 @@ use super::{Split, SplitUnit};
 const FEWEST_GROUPS: usize = 8;
 
 /// A column by which the row groups are sorted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SortedColumn {
     /// Its name in the table.
     pub name: String,

@@ -50,5 +50,5 @@ pub async fn discover(
             first_row: 0,
         })
         .collect();
-    Ok(FileSplits { splits, units: 1, pruned: 0 })
+    Ok(FileSplits { splits, units: 1, ..FileSplits::default() })
 }

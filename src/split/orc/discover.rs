@@ -1,19 +1,18 @@
 //! Splits of ORC files: consecutive stripes, pruned by statistics, weighed by the bytes of the projected columns.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use object_store::ObjectStoreExt;
 use orc_rust::projection::ProjectionMask;
 
-use super::footer::{OrcFooter, StripeRange, read_orc_footer};
+use super::footer::{OrcFooter, read_orc_footer};
 use super::statistics::kept_stripes;
 use super::stripe::StripeFooter;
 use crate::split::discover::{FileSplits, ScanRequest, SplitTarget};
 use crate::split::files::TableFiles;
 use crate::split::parquet::adapt;
-use crate::split::{Split, SplitUnit};
-use crate::{Error, Result};
+use crate::split::units::{Splitter, UnitKind};
+use crate::{Error, ErrorKind, Result};
 
 /// The splits of file `index`.
 ///
@@ -38,82 +37,24 @@ pub async fn discover(
         }
         None => vec![true; stripes.len()],
     };
-    let (read, of) = share(table, index, &footer, &request.columns).await.map_err(located)?;
+    let (read, of) = match share(table, index, &footer, &request.columns).await {
+        // It is a weight, and what is damaged is that stripe alone.
+        Err(error) if request.tolerant && error.kind() == ErrorKind::Data => (1, 1),
+        share => share.map_err(located)?,
+    };
     let weight = |number: usize| {
         (u128::from(stripes[number].bytes) * u128::from(read) / u128::from(of)) as u64
     };
-    let splitter = Splitter { file: index as u32, size: file.meta.size, stripes, target };
+    let splitter = Splitter {
+        file: index as u32,
+        size: file.meta.size,
+        kind: UnitKind::Stripes,
+        units: stripes,
+        target,
+    };
     let splits = splitter.split(&keep, weight);
     let pruned = keep.iter().filter(|keep| !**keep).count();
-    Ok(FileSplits { splits, units: stripes.len(), pruned })
-}
-
-/// Merges consecutive stripes into splits towards the target.
-struct Splitter<'a> {
-    file: u32,
-    /// Of the file, in bytes.
-    size: u64,
-    stripes: &'a [StripeRange],
-    target: SplitTarget,
-}
-
-impl Splitter<'_> {
-    fn split(&self, keep: &[bool], weight: impl Fn(usize) -> u64) -> Vec<Split> {
-        // A byte range addresses stripes only where they lie in the order of their rows.
-        if self.stripes.windows(2).any(|pair| pair[0].offset >= pair[1].offset) {
-            let all = 0..self.stripes.len();
-            let bytes = all.clone().map(&weight).fold(0, u64::saturating_add);
-            let wanted = keep.contains(&true);
-            return wanted.then(|| self.of(all, bytes)).into_iter().collect();
-        }
-        let mut splits = Vec::new();
-        let mut open: Option<(Range<usize>, u64)> = None;
-        for (number, stripe) in self.stripes.iter().enumerate() {
-            if stripe.rows == 0 || !keep[number] {
-                splits.extend(open.take().map(|(stripes, bytes)| self.of(stripes, bytes)));
-                continue;
-            }
-            let bytes = weight(number);
-            if let Some((stripes, before)) = &mut open {
-                let rows = self.rows(stripes.start..number + 1);
-                if self.target.allows(rows, before.saturating_add(bytes)) {
-                    stripes.end = number + 1;
-                    *before = before.saturating_add(bytes);
-                    continue;
-                }
-            }
-            splits.extend(open.take().map(|(stripes, bytes)| self.of(stripes, bytes)));
-            open = Some((number..number + 1, bytes));
-        }
-        splits.extend(open.take().map(|(stripes, bytes)| self.of(stripes, bytes)));
-        splits
-    }
-
-    fn rows(&self, stripes: Range<usize>) -> u64 {
-        self.stripes[stripes].iter().map(|stripe| stripe.rows).sum()
-    }
-
-    fn of(&self, stripes: Range<usize>, bytes: u64) -> Split {
-        let whole = stripes.len() == self.stripes.len();
-        let unit = SplitUnit::Stripes {
-            first: stripes.start as u32,
-            count: stripes.len() as u32,
-            byte_start: if whole { 0 } else { self.stripes[stripes.start].offset },
-            byte_end: match self.stripes.get(stripes.end) {
-                Some(next) if !whole => next.offset,
-                _ => self.size,
-            },
-        };
-        Split {
-            scan: 0,
-            file: self.file,
-            unit,
-            rows: Some(self.rows(stripes.clone())),
-            deleted: 0,
-            first_row: self.stripes[stripes.start].first_row,
-            bytes,
-        }
-    }
+    Ok(FileSplits { splits, units: stripes.len(), pruned, ..FileSplits::default() })
 }
 
 /// What part of a stripe's bytes the projected columns are, as a fraction: by the footer of the first stripe, since

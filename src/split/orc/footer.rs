@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -17,6 +16,8 @@ use orc_rust::schema::{DataType as OrcType, RootDataType};
 use super::types::{TypeAttributes, arrow_schema, read_type};
 use super::wire::fields;
 use crate::split::footers::{FooterCache, MemorySize};
+use crate::split::guard::guarded;
+use crate::split::units::UnitRange;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes asked for at the end of a file in the first request: most footers fit.
@@ -28,24 +29,11 @@ const LAST_COMPRESSION: u64 = 5;
 /// The first version of Java's writer whose string statistics are right (HIVE-8732).
 const FIRST_TRUSTED_WRITER: u64 = 1;
 
-/// Where a stripe lies, from the footer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StripeRange {
-    /// Its first row, counted from the start of the file.
-    pub first_row: u64,
-    /// Its rows; exact.
-    pub rows: u64,
-    /// Where it begins, in bytes.
-    pub offset: u64,
-    /// Its length with indexes and footer, in bytes.
-    pub bytes: u64,
-}
-
 /// The decoded end of an ORC file.
 pub struct OrcFooter {
     metadata: FileMetadata,
     attributes: Vec<TypeAttributes>,
-    stripes: Vec<StripeRange>,
+    stripes: Vec<UnitRange>,
     /// What wrote the file, by its number in the specification.
     writer: u64,
     /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its writer is not trusted.
@@ -58,7 +46,7 @@ pub struct OrcFooter {
 
 impl OrcFooter {
     /// The stripes in file order.
-    pub fn stripes(&self) -> &[StripeRange] {
+    pub fn stripes(&self) -> &[UnitRange] {
         &self.stripes
     }
 
@@ -139,6 +127,11 @@ pub async fn read_orc_footer(
     meta: &ObjectMeta,
     cache: &FooterCache,
 ) -> Result<Arc<OrcFooter>> {
+    if let Some(footer) = cache.orc().get(&meta.location) {
+        return Ok(footer);
+    }
+    let gate = cache.gate(&meta.location);
+    let _held = gate.lock().await;
     if let Some(footer) = cache.orc().get(&meta.location) {
         return Ok(footer);
     }
@@ -258,7 +251,7 @@ fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
         }
     }
     let mut reader = TailReader::new(size, tail);
-    let metadata = guarded(|| read_metadata(&mut reader).map_err(|error| decoding(&error)))
+    let metadata = guarded("ORC", || read_metadata(&mut reader).map_err(|error| decoding(&error)))
         .map_err(|error| unreadable("its footer is damaged").with_source(error))?;
     for column in metadata.root_data_type().children() {
         refuse_unbounded_decimals(column.name(), column.data_type())?;
@@ -303,12 +296,12 @@ fn compression_of(postscript: &Postscript) -> Result<Option<Compression>> {
     footer.extend_from_slice(&message);
     footer.push(message.len() as u8);
     let mut reader = Bytes::from(footer);
-    let metadata = guarded(|| read_metadata(&mut reader).map_err(|error| decoding(&error)))?;
+    let metadata = guarded("ORC", || read_metadata(&mut reader).map_err(|error| decoding(&error)))?;
     Ok(metadata.compression())
 }
 
 fn decompress(section: Bytes, compression: Option<Compression>) -> Result<Vec<u8>> {
-    guarded(|| {
+    guarded("ORC", || {
         let mut bytes = Vec::new();
         Decompressor::new(section, compression, Vec::new())
             .read_to_end(&mut bytes)
@@ -355,7 +348,7 @@ fn refuse_encryption(message: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<StripeRange>> {
+fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<UnitRange>> {
     let mut first_row: u64 = 0;
     let mut found = Vec::new();
     for (number, stripe) in metadata.stripe_metadatas().iter().enumerate() {
@@ -371,7 +364,7 @@ fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<StripeRange>> {
             return Err(unreadable(&format!("its stripe {number} lies outside of the file")));
         };
         let (rows, offset) = (stripe.number_of_rows(), stripe.offset());
-        found.push(StripeRange { first_row, rows, offset, bytes });
+        found.push(UnitRange { first_row, rows, offset, bytes });
         first_row = after;
     }
     if first_row != metadata.number_of_rows() {
@@ -385,21 +378,6 @@ fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<StripeRange>> {
 
 fn unreadable(what: &str) -> Error {
     Error::data(format!("this is not a readable ORC file: {what}"))
-}
-
-/// Runs the decoder, which panics on some damaged files (`unwrap` on decompression, slices beyond the end).
-///
-/// # Errors
-/// Those of `decode`; `Data` where it panics.
-pub(super) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
-        let what = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("the decoder gave up");
-        Err(Error::data(format!("the ORC data are damaged: {what}")))
-    })
 }
 
 /// The tail of a file, in the place that it has in the file.

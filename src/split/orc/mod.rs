@@ -16,8 +16,8 @@ mod types;
 mod wire;
 
 pub(super) use discover::discover;
-pub use footer::{OrcFooter, StripeRange, read_orc_footer};
-pub use source::OrcSource;
+pub use footer::{OrcFooter, read_orc_footer};
+pub use source::{Orc, OrcSource};
 pub use statistics::kept_stripes;
 pub use stripe::{OrcRead, open};
 pub use types::{FIELD_ID, with_unit, with_units_of};

@@ -19,11 +19,12 @@ use orc_rust::reader::ChunkReader;
 use orc_rust::schema::{DataType as OrcType, RootDataType};
 use orc_rust::stripe::Stripe;
 
-use super::footer::{OrcFooter, decoding, guarded};
+use super::footer::{OrcFooter, decoding};
 use super::timestamps::{
     daylight_saving, epoch_in, framed, refuse_unknown_offsets, without_negative_nanoseconds,
 };
 use super::wire::fields;
+use crate::split::guard::guarded;
 use crate::{Error, Result};
 
 /// Stripes up to this size are read in one request, where most of their columns are wanted or not.
@@ -137,7 +138,7 @@ impl File {
             ));
         }
         let mut chunks = self.chunks(number).await.map_err(named)?;
-        let decoder = guarded(|| {
+        let decoder = guarded("ORC", || {
             let info = &self.footer.metadata().stripe_metadatas()[number];
             let root = &self.projection.root;
             let stripe = Stripe::new(&mut chunks, self.footer.metadata(), root, info)
@@ -291,7 +292,8 @@ impl Iterator for Decoding {
     fn next(&mut self) -> Option<Self::Item> {
         let decoder = self.decoder.as_mut()?;
         let decoded =
-            guarded(|| decoder.next().transpose().map_err(|error| decoding(&error))).transpose();
+            guarded("ORC", || decoder.next().transpose().map_err(|error| decoding(&error)))
+                .transpose();
         let batch = match decoded {
             None if self.left == 0 => return None,
             None => Err(Error::data(format!(

@@ -1,0 +1,222 @@
+//! What the files of one table have in common: a format, and columns that fit together.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+
+use super::file_schema::FileSchema;
+use crate::split::{Compression, CsvFormat, Format, JsonFormat};
+use crate::storage::FilePin;
+use crate::{Error, Result, list_names, suggestion};
+
+/// The format of all files; by their names where none was given.
+pub(super) fn common_format(
+    pins: &[FilePin],
+    given: Option<&Format>,
+    display: &impl Fn(&FilePin) -> String,
+) -> Result<Format> {
+    let mut found: Option<(Format, &FilePin)> = None;
+    for pin in pins {
+        let by_name = Format::from_path(pin.location.as_ref());
+        let format = match (given, by_name) {
+            (Some(Format::Csv(given)), by_name) => {
+                let compression = Some(compression_of(given.compression, by_name.as_ref().ok()));
+                Format::Csv(CsvFormat { compression, ..given.clone() })
+            }
+            (Some(Format::Json(given)), by_name) => {
+                let compression = Some(compression_of(given.compression, by_name.as_ref().ok()));
+                Format::Json(JsonFormat { compression, ..given.clone() })
+            }
+            (Some(given), _) => given.clone(),
+            (None, by_name) => by_name?,
+        };
+        match &found {
+            None => found = Some((format, pin)),
+            Some((first, _)) if *first == format => {}
+            Some((first, first_pin)) => {
+                return Err(two_formats(&display(first_pin), first, &display(pin), &format));
+            }
+        }
+    }
+    found.map(|(format, _)| format).ok_or_else(|| Error::config("no file was given"))
+}
+
+fn compression_of(given: Option<Compression>, by_name: Option<&Format>) -> Compression {
+    given.or(by_name.map(Format::compression)).unwrap_or_default()
+}
+
+fn two_formats(first_file: &str, first: &Format, file: &str, format: &Format) -> Error {
+    Error::config(format!(
+        "one table has one format, but {first_file} is {} and {file} is {}; narrow the path with a \
+         glob, or register two tables",
+        first.describe(),
+        format.describe(),
+    ))
+}
+
+/// The one format that all files turned out to have; an empty text file has any.
+pub(super) fn one_format(names: &[String], read: &[FileSchema], by_name: Format) -> Result<Format> {
+    let mut found: Option<(&str, &Format)> = None;
+    for (name, file) in names.iter().zip(read) {
+        match found {
+            _ if file.schema.fields().is_empty() => {}
+            None => found = Some((name, &file.format)),
+            Some((_, first)) if *first == file.format => {}
+            Some((first_name, first)) => {
+                return Err(two_formats(first_name, first, name, &file.format));
+            }
+        }
+    }
+    Ok(found.map_or(by_name, |(_, format)| format.clone()))
+}
+
+/// Columns that damaged files have: names and time zones with a NUL character, where C strings end, and types that no
+/// library takes.
+///
+/// # Errors
+/// `Data` naming the column.
+pub(super) fn possible(schema: &Schema) -> Result<()> {
+    for column in schema.fields() {
+        for field in Schema::new(vec![Arc::clone(column)]).flattened_fields() {
+            if field.name().contains('\0') || !is_possible(field.data_type()) {
+                return Err(Error::data(format!(
+                    "column {:?} has an impossible name or type ({} {})",
+                    column.name(),
+                    field.name(),
+                    field.data_type()
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_possible(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Timestamp(_, Some(zone)) => !zone.contains('\0'),
+        DataType::Decimal32(precision, _) => (1..=9).contains(precision),
+        DataType::Decimal64(precision, _) => (1..=18).contains(precision),
+        DataType::Decimal128(precision, _) => (1..=38).contains(precision),
+        DataType::Decimal256(precision, _) => (1..=76).contains(precision),
+        DataType::FixedSizeBinary(size) | DataType::FixedSizeList(_, size) => *size >= 0,
+        DataType::Dictionary(_, value) => is_possible(value),
+        _ => true,
+    }
+}
+
+/// Text has one kind of number: where one file's values are whole and another's are not, both are
+/// read as floats, as if they stood in one file.
+pub(super) fn align_numbers(read: &mut [FileSchema]) {
+    let floats: HashSet<String> = read
+        .iter()
+        .flat_map(|file| file.schema.fields())
+        .filter(|field| *field.data_type() == DataType::Float64)
+        .map(|field| field.name().clone())
+        .collect();
+    for file in read {
+        let fields: Fields = file
+            .schema
+            .fields()
+            .iter()
+            .map(|field| match field.data_type() {
+                DataType::Int64 if floats.contains(field.name()) => {
+                    Arc::new(field.as_ref().clone().with_data_type(DataType::Float64))
+                }
+                _ => Arc::clone(field),
+            })
+            .collect();
+        file.schema = Schema::new_with_metadata(fields, file.schema.metadata().clone());
+    }
+}
+
+pub(super) fn declared_types(schema: Option<&SchemaRef>) -> BTreeMap<String, DataType> {
+    let fields = schema.map(|schema| schema.fields().clone()).unwrap_or_default();
+    fields.iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
+}
+
+/// CSV columns are read by position, so every file must have the same in the same order.
+pub(super) fn same_positions<'a>(
+    files: impl IntoIterator<Item = (&'a str, &'a Schema)>,
+) -> Result<()> {
+    let names = |schema: &Schema| -> Vec<String> {
+        schema.fields().iter().map(|field| field.name().clone()).collect()
+    };
+    let mut first: Option<(&str, Vec<String>)> = None;
+    for (file, schema) in files {
+        let found = names(schema);
+        // A file without any record has no columns, and no rows to misread.
+        if found.is_empty() {
+            continue;
+        }
+        let Some((first_file, wanted)) = &first else {
+            first = Some((file, found));
+            continue;
+        };
+        if found != *wanted {
+            let at = found.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+            let show = |names: &[String]| match names.get(at) {
+                Some(name) => format!("{name:?}"),
+                None => "none".to_owned(),
+            };
+            return Err(Error::data(format!(
+                "the files disagree: CSV files of one table need the same columns in the same \
+                 order, but column {} is {} in {first_file} and {} in {file}; register the files \
+                 apart and join them with UNION ALL",
+                at + 1,
+                show(wanted),
+                show(&found),
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The declared schema without the hive columns, checked against what the files hold.
+pub(super) fn declare(
+    declared: &SchemaRef,
+    inferred: &Schema,
+    hive: &[Field],
+    format: &Format,
+) -> Result<Schema> {
+    let fields: Fields = declared
+        .fields()
+        .iter()
+        .filter(|field| !hive.iter().any(|hive| hive.name() == field.name()))
+        .cloned()
+        .collect();
+    let known: Vec<&str> = inferred.fields().iter().map(|field| field.name().as_str()).collect();
+    let headless = matches!(format, Format::Csv(csv) if !csv.header);
+    if matches!(format, Format::Csv(_)) && !known.is_empty() {
+        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+        if fields.len() != known.len() || (!headless && names != known) {
+            return Err(Error::data(format!(
+                "the declared columns are {}, but the CSV files have {}; declare all of them, in the \
+                 files' order",
+                list_names(&names),
+                list_names(&known),
+            )));
+        }
+    } else if let Some(odd) = fields.iter().find(|field| !known.contains(&field.name().as_str())) {
+        return Err(Error::data(format!(
+            "the declared column {:?} is in no file{}; the files' columns are {}",
+            odd.name(),
+            suggestion(odd.name(), known.iter().copied()),
+            list_names(&known),
+        )));
+    }
+    Ok(Schema::new_with_metadata(fields, inferred.metadata().clone()))
+}
+
+/// A text column without any value is text.
+pub(super) fn without_null_types(schema: &Schema) -> Schema {
+    let fields: Vec<Arc<Field>> = schema
+        .fields()
+        .iter()
+        .map(|field| match field.data_type() {
+            DataType::Null => Arc::new(Field::new(field.name(), DataType::Utf8, true)),
+            _ => Arc::clone(field),
+        })
+        .collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}

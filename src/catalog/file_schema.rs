@@ -1,0 +1,150 @@
+//! The schema of one file, and its rows where the format says them.
+
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use datafusion::catalog::Session;
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::csv::CsvFormat as DfCsvFormat;
+use datafusion::datasource::file_format::json::JsonFormat as DfJsonFormat;
+use futures::{StreamExt, TryStreamExt};
+use object_store::{ObjectMeta, ObjectStore};
+use parquet::arrow::parquet_to_arrow_schema;
+
+use super::agree::possible;
+use super::json_array;
+use crate::split::avro::read_avro_head;
+use crate::split::ipc::{Layout, read_ipc_head};
+use crate::split::orc::read_orc_footer;
+use crate::split::{
+    ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, concurrent_files,
+    read_footer,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// Reads the schemas of files.
+#[derive(Clone, Copy)]
+pub(super) struct Infer<'a> {
+    pub session: &'a dyn Session,
+    pub store: &'a Arc<dyn ObjectStore>,
+    pub footers: &'a FooterCache,
+    pub format: &'a Format,
+    /// Records of each text file from which its schema is inferred.
+    pub rows: usize,
+}
+
+/// What one file says of itself.
+pub(super) struct FileSchema {
+    pub schema: Schema,
+    /// Exact; None where the format does not say before the file is planned.
+    pub rows: Option<u64>,
+    /// The format with what the file itself says: array or lines, file or stream.
+    pub format: Format,
+}
+
+impl Infer<'_> {
+    /// Of all files, in their order.
+    pub async fn all(&self, files: &[ObjectMeta], names: &[String]) -> Result<Vec<FileSchema>> {
+        futures::stream::iter(files.iter().zip(names).map(|(meta, name)| async move {
+            self.one(meta).await.map_err(|error| error.with_context("file", name))
+        }))
+        .buffered(concurrent_files(self.format))
+        .try_collect()
+        .await
+    }
+
+    /// Of one file; its name is added to errors by the caller.
+    pub async fn one(&self, meta: &ObjectMeta) -> Result<FileSchema> {
+        let read = self.read(meta).await?;
+        possible(&read.schema)?;
+        Ok(read)
+    }
+
+    async fn read(&self, meta: &ObjectMeta) -> Result<FileSchema> {
+        let (schema, format) = match self.format {
+            Format::Parquet => return self.parquet(meta).await,
+            Format::Csv(csv) => (self.csv(csv, meta).await?, self.format.clone()),
+            Format::Json(json) => self.json(json, meta).await?,
+            Format::Arrow(arrow) => self.arrow(arrow, meta).await?,
+            Format::Avro => self.avro(meta).await?,
+            Format::Orc => return self.orc(meta).await,
+        };
+        Ok(FileSchema { schema, rows: None, format })
+    }
+
+    async fn csv(&self, csv: &CsvFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let format = DfCsvFormat::default().with_options(csv.options());
+        self.text(&format.with_schema_infer_max_rec(self.rows), meta).await
+    }
+
+    async fn json(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
+        let compression = self.format.compression();
+        let array = match json.array {
+            Some(array) => array,
+            None => json_array::is_array(self.store, meta, compression).await?,
+        };
+        let chosen = JsonFormat { array: Some(array), ..json.clone() };
+        let schema = match array {
+            true => json_array::infer(self.store, meta, compression, self.rows).await?,
+            false => self.json_lines(&chosen, meta).await?,
+        };
+        Ok((schema, Format::Json(chosen)))
+    }
+
+    async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let format = DfJsonFormat::default().with_options(json.options());
+        let read = self.text(&format.with_schema_infer_max_rec(self.rows), meta).await;
+        read.map_err(|error| match error.to_string().contains("JSON record to be an object") {
+            // The parser's own message would print the whole value.
+            true => Error::data(
+                "this is not one JSON object per line; pass array=True for a file that is one array \
+                 of objects",
+            ),
+            false => error,
+        })
+    }
+
+    /// The schema of a text file, decompressed where the format says so.
+    async fn text(&self, format: &dyn FileFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let compression = self.format.compression();
+        self.by(format, meta).await.map_err(|error| {
+            match compression != Compression::None && error.kind() == ErrorKind::Storage {
+                true => json_array::undecompressable(compression, error),
+                false => error,
+            }
+        })
+    }
+
+    async fn arrow(&self, arrow: &ArrowFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
+        let head = read_ipc_head(self.store, meta, self.footers).await?;
+        let stream = matches!(head.layout(), Layout::Stream { .. });
+        let format = Format::Arrow(ArrowFormat { stream, ..arrow.clone() });
+        Ok((head.schema().as_ref().clone(), format))
+    }
+
+    async fn avro(&self, meta: &ObjectMeta) -> Result<(Schema, Format)> {
+        let head = read_avro_head(self.store, meta, self.footers).await?;
+        Ok((head.schema().as_ref().clone(), Format::Avro))
+    }
+
+    async fn by(&self, format: &dyn FileFormat, meta: &ObjectMeta) -> Result<Schema> {
+        let schema =
+            format.infer_schema(self.session, self.store, std::slice::from_ref(meta)).await?;
+        Ok(schema.as_ref().clone())
+    }
+
+    async fn orc(&self, meta: &ObjectMeta) -> Result<FileSchema> {
+        let footer = read_orc_footer(self.store, meta, self.footers).await?;
+        let (schema, rows) = (footer.plain_schema(), Some(footer.rows()));
+        Ok(FileSchema { schema, rows, format: Format::Orc })
+    }
+
+    async fn parquet(&self, meta: &ObjectMeta) -> Result<FileSchema> {
+        let footer = read_footer(self.store, meta, self.footers, false).await?;
+        let file = footer.file_metadata();
+        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())?;
+        let rows = u64::try_from(file.num_rows())
+            .map_err(|_| Error::data("its footer says a negative number of rows"))?;
+        Ok(FileSchema { schema, rows: Some(rows), format: Format::Parquet })
+    }
+}

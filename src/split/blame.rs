@@ -1,0 +1,64 @@
+//! Whose fault an error is: the content of a file, which can be left out, or anything else, which cannot.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The error itself where the content of a file is to blame: a `Data` error, while the store still has the file as it
+/// was pinned.
+///
+/// # Errors
+/// The error where it is of another kind, or of a function of the user's; that the file changed, vanished or cannot be reached.
+pub async fn blame_content(
+    store: &Arc<dyn ObjectStore>,
+    location: &Path,
+    error: Error,
+) -> Result<Error> {
+    if error.kind() != ErrorKind::Data || error.is_of_user_code() {
+        return Err(error);
+    }
+    store.head(location).await?;
+    Ok(error)
+}
+
+/// What `work` finds; a panic of a decoder, which trusted what it read, is an error of the data.
+///
+/// # Errors
+/// That of `work`; `Data` for a panic.
+pub async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(found) => found,
+        Err(panic) => Err(Error::data(format!(
+            "a decoder ended abnormally ({}), as damaged data can make it",
+            message_of(panic.as_ref())
+        ))),
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_a_decoder_is_an_error_of_the_data() {
+        let error = block_on(caught::<()>(async { panic!("index {} is out of bounds", 7) }));
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Data);
+        assert!(error.message().contains("index 7 is out of bounds"), "{error}");
+        assert_eq!(block_on(caught(async { Ok(3) })).unwrap(), 3);
+    }
+}
