@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use super::cursor::{Lane, Shard, ShardCursor};
-use super::even::{Remainder, Schedule, level, proportional, share};
+use super::cursor::{Shard, ShardCursor};
+use super::even::{Remainder, level, proportional, share};
 use super::layout::{Layout, OrderKey, Run, Stock};
 use super::lpt::{lpt, round_robin};
 use super::order::{derive_key, epoch_order};
 use super::piece::{Piece, Source};
 use super::plan::Builtin;
-use super::quota::{paddings, quotas, rows_of, schedules};
+use super::quota::{delivered, paddings, rows_of, schedules};
+use super::share::{Common, RankShare};
 use crate::{Error, Result};
 
 /// Tells keys of one purpose from those of another.
 const PARTITION: u64 = 0x7061_7274;
 const MIXTURE: u64 = 0x6d69_7865;
 const RESUMED: u64 = 0x7265_7375;
+
+/// The splits of each shard that a custom strategy dealt; None deals by weight.
+pub(super) type Lists<'a> = Option<&'a [Vec<u32>]>;
 
 /// The shards of an epoch in reading order, `rank * workers + worker`, after the `runs` before it.
 ///
@@ -32,24 +36,53 @@ pub fn resume(
     lists: Option<&[Vec<u32>]>,
     key: OrderKey<'_>,
 ) -> Result<Vec<Shard>> {
+    let shares = shares(stock, runs, layout, lists, key)?;
+    all_shards(&shares, layout, lists.filter(|_| runs.is_empty()), key)
+}
+
+/// The shares of all ranks, after the `runs` before; see [`resume`].
+///
+/// Without runs they are the same in every epoch, unless a custom strategy deals each anew.
+///
+/// # Errors
+/// As those of [`resume`].
+pub fn shares(
+    stock: &Stock,
+    runs: &[Run],
+    layout: &Layout,
+    lists: Option<&[Vec<u32>]>,
+    key: OrderKey<'_>,
+) -> Result<Vec<RankShare>> {
     let mut pieces = stock.pieces();
     let mut lists = lists;
     for (depth, run) in (0_u64..).zip(runs) {
         run.layout.check()?;
-        let mut shards = deal(stock, pieces, &run.layout, lists.take(), depth)?;
-        put_in_order(&mut shards, &run.layout, key, depth);
+        let lists = lists.take();
+        let shares = deal(stock, pieces, &run.layout, lists, depth)?;
+        let shards = all_shards(&shares, &run.layout, lists, key)?;
         pieces = left_by(run, &shards)?;
         pieces.sort_by_key(Piece::place);
     }
     let depth = runs.len() as u64;
-    let mut shards = deal(stock, pieces, layout, lists, depth).map_err(|error| match depth {
+    deal(stock, pieces, layout, lists, depth).map_err(|error| match depth {
         0 => error,
         _ => error.with_context(
             "these are the rows left of a resumed epoch",
             "resume it with as many ranks as before, or go on with set_epoch(epoch + 1)",
         ),
-    })?;
-    put_in_order(&mut shards, layout, key, depth);
+    })
+}
+
+fn all_shards(
+    shares: &[RankShare],
+    layout: &Layout,
+    lists: Lists<'_>,
+    key: OrderKey<'_>,
+) -> Result<Vec<Shard>> {
+    let mut shards = Vec::with_capacity(shares.len() * layout.workers());
+    for share in shares {
+        shards.extend(share.shards_of(layout, lists, key)?);
+    }
     Ok(shards)
 }
 
@@ -120,14 +153,15 @@ fn silent(run: &Run, rank: usize) -> Error {
     ))
 }
 
-/// Deals pieces to shards, in the order of the pieces.
+/// Deals pieces to ranks, in the order of the pieces: by source, so that each of them is spread evenly, and as even by
+/// weight as one level over ranks makes them, whatever the number of their workers.
 fn deal(
     stock: &Stock,
     mut pieces: Vec<Piece>,
     layout: &Layout,
-    lists: Option<&[Vec<u32>]>,
+    lists: Lists<'_>,
     depth: u64,
-) -> Result<Vec<Shard>> {
+) -> Result<Vec<RankShare>> {
     if layout.counted && stock.counts.is_none() && !stock.weights.is_empty() {
         return Err(Error::config(
             "rows are dealt by number, but were not counted; please report it with the state that was loaded",
@@ -137,139 +171,116 @@ fn deal(
         pieces.retain(|piece| !piece.is_empty());
     }
     if let Some(partitions) = layout.partitions {
-        return deal_partitions(stock, pieces, layout, partitions);
+        return deal_partitions(stock, pieces, layout, partitions, depth);
     }
+    let ranks = layout.world_size as usize;
     let sources = stock.source_weights.len().max(1);
     let mut by_source = vec![Vec::new(); sources];
     for piece in pieces {
         by_source[stock.source(&piece) as usize].push(piece);
     }
     let rows: Vec<u64> = by_source.iter().map(|pieces| rows_of(pieces)).collect();
-    let schedules = schedules(stock, layout, &rows)?;
-    let quotas = quotas(layout, &schedules, rows.iter().sum());
-    let padding = if layout.remainder == Remainder::Pad {
-        paddings(stock, &schedules, &quotas)
-    } else {
-        Vec::new()
+    let total: u64 = rows.iter().sum();
+    let delivered = delivered(stock, &rows);
+    let schedules = schedules(layout, delivered)?;
+    let mut open: Vec<u64> = match layout.is_exact() {
+        true => (0..ranks as u64).map(|rank| share(total, ranks as u64, rank)).collect(),
+        false => vec![0; ranks],
     };
-    let mut padding = padding.into_iter();
-    let mut shards: Vec<Shard> = schedules
-        .into_iter()
-        .map(|schedule| Shard {
-            lanes: Vec::new(),
-            lane_weights: stock.source_weights.clone(),
-            schedule,
-            padding: padding.next().unwrap_or_default(),
-        })
-        .collect();
-    // By source, so that each of them is spread evenly over all shards.
-    let lists = lists.filter(|_| depth == 0);
-    let mut dealer = Dealer { stock, layout, lists, open: quotas };
+    let padding = match layout.remainder {
+        Remainder::Pad => paddings(stock, &schedules, &open),
+        _ => vec![Vec::new(); ranks],
+    };
+    let mut lanes: Vec<Vec<(u32, Vec<Piece>)>> = vec![Vec::new(); ranks];
     for ((number, pieces), rows) in (0_u32..).zip(by_source).zip(rows) {
-        for (shard, pieces) in shards.iter_mut().zip(dealer.deal(pieces, rows)) {
-            shard.lanes.push(Lane { pieces, key: 0, mixing: layout.mixing, number });
-        }
-    }
-    Ok(shards)
-}
-
-/// Deals one source after the other to shards.
-struct Dealer<'a> {
-    stock: &'a Stock,
-    layout: &'a Layout,
-    lists: Option<&'a [Vec<u32>]>,
-    /// Rows that each shard still lacks.
-    open: Vec<u64>,
-}
-
-impl Dealer<'_> {
-    /// Pieces of `rows` rows by shard. In two levels, so that what a rank reads does not depend on its number of
-    /// workers, and ranks are as even by weight as one level over ranks makes them.
-    fn deal(&mut self, pieces: Vec<Piece>, rows: u64) -> Vec<Vec<Piece>> {
-        let (ranks, workers) = (self.layout.world_size as usize, self.layout.workers());
-        let in_place = self.lists.is_none();
-        let of_rank: Vec<u64> = self.open.chunks(workers).map(|open| open.iter().sum()).collect();
-        let wanted = part(&of_rank, rows);
-        let mut dealt =
-            self.group(pieces, ranks, |shard| Some(shard / workers).filter(|rank| *rank < ranks));
-        if self.layout.is_exact() {
-            level(&mut dealt, &wanted, in_place);
-        }
-        let mut shards = Vec::with_capacity(self.open.len());
-        for (rank, own) in dealt.into_iter().enumerate() {
-            let mut own = self.group(own, workers, |shard| {
-                shard.checked_sub(rank * workers).filter(|worker| *worker < workers)
-            });
-            let open = &mut self.open[rank * workers..(rank + 1) * workers];
-            if self.layout.is_exact() {
-                let wanted = part(open, wanted[rank]);
-                open.iter_mut().zip(&wanted).for_each(|(open, wanted)| *open -= wanted);
-                level(&mut own, &wanted, in_place);
+        let mut dealt = match lists {
+            Some(lists) => group_by_lists(pieces, lists, ranks, |shard| {
+                Some(shard / layout.workers()).filter(|rank| *rank < ranks)
+            }),
+            None => {
+                let bins = bins_of(stock, &pieces, layout, ranks);
+                group(pieces, &bins, ranks)
             }
-            shards.extend(own);
-        }
-        shards
-    }
-
-    /// Pieces in `bins` bins: by weight, or where `bin` finds the shard to which a custom strategy gave the split.
-    fn group(
-        &self,
-        pieces: Vec<Piece>,
-        bins: usize,
-        bin: impl Fn(usize) -> Option<usize>,
-    ) -> Vec<Vec<Piece>> {
-        let Some(lists) = self.lists else {
-            return group(pieces, |pieces, bins| self.by_weight(pieces, bins), bins);
         };
-        let mut places: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
-        for (shard, ids) in lists.iter().enumerate() {
+        if layout.is_exact() {
+            let wanted = part(&open, rows);
+            open.iter_mut().zip(&wanted).for_each(|(open, wanted)| *open -= wanted);
+            level(&mut dealt, &wanted, lists.is_none());
+        }
+        for (lanes, pieces) in lanes.iter_mut().zip(dealt) {
+            lanes.push((number, pieces));
+        }
+    }
+    let common = Common { depth, source_weights: &stock.source_weights, delivered, rows: total };
+    Ok(finish(stock, layout, &common, lanes, padding))
+}
+
+fn finish(
+    stock: &Stock,
+    layout: &Layout,
+    common: &Common<'_>,
+    lanes: Vec<Vec<(u32, Vec<Piece>)>>,
+    padding: Vec<Vec<Piece>>,
+) -> Vec<RankShare> {
+    let share = |((rank, lanes), padding)| {
+        RankShare::new(layout, rank, common, lanes, padding, |id| stock.weight_of_split(id))
+    };
+    (0_u32..).zip(lanes).zip(padding).map(share).collect()
+}
+
+fn bins_of(stock: &Stock, pieces: &[Piece], layout: &Layout, bins: usize) -> Vec<u32> {
+    match layout.strategy.unwrap_or_default() {
+        Builtin::Lpt => {
+            let weight = |piece| stock.weight(piece, layout.counted);
+            lpt(&pieces.iter().map(weight).collect::<Vec<_>>(), bins)
+        }
+        Builtin::RoundRobin => round_robin(pieces.len(), bins),
+    }
+}
+
+/// Pieces in `bins` bins, where `bin` finds the shard to which a custom strategy gave the split.
+pub(super) fn group_by_lists(
+    pieces: Vec<Piece>,
+    lists: &[Vec<u32>],
+    bins: usize,
+    bin: impl Fn(usize) -> Option<usize>,
+) -> Vec<Vec<Piece>> {
+    let mut places: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    for (shard, ids) in lists.iter().enumerate() {
+        if bin(shard).is_some() {
             places.extend(ids.iter().enumerate().map(|(place, id)| (*id, (shard, place))));
         }
-        let mut groups = vec![Vec::new(); bins];
-        for piece in pieces {
-            let place = match piece.source {
-                Source::Split(id) => places.get(&id).copied(),
-                Source::Window(_) => None,
-            };
-            // What was cut off another rank's list comes last, on the last worker.
-            let (shard, place) = place.unwrap_or((usize::MAX, usize::MAX));
-            match bin(shard) {
-                Some(bin) => groups[bin].push((place, piece)),
-                None => groups[bins - 1].push((usize::MAX, piece)),
-            }
-        }
-        let in_order = |mut group: Vec<(usize, Piece)>| {
-            group.sort_by_key(|(place, piece)| (*place, piece.start));
-            group.into_iter().map(|(_, piece)| piece).collect()
+    }
+    let mut groups = vec![Vec::new(); bins];
+    for piece in pieces {
+        let place = match piece.source {
+            Source::Split(id) => places.get(&id).copied(),
+            Source::Window(_) => None,
         };
-        groups.into_iter().map(in_order).collect()
-    }
-
-    fn by_weight(&self, pieces: &[Piece], bins: usize) -> Vec<u32> {
-        match self.layout.strategy.unwrap_or_default() {
-            Builtin::Lpt => {
-                let weight = |piece| self.stock.weight(piece, self.layout.counted);
-                lpt(&pieces.iter().map(weight).collect::<Vec<_>>(), bins)
-            }
-            Builtin::RoundRobin => round_robin(pieces.len(), bins),
+        // What was cut off another rank's list comes last, on the last worker.
+        let (shard, place) = place.unwrap_or((usize::MAX, usize::MAX));
+        match bin(shard) {
+            Some(bin) => groups[bin].push((place, piece)),
+            None => groups[bins - 1].push((usize::MAX, piece)),
         }
     }
+    let in_order = |mut group: Vec<(usize, Piece)>| {
+        group.sort_by_key(|(place, piece)| (*place, piece.start));
+        group.into_iter().map(|(_, piece)| piece).collect()
+    };
+    groups.into_iter().map(in_order).collect()
 }
 
 /// `rows` of what is open, in proportion and never more than open.
-fn part(open: &[u64], rows: u64) -> Vec<u64> {
+pub(super) fn part(open: &[u64], rows: u64) -> Vec<u64> {
     if rows == open.iter().sum::<u64>() { open.to_vec() } else { proportional(rows, open) }
 }
 
-fn group(
-    pieces: Vec<Piece>,
-    bin_of: impl Fn(&[Piece], usize) -> Vec<u32>,
-    bins: usize,
-) -> Vec<Vec<Piece>> {
-    let bin_of = bin_of(&pieces, bins);
+/// The pieces of each bin, in their order.
+pub(super) fn group(pieces: Vec<Piece>, bin_of: &[u32], bins: usize) -> Vec<Vec<Piece>> {
     let mut groups = vec![Vec::new(); bins];
     for (piece, bin) in pieces.into_iter().zip(bin_of) {
-        groups[bin as usize].push(piece);
+        groups[*bin as usize].push(piece);
     }
     groups
 }
@@ -281,7 +292,8 @@ fn deal_partitions(
     pieces: Vec<Piece>,
     layout: &Layout,
     partitions: u32,
-) -> Result<Vec<Shard>> {
+    depth: u64,
+) -> Result<Vec<RankShare>> {
     let (ranks, bins) = (u64::from(layout.world_size), u64::from(partitions));
     if !bins.is_multiple_of(ranks) || !(layout.batch_size * ranks).is_multiple_of(bins) {
         return Err(Error::config(format!(
@@ -292,38 +304,36 @@ fn deal_partitions(
     }
     let rows = rows_of(&pieces);
     let weights: Vec<u64> = pieces.iter().map(|piece| stock.weight(piece, true)).collect();
-    let mut lists = group(pieces, |_, bins| lpt(&weights, bins), partitions as usize);
+    let mut lists = group(pieces, &lpt(&weights, partitions as usize), partitions as usize);
     let quotas: Vec<u64> = (0..bins).map(|bin| share(rows, bins, bin)).collect();
     level(&mut lists, &quotas, true);
-    let mut shards = Vec::new();
-    for rank in 0..ranks {
-        let schedule = Schedule::of_rank(rows, ranks, rank, layout.batch_size, layout.remainder)?;
-        shards.push(Shard {
-            lanes: Vec::new(),
-            lane_weights: Vec::new(),
-            schedule,
-            padding: Vec::new(),
-        });
-    }
+    let schedules = schedules(layout, rows)?;
+    let mut lanes: Vec<Vec<(u32, Vec<Piece>)>> = vec![Vec::new(); ranks as usize];
     for (number, pieces) in (0_u32..).zip(lists) {
-        let lane = Lane { pieces, key: 0, mixing: layout.mixing, number };
-        shards[(u64::from(number) % ranks) as usize].lanes.push(lane);
+        lanes[(u64::from(number) % ranks) as usize].push((number, pieces));
     }
-    if layout.remainder == Remainder::Pad {
-        let schedules: Vec<Schedule> = shards.iter().map(|shard| shard.schedule.clone()).collect();
-        let quotas: Vec<u64> = shards.iter().map(|shard| shard.rows().unwrap_or(0)).collect();
-        for (shard, padding) in shards.iter_mut().zip(paddings(stock, &schedules, &quotas)) {
-            shard.padding = padding;
+    let padding = match layout.remainder {
+        Remainder::Pad => {
+            let of_rank =
+                |lanes: &Vec<(u32, Vec<Piece>)>| lanes.iter().map(|lane| rows_of(&lane.1)).sum();
+            paddings(stock, &schedules, &lanes.iter().map(of_rank).collect::<Vec<u64>>())
         }
-    }
-    Ok(shards)
+        _ => vec![Vec::new(); ranks as usize],
+    };
+    let common = Common { depth, source_weights: &[], delivered: rows, rows };
+    Ok(finish(stock, layout, &common, lanes, padding))
 }
 
-/// Permutes the pieces of every lane, and keys its windows.
-fn put_in_order(shards: &mut [Shard], layout: &Layout, key: OrderKey<'_>, depth: u64) {
-    let workers = layout.workers();
-    for (index, shard) in shards.iter_mut().enumerate() {
-        let number = ((index / workers) as u64) << 32 | (index % workers) as u64;
+/// Permutes the pieces of every lane of a rank's shards, and keys its windows.
+pub(super) fn put_in_order(
+    shards: &mut [Shard],
+    rank: u32,
+    layout: &Layout,
+    key: OrderKey<'_>,
+    depth: u64,
+) {
+    for (worker, shard) in shards.iter_mut().enumerate() {
+        let number = u64::from(rank) << 32 | worker as u64;
         let several = shard.lanes.len() > 1;
         for lane in &mut shard.lanes {
             let lane_number = u64::from(lane.number);

@@ -157,25 +157,14 @@ impl Stock {
         pieces
     }
 
-    /// What a piece weighs: its part of its split, or, where a layout does not go by counted rows, the whole
-    /// split. A run that knows the counts must deal as one that does not.
+    /// What a piece weighs: see [`Piece::weight`].
     pub(super) fn weight(&self, piece: &Piece, counted: bool) -> u64 {
-        match &piece.source {
-            Source::Split(id) => {
-                let weight = self.weights[*id as usize];
-                let all = self.counts.as_ref().map(|counts| counts[*id as usize]);
-                match (piece.rows(), all) {
-                    (Some(rows), Some(all)) if counted && rows < all => {
-                        (u128::from(weight) * u128::from(rows) / u128::from(all)) as u64
-                    }
-                    _ => weight,
-                }
-            }
-            // It is read from the window's start, whoever holds which part of it.
-            Source::Window(window) => {
-                window.pieces.iter().map(|piece| self.weight(piece, counted)).sum()
-            }
-        }
+        piece.weight(counted, &|id| self.weight_of_split(id))
+    }
+
+    /// The weight of a split, and its rows where they were counted.
+    pub(super) fn weight_of_split(&self, id: u32) -> (u64, Option<u64>) {
+        (self.weights[id as usize], self.counts.as_ref().map(|counts| counts[id as usize]))
     }
 
     /// The source of a piece.

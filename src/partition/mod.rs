@@ -6,11 +6,13 @@
 //! source of randomness in the crate.
 //!
 //! [`resume()`] is the whole way: [`Stock`] cut into [`Piece`]s, what earlier [`Run`]s of the epoch consumed
-//! taken off, the rest dealt to [`Shard`]s by a [`Layout`].
+//! taken off, the rest dealt to [`Shard`]s by a [`Layout`]. A [`RankShare`] is what of it one rank needs.
 
+mod bernoulli;
 mod blend;
 mod cursor;
 mod deal;
+mod draw;
 mod dynamic;
 mod even;
 mod interleave;
@@ -23,10 +25,13 @@ mod plan;
 mod quota;
 mod rng;
 mod shard;
+mod share;
 
+pub use bernoulli::{Bernoulli, FileSample};
 pub use blend::blend;
 pub use cursor::{Lane, LaneCursor, Mixing, Shard, ShardCursor, WindowCursor};
-pub use deal::{cursor_of, resume};
+pub use deal::{cursor_of, resume, shares};
+pub use draw::{Order, RowWeights, Urn};
 pub use dynamic::Holding;
 pub use even::{Remainder, Schedule, level, proportional, share};
 pub use interleave::{Interleave, Open, Turn};
@@ -38,3 +43,4 @@ pub use piece::{Piece, Source, Window};
 pub use plan::{Assignment, Builtin, Imbalance, ShardSummary, weight};
 pub use rng::Rng;
 pub use shard::ShardSpec;
+pub use share::RankShare;

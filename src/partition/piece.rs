@@ -83,6 +83,27 @@ impl Piece {
         }
     }
 
+    /// What it weighs: its part of its split, or, where a layout does not go by counted rows, the whole
+    /// split. A run that knows the counts must deal as one that does not. `split` has the weight and the rows of a
+    /// split.
+    pub(super) fn weight(&self, counted: bool, split: &dyn Fn(u32) -> (u64, Option<u64>)) -> u64 {
+        match &self.source {
+            Source::Split(id) => {
+                let (weight, all) = split(*id);
+                match (self.rows(), all) {
+                    (Some(rows), Some(all)) if counted && rows < all => {
+                        (u128::from(weight) * u128::from(rows) / u128::from(all)) as u64
+                    }
+                    _ => weight,
+                }
+            }
+            // It is read from the window's start, whoever holds which part of it.
+            Source::Window(window) => {
+                window.pieces.iter().map(|piece| piece.weight(counted, split)).sum()
+            }
+        }
+    }
+
     /// Where it lies in the order of the plan: by its first split, windows before what follows them.
     pub fn place(&self) -> (u32, bool, u64) {
         match &self.source {

@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::lock::Lock;
 use super::read::Stage;
 use super::write::{PARTIAL, Progress, partial_name};
 use crate::session::Plan;
+use crate::staging::Lock;
 use crate::{Error, Result};
 
 impl Stage {

@@ -7,8 +7,8 @@ use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::interleave;
 use arrow::datatypes::DataType;
 
-use super::views::release;
 use crate::Result;
+use crate::staging::release;
 
 /// The values at `places`, (array, row of the array), of at least one array, in memory of their own.
 pub(super) fn gather(arrays: &[&dyn Array], places: &[(usize, usize)]) -> Result<ArrayRef> {

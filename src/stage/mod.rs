@@ -15,16 +15,13 @@
 
 mod ensure;
 mod gather;
-mod layout;
-mod lock;
 mod manifest;
 mod map;
 mod output;
 mod read;
-mod views;
+mod weights;
 mod write;
 
 pub use read::Stage;
+pub use weights::{Drawing, weight_column};
 pub use write::{Progress, ProgressReport};
-
-pub(crate) use views::release;

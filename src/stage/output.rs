@@ -14,10 +14,9 @@ use arrow::ipc::MetadataVersion;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow::record_batch::RecordBatch;
 
-use super::layout::Layout;
 use super::manifest::{FileEntry, file_name};
-use super::views::has_views;
 use super::write::Progress;
+use crate::staging::{Layout, has_views, release, rows_of};
 use crate::{Error, Result};
 
 /// Alignment of every buffer in the file, in bytes: a cache line, and enough for every Arrow type.
@@ -129,9 +128,9 @@ impl Output {
                 let whole = concat_batches(&self.schema, pieces)?;
                 if self.schema.fields().iter().any(|field| has_views(field.data_type())) {
                     // One buffer of strings instead of one per piece.
-                    let columns = whole.columns().iter().map(super::release);
+                    let columns = whole.columns().iter().map(release);
                     let columns = columns.collect::<Result<_>>()?;
-                    super::layout::rows_of(&self.schema, columns, whole.num_rows())?
+                    rows_of(&self.schema, columns, whole.num_rows())?
                 } else {
                     whole
                 }

@@ -4,17 +4,18 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::gather::gather;
-use super::layout::Layout;
 use super::manifest::{BatchEntry, Manifest, damaged};
 use super::map::MappedFile;
 use super::write::panicked;
-use crate::partition::Permutation;
+use crate::partition::Order;
 use crate::runtime::Runtimes;
+use crate::staging::Layout;
 use crate::{Error, Result};
 
 /// Bytes of the rows that [`Stage::read`] gathers at a time, by the mean of all rows.
@@ -121,6 +122,16 @@ impl Stage {
         self.bytes
     }
 
+    /// Number of record batches.
+    pub(super) fn num_batches(&self) -> usize {
+        self.batches.len()
+    }
+
+    /// A column of a record batch as it is stored; it lies in the map.
+    pub(super) fn stored(&self, batch: usize, column: usize) -> Result<ArrayRef> {
+        Ok(Arc::clone(self.batch(batch)?.column(column)))
+    }
+
     /// The given rows, in the order given; a row may be named several times.
     ///
     /// # Errors
@@ -159,34 +170,33 @@ impl Stage {
         self.layout.restore(&columns, rows.len())
     }
 
-    /// The rows at positions `range` of a permuted order, in batches of `batch_rows` rows, fewer where rows are
+    /// The rows at positions `range` of an order, in batches of `batch_rows` rows, fewer where rows are
     /// wide. `in_flight` batches are gathered at once, on threads that may wait for the disk.
     ///
-    /// The sequence of rows depends on the permutation and the range alone; how it is cut into batches does not
+    /// The sequence of rows depends on the order and the range alone; how it is cut into batches does not
     /// matter to whoever wants exact batches and cuts again.
     ///
     /// # Errors
-    /// `Config` where the permutation is not over this stage's rows, or the range does not lie in it.
+    /// `Config` where the order is not over this stage's rows, or the range does not lie in it.
     pub fn read(
         self: &Arc<Self>,
-        permutation: Permutation,
+        order: Order,
         range: Range<u64>,
         batch_rows: usize,
         in_flight: usize,
     ) -> Result<impl Stream<Item = Result<RecordBatch>> + Send + use<>> {
-        if permutation.len() != self.num_rows() {
+        if let Some(rows) = order.num_rows().filter(|rows| *rows != self.num_rows()) {
             return Err(Error::config(format!(
-                "a permutation of {} rows does not fit a stage of {}",
-                permutation.len(),
+                "an order of {rows} rows does not fit a stage of {}",
                 self.num_rows()
             )));
         }
-        if range.start > range.end || range.end > self.num_rows() {
+        if range.start > range.end || range.end > order.len() {
             return Err(Error::config(format!(
                 "positions {}..{} must lie in 0..{}",
                 range.start,
                 range.end,
-                self.num_rows()
+                order.len()
             )));
         }
         if batch_rows == 0 || in_flight == 0 {
@@ -198,7 +208,7 @@ impl Stage {
         let step = (batch_rows as u64).min((GATHERED_BYTES / row_bytes).max(1));
         let runtime = Runtimes::current()?.cpu().clone();
         let stage = Arc::clone(self);
-        let permutation = Arc::new(permutation);
+        let order = Arc::new(order);
         let mut next = range.start;
         let starts = std::iter::from_fn(move || {
             let start = next;
@@ -207,9 +217,9 @@ impl Stage {
         });
         let batches = stream::iter(starts)
             .map(move |positions| {
-                let (stage, permutation) = (Arc::clone(&stage), Arc::clone(&permutation));
+                let (stage, order) = (Arc::clone(&stage), Arc::clone(&order));
                 runtime.spawn_blocking(move || {
-                    let rows: Vec<u64> = positions.map(|at| permutation.at(at)).collect();
+                    let rows: Vec<u64> = positions.map(|at| order.at(at)).collect();
                     let mut batches = Vec::with_capacity(1);
                     stage.gather_in_parts(&rows, &mut batches)?;
                     Ok::<_, Error>(stream::iter(batches.into_iter().map(Ok)))

@@ -10,13 +10,13 @@ use futures::TryStreamExt;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use super::layout::Layout;
 use super::manifest::{BatchEntry, Manifest};
 use super::output::{Output, Pending, Ready, Written};
 use super::read::Stage;
 use crate::partition::weight;
 use crate::runtime::Runtimes;
 use crate::session::{EpochPlan, Plan};
+use crate::staging::Layout;
 use crate::{Error, Result};
 
 /// Bytes that the record batches in the making may take together; joining and encoding one take as much
@@ -137,11 +137,7 @@ impl Stage {
 
 /// Consecutive splits of about the same weight, so that small splits share record batches.
 fn groups(plan: &Plan, ids: &[u32], threads: usize) -> Result<Vec<Range<usize>>> {
-    let splits = plan.splits();
-    let weight_of = |&id: &u32| match splits.get(id as usize) {
-        Some(split) => Ok(weight(split)),
-        None => Err(Error::config(format!("split {id} must be in 0..{}", splits.len()))),
-    };
+    let weight_of = |&id: &u32| plan.split(id).map(weight);
     let weights: Vec<u64> = ids.iter().map(weight_of).collect::<Result<_>>()?;
     let total = weights.iter().fold(0_u64, |sum, &weight| sum.saturating_add(weight));
     let wanted = (total / (threads as u64 * GROUPS_PER_THREAD)).max(MIN_GROUP_BYTES);

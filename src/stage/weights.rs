@@ -1,0 +1,198 @@
+//! A column of a stage as the weights of its rows.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{
+    DataType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    Schema, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+
+use super::read::Stage;
+use crate::partition::{Order, RowWeights, Urn};
+use crate::{Error, Result, suggestion};
+
+/// How the rows of an epoch are drawn from a stage.
+#[derive(Debug)]
+pub struct Drawing {
+    urn: Option<Urn>,
+    draws: u64,
+    replacement: bool,
+    /// The order that was made last: without replacement, making one takes all weights.
+    newest: Mutex<Option<(u64, Order)>>,
+}
+
+impl Drawing {
+    /// Draws by the weights in `column`; None draws as many rows as there are.
+    ///
+    /// # Errors
+    /// `Config` for a column that cannot be a weight, and for more draws without replacement than rows with a weight;
+    /// `Data` for a weight that is null, negative or not finite, and where there is nothing to draw from.
+    pub fn try_new(
+        stage: &Arc<Stage>,
+        column: &str,
+        replacement: bool,
+        draws: Option<u64>,
+    ) -> Result<Self> {
+        let draws = draws.unwrap_or(stage.num_rows());
+        if draws == 0 {
+            return Ok(Self { urn: None, draws, replacement, newest: Mutex::default() });
+        }
+        if stage.num_rows() == 0 {
+            return Err(Error::data(format!(
+                "{draws} rows cannot be drawn, because the query has none"
+            )));
+        }
+        let weights = ColumnWeights::try_new(stage, column)?;
+        let named = |error: Error| error.with_context("sample_weight", column);
+        let urn = Urn::try_new(Arc::new(weights)).map_err(named)?;
+        if !replacement && draws > urn.num_positive() {
+            // Says what is wrong.
+            Order::drawn(&urn, 0, draws, replacement).map_err(named)?;
+        }
+        Ok(Self { urn: Some(urn), draws, replacement, newest: Mutex::default() })
+    }
+
+    /// Draws of an epoch.
+    pub fn draws(&self) -> u64 {
+        self.draws
+    }
+
+    /// The rows of the epoch that `key` stands for.
+    ///
+    /// # Errors
+    /// None that `try_new` has not found.
+    pub fn order(&self, key: u64) -> Result<Order> {
+        let Some(urn) = &self.urn else {
+            return Ok(crate::partition::Permutation::new(key, 0).into());
+        };
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, order)) = newest.as_ref()
+            && *known == key
+        {
+            return Ok(order.clone());
+        }
+        // The old one goes first: without replacement both are large.
+        *newest = None;
+        let order = Order::drawn(urn, key, self.draws, self.replacement)?;
+        *newest = Some((key, order.clone()));
+        Ok(order)
+    }
+}
+
+/// The place of the weights among a query's columns.
+///
+/// # Errors
+/// `Config` where there is no such column, or it is not numeric; names it and the nearest name.
+pub fn weight_column(schema: &Schema, column: &str) -> Result<usize> {
+    let Some((index, field)) = schema.column_with_name(column) else {
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        return Err(Error::config(format!(
+            "sample_weight={column:?} is no column of the query{}; its columns are {}",
+            suggestion(column, names.iter().copied()),
+            crate::list_names(&names)
+        )));
+    };
+    if !(field.data_type().is_integer() || field.data_type().is_floating()) {
+        return Err(Error::config(format!(
+            "sample_weight={column:?} has the type {}, and weights are numbers; cast it in the query: \
+             CAST({column} AS DOUBLE)",
+            field.data_type()
+        )));
+    }
+    Ok(index)
+}
+
+#[derive(Debug)]
+struct ColumnWeights {
+    /// By record batch: the number of its first row, and its weights, which lie in the map.
+    batches: Vec<(u64, ArrayRef)>,
+    rows: u64,
+}
+
+impl ColumnWeights {
+    fn try_new(stage: &Arc<Stage>, column: &str) -> Result<Self> {
+        let index = weight_column(stage.schema(), column)?;
+        let mut batches = Vec::with_capacity(stage.num_batches());
+        let mut rows = 0;
+        for number in 0..stage.num_batches() {
+            let array = stage.stored(number, index)?;
+            check(array.as_ref(), rows, column)?;
+            let start = rows;
+            rows += array.len() as u64;
+            batches.push((start, array));
+        }
+        Ok(Self { batches, rows })
+    }
+}
+
+impl RowWeights for ColumnWeights {
+    fn num_rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn visit(&self, rows: Range<u64>, each: &mut dyn FnMut(f64)) {
+        let first =
+            self.batches.partition_point(|(start, _)| *start <= rows.start).saturating_sub(1);
+        for (start, array) in &self.batches[first..] {
+            if *start >= rows.end {
+                break;
+            }
+            let from = rows.start.saturating_sub(*start) as usize;
+            let to = (rows.end - start).min(array.len() as u64) as usize;
+            if from < to {
+                values(array.as_ref(), from..to, each);
+            }
+        }
+    }
+}
+
+/// Finds the first weight that is none.
+fn check(array: &dyn Array, first: u64, column: &str) -> Result<()> {
+    let refuse = |row: usize, what: String| {
+        Err(Error::data(format!(
+            "the weight in column {column:?} is {what} in row {} of the query; weights are finite numbers of at least \
+             0: filter the row out, or write COALESCE or GREATEST around it",
+            first + row as u64
+        )))
+    };
+    if array.null_count() > 0 {
+        let row = (0..array.len()).find(|row| array.is_null(*row)).unwrap_or_default();
+        return refuse(row, "null".to_owned());
+    }
+    let (mut row, mut odd) = (0, None);
+    values(array, 0..array.len(), &mut |weight| {
+        if odd.is_none() && !(weight.is_finite() && weight >= 0.0) {
+            odd = Some((row, weight));
+        }
+        row += 1;
+    });
+    match odd {
+        Some((row, weight)) => refuse(row, weight.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// Some values of a numeric array; none of other types, which `weight_column` refuses.
+fn values(array: &dyn Array, rows: Range<usize>, each: &mut dyn FnMut(f64)) {
+    macro_rules! visit {
+        ($kind:ty, $value:ident => $weight:expr) => {
+            array.as_primitive::<$kind>().values()[rows].iter().for_each(|&$value| each($weight))
+        };
+    }
+    match array.data_type() {
+        DataType::Int8 => visit!(Int8Type, value => f64::from(value)),
+        DataType::Int16 => visit!(Int16Type, value => f64::from(value)),
+        DataType::Int32 => visit!(Int32Type, value => f64::from(value)),
+        DataType::Int64 => visit!(Int64Type, value => value as f64),
+        DataType::UInt8 => visit!(UInt8Type, value => f64::from(value)),
+        DataType::UInt16 => visit!(UInt16Type, value => f64::from(value)),
+        DataType::UInt32 => visit!(UInt32Type, value => f64::from(value)),
+        DataType::UInt64 => visit!(UInt64Type, value => value as f64),
+        DataType::Float16 => visit!(Float16Type, value => f64::from(value)),
+        DataType::Float32 => visit!(Float32Type, value => f64::from(value)),
+        DataType::Float64 => visit!(Float64Type, value => value),
+        _ => {}
+    }
+}
