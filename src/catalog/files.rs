@@ -21,7 +21,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::scalar::ScalarValue;
 
-use crate::split::TableFiles;
+use super::sound_scan::SoundScan;
+use crate::Error;
+use crate::split::{Outline, TableFiles};
 
 /// Pinned files as a DataFusion table: hive values prune files, the rest is DataFusion's scan.
 #[derive(Debug)]
@@ -87,18 +89,42 @@ impl FilesTable {
         Ok(keep)
     }
 
-    /// Rows and bytes of the kept files, by which DataFusion chooses the build side of a join.
-    fn statistics(&self, kept: &[usize]) -> Statistics {
-        let mut statistics = Statistics::new_unknown(self.files.schema.table_schema());
+    /// Rows and bytes of the kept files.
+    fn outline(&self, kept: &[usize]) -> Outline {
         let files = kept.iter().map(|index| &self.files.files[*index]);
-        let bytes: u64 = files.clone().map(|file| file.meta.size).sum();
-        statistics.total_byte_size = Precision::Inexact(bytes as usize);
-        let rows: Option<u64> = files.map(|file| file.rows).sum();
-        if let Some(rows) = rows {
-            statistics.num_rows = Precision::Exact(rows as usize);
+        Outline {
+            files: kept.len() as u64,
+            bytes: files.clone().map(|file| file.meta.size).sum(),
+            rows: files.map(|file| file.rows).sum(),
+            exact: true,
         }
-        statistics
     }
+}
+
+/// Rows and bytes of a scan, by which DataFusion chooses the build side of a join.
+pub fn statistics(table: &TableFiles, outline: &Outline) -> Statistics {
+    let mut statistics = Statistics::new_unknown(table.schema.table_schema());
+    statistics.total_byte_size = Precision::Inexact(outline.bytes as usize);
+    if let Some(rows) = outline.rows {
+        let rows = rows as usize;
+        statistics.num_rows =
+            if outline.exact { Precision::Exact(rows) } else { Precision::Inexact(rows) };
+    }
+    statistics
+}
+
+/// What a scan of a table of which this process has a part was over all of its files.
+///
+/// # Errors
+/// `Data` where no such scan was planned by the process that has all of them.
+pub fn outlined(table: &TableFiles, filters: &[Expr], found: Outline) -> DfResult<Outline> {
+    table.scans.outline(filters, found).ok_or_else(|| {
+        Error::data(
+            "this process plans another scan than the one that made the shards; all processes must run the same \
+             version of tensorquery",
+        )
+        .into()
+    })
 }
 
 /// Whether NULL is written in the filter, as in `day NOT IN (1, NULL)`, which the optimiser turns into
@@ -166,7 +192,8 @@ impl TableProvider for FilesTable {
             .enumerate()
             .filter_map(|(index, keep)| keep.then_some(index))
             .collect();
-        if kept.is_empty() {
+        let outline = outlined(&self.files, filters, self.outline(&kept))?;
+        if outline.files == 0 {
             let schema = match projection {
                 Some(indices) => Arc::new(self.schema().project(indices)?),
                 None => self.schema(),
@@ -178,11 +205,11 @@ impl TableProvider for FilesTable {
         let group = kept.iter().map(|index| self.files.partitioned_file(*index)).collect();
         let config = FileScanConfigBuilder::new(self.files.store_url.clone(), source)
             .with_file_group(FileGroup::new(group))
-            .with_statistics(self.statistics(&kept))
+            .with_statistics(statistics(&self.files, &outline))
             .with_projection_indices(projection.cloned())?
             .with_limit(limit)
             .with_file_compression_type(self.files.format.file_compression_type())
             .build();
-        Ok(DataSourceExec::from_data_source(config))
+        Ok(DataSourceExec::from_data_source(SoundScan::new(config)))
     }
 }

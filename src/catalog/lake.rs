@@ -8,8 +8,8 @@ use object_store::ObjectStore;
 
 use crate::Result;
 use crate::lake::LakeTable;
-use crate::split::{FooterCache, Format, TableFile, TableFiles};
-use crate::storage::{FilePin, IoCounters, PinnedStore, RoutedStore};
+use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::storage::{FilePin, IoCounters, PinnedStore, RangeCache, RoutedStore};
 
 /// The files of a pinned snapshot, ready to be read. Their sizes are pinned; Iceberg never writes a file twice.
 ///
@@ -20,6 +20,7 @@ pub fn open_lake(
     store: Arc<dyn ObjectStore>,
     store_url: ObjectStoreUrl,
     counters: Arc<IoCounters>,
+    cache: Option<Arc<RangeCache>>,
 ) -> Result<TableFiles> {
     let spec = lake.spec();
     let mut files = Vec::with_capacity(spec.files.len());
@@ -35,7 +36,8 @@ pub fn open_lake(
     let store: Arc<dyn ObjectStore> = Arc::new(
         PinnedStore::new(store, RoutedStore::ROOT, pins)
             .of_snapshot(&spec.to_string())
-            .with_counters(counters),
+            .with_counters(counters)
+            .with_cache(cache, Some(&spec.uuid)),
     );
     Ok(TableFiles {
         format: Format::Parquet,
@@ -46,5 +48,6 @@ pub fn open_lake(
         files,
         footers: Arc::new(FooterCache::by_field_id(Arc::clone(lake.columns()))),
         lake: Some(Arc::new(lake)),
+        scans: Scans::default(),
     })
 }

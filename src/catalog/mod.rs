@@ -1,13 +1,18 @@
 //! Tables: pinned files with one schema, as DataFusion table providers.
 
+mod agree;
+mod bad_files;
+mod file_schema;
 mod files;
 pub mod iceberg;
 mod infer;
 mod json_array;
 mod lake;
 mod merge;
+mod sound_scan;
 
-pub use files::{FilesTable, unqualified};
-pub use infer::{FilesSpec, TableOptions, open_files};
+pub use files::{FilesTable, outlined, statistics, unqualified};
+pub use infer::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
 pub use lake::open_lake;
 pub use merge::merge_schemas;
+pub use sound_scan::{SoundScan, of_table, push_filters};

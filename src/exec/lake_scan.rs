@@ -11,14 +11,15 @@ use datafusion::datasource::source::DataSource;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::projection::ProjectionExprs;
-use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::DisplayFormatType;
-use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
+use datafusion::physical_plan::filter_pushdown::FilterPushdownPropagation;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{StreamExt, TryStreamExt};
 
 use super::open::open_split;
+use crate::catalog::{of_table, push_filters};
 use crate::lake::has_unordered_cast;
 use crate::split::{FileRef, Split, SplitUnit, TableFiles};
 
@@ -31,12 +32,14 @@ const FILES_AHEAD: usize = 2;
 pub struct LakeScan {
     table: Arc<TableFiles>,
     config: FileScanConfig,
+    /// Files that are scanned, of which this process may have a part.
+    count: u64,
 }
 
 impl LakeScan {
-    /// A scan of the files of `config`, which are some of `table`'s.
-    pub fn new(table: Arc<TableFiles>, config: FileScanConfig) -> Self {
-        Self { table, config }
+    /// A scan of the files of `config`, which are some of `table`'s: `count`, or the part of them that this process has.
+    pub fn new(table: Arc<TableFiles>, config: FileScanConfig, count: u64) -> Self {
+        Self { table, config, count }
     }
 
     /// The file scan underneath: projection, predicate and files.
@@ -52,19 +55,15 @@ impl LakeScan {
     /// The same over what the file scan became.
     fn over(&self, source: &Arc<dyn DataSource>) -> Option<Arc<dyn DataSource>> {
         let config = source.as_any().downcast_ref::<FileScanConfig>()?.clone();
-        Some(Arc::new(Self { table: Arc::clone(&self.table), config }))
+        Some(Arc::new(Self { table: Arc::clone(&self.table), config, count: self.count }))
     }
 
     /// Whether a filter must stay above the scan. One that reads a nested column: whether it can run inside a file depends
     /// on how the file stores the column, and DataFusion asks the table's schema only; it would drop what it cannot
     /// run. And one by which row groups would be pruned wrongly.
     fn stays_above(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
-        let filter = match self.config.file_source.projection() {
-            Some(projection) => projection.unproject_expr(filter)?,
-            None => Arc::clone(filter),
-        };
+        let filter = of_table(&self.config, filter)?;
         let schema = self.config.file_source.table_schema().table_schema();
-        let filter = reassign_expr_columns(filter, schema)?;
         if has_unordered_cast(&filter, schema) {
             return Ok(true);
         }
@@ -102,7 +101,7 @@ impl DataSource for LakeScan {
 
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(lake) = &self.table.lake {
-            write!(f, "iceberg={}, files={}", lake.spec(), self.files().count())?;
+            write!(f, "iceberg={}, files={}", lake.spec(), self.count)?;
         }
         if let Some(projection) = self.config.file_source.projection() {
             write!(f, ", projection={projection}")?;
@@ -146,20 +145,9 @@ impl DataSource for LakeScan {
         filters: Vec<Arc<dyn PhysicalExpr>>,
         options: &ConfigOptions,
     ) -> DfResult<FilterPushdownPropagation<Arc<dyn DataSource>>> {
-        let above =
-            filters.iter().map(|filter| self.stays_above(filter)).collect::<DfResult<Vec<_>>>()?;
-        let pushed = filters.iter().zip(&above).filter(|(_, above)| !**above);
-        let pushed = pushed.map(|(filter, _)| Arc::clone(filter)).collect();
-        let result = self.config.try_pushdown_filters(pushed, options)?;
-        let mut judged = result.filters.into_iter();
-        let filters = above.into_iter().map(|above| match above {
-            true => PushedDown::No,
-            false => judged.next().unwrap_or(PushedDown::No),
-        });
-        let propagation = FilterPushdownPropagation::with_parent_pushdown_result(filters.collect());
-        Ok(match result.updated_node.and_then(|source| self.over(&source)) {
-            Some(scan) => propagation.with_updated_node(scan),
-            None => propagation,
-        })
+        let result =
+            push_filters(&self.config, &filters, options, |filter| self.stays_above(filter))?;
+        let updated = result.updated_node.and_then(|source| self.over(&source));
+        Ok(FilterPushdownPropagation { filters: result.filters, updated_node: updated })
     }
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::stats::Precision;
-use datafusion::common::{DFSchema, Statistics};
+use datafusion::common::DFSchema;
 use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
@@ -22,9 +21,9 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
 use super::lake_scan::LakeScan;
-use crate::catalog::unqualified;
+use crate::catalog::{outlined, statistics, unqualified};
 use crate::lake::{LakeTable, has_unordered_cast};
-use crate::split::TableFiles;
+use crate::split::{Outline, TableFiles};
 use crate::{Error, Result};
 
 /// A pinned snapshot: metadata prunes its files, the rest is the scan's.
@@ -44,6 +43,11 @@ impl LakeProvider {
         let lake = files.lake.clone().ok_or_else(|| Error::config("these are no Iceberg files"))?;
         let schema = lake.visible_schema();
         Ok(Self { files, lake, schema })
+    }
+
+    /// The pinned files.
+    pub fn files(&self) -> &Arc<TableFiles> {
+        &self.files
     }
 
     /// The files that may hold rows of a scan with these filters, or with the table's own scan filter.
@@ -70,19 +74,15 @@ impl LakeProvider {
         Ok(kept.iter().enumerate().filter_map(|(at, keep)| keep.then_some(at)).collect())
     }
 
-    /// Rows and bytes of the kept files, by which DataFusion chooses the build side of a join. With deletes, rows are
-    /// known to be no more than those stored.
-    fn statistics(&self, kept: &[usize]) -> Statistics {
-        let mut statistics = Statistics::new_unknown(self.files.schema.table_schema());
+    /// Rows and bytes of the kept files. With deletes, rows are known to be no more than those stored.
+    fn outline(&self, kept: &[usize]) -> Outline {
         let files = || kept.iter().map(|index| self.lake.file(*index));
-        let rows: u64 = files().map(|file| file.records).sum();
-        let bytes: u64 = files().map(|file| file.size).sum();
-        statistics.total_byte_size = Precision::Inexact(bytes as usize);
-        statistics.num_rows = match files().any(crate::lake::DataFile::has_deletes) {
-            true => Precision::Inexact(rows as usize),
-            false => Precision::Exact(rows as usize),
-        };
-        statistics
+        Outline {
+            files: kept.len() as u64,
+            bytes: files().map(|file| file.size).sum(),
+            rows: Some(files().map(|file| file.records).sum()),
+            exact: !files().any(crate::lake::DataFile::has_deletes),
+        }
     }
 }
 
@@ -132,7 +132,8 @@ impl TableProvider for LakeProvider {
         let visible = (0..self.schema.fields().len()).collect();
         let projection = projection.cloned().unwrap_or(visible);
         let kept = self.keep(state, filters)?;
-        if kept.is_empty() {
+        let outline = outlined(&self.files, filters, self.outline(&kept))?;
+        if outline.files == 0 {
             return Ok(Arc::new(EmptyExec::new(Arc::new(self.schema.project(&projection)?))));
         }
         let parquet = state.default_table_options().parquet;
@@ -140,9 +141,13 @@ impl TableProvider for LakeProvider {
         let group = kept.iter().map(|index| self.files.partitioned_file(*index)).collect();
         let config = FileScanConfigBuilder::new(self.files.store_url.clone(), source)
             .with_file_group(FileGroup::new(group))
-            .with_statistics(self.statistics(&kept))
+            .with_statistics(statistics(&self.files, &outline))
             .with_projection_indices(Some(projection))?
             .build();
-        Ok(DataSourceExec::from_data_source(LakeScan::new(Arc::clone(&self.files), config)))
+        Ok(DataSourceExec::from_data_source(LakeScan::new(
+            Arc::clone(&self.files),
+            config,
+            outline.files,
+        )))
     }
 }

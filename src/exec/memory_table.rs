@@ -32,6 +32,11 @@ impl MemoryTable {
     pub fn new(schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, bytes: u64) -> Self {
         Self { schema, batches, bytes }
     }
+
+    /// Bytes of its rows as Arrow IPC.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 #[async_trait]

@@ -1,6 +1,8 @@
 //! The plan rewrite and the split-scan leaf.
 
 mod build_side;
+mod foreign_function;
+mod in_order;
 mod lake_filter;
 mod lake_orc;
 mod lake_scan;
@@ -10,12 +12,18 @@ mod memory_table;
 mod open;
 mod replay;
 mod rewrite;
+mod sample;
 mod split_scan;
+mod thrifty;
 
 pub use build_side::BuildSideExec;
+pub use foreign_function::{ForeignUdf, functions_of, two_functions};
+pub use in_order::in_order;
 pub use lake_table::LakeProvider;
 pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
 pub use replay::numbered;
-pub use rewrite::{DrivingScan, Rewritten, rewrite};
+pub use rewrite::{DrivingScan, Rewritten, file_scan, rewrite};
+pub use sample::{Sample, SampleExec, SampledTable};
 pub use split_scan::{ReadOnly, ScanSource, SplitScanExec};
+pub use thrifty::{SharedPool, thrifty};

@@ -68,14 +68,11 @@ fn open(
 ) -> DfResult<SendableRecordBatchStream> {
     let index = split.file as usize;
     let mut file = table.partitioned_file(index);
-    match split.unit {
-        SplitUnit::RowGroups { byte_start, byte_end, .. }
-        | SplitUnit::Stripes { byte_start, byte_end, .. } => {
-            file = file.with_range(byte_start as i64, byte_end as i64);
-        }
-        SplitUnit::Bytes { start, end } => file = file.with_range(start as i64, end as i64),
-        SplitUnit::File => {}
-        SplitUnit::Rows(_) => return internal_err!("a file cannot be read by {}", split.unit),
+    if matches!(split.unit, SplitUnit::Rows(_)) {
+        return internal_err!("a file cannot be read by {}", split.unit);
+    }
+    if let Some(range) = split.unit.byte_range() {
+        file = file.with_range(range.start as i64, range.end as i64);
     }
     let skips = read.is_some();
     if let Some(read) = read {

@@ -40,6 +40,7 @@ use datafusion::physical_plan::{
 };
 use futures::StreamExt;
 
+use super::sample::SampleExec;
 use super::split_scan::SplitScanExec;
 use crate::{Error, Result};
 
@@ -79,6 +80,10 @@ pub fn numbered(
             unnest.options().clone(),
         )?;
         return Ok(Arc::new(whole));
+    }
+    if let Some(sample) = node.downcast_ref::<SampleExec>() {
+        // Below it, so that the numbers are those of the rows that were sampled.
+        return Ok(Arc::new(sample.over(below(sample.input())?)));
     }
     if node.is::<CooperativeExec>() || node.is::<UnionExec>() {
         let children = plan.children().into_iter().map(below).collect::<Result<_>>()?;
@@ -169,7 +174,7 @@ fn with_row(schema: &SchemaRef) -> SchemaRef {
 
 /// Numbers the rows of a scan.
 #[derive(Debug)]
-struct NumberedScanExec {
+pub(super) struct NumberedScanExec {
     scan: Arc<dyn ExecutionPlan>,
     scanned: Arc<AtomicU64>,
     schema: SchemaRef,
@@ -186,6 +191,11 @@ impl NumberedScanExec {
             Boundedness::Bounded,
         ));
         Self { scan, scanned, schema, properties }
+    }
+
+    /// The scan whose rows are numbered.
+    pub(super) fn scan(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.scan
     }
 }
 

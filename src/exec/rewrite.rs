@@ -39,7 +39,9 @@ use datafusion::physical_plan::unnest::UnnestExec;
 
 use super::build_side::BuildSideExec;
 use super::lake_scan::LakeScan;
+use super::sample::SampleExec;
 use super::split_scan::{ScanSource, SplitScanExec};
+use crate::catalog::SoundScan;
 use crate::split::orc::OrcSource;
 use crate::split::{FileRef, ScanRequest, Split, columns_of};
 use crate::{Error, ErrorKind, Result};
@@ -64,6 +66,11 @@ pub struct Rewritten {
 }
 
 impl Rewritten {
+    /// The plan, whose driving scans are split scans without splits.
+    pub fn plan(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.plan
+    }
+
     /// The executable plan over these splits, one slice of splits per driving scan.
     ///
     /// # Errors
@@ -126,11 +133,15 @@ fn visit(
         return Ok(Arc::new(SplitScanExec::new(ScanSource::Empty, Arc::from([]), plan.schema())));
     }
     if is_row_local_operator(&plan) {
+        let first = scans.len();
         let children = plan
             .children()
             .into_iter()
             .map(|child| visit(Arc::clone(child), scans))
             .collect::<Result<_>>()?;
+        if node.is::<SampleExec>() {
+            scans[first..].iter_mut().for_each(|scan| scan.request.numbered = true);
+        }
         return Ok(plan.with_new_children(children)?);
     }
     if let Some(join) = node.downcast_ref::<HashJoinExec>() {
@@ -216,6 +227,7 @@ fn is_row_local_operator(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || node.is::<CooperativeExec>()
         || node.is::<UnnestExec>()
         || node.is::<UnionExec>()
+        || node.is::<SampleExec>()
 }
 
 /// Stored bytes of the largest table below a node.
@@ -223,8 +235,8 @@ fn largest_leaf(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     if let Some(source) = plan.as_any().downcast_ref::<DataSourceExec>()
         && let Some(config) = file_scan(source)
     {
-        let files = config.file_groups.iter().flat_map(|group| group.files());
-        return files.map(|file| file.object_meta.size).sum();
+        // Not the sum over the files at hand, which may be a part of those that are scanned.
+        return config.statistics().total_byte_size.get_value().map_or(0, |bytes| *bytes as u64);
     }
     if let Some(table) = plan.as_any().downcast_ref::<SplitScanExec>() {
         return table.splits().iter().map(|split| split.bytes).sum();
@@ -273,10 +285,11 @@ fn ordered(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
 }
 
 /// The file scan of a leaf, of plain files or of an Iceberg table.
-pub(super) fn file_scan(leaf: &DataSourceExec) -> Option<&FileScanConfig> {
+pub fn file_scan(leaf: &DataSourceExec) -> Option<&FileScanConfig> {
     let source = leaf.data_source().as_any();
     source
         .downcast_ref::<FileScanConfig>()
+        .or_else(|| Some(source.downcast_ref::<SoundScan>()?.config()))
         .or_else(|| Some(source.downcast_ref::<LakeScan>()?.config()))
 }
 
@@ -327,7 +340,7 @@ fn scan_request(config: &FileScanConfig) -> ScanRequest {
     }
     columns.sort();
     columns.dedup();
-    ScanRequest { columns, predicate }
+    ScanRequest { columns, predicate, ..ScanRequest::default() }
 }
 
 /// The error for an operator that needs more than one row, with what to do instead.
@@ -347,8 +360,7 @@ fn not_row_local(operator: &str) -> Error {
         ErrorKind::NotShardable,
         format!(
             "{what}{operator} is not row-local above one scan, so the query cannot run split by \
-             split; run it once and shard its rows: \
-             session.register_table(\"once\", session.sql(…)), then SELECT … FROM once"
+             split; leave stage=\"never\" out: stage=\"auto\" runs that part once and shards its rows"
         ),
     )
 }

@@ -110,6 +110,27 @@ impl SplitScanExec {
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), predicate)))
     }
 
+    /// A scan of all rows of `splits`, without a predicate, with the file columns that `source` reads as they are: what
+    /// fails here is not the query's doing. None where no file is read.
+    ///
+    /// # Errors
+    /// An internal error where the format takes no projection.
+    pub fn plain(
+        source: &ScanSource,
+        columns: &[String],
+        splits: Arc<[Split]>,
+    ) -> DfResult<Option<Self>> {
+        let ScanSource::Files { table, config } = source else { return Ok(None) };
+        let all = table.schema.table_schema();
+        let read: Vec<usize> = columns.iter().filter_map(|name| all.index_of(name).ok()).collect();
+        let source = table.source(&parquet_options(config), false);
+        let source = projected(&source, &ProjectionExprs::from_indices(&read, all))?;
+        let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
+        let source =
+            ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
+        Ok(Some(Self::new(source, splits, Arc::new(all.project(&read)?))))
+    }
+
     /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are
     /// read without a predicate, which counts other rows.
     pub fn skippable(source: &ScanSource) -> Option<Arc<TableFiles>> {

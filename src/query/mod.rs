@@ -1,10 +1,16 @@
 //! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
 
 mod check;
+mod cut;
 mod parse;
+mod sample;
 mod travel;
+mod unsound;
 
-pub use check::{check_output_names, check_repeatable};
+pub use check::{check_plan, check_repeatable, volatile_function};
+pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, parse_query, quote_identifier,
 };
+pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
+pub use unsound::keep_one_row;

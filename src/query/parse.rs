@@ -11,7 +11,9 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
+use super::sample::{alias_first, take_samples};
 use super::travel::{split_name, take_clauses};
+use super::unsound::check_sound;
 use crate::lake::TravelTo;
 use crate::{Error, Result};
 
@@ -53,6 +55,8 @@ pub struct ParsedQuery {
 pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<ParsedQuery> {
     let without_clauses = take_clauses(sql)?;
     let sql = without_clauses.as_deref().unwrap_or(sql);
+    let with_aliases_first = alias_first(sql);
+    let sql = with_aliases_first.as_deref().unwrap_or(sql);
     let mut statements = DFParser::parse_sql_with_dialect(sql, &GenericDialect {})
         .map_err(|error| Error::query(format!("the SQL does not parse: {}", plain(&error))))?;
     let statement = match (statements.pop_front(), statements.len()) {
@@ -74,10 +78,12 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
         return Err(refused.into());
     }
+    check_sound(&query)?;
     let mut finder = TableFinder { is_catalog: &is_catalog, paths: Vec::new(), lakes: Vec::new() };
     if let ControlFlow::Break(error) = VisitMut::visit(&mut query, &mut finder) {
         return Err(error);
     }
+    take_samples(&mut query)?;
     Ok(ParsedQuery {
         statement: Statement::Statement(Box::new(ast::Statement::Query(query))),
         paths: finder.paths,
@@ -269,6 +275,17 @@ impl VisitorMut for TableFinder<'_> {
         *name = ObjectName::from(vec![Ident::with_quote('"', LAKE_SCHEMA), key]);
         if !self.lakes.contains(&lake) {
             self.lakes.push(lake);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut ast::Expr) -> ControlFlow<Error> {
+        if let ast::Expr::Function(function) = expr
+            && let Some(filter) = function.filter.take()
+        {
+            // The engine counts rows for which it is NULL.
+            let condition = Box::new(ast::Expr::Nested(filter));
+            function.filter = Some(Box::new(ast::Expr::IsTrue(condition)));
         }
         ControlFlow::Continue(())
     }

@@ -1,0 +1,277 @@
+"""Stages of queries: what cannot run split by split is computed once, kept, and read split by split."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tensorquery import _core
+from tensorquery.errors import ConfigError, QueryError
+from tensorquery.options import check_choice, nearest_name, parse_bytes
+from tensorquery.query import Query
+from tensorquery.stages import QUERY_STAGES, stage_folder
+from tensorquery.storage import plain_options
+
+if TYPE_CHECKING:
+    from tensorquery.mixture import Mixture
+
+__all__ = ["StagedRows", "Staging", "StoredStage", "clear_stages", "list_stages"]
+
+STAGE_MODES = ("auto", "never", "always")
+DEFAULT_TIMEOUT = 3600.0
+
+Staged = TypeVar("Staged", "Query", "Mixture", "Query | Mixture")
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """A stage that a loader reads.
+
+    Attributes:
+        why: Why these rows were staged.
+        path: The folder or URL of its files.
+        rows: Its rows.
+        bytes: Bytes of its files.
+        digest: SHA-256 of its content: part of the loader's fingerprint.
+        seconds: What building it took, where this process did; None where it was there, or another process built it.
+    """
+
+    why: str
+    path: str
+    rows: int
+    bytes: int
+    digest: str
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class StoredStage:
+    """A stage in a folder or below a URL.
+
+    Attributes:
+        key: Its name: a digest of the query, of what it reads, and of the version of tensorquery.
+        rows: Its rows; None where it is not complete.
+        bytes: Bytes of its files.
+        why: Why these rows were staged.
+        used: When it was opened last, in seconds since 1970.
+    """
+
+    key: str
+    rows: int | None
+    bytes: int
+    why: str
+    used: float
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How a loader stages its query.
+
+    Attributes:
+        mode: "auto", "never" or "always".
+        place: A folder or URL; None is a folder of this user's on this machine.
+        timeout: Seconds to wait for another process that builds.
+        source: Rows that somebody else computed: a path, or a query over them.
+        show_progress: Whether to show a line on stderr.
+    """
+
+    mode: str = "auto"
+    place: str | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    source: str | Query | None = None
+    show_progress: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        mode: str,
+        place: str | os.PathLike[str] | None,
+        timeout: float | None,
+        source: str | os.PathLike[str] | Query | None,
+        show_progress: bool,
+    ) -> Staging:
+        """Check options as a user gave them.
+
+        Raises:
+            ConfigError: One of them is malformed, or two contradict each other.
+        """
+        check_choice("stage", mode, STAGE_MODES)
+        if place is not None and not isinstance(place, str | os.PathLike):
+            raise ConfigError(f"stage_dir={place!r} must be a folder or a URL")
+        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise ConfigError(f"stage_timeout={timeout!r} must be a number of seconds above 0")
+        if source is not None and not isinstance(source, str | os.PathLike | Query):
+            raise ConfigError(
+                f"stage_from={source!r} must be a path, a URL, or a Query over the rows (session.sql(…), "
+                "session.table(…))"
+            )
+        if source is not None and (place is not None or mode == "always"):
+            raise ConfigError(
+                "stage_from= says that the rows are there already; stage_dir= and stage= do not go with it"
+            )
+        if isinstance(source, os.PathLike):
+            source = os.fspath(source)
+        return cls(
+            mode, None if place is None else os.fspath(place), float(seconds), source, show_progress
+        )
+
+    def apply(self, query: Staged) -> Staged:
+        """Make the query over what is staged of this one; build stages that are not there yet.
+
+        Raises:
+            NotShardableError: `now()` or the like, which no stage makes the same for all ranks.
+            StorageError: The place cannot be written, or another process builds for longer than the timeout.
+            DataError: The staged rows cannot be computed.
+        """
+        if self.source is not None:
+            return self._given(query)
+        if self.mode == "never":
+            return query
+        line = _Line() if self.show_progress else None
+        try:
+            core = _core.stage_query(
+                query._core,
+                self.mode,
+                default_stage_dir() if self.place is None else self.place,
+                self.timeout,
+                None if line is None else line.show,
+            )
+        finally:
+            if line is not None:
+                line.end()
+        return query._over(core)
+
+    def _given(self, query: Staged) -> Staged:
+        """The rows that somebody else computed, with the columns of the query."""
+        if not isinstance(query, Query):
+            raise ConfigError("stage_from= goes with a query, and not with a mixture")
+        rows = self.source
+        if isinstance(rows, str):
+            rows = query.session.sql("SELECT * FROM '" + rows.replace("'", "''") + "'")
+        assert isinstance(rows, Query)
+        found = {name: kind for name, kind, _ in rows._core.columns()}
+        columns = []
+        for name, kind, _ in query._core.columns():
+            if name not in found:
+                near = nearest_name(name, found)
+                hint = f"; did they call it {near!r}?" if near else ""
+                raise QueryError(
+                    f"stage_from= has no column {name!r} of the query{hint}; it has {', '.join(found)}"
+                )
+            quoted = _core.quote_identifier(name)
+            columns.append(
+                quoted if found[name] == kind else f"arrow_cast({quoted}, '{kind}') AS {quoted}"
+            )
+        return query._replaced(rows, columns)
+
+
+def stages_of(query: Query | Mixture) -> list[StagedRows]:
+    """The stages that a staged query reads."""
+    return [
+        StagedRows(why, path or "", rows, size, digest, seconds)
+        for why, path, rows, size, digest, seconds in _core.stages_of(query._core)
+    ]
+
+
+def default_stage_dir() -> str:
+    """Where stages are kept unless `stage_dir` says so: ``$TENSORQUERY_STAGES``, else in the temporary directory."""
+    return str(stage_folder() / QUERY_STAGES)
+
+
+def list_stages(
+    stage_dir: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[StoredStage]:
+    """List the stages of a folder or URL.
+
+    Args:
+        stage_dir: As for `create_dataloader`; None is the default folder.
+        storage_options: Options of its object store (see `Session`).
+
+    Returns:
+        The stages, the one that was used last first; one that is being built has no rows yet.
+
+    Raises:
+        StorageError: The place cannot be listed.
+    """
+    place = default_stage_dir() if stage_dir is None else os.fspath(stage_dir)
+    options = json.dumps(plain_options(storage_options))
+    return [StoredStage(*stage) for stage in _core.list_stages(place, options)]
+
+
+def clear_stages(
+    stage_dir: str | os.PathLike[str] | None = None,
+    *,
+    unused_days: float | None = None,
+    keep_bytes: int | str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Remove stages; those that a process of this machine uses stay.
+
+    Without this, stages that nobody has used for seven days go when another one is built in the same place.
+
+    Args:
+        stage_dir: As for `create_dataloader`; None is the default folder.
+        unused_days: Remove stages that were not used for so many days; 0 removes all. None: 0, unless `keep_bytes` says what
+            goes.
+        keep_bytes: Also remove those that were used longest ago, until no more bytes than this are left, as an int or a
+            string such as "50GiB". None: no limit.
+        storage_options: Options of its object store (see `Session`).
+
+    Returns:
+        The bytes that were freed.
+
+    Raises:
+        StorageError: The place cannot be listed, or a file cannot be removed.
+        ConfigError: An option is malformed.
+    """
+    days = unused_days
+    if days is None:
+        days = 0.0 if keep_bytes is None else math.inf
+    if isinstance(days, bool) or not isinstance(days, int | float) or not days >= 0:
+        raise ConfigError(f"unused_days={unused_days!r} must be a number of at least 0")
+    keep: int | None = None
+    if keep_bytes is not None:
+        is_zero = keep_bytes == 0 and not isinstance(keep_bytes, bool)
+        keep = 0 if is_zero else parse_bytes(keep_bytes, "keep_bytes")
+    # Loaders that nobody holds any more may still hold their stages.
+    gc.collect()
+    place = default_stage_dir() if stage_dir is None else os.fspath(stage_dir)
+    options = json.dumps(plain_options(storage_options))
+    _, freed, _ = _core.clear_stages(place, options, days * 86400.0, keep)
+    return freed
+
+
+class _Line:
+    """A line on stderr while stages are built, here or elsewhere."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown = False
+
+    def show(self, begun: int, stages: int, rows: int, size: int, builder: str | None) -> None:
+        """Say how far it is."""
+        if not stages:
+            return
+        who = "building" if builder is None else f"waiting for {builder}, which builds"
+        seconds = time.monotonic() - self._began
+        sys.stderr.write(
+            f"\r{who} stage {begun} of {stages}: {rows / 1e6:.1f} M rows, {size / 2**20:,.0f} MiB, {seconds:.0f} s\033[K"
+        )
+        sys.stderr.flush()
+        self._shown = True
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._shown:
+            sys.stderr.write("\n")
+            sys.stderr.flush()

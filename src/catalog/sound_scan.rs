@@ -1,0 +1,158 @@
+//! DataFusion's file scan, but for filters by which it would leave out rows that match.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Statistics;
+use datafusion::common::config::ConfigOptions;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSource;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::utils::reassign_expr_columns;
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::DisplayFormatType;
+use datafusion::physical_plan::execution_plan::SchedulingType;
+use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+
+use crate::lake::has_unordered_cast;
+
+/// A file scan that takes no filter by which row groups would be pruned wrongly: such a filter stays above it.
+#[derive(Clone, Debug)]
+pub struct SoundScan {
+    config: FileScanConfig,
+}
+
+impl SoundScan {
+    /// The scan of a configuration.
+    pub fn new(config: FileScanConfig) -> Self {
+        Self { config }
+    }
+
+    /// The file scan underneath: projection, predicate and files.
+    pub fn config(&self) -> &FileScanConfig {
+        &self.config
+    }
+
+    /// The same over what the file scan became; what is no file scan stays what it is.
+    fn over(source: Arc<dyn DataSource>) -> Arc<dyn DataSource> {
+        match source.as_any().downcast_ref::<FileScanConfig>() {
+            Some(config) => Arc::new(Self::new(config.clone())),
+            None => source,
+        }
+    }
+}
+
+/// A filter over a scan's output as one over its table.
+///
+/// # Errors
+/// An internal error where it names a column that is not there.
+pub fn of_table(
+    config: &FileScanConfig,
+    filter: &Arc<dyn PhysicalExpr>,
+) -> DfResult<Arc<dyn PhysicalExpr>> {
+    let filter = match config.file_source.projection() {
+        Some(projection) => projection.unproject_expr(filter)?,
+        None => Arc::clone(filter),
+    };
+    reassign_expr_columns(filter, config.file_source.table_schema().table_schema())
+}
+
+/// Pushes filters into a file scan, but for those that `stays_above`.
+///
+/// # Errors
+/// What judging or pushing finds.
+pub fn push_filters(
+    config: &FileScanConfig,
+    filters: &[Arc<dyn PhysicalExpr>],
+    options: &ConfigOptions,
+    stays_above: impl Fn(&Arc<dyn PhysicalExpr>) -> DfResult<bool>,
+) -> DfResult<FilterPushdownPropagation<Arc<dyn DataSource>>> {
+    let above = filters.iter().map(stays_above).collect::<DfResult<Vec<_>>>()?;
+    let pushed = filters.iter().zip(&above).filter(|(_, above)| !**above);
+    let pushed = pushed.map(|(filter, _)| Arc::clone(filter)).collect();
+    let result = config.try_pushdown_filters(pushed, options)?;
+    let mut judged = result.filters.into_iter();
+    let filters = above.into_iter().map(|above| match above {
+        true => PushedDown::No,
+        false => judged.next().unwrap_or(PushedDown::No),
+    });
+    let propagation = FilterPushdownPropagation::with_parent_pushdown_result(filters.collect());
+    Ok(match result.updated_node {
+        Some(scan) => propagation.with_updated_node(scan),
+        None => propagation,
+    })
+}
+
+impl DataSource for SoundScan {
+    fn open(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> DfResult<SendableRecordBatchStream> {
+        self.config.open(partition, context)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt_as(format, f)
+    }
+
+    fn output_partitioning(&self) -> Partitioning {
+        self.config.output_partitioning()
+    }
+
+    fn eq_properties(&self) -> EquivalenceProperties {
+        self.config.eq_properties()
+    }
+
+    fn scheduling_type(&self) -> SchedulingType {
+        self.config.scheduling_type()
+    }
+
+    fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics> {
+        self.config.partition_statistics(partition)
+    }
+
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn DataSource>> {
+        self.config.with_fetch(limit).map(Self::over)
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        DataSource::fetch(&self.config)
+    }
+
+    fn metrics(&self) -> ExecutionPlanMetricsSet {
+        self.config.metrics()
+    }
+
+    fn try_swapping_with_projection(
+        &self,
+        projection: &ProjectionExprs,
+    ) -> DfResult<Option<Arc<dyn DataSource>>> {
+        Ok(self.config.try_swapping_with_projection(projection)?.map(Self::over))
+    }
+
+    fn try_pushdown_filters(
+        &self,
+        filters: Vec<Arc<dyn PhysicalExpr>>,
+        options: &ConfigOptions,
+    ) -> DfResult<FilterPushdownPropagation<Arc<dyn DataSource>>> {
+        let schema = self.config.file_source.table_schema().table_schema();
+        let result = push_filters(&self.config, &filters, options, |filter| {
+            Ok(has_unordered_cast(&of_table(&self.config, filter)?, schema))
+        })?;
+        let updated = result.updated_node.map(Self::over);
+        Ok(FilterPushdownPropagation { filters: result.filters, updated_node: updated })
+    }
+
+    fn with_preserve_order(&self, preserve_order: bool) -> Option<Arc<dyn DataSource>> {
+        self.config.with_preserve_order(preserve_order).map(Self::over)
+    }
+}

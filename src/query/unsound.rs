@@ -1,0 +1,232 @@
+//! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is worse than an error.
+//!
+//! `INTERSECT ALL` and `EXCEPT ALL` become semi and anti joins, which do not count copies. `IN (subquery)` becomes a join whose
+//! result is true or false, so that it is right where unknown and false are the same: among the conjuncts and disjuncts of a
+//! WHERE. `NOT IN` is right as one of its conjuncts, and then of a column: of an expression, the planner's idea whether it may
+//! be NULL decides, and `nullif` of a column without nulls is thought to have none.
+//!
+//! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`. A condition without columns would go below an
+//! aggregate of all rows: see [`keep_one_row`].
+//!
+//! Of window functions: RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184); a sliding
+//! `min` stays where a frame holds nulls alone (23872); a sliding `median` is wrong (21299).
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{
+    Expr as PlanExpr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, WindowFrameBound,
+    WindowFrameUnits, WindowFunctionDefinition,
+};
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, FunctionArguments, Query, Select, SetExpr, SetOperator, SetQuantifier,
+    Visit, Visitor,
+};
+
+use crate::{Error, Result};
+
+/// Refuses what would be answered wrongly.
+///
+/// # Errors
+/// `Query` saying how to write it instead.
+pub(super) fn check_sound(query: &Query) -> Result<()> {
+    match Visit::visit(query, &mut Judge::default()) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// Refuses window functions that would be answered wrongly.
+///
+/// # Errors
+/// `Query` saying how to write it instead.
+pub(super) fn check_sound_windows(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Window(window) = node {
+            found = found.take().or_else(|| {
+                let schema = window.input.schema();
+                window.window_expr.iter().find_map(|expr| unsound_window(expr, schema))
+            });
+        }
+        Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    found.map_or(Ok(()), Err)
+}
+
+fn unsound_window(expr: &PlanExpr, input: &DFSchema) -> Option<Error> {
+    let PlanExpr::WindowFunction(function) = expr else {
+        return match expr {
+            PlanExpr::Alias(alias) => unsound_window(&alias.expr, input),
+            _ => None,
+        };
+    };
+    let (frame, name) = (&function.params.window_frame, function.fun.name());
+    let is_aggregate = matches!(function.fun, WindowFunctionDefinition::AggregateUDF(_));
+    let starts_at_rows = !frame.start_bound.is_unbounded();
+    let ends_before = matches!(&frame.end_bound, WindowFrameBound::Preceding(to) if !is_zero(to));
+    let starts_after =
+        matches!(&frame.start_bound, WindowFrameBound::Following(from) if !is_zero(from));
+    if is_aggregate && frame.units == WindowFrameUnits::Range && (ends_before || starts_after) {
+        return Some(Error::query(format!(
+            "{name}() OVER (… RANGE {} …) is not supported: where such a frame is empty, the engine keeps rows of an earlier \
+             one; take two frames that include the current row and subtract, or join the table to itself",
+            if ends_before {
+                "BETWEEN … AND … PRECEDING"
+            } else {
+                "BETWEEN … FOLLOWING AND …"
+            }
+        )));
+    }
+    if is_aggregate && starts_at_rows && name == "median" {
+        return Some(Error::query(
+            "median() over a sliding frame is not supported: the engine computes it wrongly; let the frame start at \
+             UNBOUNDED PRECEDING, or use array_agg and unnest",
+        ));
+    }
+    let may_be_null = function.params.args.iter().any(|arg| arg.nullable(input).unwrap_or(true));
+    if is_aggregate && starts_at_rows && may_be_null && name == "min" {
+        return Some(Error::query(
+            "min() of a column with nulls over a sliding frame is not supported: the engine keeps the value of an earlier \
+             frame where all values of one are NULL; write -max(-x), or min(coalesce(x, 'infinity'))",
+        ));
+    }
+    None
+}
+
+/// The plan with a limit of one row above every aggregate of all rows below a filter. It changes nothing, but that the
+/// optimiser stops there: a condition without columns (WHERE 'train' = 'test') would go below the aggregate, which makes one
+/// row of none.
+///
+/// # Errors
+/// An internal error where the plan cannot be rebuilt.
+pub fn keep_one_row(plan: LogicalPlan) -> Result<LogicalPlan> {
+    fn guard(plan: LogicalPlan, filtered: bool) -> DfResult<LogicalPlan> {
+        let below = filtered || matches!(plan, LogicalPlan::Filter(_));
+        let plan = plan.map_children(|child| guard(child, below).map(Transformed::yes))?.data;
+        match &plan {
+            LogicalPlan::Aggregate(aggregate) if filtered && aggregate.group_expr.is_empty() => {
+                LogicalPlanBuilder::from(plan).limit(0, Some(1))?.build()
+            }
+            _ => Ok(plan),
+        }
+    }
+    Ok(guard(plan, false)?)
+}
+
+fn is_zero(bound: &ScalarValue) -> bool {
+    ScalarValue::new_zero(&bound.data_type()).is_ok_and(|zero| zero == *bound)
+}
+
+/// Walks a statement; expressions are known by their place in memory.
+#[derive(Default)]
+struct Judge {
+    sound: HashSet<*const Expr>,
+}
+
+impl Visitor for Judge {
+    type Break = Error;
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Error> {
+        self.body(&query.body)
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Error> {
+        match expr {
+            Expr::InSubquery { negated, .. } if !self.sound.contains(&std::ptr::from_ref(expr)) => {
+                ControlFlow::Break(unsound_in(*negated))
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+impl Judge {
+    fn body(&mut self, body: &SetExpr) -> ControlFlow<Error> {
+        match body {
+            SetExpr::Select(select) => self.select(select),
+            SetExpr::SetOperation { op, set_quantifier, left, right } => {
+                let counts =
+                    matches!(set_quantifier, SetQuantifier::All | SetQuantifier::AllByName);
+                let operator = match op {
+                    SetOperator::Intersect => "INTERSECT",
+                    SetOperator::Except | SetOperator::Minus => "EXCEPT",
+                    SetOperator::Union => "",
+                };
+                if counts && !operator.is_empty() {
+                    return ControlFlow::Break(Error::query(format!(
+                        "{operator} ALL is not supported: the engine does not count copies of a row; number them on both \
+                         sides (row_number() OVER (PARTITION BY <all columns>) AS copy), and use {operator}"
+                    )));
+                }
+                self.body(left)?;
+                self.body(right)
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn select(&mut self, select: &Select) -> ControlFlow<Error> {
+        for filter in [&select.selection, &select.having, &select.qualify].into_iter().flatten() {
+            self.conjuncts(filter);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn conjuncts(&mut self, expr: &Expr) {
+        match expr {
+            Expr::Nested(inner) => self.conjuncts(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                self.conjuncts(left);
+                self.conjuncts(right);
+            }
+            Expr::InSubquery { expr: left, negated: true, .. } if is_column(left) => {
+                self.sound.insert(std::ptr::from_ref(expr));
+            }
+            other => self.disjuncts(other),
+        }
+    }
+
+    fn disjuncts(&mut self, expr: &Expr) {
+        match expr {
+            Expr::Nested(inner) => self.disjuncts(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+                self.disjuncts(left);
+                self.disjuncts(right);
+            }
+            Expr::InSubquery { negated: false, .. } => {
+                self.sound.insert(std::ptr::from_ref(expr));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_column(expr: &Expr) -> bool {
+    match expr {
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) => true,
+        // As the parser sees a column named `user` or `current_date`.
+        Expr::Function(function) => matches!(function.args, FunctionArguments::None),
+        Expr::Nested(inner) => is_column(inner),
+        _ => false,
+    }
+}
+
+fn unsound_in(negated: bool) -> Error {
+    let (operator, instead) = match negated {
+        true => ("NOT IN", "NOT EXISTS"),
+        false => ("IN", "EXISTS"),
+    };
+    Error::query(format!(
+        "{operator} (subquery) is supported as a condition of WHERE or HAVING{}: elsewhere the engine takes unknown for \
+         false; write {instead} (SELECT 1 FROM … WHERE …) instead",
+        if negated {
+            " of its own (AND, not OR or NOT), of a plain column"
+        } else {
+            " (not below NOT, IS NULL or CASE)"
+        },
+    ))
+}

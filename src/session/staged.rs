@@ -1,0 +1,331 @@
+//! Queries of which a part is staged: what is cut, under which key, and the query over the rest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::datasource::{TableProvider, provider_as_source};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::{displayable, execute_stream};
+
+use super::plan::classify;
+use super::plan_cache::name_of;
+use super::query::Query;
+use super::registry::{Session, TableKey};
+use crate::catalog::{FilesTable, TableOptions};
+use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
+use crate::query::{
+    Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns, volatile_function,
+};
+use crate::split::{ArrowFormat, Format};
+use crate::staging::{Attempt, Lock, Manifest, StagePlace, StageProgress, Wanted, ensure};
+use crate::storage::Partitioning;
+use crate::{Error, ErrorKind, Result};
+
+/// The schema under which stages are registered, apart from the user's own names.
+pub(super) const STAGE_SCHEMA: &str = "stage";
+
+/// Stored bytes of one side of a join that each process may hold, where no memory limit says less.
+const BROADCAST_BYTES: u64 = 256 << 20;
+
+/// What a part of the memory limit one side of a join may take, stored.
+const BROADCAST_SHARE: u64 = 8;
+
+/// Whether parts of a query are staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StageMode {
+    /// Those that cannot run split by split.
+    #[default]
+    Auto,
+    /// None: where one is needed, that is an error.
+    Never,
+    /// The whole query.
+    Always,
+}
+
+/// A part of a query that is staged.
+#[derive(Clone, Debug)]
+pub struct StagedPart {
+    /// The number of its root in the optimised plan.
+    pub(super) node: usize,
+    /// The name of its table: key and digest of the content.
+    pub(super) table: String,
+    /// Why it is staged.
+    pub why: String,
+    /// Where it lies, as a user would write it; None in a worker.
+    pub place: Option<String>,
+    /// Its rows and bytes.
+    pub rows: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Seconds that this process took to build it; None where it was there.
+    pub built: Option<f64>,
+    /// Its folder in the store, which is no part of its identity.
+    pub(super) folder: String,
+    /// Keeps it from being removed.
+    _in_use: Option<Arc<Lock>>,
+}
+
+impl StagedPart {
+    /// SHA-256 over the content.
+    pub fn digest(&self) -> &str {
+        self.table.rsplit('.').next().unwrap_or_default()
+    }
+
+    /// A stage that another process has opened.
+    pub(super) fn shipped(node: usize, table: String, why: String, folder: String) -> Self {
+        Self {
+            node,
+            table,
+            why,
+            place: None,
+            rows: 0,
+            bytes: 0,
+            built: None,
+            folder,
+            _in_use: None,
+        }
+    }
+}
+
+impl Query {
+    /// The parts that are staged in this mode; none where the query runs split by split as it is.
+    ///
+    /// # Errors
+    /// `NotShardable` for a function whose value depends on the time of planning; what planning finds.
+    pub async fn cuts(&self, mode: StageMode) -> Result<Vec<Cut>> {
+        if mode == StageMode::Never {
+            return Ok(Vec::new());
+        }
+        let state = self.session().context().state();
+        let volatile = volatile_function(self.logical())?;
+        let plan = state.optimize(self.logical())?;
+        if mode == StageMode::Always {
+            return Ok(Cut::whole(&plan, "stage=\"always\""));
+        }
+        if let Some(name) = volatile {
+            let why = format!("{name}() gives another value on every call: it is evaluated once");
+            return Ok(Cut::whole(&plan, &why));
+        }
+        let limit = self.session().options().memory_limit.map(|limit| limit / BROADCAST_SHARE);
+        let broadcast = limit.unwrap_or(BROADCAST_BYTES).min(BROADCAST_BYTES);
+        let cuts = find_cuts(&plan, Sizes { bytes_of: &stored_bytes, broadcast });
+        // The physical plan has the last word: it may not be row-local where the logical one is.
+        let rest = match cuts.is_empty() {
+            true => self.clone(),
+            false => self.without_rows(&cuts)?,
+        };
+        match classify(&rest).await {
+            Ok(_) => Ok(cuts),
+            Err(error) if error.kind() == ErrorKind::NotShardable => {
+                // What comes behind is the way out that this is.
+                let why = error.message().split("; ").next().unwrap_or_default();
+                Ok(Cut::whole(&plan, why))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The query whose parts are tables without rows: what its plan looks like once they are staged.
+    pub(super) fn without_rows(&self, cuts: &[Cut]) -> Result<Self> {
+        let tables = cuts.iter().enumerate().map(|(number, cut)| {
+            let schema = cut.stage_schema();
+            let table = MemoryTable::new(schema, Arc::default(), 0);
+            (cut.node, format!("stage {}", number + 1), Arc::new(table) as Arc<dyn TableProvider>)
+        });
+        self.over(tables.collect())
+    }
+
+    /// The query over what is staged of it: stages are built where they are not there yet.
+    ///
+    /// # Errors
+    /// What computing the staged rows finds; `Storage` where they cannot be written, or another process takes longer than
+    /// `timeout` to build them.
+    pub async fn staged(
+        &self,
+        mode: StageMode,
+        place: &StagePlace,
+        timeout: Duration,
+        progress: &Arc<StageProgress>,
+    ) -> Result<Self> {
+        let cuts = self.cuts(mode).await?;
+        if cuts.is_empty() {
+            return Ok(self.clone());
+        }
+        let staged = self.stage_cuts(cuts, place, timeout, progress).await?;
+        match classify(&staged).await {
+            // By their sizes, the planner may turn joins round that it had left as they were above stages of unknown size.
+            Err(error) if error.kind() == ErrorKind::NotShardable => {
+                let plan = self.session().context().state().optimize(self.logical())?;
+                let cuts =
+                    Cut::whole(&plan, error.message().split("; ").next().unwrap_or_default());
+                self.stage_cuts(cuts, place, timeout, progress).await
+            }
+            Err(error) => Err(error),
+            Ok(_) => Ok(staged),
+        }
+    }
+
+    async fn stage_cuts(
+        &self,
+        cuts: Vec<Cut>,
+        place: &StagePlace,
+        timeout: Duration,
+        progress: &Arc<StageProgress>,
+    ) -> Result<Self> {
+        progress.expect(cuts.len());
+        // A session of its own, in which nothing but this query is bound.
+        let session = self.session().of_tables(self.tables()).await?;
+        let mut parts = Vec::with_capacity(cuts.len());
+        for cut in &cuts {
+            let key = self.stage_key(cut);
+            let rows = |attempt| self.rows_of(cut, attempt);
+            let limited = self.session().options().memory_limit.is_some();
+            let wanted = Wanted { place, key: &key, why: &cut.why, timeout, limited, progress };
+            let stage = ensure(wanted, rows).await?;
+            let manifest = &stage.manifest;
+            let table = format!("{key}.{}", manifest.digest);
+            session.bind_stage(&table, place, manifest).await?;
+            let folder = place.path([key.as_str(), manifest.build.as_str()]);
+            parts.push(StagedPart {
+                node: cut.node,
+                table,
+                why: cut.why.clone(),
+                place: Some(place.describe(&folder)),
+                rows: manifest.rows,
+                bytes: manifest.bytes,
+                built: stage.built.then_some(manifest.seconds),
+                folder: folder.to_string(),
+                _in_use: stage.in_use,
+            });
+        }
+        session.query(self.sql()).await?.over_stages(parts).await
+    }
+
+    /// The query over stages that are bound in its session.
+    pub(super) async fn over_stages(self, parts: Vec<StagedPart>) -> Result<Self> {
+        if parts.is_empty() {
+            return Ok(self);
+        }
+        let context = self.session().context().clone();
+        let (mut tables, mut bound) = (Vec::new(), Vec::new());
+        for part in &parts {
+            let key: TableKey = (STAGE_SCHEMA.to_owned(), part.table.clone());
+            let registered = self.session().registered(&key).ok_or_else(|| {
+                Error::data(format!(
+                    "the stage {} is not among the tables of the query",
+                    part.table
+                ))
+            })?;
+            let reference = datafusion::common::TableReference::partial(STAGE_SCHEMA, &*part.table);
+            tables.push((part.node, part.table.clone(), context.table_provider(reference).await?));
+            bound.push((key, registered));
+        }
+        Ok(self.over(tables)?.with_parts(bound, parts))
+    }
+
+    /// The query with tables in the place of parts of its plan.
+    fn over(&self, tables: Vec<(usize, String, Arc<dyn TableProvider>)>) -> Result<Self> {
+        let plan = self.session().context().state().optimize(self.logical())?;
+        let tables: Vec<StageTable> = tables
+            .into_iter()
+            .map(|(node, name, provider)| StageTable {
+                node,
+                name,
+                source: provider_as_source(provider),
+            })
+            .collect();
+        Ok(self.with_plan(replace(&plan, &tables)?))
+    }
+
+    /// A name for the rows of a part: it follows from the query, the pinned content of all that it reads, and the version of
+    /// this program.
+    fn stage_key(&self, cut: &Cut) -> String {
+        let mut texts = vec![
+            "stage".to_owned(),
+            env!("CARGO_PKG_VERSION").to_owned(),
+            self.sql().to_owned(),
+            cut.node.to_string(),
+        ];
+        texts.extend(self.identity());
+        name_of(texts.iter().map(String::as_str))
+    }
+
+    /// The rows of a part.
+    async fn rows_of(&self, cut: &Cut, attempt: Attempt) -> Result<SendableRecordBatchStream> {
+        let state = self.session().context().state();
+        let physical = in_order(state.create_physical_plan(&cut.plan).await?)?;
+        let limit = self.session().options().memory_limit;
+        let (Attempt::Thrifty, Some(limit)) = (attempt, limit) else {
+            return Ok(execute_stream(physical, state.task_ctx())?);
+        };
+        let physical = thrifty(physical)?;
+        let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
+        let environment = RuntimeEnvBuilder::from_runtime_env(state.runtime_env());
+        let environment = environment.with_memory_pool(Arc::new(pool)).build_arc()?;
+        let context = TaskContext::from(&state).with_runtime(environment);
+        Ok(execute_stream(physical, Arc::new(context))?)
+    }
+
+    /// How each part is computed, for the user to look at.
+    pub(super) async fn describe_part(&self, cut: &Cut) -> Result<String> {
+        let physical = self.session().context().state().create_physical_plan(&cut.plan).await?;
+        Ok(displayable(physical.as_ref()).indent(false).to_string())
+    }
+}
+
+impl Cut {
+    /// The columns of the stage.
+    fn stage_schema(&self) -> arrow::datatypes::SchemaRef {
+        use arrow::datatypes::{Field, Schema};
+        let fields = self.plan.schema().fields().iter().zip(self.column_names());
+        let fields: Vec<Field> = fields
+            .map(|(field, name)| {
+                let stored = crate::staging::stored_type(field.data_type());
+                Field::new(name, stored, field.is_nullable())
+            })
+            .collect();
+        Arc::new(Schema::new(fields))
+    }
+}
+
+impl Session {
+    /// Puts a stage under its name.
+    async fn bind_stage(&self, table: &str, place: &StagePlace, manifest: &Manifest) -> Result<()> {
+        let paths: Vec<String> = manifest
+            .files
+            .iter()
+            .map(|file| place.describe(&manifest.path_of(place, file)))
+            .collect();
+        let access = place.access();
+        let options = TableOptions {
+            format: Some(Format::Arrow(ArrowFormat::default())),
+            partitioning: Partitioning::Off,
+            storage_options: access.options.clone(),
+            credentials: access.credentials.clone(),
+            files: access.files.clone(),
+            ..TableOptions::default()
+        };
+        let key = (STAGE_SCHEMA.to_owned(), table.to_owned());
+        self.open(key, &paths, options).await
+    }
+}
+
+/// Stored bytes of what a scan reads.
+fn stored_bytes(scan: &datafusion::logical_expr::TableScan) -> u64 {
+    let Some(provider) = provider_of(scan) else { return 0 };
+    let provider = provider.as_any();
+    let files = |files: &crate::split::TableFiles| -> u64 {
+        files.files.iter().map(|file| file.meta.size).sum()
+    };
+    let bytes = if let Some(table) = provider.downcast_ref::<FilesTable>() {
+        files(table.files())
+    } else if let Some(table) = provider.downcast_ref::<LakeProvider>() {
+        files(table.files())
+    } else if let Some(table) = provider.downcast_ref::<MemoryTable>() {
+        table.bytes()
+    } else {
+        0
+    };
+    share_of_columns(scan, bytes)
+}

@@ -1,0 +1,197 @@
+//! Who builds a stage below a URL, where no lock dies with its holder: an object that the builder keeps writing.
+//!
+//! A lease that nobody has written for [`PATIENCE`] is taken over. Time is measured by whoever waits, between two looks
+//! at the object, so that clocks need not agree. Two builders at once do no harm: the first manifest counts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use object_store::path::Path;
+use object_store::{
+    Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
+};
+use serde::{Deserialize, Serialize};
+
+use super::place::StagePlace;
+use crate::{Error, Result};
+
+const NAME: &str = "lease.json";
+
+/// Seconds without a sign of life after which a builder counts as dead.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Time between two signs of life.
+pub(super) const BEAT: Duration = Duration::from_secs(2);
+
+/// Who builds, and how far it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// Host and process.
+    pub builder: String,
+    /// The folder that it writes.
+    pub build: String,
+    pub rows: u64,
+    pub bytes: u64,
+    /// So that no two notes are the same.
+    pub beat: u64,
+}
+
+/// The lease of one stage.
+pub(super) struct Lease {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    /// The version that this process wrote last.
+    version: Option<UpdateVersion>,
+}
+
+/// What a try for the lease came to.
+pub(super) enum Claim {
+    Mine(Lease),
+    /// Another process has it, and this is what it wrote last.
+    Theirs(Note),
+}
+
+/// A lease of another process, and since when it has not changed.
+#[derive(Default)]
+pub(super) struct Watch {
+    last: Option<(Note, Instant)>,
+}
+
+impl Lease {
+    /// Takes the lease where nobody has it, or where its holder has been silent for [`PATIENCE`].
+    pub(super) async fn claim(
+        place: &StagePlace,
+        key: &str,
+        note: &Note,
+        watch: &mut Watch,
+    ) -> Result<Claim> {
+        let (store, path) = (Arc::clone(place.store()), place.path([key, NAME]));
+        let mut lease = Self { store, path, version: None };
+        if lease.put(note, PutMode::Create).await? {
+            return Ok(Claim::Mine(lease));
+        }
+        let Some((theirs, version)) = lease.read().await? else {
+            // Given back between the two: the next try decides.
+            return Ok(Claim::Theirs(note.clone()));
+        };
+        match &watch.last {
+            Some((known, since)) if *known == theirs => {
+                if since.elapsed() >= PATIENCE && lease.put(note, PutMode::Update(version)).await? {
+                    return Ok(Claim::Mine(lease));
+                }
+            }
+            _ => watch.last = Some((theirs.clone(), Instant::now())),
+        }
+        Ok(Claim::Theirs(theirs))
+    }
+
+    /// Writes a sign of life; false where another process took the lease over.
+    pub(super) async fn beat(&mut self, note: &Note) -> Result<bool> {
+        let mode = match &self.version {
+            Some(version) => PutMode::Update(version.clone()),
+            None => PutMode::Overwrite,
+        };
+        self.put(note, mode).await
+    }
+
+    /// Gives the lease back. Where that fails, it ends by itself.
+    pub(super) async fn give_back(self) {
+        let _ = self.store.delete(&self.path).await;
+    }
+
+    /// Writes the note under a condition; false where that is not met.
+    async fn put(&mut self, note: &Note, mode: PutMode) -> Result<bool> {
+        let text = serde_json::to_vec(note)
+            .map_err(|error| Error::storage("cannot write a lease").with_source(error))?;
+        let is_update = matches!(mode, PutMode::Update(_));
+        let options = PutOptions { mode, ..PutOptions::default() };
+        match self.store.put_opts(&self.path, text.clone().into(), options).await {
+            Ok(put) => {
+                self.version = Some(UpdateVersion { e_tag: put.e_tag, version: put.version });
+                Ok(true)
+            }
+            Err(
+                StoreError::AlreadyExists { .. }
+                | StoreError::Precondition { .. }
+                | StoreError::NotFound { .. },
+            ) => Ok(false),
+            // A store without conditional writes: who takes a silent lease over just writes.
+            Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. })
+                if is_update =>
+            {
+                self.store.put(&self.path, text.into()).await?;
+                self.version = None;
+                Ok(true)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn read(&self) -> Result<Option<(Note, UpdateVersion)>> {
+        let found = match self.store.get(&self.path).await {
+            Ok(found) => found,
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let version =
+            UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        let bytes = found.bytes().await?;
+        let note = serde_json::from_slice(&bytes).map_err(|error| {
+            Error::storage(format!("the lease {} cannot be parsed: {error}; remove it", self.path))
+        })?;
+        Ok(Some((note, version)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    fn note(builder: &str, beat: u64) -> Note {
+        let build = format!("build-{builder}");
+        Note { builder: builder.to_owned(), build, rows: 0, bytes: 0, beat }
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        futures::executor::block_on(future)
+    }
+
+    async fn mine(place: &StagePlace, name: &str, watch: &mut Watch) -> Option<Lease> {
+        match Lease::claim(place, "key", &note(name, 0), watch).await.unwrap() {
+            Claim::Mine(lease) => Some(lease),
+            Claim::Theirs(_) => None,
+        }
+    }
+
+    #[test]
+    fn one_has_the_lease_until_it_is_given_back() {
+        run(async {
+            let place = StagePlace::in_store(Arc::new(InMemory::new()));
+            let first = mine(&place, "first", &mut Watch::default()).await.unwrap();
+            assert!(mine(&place, "second", &mut Watch::default()).await.is_none());
+            first.give_back().await;
+            assert!(mine(&place, "second", &mut Watch::default()).await.is_some());
+        });
+    }
+
+    #[test]
+    fn a_silent_holder_loses_it_and_one_that_gives_signs_of_life_does_not() {
+        run(async {
+            let place = StagePlace::in_store(Arc::new(InMemory::new()));
+            let mut first = mine(&place, "first", &mut Watch::default()).await.unwrap();
+            let mut watch = Watch::default();
+            let long_ago = Instant::now().checked_sub(PATIENCE).unwrap();
+            assert!(mine(&place, "second", &mut watch).await.is_none());
+            watch.last = watch.last.map(|(note, _)| (note, long_ago));
+            assert!(first.beat(&note("first", 1)).await.unwrap());
+            assert!(mine(&place, "second", &mut watch).await.is_none());
+            watch.last = watch.last.map(|(note, _)| (note, long_ago));
+            let second = mine(&place, "second", &mut watch).await;
+            assert!(second.is_some());
+            // It learns so when it writes.
+            assert!(!first.beat(&note("first", 2)).await.unwrap());
+        });
+    }
+}

@@ -1,0 +1,143 @@
+//! What a stage says about itself. It appears in one step, and last: without it there is no stage.
+
+use chrono::{DateTime, Utc};
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use serde::{Deserialize, Serialize};
+
+use super::place::StagePlace;
+use crate::{Error, Result};
+
+const NAME: &str = "manifest.json";
+const VERSION: u32 = 1;
+
+/// A complete stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    version: u32,
+    /// What it is the rows of.
+    pub key: String,
+    /// The folder of its files, below that of the key.
+    pub build: String,
+    /// In the order of the rows; at least one.
+    pub files: Vec<StageFile>,
+    /// Rows of all files.
+    pub rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// SHA-256 over the content of all files: two builds with the same digest are the same rows in the same order.
+    pub digest: String,
+    /// Why these rows are staged.
+    pub why: String,
+    /// When it was complete.
+    pub created: DateTime<Utc>,
+    /// Seconds that building took.
+    pub seconds: f64,
+}
+
+/// One file of a stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageFile {
+    /// Its name in the folder of the build.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its rows.
+    pub rows: u64,
+}
+
+impl Manifest {
+    pub(super) fn new(
+        key: &str,
+        build: &str,
+        why: &str,
+        files: Vec<StageFile>,
+        digest: String,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            key: key.to_owned(),
+            build: build.to_owned(),
+            rows: files.iter().map(|file| file.rows).sum(),
+            bytes: files.iter().map(|file| file.bytes).sum(),
+            files,
+            digest,
+            why: why.to_owned(),
+            created: Utc::now(),
+            seconds: 0.0,
+        }
+    }
+
+    /// The stage of this key, where there is one.
+    ///
+    /// # Errors
+    /// `Storage` where the store does not answer, or the manifest is not what was written.
+    pub(super) async fn read(place: &StagePlace, key: &str) -> Result<Option<Self>> {
+        let path = place.path([key, NAME]);
+        let bytes = match place.store().get(&path).await {
+            Ok(found) => found.bytes().await?,
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let damaged = |why: String| {
+            Error::storage(format!(
+                "the stage {} is damaged: {why}; remove it, and it is built again",
+                place.describe(&place.path([key]))
+            ))
+        };
+        let manifest: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| damaged(format!("{NAME} cannot be parsed: {error}")))?;
+        if manifest.version != VERSION || manifest.key != key || manifest.files.is_empty() {
+            return Err(damaged(format!("{NAME} is of another stage, or of another version")));
+        }
+        Ok(Some(manifest))
+    }
+
+    /// The same, where all its files are there.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub(super) async fn read_whole(place: &StagePlace, key: &str) -> Result<Option<Self>> {
+        let Some(manifest) = Self::read(place, key).await? else { return Ok(None) };
+        for file in &manifest.files {
+            match place.store().head(&manifest.path_of(place, file)).await {
+                Ok(found) if found.size == file.bytes => {}
+                Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(manifest))
+    }
+
+    /// Removes a manifest whose files are gone.
+    pub(super) async fn forget(place: &StagePlace, key: &str) -> Result<()> {
+        match place.store().delete(&place.path([key, NAME])).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the stage visible, unless another process was first.
+    pub(super) async fn publish(&self, place: &StagePlace) -> Result<bool> {
+        let text = serde_json::to_vec(self)
+            .map_err(|error| Error::storage("cannot write a manifest").with_source(error))?;
+        let path = place.path([self.key.as_str(), NAME]);
+        let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        match place.store().put_opts(&path, text.clone().into(), create).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => Ok(false),
+            // A store without conditions: whoever writes last wins, and all files of both stay.
+            Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. }) => {
+                place.store().put(&path, text.into()).await?;
+                Ok(true)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The path of a file in the store.
+    pub fn path_of(&self, place: &StagePlace, file: &StageFile) -> object_store::path::Path {
+        place.path([self.key.as_str(), self.build.as_str(), file.name.as_str()])
+    }
+}

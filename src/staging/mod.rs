@@ -1,0 +1,35 @@
+//! Stages of parts of a query: rows that were computed once, as Arrow IPC files in a folder or below a URL.
+//!
+//! Here is who builds a stage and who waits, how it becomes visible in one step, and when it goes. What is staged, and
+//! under which key, is the session's business.
+//!
+//! ```text
+//! <place>/<key>/manifest.json            what is there: files, rows, digest; written last, only once
+//!               <build>/part-00000.arrow rows, in order
+//!               lease.json               who builds, and how far it is
+//!               used                     written when the stage is opened: its time says the last use
+//! <place>/<key>.lock                     local folders: held by the process that builds
+//! <place>/<key>.use                      local folders: held, shared, by processes that read
+//! ```
+
+mod ensure;
+mod layout;
+mod lease;
+mod list;
+mod lock;
+mod manifest;
+mod place;
+mod progress;
+mod trim;
+mod views;
+mod write;
+
+pub use ensure::{Attempt, OpenStage, Wanted, ensure};
+pub use list::{StageInfo, Swept, clear_stages, list_stages};
+pub use manifest::{Manifest, StageFile};
+pub use place::StagePlace;
+pub use progress::{StageProgress, StageState};
+
+pub(crate) use layout::{Layout, rows_of, stored_type};
+pub(crate) use lock::Lock;
+pub(crate) use views::{has_views, release};

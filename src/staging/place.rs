@@ -1,0 +1,102 @@
+//! Where stages are kept: a folder, or a prefix of an object store.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+use crate::storage::{Location, Scheme, StoreAccess};
+use crate::{Error, Result};
+
+/// A folder, or a URL below which stages are kept.
+#[derive(Clone)]
+pub struct StagePlace {
+    store: Arc<dyn ObjectStore>,
+    location: Location,
+    access: StoreAccess,
+    /// The folder, where it is local.
+    folder: Option<PathBuf>,
+}
+
+impl fmt::Debug for StagePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StagePlace({})", self.location)
+    }
+}
+
+impl StagePlace {
+    /// The place of this name; a folder is made where it is missing, and then for this user alone.
+    ///
+    /// # Errors
+    /// `Config` for a place with wildcards, of a store that is only read, or options that are not valid; `Storage` where a
+    /// folder cannot be made.
+    pub async fn open(place: &str, access: StoreAccess) -> Result<Self> {
+        let found = Self::find(place, access).await?;
+        if let Some(folder) = &found.folder {
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(folder).map_err(|error| {
+                Error::storage(format!("cannot make the folder {}: {error}", folder.display()))
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// The same, where a folder that is missing is not made: it holds no stage.
+    ///
+    /// # Errors
+    /// `Config`, as for [`open`](Self::open).
+    pub async fn find(place: &str, access: StoreAccess) -> Result<Self> {
+        let location = Location::parse(place)?;
+        if location.pattern().is_some() {
+            return Err(Error::config(format!(
+                "stage_dir={place:?} must be a folder or a URL below which stages are kept, without wildcards"
+            )));
+        }
+        if location.scheme() == Scheme::Http {
+            return Err(Error::config(format!(
+                "stage_dir={place:?}: nothing can be written to an HTTP server; use a folder, s3://, gs:// or az://"
+            )));
+        }
+        let folder = location.is_local().then(|| location.local_folder());
+        let access = if folder.is_some() { StoreAccess::default() } else { access };
+        let store = access.open_root(location.store_root()).await?;
+        Ok(Self { store, location, access, folder })
+    }
+
+    /// A place in a store of a test.
+    #[cfg(test)]
+    pub(super) fn in_store(store: Arc<dyn ObjectStore>) -> Self {
+        let location = Location::of_store("s3://test").expect("a store's root");
+        Self { store, location, access: StoreAccess::default(), folder: None }
+    }
+
+    /// The store.
+    pub(super) fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    /// How another process reaches it.
+    pub fn access(&self) -> &StoreAccess {
+        &self.access
+    }
+
+    /// The folder, where it is local.
+    pub(super) fn folder(&self) -> Option<&PathBuf> {
+        self.folder.as_ref()
+    }
+
+    /// The path of these names in the store.
+    pub fn path<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Path {
+        let own = self.location.prefix().parts();
+        own.chain(names.into_iter().map(|name| name.to_owned().into())).collect()
+    }
+
+    /// A path of the store as a user would write it.
+    pub fn describe(&self, path: &Path) -> String {
+        self.location.describe(path)
+    }
+}
