@@ -9,6 +9,8 @@ use arrow::error::ArrowError;
 use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
 
+use crate::ticket::redeem;
+
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -25,6 +27,8 @@ pub enum ErrorKind {
     NotShardable,
     /// The data contradict the schema, the null policy or the pinned files.
     Data,
+    /// The query takes more memory than it may.
+    Memory,
     /// A column has no tensor form.
     UnsupportedType,
     /// Reading from a file system or object store failed.
@@ -40,12 +44,19 @@ pub struct Error {
     message: String,
     context: Vec<(&'static str, String)>,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    of_user_code: bool,
 }
 
 impl Error {
     /// An error of `kind` with a message that says the value, what was allowed and the fix.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), context: Vec::new(), source: None }
+        Self {
+            kind,
+            message: message.into(),
+            context: Vec::new(),
+            source: None,
+            of_user_code: false,
+        }
     }
 
     /// Shorthand for [`ErrorKind::Config`].
@@ -85,6 +96,18 @@ impl Error {
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// Says that a function of the user's is to blame, and no file.
+    #[must_use]
+    pub fn of_user_code(mut self) -> Self {
+        self.of_user_code = true;
+        self
+    }
+
+    /// Whether a function of the user's is to blame.
+    pub fn is_of_user_code(&self) -> bool {
+        self.of_user_code
     }
 
     /// What went wrong.
@@ -139,6 +162,12 @@ pub fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>)
 
 impl From<DataFusionError> for Error {
     fn from(error: DataFusionError) -> Self {
+        redeem(Self::of_engine(error))
+    }
+}
+
+impl Error {
+    fn of_engine(error: DataFusionError) -> Self {
         match error {
             DataFusionError::Context(_, inner) => Self::from(*inner),
             DataFusionError::Diagnostic(_, inner) => Self::from(*inner),
@@ -181,12 +210,17 @@ impl From<DataFusionError> for Error {
                 Some(first) => Self::from(first),
                 None => Self::query("the query cannot be planned"),
             },
-            DataFusionError::ResourcesExhausted(message) => Self::data(format!(
-                "{message}; raise memory_limit, or lower split_bytes or the shuffle buffer"
-            )),
+            DataFusionError::ResourcesExhausted(message) => out_of_memory(&message),
             other => Self::query(other.strip_backtrace()),
         }
     }
+}
+
+fn out_of_memory(message: &str) -> Error {
+    Error::new(
+        ErrorKind::Memory,
+        format!("{message}; raise memory_limit, or lower split_bytes or the shuffle buffer"),
+    )
 }
 
 /// A shared error cannot be moved out of, so its root is told again.
@@ -198,12 +232,14 @@ fn from_shared(error: &DataFusionError) -> Error {
                 message: own.to_string(),
                 context: Vec::new(),
                 source: None,
+                of_user_code: own.of_user_code,
             },
             None => Error::data(inner.to_string()),
         },
         DataFusionError::SchemaError(inner, _) => from_schema_error(inner),
         DataFusionError::Plan(message) => from_plan_error(message),
         DataFusionError::ArrowError(inner, _) => from_arrow_error(inner),
+        DataFusionError::ResourcesExhausted(message) => out_of_memory(message),
         other => Error::data(other.strip_backtrace()),
     }
 }

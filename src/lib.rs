@@ -8,6 +8,7 @@ pub mod catalog;
 mod error;
 pub mod exec;
 pub mod lake;
+mod packed;
 pub mod partition;
 #[cfg(feature = "python")]
 mod python;
@@ -16,8 +17,11 @@ pub mod runtime;
 pub mod session;
 pub mod split;
 pub mod stage;
+pub mod staging;
 pub mod storage;
 pub mod stream;
 pub mod tensor;
+mod ticket;
+pub mod traffic;
 
 pub use error::{Error, ErrorKind, Result, list_names, nearest, suggestion};

@@ -12,6 +12,7 @@ use std::thread::available_parallelism;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::traffic::Traffic;
 use crate::{Error, Result};
 
 /// Threads for network I/O: they only move bytes.
@@ -28,6 +29,7 @@ static WATCH_FORKS: Once = Once::new();
 pub struct Runtimes {
     cpu: Runtime,
     io: Runtime,
+    traffic: Arc<Traffic>,
 }
 
 impl Runtimes {
@@ -74,6 +76,7 @@ impl Runtimes {
         Ok(Self {
             cpu: runtime("tensorquery-cpu", cpus)?,
             io: runtime("tensorquery-io", IO_THREADS)?,
+            traffic: Arc::default(),
         })
     }
 
@@ -85,6 +88,11 @@ impl Runtimes {
     /// Where network requests run.
     pub fn io(&self) -> &Handle {
         self.io.handle()
+    }
+
+    /// The requests of this process, all stores together.
+    pub fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 }
 

@@ -7,6 +7,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._core import __version__
+from tensorquery.asof import asof_join
 from tensorquery.checkpoint import merge_state_dicts
 from tensorquery.errors import (
     CheckpointMismatchError,
@@ -21,9 +22,11 @@ from tensorquery.errors import (
 )
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.mixture import Mixture, mix
+from tensorquery.quarantine import Quarantined
 from tensorquery.query import Query
 from tensorquery.session import Session, TableInfo
 from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
+from tensorquery.staging import StagedRows, StoredStage, clear_stages, list_stages
 from tensorquery.tensors import Encoded, Jagged, to_tensors
 from tensorquery.trace import Trace, TraceRange
 
@@ -41,6 +44,7 @@ __all__ = [
     "Jagged",
     "Mixture",
     "NotShardableError",
+    "Quarantined",
     "Query",
     "QueryDataLoader",
     "QueryDataset",
@@ -53,7 +57,9 @@ __all__ = [
     "SnapshotChange",
     "Split",
     "SplitStrategy",
+    "StagedRows",
     "StorageError",
+    "StoredStage",
     "TableInfo",
     "TableNotFoundError",
     "TensorQueryError",
@@ -61,7 +67,10 @@ __all__ = [
     "TraceRange",
     "UnsupportedTypeError",
     "__version__",
+    "asof_join",
+    "clear_stages",
     "create_dataloader",
+    "list_stages",
     "merge_state_dicts",
     "mix",
     "to_tensors",

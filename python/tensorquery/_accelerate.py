@@ -18,6 +18,7 @@ from tensorquery.errors import ConfigError
 
 if TYPE_CHECKING:
     from tensorquery.dataset import QueryDataset
+    from tensorquery.planning import PlannedDataset
 
 __all__ = ["AcceleratePrepared", "Turn", "begin", "device_of", "refuse_foreign"]
 
@@ -120,7 +121,7 @@ def device_of(loader: AcceleratePrepared) -> Any | None:
     return None if device.type == "cpu" else device
 
 
-def refuse_foreign(dataset: QueryDataset) -> None:
+def refuse_foreign(dataset: PlannedDataset) -> None:
     """Refuse to be read through a loader that Accelerate made around the dataset and that loses rows.
 
     Accelerate registers a loader right before it starts it, in the training process and on every rank. So

@@ -8,6 +8,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, final
 
+from tensorquery.credentials import Credentials
+from tensorquery.functions import Function
+from tensorquery.storage import Files
+
 __all__ = [
     "ArrowStream",
     "BatchStream",
@@ -15,16 +19,24 @@ __all__ = [
     "Counter",
     "Plan",
     "Query",
+    "RankShare",
     "Session",
     "Shards",
     "SplitCounter",
+    "SplitVerifier",
     "Stage",
     "TensorConverter",
     "__version__",
     "check_predicate",
+    "clear_stages",
+    "end_calls",
+    "function_types",
+    "list_stages",
     "merge_batches",
     "quote_identifier",
     "read_arrow",
+    "stage_query",
+    "stages_of",
 ]
 
 class _ArrowSchema(Protocol):
@@ -64,21 +76,54 @@ class Session:
     """The registered tables."""
 
     def __new__(
-        cls, memory_limit: int | None = None, storage_options: Mapping[str, str] = ...
+        cls,
+        memory_limit: int | None = None,
+        storage_options: str = "{}",
+        local_cache: tuple[str, int] | None = None,
+        credentials: Credentials | None = None,
+        plan_cache: str | None = None,
     ) -> Session:
-        """Make an empty session; `memory_limit` is in bytes."""
+        """Make an empty session; `memory_limit` is in bytes, `local_cache` a folder and its size in bytes, `storage_options` JSON."""
+    def cache_trouble(self) -> str | None:
+        """What kept the local cache from being used, once."""
+    def take_warnings(self) -> list[str]:
+        """What went wrong with the plan cache since the last call."""
+    def table_memo(self, name: str) -> bytes:
+        """What another process needs for `register_files`: files, pins and schema of a registered table."""
+    def view_memos(self, name: str) -> list[tuple[str, bytes]]:
+        """The same for the path literals of a view, by path."""
+    def path_literals(self, sql: str) -> list[str]:
+        """The paths that a statement names as tables."""
     def register_files(
-        self, name: str, paths: Sequence[str], options: str, schema: _ArrowSchema | None = None
+        self,
+        name: str,
+        paths: Sequence[str],
+        options: str,
+        schema: _ArrowSchema | None = None,
+        credentials: Credentials | None = None,
+        files: Files | None = None,
+        memo: bytes | None = None,
     ) -> None:
-        """List, pin and register files; `options` is JSON."""
+        """List, pin and register files; `options` is JSON. Paths are those of `files` where it is given.
+
+        With `memo`, which `table_memo` gave in another process, nothing is listed.
+        """
     def register_arrow(self, name: str, data: _Rows) -> None:
         """Register rows held in memory."""
-    def register_view(self, name: str, sql: str) -> None:
-        """Register a query under a name."""
+    def register_function(self, function: Function) -> None:
+        """Register a function for SQL."""
+    def deregister_function(self, name: str) -> None:
+        """Remove a function."""
+    def functions(self) -> list[tuple[str, list[str], str, str]]:
+        """Name, types of the arguments, return type and volatility of each registered function."""
+    def register_view(self, name: str, sql: str, paths: Sequence[tuple[str, bytes]] = ...) -> None:
+        """Register a query under a name; `paths` are memos of path literals that another process has listed."""
     def deregister(self, name: str) -> None:
         """Remove a table."""
-    def tables(self) -> list[tuple[str, str, int | None, int | None, int | None]]:
-        """Name, kind, files, bytes and rows of each table, by name."""
+    def tables(
+        self,
+    ) -> list[tuple[str, str, int | None, int | None, int | None, list[tuple[str, str]]]]:
+        """Name, kind, files, bytes and rows of each table, by name; path and error of files left out."""
     def register_catalog(self, name: str, properties: Mapping[str, str]) -> None:
         """Register an Iceberg catalog by pyiceberg's properties."""
     def catalogs(self) -> list[str]:
@@ -91,8 +136,13 @@ class Session:
         self, name: str, origin: str, at: str, scan_filter: str | None = None
     ) -> None:
         """Register one Iceberg table; `origin` and `at` are JSON."""
-    def query(self, sql: str) -> Query:
-        """Make a lazy query of one read-only statement."""
+    def query(
+        self, sql: str, skip_bad: bool = False, paths: Sequence[tuple[str, bytes]] = ...
+    ) -> Query:
+        """Make a lazy query of one read-only statement.
+
+        With `skip_bad`, files of path literals that cannot be read are left out; `paths` as for `register_view`.
+        """
 
 @final
 class Query:
@@ -118,19 +168,46 @@ class Query:
         """Read the first rows."""
     def count(self) -> int:
         """Count the rows; from metadata where that suffices."""
-    def explain(self) -> str:
-        """DataFusion's plan, and the plan by splits or why there is none."""
-    def union_all(self, others: Sequence[Query]) -> tuple[Query, list[int]]:
+    def explain(self, stage: str) -> str:
+        """DataFusion's plan, what is staged of it and why, and the plan by splits."""
+    def nested(self, before: str, after: str) -> Query:
+        """The query whose SQL is this one's between two texts, over the tables of this one."""
+    def union_all(self, others: Sequence[Query], stage: str) -> tuple[Query, list[int]]:
         """The rows of several queries, one after the other; and the driving scans of each."""
-    def plan(self, split_bytes: int, split_rows: int | None = None, explicit: bool = False) -> Plan:
-        """Find the splits; `explicit` says whether the user chose the sizes."""
+    def files(self) -> list[tuple[str, str]]:
+        """Name and identity of every file or table in memory that the query can read."""
+    def functions(self) -> list[tuple[str, str]]:
+        """Name and digest of every function of the user's that the query calls."""
+    def take_warnings(self) -> list[str]:
+        """What went wrong with the session's plan cache since the last call."""
+    def path_memos(self) -> list[tuple[str, bytes]]:
+        """Memos of the tables of its path literals, by path."""
+    def plan_of_memo(
+        self, memo: bytes, split_bytes: int, split_rows: int | None = None, explicit: bool = False
+    ) -> Plan:
+        """The plan whose splits another process found; `memo` is what `Plan.memo` gave there."""
+    def quarantined(self) -> list[tuple[str, str]]:
+        """Path and error of the files that its tables were registered without."""
+    def plan(
+        self,
+        split_bytes: int,
+        split_rows: int | None = None,
+        explicit: bool = False,
+        tolerant: bool = False,
+    ) -> Plan:
+        """Find the splits; `explicit` says whether the user chose the sizes.
+
+        With `tolerant`, a file whose footer is damaged is a split that verification finds bad.
+        """
 
 @final
 class Plan:
     """A query by splits."""
 
     @staticmethod
-    def from_recipe(text: str, blobs: Sequence[bytes]) -> Plan:
+    def from_recipe(
+        text: str, blobs: Sequence[bytes], foreign: Sequence[tuple[str, Any]] = ...
+    ) -> Plan:
         """Plan again what `recipe` described."""
     @property
     def fingerprint(self) -> str:
@@ -153,8 +230,14 @@ class Plan:
         self, lists: Sequence[Sequence[int]], world_size: int, num_workers: int
     ) -> tuple[list[_ShardRow], float, float]:
         """What each shard reads, and the imbalance over shards and over ranks."""
-    def recipe(self, ids: Sequence[int]) -> tuple[str, list[bytes]]:
-        """What a worker process needs to plan these splits (ascending ids) again."""
+    def known_rows(self) -> int | None:
+        """Rows of all splits before filters, where every split knows its own."""
+    def recipe(
+        self, ids: Sequence[int] | None = None
+    ) -> tuple[str, list[bytes], list[tuple[str, Any]]]:
+        """What another process needs to plan again: all splits, or these (ascending ids) and their files."""
+    def memo(self, ids: Sequence[int] | None = None) -> bytes:
+        """The splits for another process that has the same tables: all, or these (ascending ids)."""
     def sorted_by(self) -> list[tuple[str, bool]]:
         """Output columns by which Parquet row groups are sorted, and whether descending; reads nothing."""
     def known_counts(self) -> list[int] | None:
@@ -196,6 +279,12 @@ class Plan:
         """By split, the driving scan that it belongs to."""
     def files(self) -> list[tuple[str, str]]:
         """Name and identity of every file or table in memory that the query can read."""
+    def verifier(self) -> SplitVerifier:
+        """Make the verification of its splits."""
+    def parts(self, id: int) -> list[tuple[str, int | None]]:
+        """What is read and stored rows, by part of a split: row groups or stripes, or the split."""
+    def without(self, bad: Mapping[int, Sequence[int]]) -> Plan:
+        """Leave out some parts of its splits; a plan under a fingerprint of its own."""
     def options(self) -> str:
         """How splits were cut, as text."""
     def shape(self) -> str:
@@ -207,11 +296,26 @@ class Plan:
     def physical_rows(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[list[int]]:
         """By split, the physical row behind each of these output rows; executes the splits."""
     def file_row_groups(self, id: int) -> list[tuple[int, int]]:
-        """Start and end of each row group of a split's file, in physical rows; none but for Parquet."""
+        """Start and end of each row group (or stripe, record batch, block) of a split's file, in physical rows."""
     def row_groups(self, id: int) -> tuple[int, int] | None:
-        """First and one past the last row group of a Parquet split."""
+        """First and one past the last row group, stripe, record batch or block of a split."""
     def explain(self) -> str:
         """The plan whose partitions are the splits, as an indented tree."""
+
+@final
+class SplitVerifier:
+    """Executes the splits of a plan once, and says which cannot be read."""
+
+    def verify(
+        self,
+        ids: Sequence[int],
+        threads: int,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> list[tuple[int, list[tuple[str, int | None, int | None, str | None]]]]:
+        """Output rows of each split; of a bad one also its parts: unit, stored rows, output rows, error.
+
+        `progress` gets the splits and the good rows so far; what it raises ends the verification.
+        """
 
 @final
 class SplitCounter:
@@ -247,6 +351,14 @@ class Stage:
     @staticmethod
     def open(dir: str | os.PathLike[str], fingerprint: str) -> Stage:
         """Open a complete stage of the plan with this fingerprint."""
+    @staticmethod
+    def check_weight(plan: Plan, column: str) -> None:
+        """Check that a plan has a numeric column of this name."""
+    def weighed(self, column: str, replacement: bool, draws: int | None) -> Stage:
+        """Return the same stage, from which epochs of `draws` rows are drawn by the weights in `column`."""
+    @property
+    def num_positions(self) -> int:
+        """Positions of an epoch: rows drawn, or all rows."""
     @property
     def num_rows(self) -> int:
         """Number of rows."""
@@ -262,18 +374,55 @@ class Stage:
         """Delete its files; whoever has it open keeps reading."""
 
 @final
-class Shards:
-    """All shards of an epoch, in reading order."""
+class RankShare:
+    """What one rank reads in every epoch, whatever its number of workers."""
 
     @staticmethod
-    def deal(plan: Plan, request: str, lists: Sequence[Sequence[int]] | None) -> Shards:
-        """Deal a plan's rows; `request` is JSON, `lists` are those of a custom strategy."""
+    def deal(
+        plan: Plan,
+        request: str,
+        counts: Sequence[int] | None,
+        sources: Sequence[int],
+        rank: int | None = None,
+    ) -> list[RankShare]:
+        """Deal a plan's rows to all ranks, or to one; `request` is JSON, the others are by split."""
+    @staticmethod
+    def decode(bytes: bytes) -> RankShare:
+        """What `encode` wrote."""
+    def encode(self) -> bytes:
+        """As bytes, for another process."""
+    @property
+    def rank(self) -> int:
+        """The rank."""
+    @property
+    def weight(self) -> float:
+        """What its pieces weigh."""
+    def split_ids(self) -> list[int]:
+        """Ids of the splits that it reads, ascending."""
+    def shards(self, plan: Plan, request: str) -> Shards:
+        """The shards of the rank's workers in the epoch that `request` (JSON) says."""
+
+@final
+class Shards:
+    """The shards of an epoch in reading order: of all ranks, or of one."""
+
+    @staticmethod
+    def deal(
+        plan: Plan,
+        request: str,
+        counts: Sequence[int] | None,
+        sources: Sequence[int],
+        lists: Sequence[Sequence[int]] | None,
+    ) -> Shards:
+        """Deal a plan's rows to all shards; as `RankShare.deal`, and `lists` are those of a custom strategy."""
     def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
         """Batches and rows of a shard, where they are counted."""
     def rows(self, rank: int, worker: int) -> int | None:
         """Rows of a shard without those that it repeats, where they are counted."""
-    def permuted(self, positions: Sequence[tuple[int, int]], len: int) -> list[int]:
-        """The rows at these positions (run, and row of it) of a permutation of `len` rows."""
+    def permuted(
+        self, positions: Sequence[tuple[int, int]], len: int, stage: Stage | None = None
+    ) -> list[int]:
+        """The rows at these positions (run, and row of it) of a permutation of `len` rows, or of draws from `stage`."""
     def is_fixed(self, rank: int, worker: int) -> bool:
         """Whether the number of a shard's batches is known before it ends."""
     def cursor_of(self, run: str, rank: int, worker: int) -> list[int]:
@@ -312,10 +461,12 @@ class BatchStream:
     @property
     def last(self) -> bool:
         """Whether the batch handed out last is the shard's last."""
+    def cache_trouble(self) -> str | None:
+        """What kept the local cache from being used, once."""
     def close(self) -> None:
         """Stop the background work."""
     def metrics(self) -> dict[str, float]:
-        """Rows, batches and splits handed out; seconds waited and converting; bytes, requests."""
+        """Rows, batches and splits handed out; seconds waited and converting; bytes, requests, cache hits."""
 
 @final
 class ArrowStream:
@@ -352,5 +503,34 @@ def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
 def check_predicate(text: str) -> None:
     """Raise where `text` is not one boolean SQL expression."""
 
+def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes, list[str]]:
+    """Types of arguments and of values as Arrow IPC, and as text; they are given by name or as Arrow types."""
+
+def end_calls(patience: float) -> None:
+    """Refuse calls of functions from now on, and wait so many seconds for those under way."""
+
 def quote_identifier(name: str) -> str:
     """Write `name` as an SQL identifier in double quotes."""
+
+def stage_query(
+    query: Query,
+    stage: str,
+    place: str,
+    timeout: float,
+    progress: Callable[[int, int, int, int, str | None], object] | None = None,
+) -> Query:
+    """The query over what is staged of it; builds the stages that are not in `place` yet.
+
+    `progress` is called with (stages begun, stages, rows, bytes, builder) now and then.
+    """
+
+def stages_of(query: Query) -> list[tuple[str, str | None, int, int, str, float | None]]:
+    """The stages of a query: why, place, rows, bytes, digest, seconds that building took here."""
+
+def list_stages(place: str, options: str) -> list[tuple[str, int | None, int, str, float]]:
+    """The stages of a place: key, rows, bytes, why, seconds since 1970 of the last use."""
+
+def clear_stages(
+    place: str, options: str, unused: float, keep: int | None = None
+) -> tuple[int, int, int]:
+    """Remove stages: how many went, their bytes, and how many stayed because they are in use."""

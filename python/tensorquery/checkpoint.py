@@ -201,7 +201,7 @@ def check_same(state: Mapping[str, Any], constant: Mapping[str, Any], files: Seq
     Args:
         state: The state.
         constant: What this run's own states begin with.
-        files: The paths of this run's files, for the error.
+        files: The paths of this run's files, for the error; empty where they are not at hand.
 
     Raises:
         CheckpointMismatchError: Names everything that differs.
@@ -213,7 +213,8 @@ def check_same(state: Mapping[str, Any], constant: Mapping[str, Any], files: Seq
     for part, words in _PARTS.items():
         if theirs.get(part) != ours.get(part):
             found.append(words)
-    found.extend(_changed_files(theirs.get("files"), ours["files"], files))
+    found.extend(changed_functions(theirs.get("functions"), ours.get("functions")))
+    found.extend(changed_files(theirs.get("files"), ours["files"], files))
     if not found and state["fingerprint"] != constant["fingerprint"]:
         found.append("the query's plan (another version of tensorquery, or other tables in memory)")
     if found:
@@ -231,17 +232,30 @@ _PARTS = {
     "strategy": "split_strategy",
     "tensors": "tensor options (output_format, nulls, stack, pad, categories, decimal)",
     "exclude": "exclude",
+    "sample": "sample_weight, sample_replacement or num_samples",
     "mixture": "the weights or stop= of the mixture",
     "snapshot": "the snapshot",
+    "quarantine": 'the bad files, row groups or stripes that are left out (on_error="skip")',
 }
 
 
-def _changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> list[str]:
+def changed_functions(theirs: Any, ours: Any) -> list[str]:
+    """What differs between the Python functions of two runs, digests by name, in words."""
+    then = theirs if isinstance(theirs, Mapping) else {}
+    now = ours if isinstance(ours, Mapping) else {}
+    names = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+    return [f"the Python function{'s' if len(names) > 1 else ''} {', '.join(names)}"] * bool(names)
+
+
+def changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> list[str]:
+    """What differs between two lists of `file_digests`, in words; `files` are the paths of ours."""
     if theirs == ours:
         return []
     if [name for name, _ in theirs] != [name for name, _ in ours]:
         return [f"the list of files ({len(theirs)} then, {len(ours)} now)"]
     step = max(1, -(-len(files) // _FILE_GROUPS))
+    if not files:
+        return ["a changed file"]
     changed = [
         files[at * step] if step == 1 else f"one of {step} files from {files[at * step]} on"
         for at, (then, now) in enumerate(zip(theirs, ours, strict=True))

@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeGuard
@@ -24,7 +25,17 @@ from tensorquery.rendezvous import Board, StoreLostError, share
 if TYPE_CHECKING:
     from tensorquery import _core
 
-__all__ = ["SplitCounts", "cache_folder", "split_counts"]
+__all__ = [
+    "ProgressLine",
+    "Shared",
+    "SplitCounts",
+    "cache_folder",
+    "keep",
+    "kept",
+    "portion_of",
+    "split_counts",
+    "together",
+]
 
 _log = logging.getLogger("tensorquery")
 
@@ -98,53 +109,51 @@ def split_counts(
         return SplitCounts(known, "metadata")
     fingerprint, splits = plan.fingerprint, plan.num_splits
     store = group_store(topology, process_group)
-    portion = splits if store is None else -(-splits // (_CHUNKS_PER_RANK * topology.world_size))
+    portion = splits if store is None else portion_of(splits, topology)
     board = None
     if store is not None:
         board = Board(store, f"counts/{fingerprint}", -(-splits // portion))
-    cached = _read_cache(fingerprint, splits)
+    cached = kept(fingerprint, fingerprint, lambda rows: _are_counts(rows, splits))
     if cached is not None:
         if board is not None:
             _publish(board, cached, portion)
         return SplitCounts(cached, "cache")
 
-    with _Progress(splits, topology, always=show_progress) as progress:
+    with ProgressLine(splits, topology, always=show_progress) as progress:
         counting = _Counting(plan, threads, progress)
         if board is None:
             rows = counting.count(range(splits))
         else:
-            rows = _count_together(counting, board, splits, portion, threads, timeout)
-    _write_cache(fingerprint, rows)
+            rows = together(counting, board, splits, portion, threads, timeout)
+    keep(fingerprint, fingerprint, rows)
     return SplitCounts(rows, "counted", counting.read, counting.from_statistics, counting.received)
 
 
-class _Counting:
-    """Counts splits in this process; plans once, and only if a split is left to count."""
+class Shared(ABC):
+    """Finds something out of every split in this process, while other ranks do other splits."""
 
-    def __init__(self, plan: _core.Plan, threads: int, progress: _Progress) -> None:
-        self._plan = plan
-        self._threads = threads
-        self._progress = progress
-        self._counter: _core.SplitCounter | None = None
+    def __init__(self, progress: ProgressLine) -> None:
         self.board: Board | None = None
-        self.read = 0
-        self.from_statistics = 0
-        self.received = 0
+        self._progress = progress
+        self._splits = 0
         self._rows = 0
 
-    def receive(self, rows: list[int]) -> None:
-        """Take what another rank counted."""
-        self.received += len(rows)
-        self._rows += sum(rows)
+    @abstractmethod
+    def count(self, ids: Sequence[int]) -> list[Any]:
+        """A result, ready for JSON, for each of these splits."""
+
+    @abstractmethod
+    def accept(self, result: Any, length: int) -> bool:
+        """Take another rank's results of so many splits; False where they cannot be that."""
+
+    def done(self, splits: int, rows: int) -> None:
+        """So many more splits are done."""
+        self._splits += splits
+        self._rows += rows
         self._progress.show(self._splits, self._rows)
 
-    @property
-    def _splits(self) -> int:
-        return self.read + self.from_statistics + self.received
-
-    def count(self, ids: Sequence[int]) -> list[int]:
-        if self._counter is None:
-            self._counter = self._plan.counter()
+    def reporter(self) -> Callable[[int, int], None]:
+        """What to call with the splits and rows that this call of `count` has done so far."""
         before, rows_before = self._splits, self._rows
 
         def report(splits: int, rows: int) -> None:
@@ -154,37 +163,69 @@ class _Counting:
                 with contextlib.suppress(StoreLostError):
                     self.board.beat_at_times()
 
-        found = self._counter.count(ids, self._threads, report)
+        return report
+
+
+class _Counting(Shared):
+    """Counts splits in this process; plans once, and only if a split is left to count."""
+
+    def __init__(self, plan: _core.Plan, threads: int, progress: ProgressLine) -> None:
+        super().__init__(progress)
+        self._plan = plan
+        self._threads = threads
+        self._counter: _core.SplitCounter | None = None
+        self.read = 0
+        self.from_statistics = 0
+        self.received = 0
+
+    def accept(self, result: Any, length: int) -> bool:
+        if not _are_counts(result, length):
+            return False
+        self.received += length
+        self.done(length, sum(result))
+        return True
+
+    def count(self, ids: Sequence[int]) -> list[int]:
+        if self._counter is None:
+            self._counter = self._plan.counter()
+        found = self._counter.count(ids, self._threads, self.reporter())
         self.read += sum(read for _, read in found)
         self.from_statistics += sum(not read for _, read in found)
-        self._rows += sum(rows for rows, _ in found)
+        self.done(len(found), sum(rows for rows, _ in found))
         return [rows for rows, _ in found]
 
 
-def _count_together(
-    counting: _Counting, board: Board, splits: int, portion: int, threads: int, timeout: float
-) -> list[int]:
-    """All counts, in portions of so many splits; other ranks count some of them."""
+def portion_of(splits: int, topology: Topology) -> int:
+    """Splits of one portion that ranks share."""
+    return -(-splits // (_CHUNKS_PER_RANK * topology.world_size))
+
+
+def together(
+    counting: Shared,
+    board: Board,
+    splits: int,
+    portion: int,
+    threads: int,
+    timeout: float = 30.0,
+) -> list[Any]:
+    """The results of all splits, in portions of so many; other ranks find some of them."""
 
     def ids(chunk: int) -> range:
         return range(chunk * portion, min((chunk + 1) * portion, splits))
 
-    def work(chunks: list[int]) -> list[list[int]]:
+    def work(chunks: list[int]) -> list[list[Any]]:
         rows = iter(counting.count([id for chunk in chunks for id in ids(chunk)]))
         return [[next(rows) for _ in ids(chunk)] for chunk in chunks]
 
-    def accept(chunk: int, rows: Any) -> bool:
-        if not _are_counts(rows, len(ids(chunk))):
-            return False
-        counting.receive(rows)
-        return True
+    def accept(chunk: int, result: Any) -> bool:
+        return counting.accept(result, len(ids(chunk)))
 
     counting.board = board
     # As many splits at once as keep the threads busy, but never most of a rank's share.
     wanted = -(-2 * threads // portion)
     take = max(1, min(wanted, _CHUNKS_PER_RANK // 4))
     results = share(board, work, accept, take=take, timeout=timeout)
-    return [count for result in results for count in result]
+    return [found for result in results for found in result]
 
 
 def _publish(board: Board, rows: list[int], portion: int) -> None:
@@ -226,10 +267,10 @@ def cache_folder() -> Path:
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "tensorquery" / "counts"
 
 
-def _read_cache(fingerprint: str, splits: int) -> list[int] | None:
-    """The counts of an earlier run; None where there are none, or the file is not what was written."""
+def kept(name: str, fingerprint: str, is_whole: Callable[[Any], bool]) -> list[Any] | None:
+    """What an earlier run kept under a name; None where there is nothing, or not what was written."""
     try:
-        path = cache_folder() / f"{fingerprint}.json"
+        path = cache_folder() / f"{name}.json"
         body = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
@@ -238,7 +279,7 @@ def _read_cache(fingerprint: str, splits: int) -> list[int] | None:
         return None
     except ValueError:
         body = None
-    rows = _checked(body, fingerprint, splits)
+    rows = _checked(body, fingerprint, is_whole)
     if rows is None:
         _log.info("%s is damaged or of another version; its splits are counted again", path)
         return None
@@ -248,17 +289,19 @@ def _read_cache(fingerprint: str, splits: int) -> list[int] | None:
     return rows
 
 
-def _checked(body: Any, fingerprint: str, splits: int) -> list[int] | None:
+def _checked(body: Any, fingerprint: str, is_whole: Callable[[Any], bool]) -> list[Any] | None:
     """The counts in a cache file, where it is whole and about this plan."""
     if not isinstance(body, dict) or body.get("version") != _CACHE_VERSION:
         return None
     rows = body.get("rows")
-    if not _are_counts(rows, splits) or body.get("fingerprint") != fingerprint:
+    if not is_whole(rows) or body.get("fingerprint") != fingerprint:
         return None
+    assert isinstance(rows, list)
     return rows if body.get("checksum") == _checksum(rows) else None
 
 
-def _write_cache(fingerprint: str, rows: list[int]) -> None:
+def keep(name: str, fingerprint: str, rows: list[Any]) -> None:
+    """Keep what was found of every split of a plan for later runs."""
     body = {
         "version": _CACHE_VERSION,
         "fingerprint": fingerprint,
@@ -272,7 +315,7 @@ def _write_cache(fingerprint: str, rows: list[int]) -> None:
         try:
             with os.fdopen(descriptor, "w") as file:
                 json.dump(body, file)
-            Path(temporary).replace(folder / f"{fingerprint}.json")
+            Path(temporary).replace(folder / f"{name}.json")
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -291,7 +334,7 @@ def _drop_old(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _checksum(rows: list[int]) -> int:
+def _checksum(rows: list[Any]) -> int:
     return zlib.crc32(json.dumps(rows).encode())
 
 
@@ -312,13 +355,20 @@ def _warn_of_cache(error: Exception) -> None:
 # The line on stderr.
 
 
-class _Progress:
+class ProgressLine:
     """A line that follows the counting: on a terminal, or where asked for; of one process a machine."""
 
     def __init__(
-        self, splits: int, topology: Topology, *, always: bool, stream: TextIO | None = None
+        self,
+        splits: int,
+        topology: Topology,
+        *,
+        always: bool,
+        what: str = "counting rows",
+        stream: TextIO | None = None,
     ) -> None:
         self._splits = splits
+        self._what = what
         self._stream = sys.stderr if stream is None else stream
         # Without a console (pythonw) there is no stderr.
         self._terminal = self._stream is not None and self._stream.isatty()
@@ -328,7 +378,7 @@ class _Progress:
         self._shown = False
         self._last: tuple[int, int] | None = None
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -344,7 +394,7 @@ class _Progress:
             self._shown = True
 
     def _write(self, splits: int, rows: int, end: str = "") -> None:
-        line = f"counting rows: {splits:,} of {self._splits:,} splits, {_short(rows)} rows"
+        line = f"{self._what}: {splits:,} of {self._splits:,} splits, {_short(rows)} rows"
         # One line that changes on a terminal, one line after the other in a file.
         self._stream.write(f"\r{line}\x1b[K{end}" if self._terminal else f"{line}\n")
         self._stream.flush()

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from tensorquery import _core
 from tensorquery._accelerate import refuse_foreign
-from tensorquery.checkpoint import (
-    FORMAT,
-    VERSION,
-    check_same,
-    check_state,
-    check_sum,
-    check_sum_base,
-    digest,
-    file_digests,
-    run_of,
-)
-from tensorquery.counts import split_counts
-from tensorquery.distributed import Topology, detect, threads_for
-from tensorquery.dynamic import Ledger
-from tensorquery.epochs import Deal, Epochs, Sources
-from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.distributed import Topology, detect
+from tensorquery.epochs import Deal, Sources
+from tensorquery.errors import ConfigError
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.iterator import Progress, ShardIterator
 from tensorquery.mixture import Mixture
@@ -41,34 +25,30 @@ from tensorquery.options import (
     check_positive_int,
 )
 from tensorquery.pins import agreed
-from tensorquery.quality import stack_level_outside
+from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
 from tensorquery.shards import (
     DEFAULT_SPLIT_BYTES,
-    ShardPlan,
     SplitStrategy,
-    assign,
     check_strategy,
-    plan_splits,
 )
-from tensorquery.stages import open_stage
-from tensorquery.tensors import BatchBuilder, tensor_options
-from tensorquery.trace import Place, Trace, excluded_ranges, trace_batch
+from tensorquery.sharing import channel_of
+from tensorquery.staging import Staging
+from tensorquery.threads import check_threads, refuse_threads
+from tensorquery.trace import excluded_ranges
+from tensorquery.tracing import TracedDataset
+from tensorquery.weighing import weighing_of
 
 __all__ = ["QueryDataset"]
 
 
-_LOG = logging.getLogger("tensorquery")
-
-_RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
-
-
-class QueryDataset(IterableDataset[Any]):
+class QueryDataset(TracedDataset):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
     It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
     ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where equal steps
-    need counts (a filtered query over several ranks), call ``len(dataset)`` before such a loader starts workers.
+    need counts (a filtered query over several ranks), call ``len(dataset)`` before such a loader starts workers; with
+    ``on_error="skip"`` look at ``dataset.quarantined``.
 
     Iterated in the training process, Rust threads decode ahead with the GIL released. Inside a DataLoader
     worker (under fork, spawn and forkserver alike) the dataset plans again from a recipe, without listing
@@ -105,15 +85,43 @@ class QueryDataset(IterableDataset[Any]):
         split_rows: Rows that a split grows towards; takes precedence.
         split_strategy: "lpt" (default), "round_robin", or an object with
             ``generate(splits, num_shards, epoch)``.
+        sample_weight: An output column of weights, finite numbers of at least 0, by which the rows of an epoch are drawn,
+            over all ranks together, as torch's ``WeightedRandomSampler`` does; a function of seed and epoch. The column
+            stays in the batch. Rows are written to local disk first, as for ``shuffle="global"``; `shuffle` is then
+            False or "global", which mean the same: draws come in random order.
+        sample_replacement: Whether a row may be drawn again: each draw takes a row with the probability of its weight over
+            the sum of all. False: one row after the other is drawn from those that are left; every process then holds
+            8 bytes for each draw.
+        num_samples: Rows of an epoch, of all ranks together; None: as many as the query has.
         exclude: Rows to leave out: ranges of `trace`, or (split, first row, one past the last) in output rows.
-        show_progress: Show a line on stderr while rows are counted, also where that is no terminal.
+        on_error: "raise": data that cannot be read end the epoch with an error. "skip": bad files, row groups, stripes
+            and byte ranges are left out, see `quarantined`. To know them before rows are dealt, all splits are executed
+            once before the first epoch, shared by the ranks of a process group and kept on disk for later runs. Where
+            reading fails for another reason than a file's content (storage, a changed file, the query itself, a null
+            policy), and where a split fails later that was good then, it is an error all the same.
+        stage: What happens to a query, or a part of one, that cannot run split by split (aggregates, windows, ORDER BY, LIMIT,
+            FULL JOIN, …; `Query.explain` shows it). "auto": it runs once, its rows are kept in `stage_dir`, and those are
+            sharded; "never": that is an error; "always": also where nothing asks for it, for a query that is costly to run in
+            every epoch.
+        stage_dir: A folder or an object-store URL where staged rows are kept, for all processes that can reach it, and for
+            later runs: of several processes one builds a stage. None: a folder of this user's on this machine
+            (``$TENSORQUERY_STAGES``, else in the temporary directory). Ranks on several machines need a place that all reach,
+            or build a stage each. See `tensorquery.clear_stages`.
+        stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
+            table. They must have the query's columns; that they are its rows is not checked.
+        stage_timeout: Seconds to wait for another process that builds; None is an hour.
+        show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
         transform: Called on each batch, in the worker; what it returns is yielded.
+        transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
+            the training loop; batches come in the same order and with the same content. It pays where `transform`
+            releases the GIL, as numpy and torch do. None: the training loop's thread calls it. Not with worker
+            processes, which run side by side as they are.
         **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories`` and ``decimal``; see `to_tensors`.
 
     Raises:
         ConfigError: An option is malformed; names the value and what is allowed.
-        NotShardableError: The query is not row-local above one scan; names the operator.
+        NotShardableError: The query is not row-local above one scan, and ``stage="never"``; names the operator.
         UnsupportedTypeError: A column has no tensor form; names the column.
     """
 
@@ -135,10 +143,19 @@ class QueryDataset(IterableDataset[Any]):
         remainder: str = "even",
         partitions: int | None = None,
         assignment: str = "static",
+        sample_weight: str | None = None,
+        sample_replacement: bool = True,
+        num_samples: int | None = None,
         exclude: Sequence[Any] | None = None,
+        on_error: str = "raise",
+        stage: str = "auto",
+        stage_dir: str | os.PathLike[str] | None = None,
+        stage_from: str | os.PathLike[str] | Query | None = None,
+        stage_timeout: float | None = None,
         show_progress: bool = False,
         output_format: str = "torch",
         transform: Callable[[Any], Any] | None = None,
+        transform_threads: int | None = None,
         **tensor_kwargs: Any,
     ) -> None:
         if not isinstance(query, Query | Mixture):
@@ -149,15 +166,17 @@ class QueryDataset(IterableDataset[Any]):
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
         self._transform = None if transform is None else check_callable("transform", transform)
+        self._transform_threads = check_threads(transform_threads, transform)
         self._output_format = output_format
         self._tensor_kwargs = tensor_kwargs
         self._show_progress = check_bool("show_progress", show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
+        self._staging = Staging.of(stage, stage_dir, stage_timeout, stage_from, show_progress)
+        self._skips = check_on_error(on_error)
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         if isinstance(query, Query):
             query = agreed(query, self.topology, self._group())
-        plan = plan_splits(query._core, *self._split_size)
         self._deal = Deal(
             batch_size=self.batch_size,
             seed=check_non_negative_int("shuffle_seed", shuffle_seed),
@@ -167,10 +186,11 @@ class QueryDataset(IterableDataset[Any]):
             partitions=partitions,
             strategy=check_strategy(split_strategy),
             exclude=excluded_ranges(exclude),
-            mixture=query._sources(plan) if isinstance(query, Mixture) else Sources(),
+            mixture=query._weights() if isinstance(query, Mixture) else Sources(),
             assignment=assignment,
+            weighing=weighing_of(sample_weight, sample_replacement, num_samples),
         )
-        self._open(query, plan)
+        self._open(query, channel_of(self.topology, self._group()))
         # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
         # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
@@ -190,29 +210,6 @@ class QueryDataset(IterableDataset[Any]):
         self._in_order = True
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
         self._iteration: int | None = None
-
-    def _open(self, query: Query | Mixture, plan: _core.Plan) -> None:
-        """Take over a query's plan, before the first epoch or between two."""
-        # A query of its own: the user may refresh theirs, which is not to move what is planned here.
-        own = (
-            Query(query.session, query._core, query._narrowed)
-            if isinstance(query, Query)
-            else query
-        )
-        self._query: Query | Mixture | None = own
-        self._plan: _core.Plan | None = plan
-        self._recipe: tuple[str, list[bytes]] | None = None
-        self._stage: _core.Stage | None = None
-        self._stage_path: str | None = None
-        self._builder: BatchBuilder | None = self._make_builder(plan)
-        known = None if self._deal.is_global else plan.known_counts()
-        self._epochs = Epochs(plan, self._deal, self.topology, self._count_rows, known)
-        self._constant = self._describe(query, plan)
-        if known is not None:
-            # Whether equal steps are possible is known now, and not only when training begins.
-            self._epochs.shards(0, 0)
-        self._log_files(plan)
-        self._warn_of_order()
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of the query's Iceberg tables to what is current now, for the epochs to come.
@@ -242,44 +239,9 @@ class QueryDataset(IterableDataset[Any]):
         changes = query.refresh()
         query = agreed(query, self.topology, self._group())
         if changes or query._pins() != self._query._pins():
-            self._open(query, plan_splits(query._core, *self._split_size))
+            # Each rank by itself: for some of them nothing may have changed.
+            self._open(query)
         return changes
-
-    def _follow_snapshots(self, state: Mapping[str, Any]) -> None:
-        """Pin the snapshots that a state names, where the query's Iceberg tables have moved on since."""
-        wanted = state["parts"].get("snapshot")
-        ours = self._constant["parts"].get("snapshot")
-        if (
-            not wanted
-            or wanted == ours
-            or self._is_in_worker()
-            or not isinstance(self._query, Query)
-        ):
-            return
-        if set(wanted) != set(ours or {}):
-            return
-        query = self._query._at(wanted)
-        self._open(query, plan_splits(query._core, *self._split_size))
-
-    def _log_files(self, plan: _core.Plan) -> None:
-        if self._constant["parts"].get("snapshot"):
-            files, pruned, _, _ = plan.pruning()
-            _LOG.info("%d data files before pruning, %d after", files, files - pruned)
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.topology.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.topology.world_size
-
-    @property
-    def remainder(self) -> str:
-        """What happens to rows that ranks and batches do not divide."""
-        return self._deal.remainder
 
     @property
     def num_rows(self) -> int:
@@ -313,6 +275,7 @@ class QueryDataset(IterableDataset[Any]):
         self._epochs.prepare(self._workers)
         for counted in (False, True):
             if counted:
+                self._widen()
                 self._epochs.count()
             shards = self._epochs.shards(self._workers, self.epoch)
             workers = self._epochs.shards_per_rank(self._workers)
@@ -326,228 +289,6 @@ class QueryDataset(IterableDataset[Any]):
                 return known
         raise AssertionError("counted rows have a number")
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration delivers."""
-        return int(self._epoch[0])
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
-
-        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here.
-
-        Args:
-            epoch: From 0. Persistent workers follow it too.
-
-        Raises:
-            ConfigError: It is not a whole number of at least 0.
-        """
-        refuse_foreign(self)
-        self._epoch[0] = check_non_negative_int("epoch", epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Which rows of the epoch were consumed, as plain data.
-
-        In the training process: the batches that this dataset's iterator has handed out. In a DataLoader worker:
-        those that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
-        received: use its ``state_dict``.
-
-        Returns:
-            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch.
-        """
-        if self._loaded is not None:
-            return dict(self._loaded)
-        newest = self._iterator()
-        if newest is None and self._progress.epoch != self.epoch:
-            return self._state_of(Progress(self.epoch))
-        return self._state_of(self._progress)
-
-    def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
-        workers = self._workers if progress.workers is None else progress.workers
-        if self._epochs.is_dynamic(workers) and self._is_in_worker():
-            raise ConfigError(
-                'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
-                "training process"
-            )
-        # The layout is kept for the next state, and this one is the caller's to change.
-        layout = self._epochs.layout(workers)
-        cursors, known = {}, progress.cursors
-        if known is None and not self._follows(workers):
-            # A rank that has not begun: other ranks may have, and their states are merged.
-            shards = max(1, workers) + self._epochs.is_dynamic(workers)
-            known = [[] for _ in range(shards)]
-        if progress.ledger is not None:
-            known = [*progress.ledger.cursors()]
-        if known is not None:
-            cursors[str(self.rank)] = [
-                json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
-            ]
-        state = {
-            **self._constant,
-            "epoch": progress.epoch,
-            "layout": {**layout, "mixing": dict(layout["mixing"])},
-            "step": progress.step,
-            "cursors": cursors,
-            "turns": {str(self.rank): progress.turn} if cursors else {},
-            "parents": list(progress.parents),
-        }
-        ended = self._ended
-        if (
-            cursors
-            and not progress.step
-            and ended is not None
-            and ended.epoch + 1 == progress.epoch
-        ):
-            # Other ranks may still be in that epoch, and their states are merged with this one.
-            state["ended"] = {
-                key: value for key, value in self._state_of(ended).items() if key in _RUN_OF_STATE
-            }
-        if progress.base is None:
-            progress.base = check_sum_base(state["layout"], state["parents"])
-        state["check"] = check_sum(state, progress.base)
-        return state if worker is None else {**state, "worker": worker}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
-
-        On the same topology the batches are bit-identical; with another number of ranks or workers or another
-        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
-        will do; otherwise give `merge_state_dicts` of all of them.
-
-        Args:
-            state: What ``state_dict()`` or `merge_state_dicts` returned.
-
-        Raises:
-            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
-        """
-        checked = self._checked(state)
-        self._loaded = checked
-        # The epoch is shared: a worker's state must not change it for the others.
-        if not self._is_in_worker():
-            self._epoch[0] = checked["epoch"]
-
-    def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        checked = check_state(state)
-        self._follow_snapshots(checked)
-        check_same(checked, self._constant, self._file_names)
-        info, worker = get_worker_info(), checked.get("worker")
-        if worker is not None:
-            here = (
-                "the training process"
-                if info is None
-                else f"worker {info.id} of {info.num_workers}"
-            )
-            if info is None or (info.id, info.num_workers) != (
-                worker,
-                checked["layout"]["num_workers"],
-            ):
-                raise CheckpointMismatchError(
-                    f"this is the state of worker {worker} of {checked['layout']['num_workers']}, loaded in {here};"
-                    " resume with the same num_workers, or save loader.state_dict() of create_dataloader's loader"
-                )
-        return checked
-
-    def shard_plan(self, num_workers: int = 0) -> ShardPlan:
-        """How the splits are dealt to all ranks and workers.
-
-        Args:
-            num_workers: Worker processes per rank.
-
-        Returns:
-            The plan of the current epoch; with ``assignment="dynamic"`` that of the ranks, whose workers share it.
-
-        Raises:
-            ConfigError: Called inside a worker, which knows only its own share.
-        """
-        if self._plan is None or self._process != os.getpid():
-            raise ConfigError(
-                "shard_plan() is for the training process; a worker knows only its share"
-            )
-        return ShardPlan(
-            self._plan,
-            self.world_size,
-            0 if self._deal.assignment == "dynamic" else num_workers,
-            self._deal.strategy,
-            epoch=self.epoch,
-            batch_size=self.batch_size,
-            epochs=self._epochs,
-        )
-
-    def trace(
-        self, rank: int | None = None, step: int | None = None, *, epoch: int | None = None
-    ) -> Trace:
-        """Find the rows of a batch: their splits, files, row groups and physical rows.
-
-        Batches before it are not simulated, and other ranks take no part. Rows are counted where that was not done
-        yet, and the splits of the batch are read again.
-
-        Steps count from 0, in the order in which this rank receives its batches: after n batches of an epoch the
-        last one is step n - 1. A run that was resumed on the same topology goes on counting, and may trace the steps
-        before the resume too; on another topology step 0 is the first batch after the resume.
-
-        Args:
-            rank: The rank that delivers it, any of the topology; None: this one.
-            step: Which of its batches; None: the last one received.
-            epoch: The epoch; None: that of the last batch received, or, before any, the one that is delivered next.
-
-        Returns:
-            The trace; its ``ranges`` go into ``exclude=`` of a later run.
-
-        Raises:
-            ConfigError: There is no such rank or step, or nothing was received yet; names the bounds.
-            DataError: A file cannot be read, or has other rows than were counted.
-        """
-        if self._plan is None or self._process != os.getpid():
-            raise ConfigError(
-                "trace() is for the training process; a worker knows only the batches it has yielded"
-            )
-        rank = self.rank if rank is None else check_non_negative_int("rank", rank)
-        if rank >= self.world_size:
-            raise ConfigError(
-                f"rank {rank} must be in 0..{self.world_size} (world_size is {self.world_size})"
-            )
-        run = self._traced(None if epoch is None else check_non_negative_int("epoch", epoch))
-        if step is None and not run.step:
-            raise ConfigError(
-                f"no batch of epoch {run.epoch} was received yet, so there is no last one to trace; say which: "
-                "trace(step=0)"
-            )
-        step = run.step - 1 if step is None else check_non_negative_int("step", step)
-        workers = self._workers if run.workers is None else run.workers
-        if self._epochs.is_dynamic(workers):
-            raise ConfigError(
-                'with assignment="dynamic" which worker takes which split follows from their speed, so a step may be '
-                'any batch; trace a loader with assignment="static"'
-            )
-        if workers > 1 and not self._in_order:
-            raise ConfigError(
-                f"with in_order=False the {workers} workers deliver in the order of their speed, so a step may be any "
-                "batch; trace a loader with in_order=True"
-            )
-        return trace_batch(
-            self._plan,
-            self._epochs,
-            Place(run.epoch, rank, step, workers, run.parents),
-            permuted=self._deal.is_global,
-            count=self._count_splits,
-        )
-
-    def _traced(self, epoch: int | None) -> Progress:
-        """The run of an epoch that is traced; None: the run in which a batch was received last."""
-        runs = [self._progress] if self._ended is None else [self._progress, self._ended]
-        state = self._loaded if self._awaited is None else self._awaited
-        if state is not None:
-            # Not begun yet: what it goes on from was received by the process that saved it.
-            loaded = Progress(state["epoch"], self._workers)
-            self._restore(loaded, state, self._workers)
-            runs = [loaded]
-        if epoch is None:
-            received = next((run for run in runs if run.step), None)
-            if received is not None:
-                return received
-            epoch = self.epoch
-        return next((run for run in runs if run.epoch == epoch), Progress(epoch))
-
     def metrics(self) -> dict[str, float]:
         """Counts of the current or last epoch in this process.
 
@@ -555,20 +296,17 @@ class QueryDataset(IterableDataset[Any]):
             ``rows``, ``batches`` and ``splits`` delivered (a split that is cut between shards counts in each);
             ``padded_rows`` repeated; ``split_share``, the mean part of a batch that comes from the split with most
             rows in its shuffle window (1 without windows), as `ShardPlan.quality` predicts it; ``wait_seconds``
-            that the consumer waited; ``convert_seconds`` spent making tensors; ``bytes_read`` and ``requests`` of storage.
+            that the consumer waited; ``convert_seconds`` spent making tensors; ``bytes_read`` and ``requests`` of storage;
+            ``cache_hits`` and ``cache_bytes`` that came from the local cache instead (see `Session`); of all network requests of
+            this process, ``retries`` (those that failed, were throttled or broke off, and were sent again unless retries
+            were used up), ``throttled`` among them, and ``request_wait_seconds`` that requests waited for their turn;
+            where bad data are left out, ``quarantined_splits`` (parts that are `quarantined`) and ``quarantined_rows`` (as
+            far as metadata says them).
         """
         newest = self._iterator()
         if newest is not None:
             self._metrics = newest.metrics()
-        return dict(self._metrics)
-
-    def _is_in_worker(self) -> bool:
-        return get_worker_info() is not None
-
-    def _iterator(self) -> ShardIterator | None:
-        """The newest iterator in this process, if it is not closed."""
-        newest = None if self._newest is None else self._newest()
-        return None if newest is None or newest.closed else newest
+        return {**self._metrics, **self._quarantine.metrics()}
 
     def __iter__(self) -> ShardIterator:
         """Iterate over the batches of this process's shard."""
@@ -584,6 +322,8 @@ class QueryDataset(IterableDataset[Any]):
                 'assignment="dynamic" needs the loader of create_dataloader, which tells its workers when an epoch '
                 'begins; use that, or assignment="static"'
             )
+        if workers:
+            refuse_threads(self._transform_threads, workers)
         state, self._loaded = self._loaded, None
         if in_loader and not self._epoch[2]:
             state = None
@@ -598,165 +338,6 @@ class QueryDataset(IterableDataset[Any]):
         iterator = ShardIterator(self, progress, worker, in_loader)
         self._newest = weakref.ref(iterator)
         return iterator
-
-    def _begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
-        """Start an epoch, from a state where there is one."""
-        shards = max(1, workers)
-        progress = Progress(epoch, workers, start=[[] for _ in range(shards)])
-        if self._is_in_worker() or not self._follows(workers):
-            progress.cursors = [[] for _ in range(shards)]
-        if state is not None:
-            self._restore(progress, state, workers)
-        self._epochs.prepare(workers, progress.parents)
-        if self._epochs.is_dynamic(workers) and not self._is_in_worker():
-            dealt = self._epochs.shards(workers, epoch, progress.parents)
-            progress.ledger = Ledger(workers, dealt.num_pieces(self.rank))
-        self._progress, self._awaited = progress, None
-        return progress
-
-    def _follows(self, workers: int) -> bool:
-        """Whether all cursors follow from the number of steps."""
-        layout = self._epochs.layout(workers)
-        return bool(layout["counted"]) and (self._in_order or workers <= 1)
-
-    def _restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
-        run, parents = run_of(state), tuple(state["parents"])
-        if not run["step"]:
-            progress.parents = parents
-            return
-        self._epochs.prepare(workers, [*parents, run])
-        if run["layout"] != self._epochs.layout(workers) or self._epochs.is_dynamic(workers):
-            if state.get("worker") is not None:
-                raise CheckpointMismatchError(
-                    "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
-                    "options of order; the state of create_dataloader's loader goes on with others too"
-                )
-            progress.parents = (*parents, run)
-            return
-        progress.parents = parents
-        shards = self._epochs.shards(workers, progress.epoch, parents)
-        text = json.dumps(run)
-        progress.start = [
-            shards.cursor_of(text, self.rank, worker) for worker in range(max(1, workers))
-        ]
-        progress.step = sum(cursor[0] for cursor in progress.start if cursor)
-        turn = state["turns"].get(str(self.rank), progress.step)
-        progress.turn = turn % max(1, workers)
-        if progress.cursors is not None:
-            progress.cursors = list(progress.start)
-
-    def _steps(self, progress: Progress) -> int | None:
-        """The step with which this rank's epoch ends, where that is known before."""
-        workers = progress.workers or 0
-        if self._epochs.is_dynamic(workers):
-            return None
-        shards = self._epochs.shards(workers, progress.epoch, progress.parents)
-        total = 0
-        for worker in range(max(1, workers)):
-            batches, _ = shards.size(self.rank, worker)
-            if batches is None or not shards.is_fixed(self.rank, worker):
-                return None
-            total += batches
-        return total
-
-    def _finished(self, progress: Progress) -> None:
-        """After the last batch: the next iteration delivers the next epoch, unless one was set."""
-        if self.epoch == progress.epoch:
-            self._epoch[0] = progress.epoch + 1
-        self._ended = progress
-        if self._progress is progress:
-            self._progress = Progress(progress.epoch + 1, progress.workers)
-
-    def _warn_of_order(self) -> None:
-        """Say once where the data is sorted and the shuffle window too small for it."""
-        assert self._plan is not None
-        if not self._deal.shuffle and self._deal.buffer is None:
-            return
-        lists = assign(self._plan, self.world_size, 0, "lpt", 0)
-        quality = self._epochs.quality(0, lists)
-        if quality is not None and quality.warning is not None:
-            warnings.warn(quality.warning, UserWarning, stacklevel=stack_level_outside())
-
-    def _count_rows(self) -> list[int]:
-        plan = self._plan
-        assert plan is not None
-        if self._is_in_worker():
-            raise ConfigError(
-                "the rows of this query must be counted or staged before worker processes start: call len(dataset) in "
-                "the training process first, or use tensorquery.create_dataloader"
-            )
-        if self._deal.is_global:
-            threads, show = threads_for(self.topology, 0), self._show_progress
-            self._stage = open_stage(plan, threads=threads, show_progress=show)
-            self._stage_path = self._stage.path
-            return [self._stage.num_rows]
-        return self._count_splits()
-
-    def _count_splits(self) -> list[int]:
-        plan = self._plan
-        assert plan is not None
-        counts = split_counts(
-            plan,
-            topology=self.topology,
-            process_group=self._group(),
-            show_progress=self._show_progress,
-            threads=threads_for(self.topology, 0),
-        )
-        return counts.rows
-
-    def _group(self) -> Any | None:
-        """The process group whose ranks share the data, where it is not the global one."""
-        if self._process_group is None and self._device_mesh is not None:
-            return self._device_mesh.get_group()
-        return self._process_group
-
-    def _describe(self, query: Query | Mixture, plan: _core.Plan) -> dict[str, Any]:
-        """What every state of this run begins with."""
-        deal, files = self._deal, plan.files()
-        self._file_names = [path for path, _ in files]
-        strategy = deal.strategy if isinstance(deal.strategy, str) else type(deal.strategy).__name__
-        parts = {
-            **query._parts(),
-            "splits": digest(plan.options()),
-            "strategy": strategy,
-            # Encoded, so that a default is the same whether it was given or not.
-            "tensors": digest([self._output_format, tensor_options(**self._tensor_kwargs)]),
-            "exclude": digest(deal.exclude),
-            "files": file_digests(files),
-        }
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "fingerprint": plan.fingerprint,
-            "parts": parts,
-            "seed": deal.seed,
-        }
-
-    def _make_builder(self, plan: _core.Plan) -> BatchBuilder:
-        return BatchBuilder(plan, output_format=self._output_format, **self._tensor_kwargs)
-
-    def _here(self) -> tuple[_core.Plan, BatchBuilder]:
-        """Plan and builder of this process; a worker plans once, from the recipe."""
-        if self._process != os.getpid() and self._planned_in != os.getpid():
-            self._plan = _core.Plan.from_recipe(*self._make_recipe())
-            self._builder = self._make_builder(self._plan)
-            self._epochs.moved_to(self._plan, self._count_rows)
-            if self._stage_path is not None:
-                self._stage = _core.Stage.open(self._stage_path, self._plan.fingerprint)
-            self._planned_in = os.getpid()
-            self._newest = None
-        assert self._plan is not None
-        assert self._builder is not None
-        return self._plan, self._builder
-
-    _planned_in: int | None = None
-    """The worker process in which this copy was planned again."""
-
-    def _make_recipe(self) -> tuple[str, list[bytes]]:
-        if self._recipe is None:
-            assert self._plan is not None
-            self._recipe = self._plan.recipe(list(range(self._plan.num_splits)))
-        return self._recipe
 
     def _pin_epoch(self, epoch: int | None, resumed: bool = True, turn: int = 0) -> None:
         """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""
@@ -781,20 +362,11 @@ class QueryDataset(IterableDataset[Any]):
         iteration, self._iteration = self._iteration, None
         return self._counter.iteration if iteration is None else iteration
 
-    def __getstate__(self) -> dict[str, Any]:
-        refuse_foreign(self)
-        # A worker must not count, so what it needs is counted before it starts.
-        self._epochs.prepare(self._workers)
-        state = dict(self.__dict__)
-        state["_recipe"] = self._make_recipe()
-        state["_epochs"] = self._epochs.for_worker()
-        state.update(_plan=None, _builder=None, _newest=None, _process=-1, _planned_in=None)
-        state.update(_process_group=None, _device_mesh=None, _stage=None, _query=None)
-        return state
-
     def __repr__(self) -> str:
         assert self._plan is not None or self._planned_in is None
+        listed = self._quarantine.listed
+        left_out = f", quarantined={len(listed)}" if listed else ""
         return (
             f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
-            f"remainder={self._deal.remainder!r})"
+            f"remainder={self._deal.remainder!r}{left_out})"
         )

@@ -188,6 +188,11 @@ def group_store(topology: Topology, process_group: ProcessGroup | None = None) -
         return None
 
 
+def has_group() -> bool:
+    """Whether this process has an initialised torch.distributed."""
+    return _torch_distributed() is not None
+
+
 def _explicit(rank: int, world_size: int, grouped: Topology | None) -> Topology:
     """Check explicit values against the group given, or else against the initialised global one."""
     local_rank, local_size = _local_place(os.environ)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorquery import _core
+from tensorquery.checkpoint import digest
 from tensorquery.distributed import Topology
 from tensorquery.errors import ConfigError
 from tensorquery.options import check_choice, check_positive_int
 from tensorquery.quality import ShuffleQuality, predict
 from tensorquery.shards import SplitStrategy, assign
 from tensorquery.trace import check_excluded
+from tensorquery.weighing import Weighing
 
 __all__ = ["Deal", "Epochs", "Sources"]
 
@@ -34,6 +36,7 @@ _OPEN_SPLITS = (4, 512)
 _CHUNK_ROWS = (64, 4096)
 _TURNS = 8
 _RUN_ROWS = 1 << 14
+_RESUMED = "resumed "
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Deal:
         exclude: Output rows of splits to leave out: (split, first, one past the last).
         mixture: The sources of a mixture.
         assignment: "static", or "dynamic": workers of a rank take splits as they come.
+        weighing: How rows are drawn by weight, or None.
     """
 
     batch_size: int
@@ -72,9 +76,15 @@ class Deal:
     exclude: tuple[tuple[int, int, int], ...] = ()
     mixture: Sources = Sources()
     assignment: str = "static"
+    weighing: Weighing | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
+        if self.weighing is not None and self.shuffle not in (False, "global"):
+            raise ConfigError(
+                f"shuffle={self.shuffle!r} does not go with sample_weight={self.weighing.column!r}: draws come in random "
+                "order anyway; leave it out"
+            )
         if self.is_global:
             self._check_global()
         elif not isinstance(self.shuffle, bool):
@@ -105,8 +115,27 @@ class Deal:
 
     @property
     def is_global(self) -> bool:
-        """Whether all rows are permuted."""
-        return self.shuffle == "global"
+        """Whether an epoch is an order of single rows, all of them or those drawn."""
+        return self.shuffle == "global" or self.weighing is not None
+
+    def options(self, world_size: int) -> dict[str, Any]:
+        """What all ranks must agree on, by option."""
+        return {
+            "world_size": world_size,
+            "batch_size": self.batch_size,
+            "shuffle": self.shuffle,
+            "shuffle_seed": self.seed,
+            "shuffle_buffer_size": self.buffer,
+            "remainder": self.remainder,
+            "partitions": self.partitions,
+            "split_strategy": self.strategy if isinstance(self.strategy, str) else "custom",
+            "assignment": self.assignment,
+            "sample_weight": None if self.weighing is None else self.weighing.column,
+            "sample_replacement": self.weighing is None or self.weighing.replacement,
+            "num_samples": None if self.weighing is None else self.weighing.num_samples,
+            "exclude": digest(self.exclude),
+            "weights of the mixture": self.mixture.weights,
+        }
 
     def check_workers(self, workers: int) -> None:
         """Check that these options go with `workers` worker processes per rank.
@@ -129,6 +158,11 @@ class Deal:
             "a mixture": bool(self.mixture.weights),
         }
         given = ", ".join(name for name, is_given in wrong.items() if is_given)
+        if given and self.weighing is not None:
+            raise ConfigError(
+                f"{given} does not go with sample_weight={self.weighing.column!r}, by which single rows of all are drawn; "
+                "leave it out"
+            )
         if given:
             raise ConfigError(
                 f'{given} does not go with shuffle="global", which permutes all rows; leave it out, or use '
@@ -143,7 +177,8 @@ class Deal:
                 "which fixes the rows of every step",
             ),
             "a mixture": (bool(self.mixture.weights), "which fixes the shares of every batch"),
-            'shuffle="global"': (self.is_global, "which permutes rows and not splits"),
+            'shuffle="global"': (self.shuffle == "global", "which permutes rows and not splits"),
+            "sample_weight": (self.weighing is not None, "which draws rows and not splits"),
             f"split_strategy={type(self.strategy).__name__}": (
                 not isinstance(self.strategy, str),
                 "which deals splits to workers",
@@ -195,7 +230,52 @@ class Epochs:
         check_excluded(deal.exclude, plan.num_splits, known)
         self._mixing: dict[str, Any] | None = None
         self._layouts: dict[int, dict[str, Any]] = {}
-        self._dealt: dict[str, _core.Shards] = {}
+        self._dealt: dict[tuple[str, bool, str], _core.Shards] = {}
+        # By what they follow from; packed in a copy that was sent.
+        self._shares: dict[str, _core.RankShare | bytes] = {}
+        self._was_known = False
+        self.is_part = False
+        """Whether there is no more here than the share of this rank."""
+
+    @classmethod
+    def of_share(
+        cls,
+        plan: _core.Plan,
+        deal: Deal,
+        topology: Topology,
+        count: Callable[[], list[int]],
+        share: bytes,
+        known: bool,
+    ) -> Epochs:
+        """Of a rank that was dealt its share by another.
+
+        Args:
+            plan: The splits of the share.
+            deal: The options.
+            topology: The ranks.
+            count: Counts the output rows of every split, where that is asked for.
+            share: The rank's part of `all_shares`.
+            known: Whether output rows are known without counting.
+        """
+        epochs = cls(plan, deal, topology, count, None)
+        epochs._exact_from_start = epochs._was_known = known
+        epochs.is_part = True
+        epochs._shares = {epochs._share_key(0, 0, ()): share}
+        return epochs
+
+    def all_shares(self) -> list[_core.RankShare] | None:
+        """The shares of all ranks; None where dealing needs what is not known yet, or each rank needs all splits."""
+        if not isinstance(self._deal.strategy, str) or self._deal.is_global:
+            return None
+        if self.counts is None and self._is_counted(0):
+            return None
+        request, sources = self._request(0, 0, ()), self._deal.mixture.sources
+        return _core.RankShare.deal(self._plan, request, self.counts, sources)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether output rows are known without counting."""
+        return self._exact_from_start
 
     def layout(self, workers: int) -> dict[str, Any]:
         """The layout for `workers` worker processes per rank, as states and the core know it."""
@@ -263,10 +343,9 @@ class Epochs:
         splits = self._plan.num_splits
         width, window = max(1, min(mixing["width"], splits // turns)), mixing["window"]
         if window is not None and self._deal.buffer is None:
-            rows = [row[3] for row in self._plan.splits(list(range(splits)))]
-            known = [number for number in rows if number is not None]
-            if len(known) == len(rows):
-                window = min(window, max(self._deal.batch_size, sum(known) // turns))
+            rows = self._plan.known_rows()
+            if rows is not None:
+                window = min(window, max(self._deal.batch_size, rows // turns))
         return {**mixing, "width": width, "window": window}
 
     def _choose_mixing(self) -> dict[str, Any]:
@@ -341,6 +420,9 @@ class Epochs:
 
     def prepare(self, workers: int, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         """Count what dealing needs, before worker processes start."""
+        if self.is_part:
+            # It was dealt its share by one who had counted.
+            return
         # A permutation of all rows is read from the stage that counting makes, equal steps or not.
         if self.counts is None and (
             self._deal.is_global
@@ -352,7 +434,7 @@ class Epochs:
     def shards(
         self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]] = ()
     ) -> _core.Shards:
-        """The shards of all ranks, after the earlier runs of the same epoch.
+        """The shards of this rank, after the earlier runs of the same epoch.
 
         Args:
             workers: Worker processes per rank.
@@ -363,27 +445,94 @@ class Epochs:
             ConfigError: Equal steps are impossible; names the numbers of rows, ranks and rows per batch.
             CheckpointMismatchError: A run's cursors are not those of its layout.
         """
+        if not isinstance(self._deal.strategy, str):
+            # It deals each epoch anew, and looks at all splits.
+            return self.all_shards(workers, epoch, runs)
         self.prepare(workers, runs)
+        request = self._request(workers, epoch, runs)
+        key = ("own", self._known, request)
+        if key not in self._dealt:
+            shards = self._share(workers, epoch, runs).shards(self._plan, request)
+            # One epoch at a time is read; a state may need the one before.
+            self._dealt = dict([*self._dealt.items(), (key, shards)][-2:])
+        return self._dealt[key]
+
+    def all_shards(
+        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]] = ()
+    ) -> _core.Shards:
+        """The shards of all ranks; see `shards`.
+
+        Raises:
+            ConfigError: This process has only its share of the plan.
+        """
+        self.prepare(workers, runs)
+        request = self._request(workers, epoch, runs)
+        key = ("all", self._known, request)
+        if key not in self._dealt:
+            first = runs[0]["layout"] if runs else self.layout(workers)
+            lists = self._lists(first, epoch)
+            sources = self._deal.mixture.sources
+            shards = _core.Shards.deal(self._plan, request, self.counts, sources, lists)
+            self._dealt = dict([*self._dealt.items(), (key, shards)][-2:])
+        return self._dealt[key]
+
+    def _request(self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]) -> str:
         deal = self._deal
-        request = json.dumps(
+        return json.dumps(
             {
                 "layout": self.layout(workers),
                 "seed": deal.seed,
                 "epoch": epoch,
-                "counts": self.counts,
                 "exclude": deal.exclude,
-                "sources": deal.mixture.sources,
                 "source_weights": deal.mixture.weights,
                 "stop_first": deal.mixture.stop_first,
                 "runs": list(runs),
             }
         )
-        if request not in self._dealt:
-            first = runs[0]["layout"] if runs else self.layout(workers)
-            shards = _core.Shards.deal(self._plan, request, self._lists(first, epoch))
-            # One epoch at a time is read; a state may need the one before.
-            self._dealt = dict([*self._dealt.items(), (request, shards)][-2:])
-        return self._dealt[request]
+
+    def _share(
+        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]
+    ) -> _core.RankShare:
+        """What this rank reads in every epoch, or of what is left of one that was begun before."""
+        self.prepare(workers, runs)
+        key = self._share_key(workers, epoch, runs)
+        share = self._shares.get(key)
+        if share is None:
+            if self.is_part:
+                raise ConfigError(
+                    "this process has only its share of the plan, and the state to go on from needs all of it; load "
+                    "it into the loader in the training process"
+                )
+            # Two are kept: one share of whole epochs, and one of an epoch that was resumed.
+            request = self._request(workers, epoch, runs)
+            [share] = _core.RankShare.deal(
+                self._plan, request, self.counts, self._deal.mixture.sources, self._topology.rank
+            )
+            self._shares = {
+                kept: old
+                for kept, old in self._shares.items()
+                if kept.startswith(_RESUMED) != bool(runs)
+            }
+        elif isinstance(share, bytes):
+            share = _core.RankShare.decode(share)
+        self._shares[key] = share
+        return share
+
+    def _share_key(self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]) -> str:
+        """What a share follows from; the same for any number of workers."""
+        layout = {
+            name: value
+            for name, value in self.layout(workers).items()
+            if name not in ("num_workers", "mixing", "shuffle", "dynamic")
+        }
+        if not runs:
+            return digest([layout, self._known])
+        return _RESUMED + digest([layout, self._known, self._deal.seed, epoch, list(runs)])
+
+    @property
+    def _known(self) -> bool:
+        """Whether rows are counted, here or where this share was dealt."""
+        return self.counts is not None or self._was_known
 
     def moved_to(self, plan: _core.Plan, count: Callable[[], list[int]]) -> None:
         """Go on in another process, with its own plan."""
@@ -391,11 +540,49 @@ class Epochs:
         self._dealt = {}
 
     def for_worker(self) -> Epochs:
-        """A copy that can be sent to a worker process, where `moved_to` gives it a plan."""
+        """A copy with all there is, for a worker process, where `moved_to` gives it a plan."""
+        return self._copy({} if not self.is_part else self._shares)
+
+    def _copy(self, shares: Mapping[str, _core.RankShare | bytes]) -> Epochs:
         copy = object.__new__(Epochs)
         copy.__dict__.update(self.__dict__)
+        packed = {
+            key: share if isinstance(share, bytes) else share.encode()
+            for key, share in shares.items()
+        }
         copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mix())
+        copy.__dict__.update(_shares=packed, _layouts=dict(self._layouts))
         return copy
+
+    def for_share(
+        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]
+    ) -> tuple[Epochs, list[int]]:
+        """A copy with no more than this rank's share, for a worker process.
+
+        Args:
+            workers: Worker processes per rank.
+            epoch: The epoch that is delivered next.
+            runs: The earlier runs of that epoch.
+
+        Returns:
+            The copy, and the ids of the splits that it reads, ascending.
+        """
+        wanted: list[Sequence[Mapping[str, Any]]] = [(), runs] if runs else [()]
+        shares = {
+            self._share_key(workers, epoch, part): self._share(workers, epoch, part)
+            for part in wanted
+        }
+        copy = self._copy(shares)
+        mixture = self._deal.mixture
+        copy.__dict__.update(
+            _deal=replace(self._deal, mixture=replace(mixture, sources=[])),
+            _was_known=self._known,
+            counts=None,
+            is_part=True,
+        )
+        if self._deal.is_global:
+            return copy, []
+        return copy, sorted({id for share in shares.values() for id in share.split_ids()})
 
     def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:
         strategy = self._deal.strategy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tensorquery.distributed import threads_for
 from tensorquery.dynamic import Ledger, message_of
 from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.quality import stack_level_outside
 from tensorquery.tensors import tensor_options
+from tensorquery.threads import TransformThreads
 
 if TYPE_CHECKING:
     from tensorquery import _core
@@ -84,7 +87,11 @@ class ShardIterator:
         takes = dataset._epochs.is_dynamic(progress.workers or 0)
         self._taking = dataset._taking() if takes else None
         self._build = builder.build
-        self._calls = [] if dataset._transform is None else [dataset._transform]
+        # By several threads, or as the first of the calls on each batch.
+        self._in_threads = None if dataset._transform_threads is None else dataset._transform
+        self._threads: TransformThreads | None = None
+        calls = (None if self._in_threads is not None else dataset._transform,)
+        self._calls = [call for call in calls if call is not None]
 
     def __iter__(self) -> ShardIterator:
         return self
@@ -102,6 +109,9 @@ class ShardIterator:
             raise StopIteration
         stream = self._stream or self._start()
         try:
+            self._warn_of_cache(stream)
+            if self._threads is not None:
+                return self._from_threads(self._threads)
             raw = stream.next()
             if raw is None:
                 if self._taking is not None and not self._reported:
@@ -130,6 +140,30 @@ class ShardIterator:
         if self.last:
             self._end()
         return batch
+
+    def _from_threads(self, threads: TransformThreads) -> Any:
+        """The next batch, transformed ahead of its turn; only now it counts."""
+        found = threads.next()
+        if found is None:
+            self._end()
+            raise StopIteration
+        batch = found.batch
+        for call in self._calls:
+            batch = call(batch)
+        progress = self._progress
+        progress.step += 1
+        self.last = found.last
+        if progress.cursors is not None:
+            progress.cursors[self._worker] = found.cursor
+        if self.last:
+            self._end()
+        return batch
+
+    @staticmethod
+    def _warn_of_cache(stream: _core.BatchStream) -> None:
+        trouble = stream.cache_trouble()
+        if trouble is not None:
+            warnings.warn(trouble, UserWarning, stacklevel=stack_level_outside())
 
     def _start(self) -> _core.BatchStream:
         dataset, progress = self._dataset, self._progress
@@ -160,6 +194,10 @@ class ShardIterator:
             options,
             dataset._stage,
         )
+        if self._in_threads is not None:
+            self._threads = TransformThreads(
+                self._stream, self._build, self._in_threads, dataset._transform_threads or 1
+            )
         return self._stream
 
     def _end(self) -> None:
@@ -175,6 +213,8 @@ class ShardIterator:
     def close(self) -> None:
         """Stop reading; nothing where it is closed already."""
         self.closed = True
+        if self._threads is not None:
+            self._threads.close()
         if self._stream is not None:
             self._dataset._metrics = self._stream.metrics()
             self._stream.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,16 +13,20 @@ import torch
 from torch.utils.data import DataLoader
 
 from tensorquery._accelerate import AcceleratePrepared, begin
+from tensorquery.credentials import CredentialProvider
 from tensorquery.dataset import QueryDataset
-from tensorquery.distributed import default_workers
+from tensorquery.distributed import default_workers, detect, has_group
 from tensorquery.errors import ConfigError
 from tensorquery.iceberg import is_iceberg_name, register_from_config
 from tensorquery.iterator import Progress, Tagged
 from tensorquery.mixture import Mixture
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
+from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
 from tensorquery.session import PathOrPaths, Session, table_format_of
 from tensorquery.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
+from tensorquery.sharing import channel_of
+from tensorquery.threads import refuse_threads
 
 __all__ = ["QueryDataLoader", "create_dataloader"]
 
@@ -38,10 +44,10 @@ TORCH_KEYWORDS = (
 """Keywords of torch's DataLoader that `create_dataloader` passes on."""
 
 _OWN_KEYWORDS = (
-    "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "columns",
+    "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "credential_provider", "filesystem", "plan_cache", "local_cache", "local_cache_size", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
-    "remainder", "partitions", "assignment", "exclude", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "collate_fn",
+    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_from", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn",
 )  # fmt: skip
 
 
@@ -251,6 +257,11 @@ def create_dataloader(
     scan_filter: Any | None = None,
     session: Session | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    credential_provider: CredentialProvider | None = None,
+    filesystem: Any | None = None,
+    plan_cache: str | os.PathLike[str] | None = None,
+    local_cache: str | os.PathLike[str] | None = None,
+    local_cache_size: int | str | None = None,
     columns: Sequence[str] | None = None,
     filters: Any | None = None,
     batch_size: int = 1024,
@@ -268,7 +279,15 @@ def create_dataloader(
     remainder: str = "even",
     partitions: int | None = None,
     assignment: str = "static",
+    sample_weight: str | None = None,
+    sample_replacement: bool = True,
+    num_samples: int | None = None,
     exclude: Sequence[Any] | None = None,
+    on_error: str = "raise",
+    stage: str = "auto",
+    stage_dir: str | os.PathLike[str] | None = None,
+    stage_from: str | os.PathLike[str] | Query | None = None,
+    stage_timeout: float | None = None,
     show_progress: bool = False,
     output_format: str = "torch",
     nulls: Any = "error",
@@ -277,6 +296,7 @@ def create_dataloader(
     categories: Mapping[str, Sequence[Any]] | None = None,
     decimal: str = "float64",
     transform: Callable[[Any], Any] | None = None,
+    transform_threads: int | None = None,
     collate_fn: Callable[[Any], Any] | None = None,
     **dataloader_kwargs: Any,
 ) -> tuple[QueryDataLoader, QueryDataset]:
@@ -288,7 +308,7 @@ def create_dataloader(
         query: SQL over the tables of `session` and path literals (``FROM 'data/*.parquet'``), or a
             `Query`, or a mixture of queries (see `mix`).
         path: A file, a directory (read recursively), a glob, or a list of these.
-        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow" or "orc"; None goes by
+        format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc" or "avro"; None goes by
             the file names.
         partitioning: For `path`: None reads ``key=value`` directories as columns where there are any,
             "hive" demands them, False turns them off.
@@ -300,7 +320,14 @@ def create_dataloader(
         scan_filter: SQL or a pyiceberg expression by which Iceberg data files are left out; without it `filters` decide.
             It does not filter rows.
         session: Where tables are registered; None makes a new one.
-        storage_options: Options and credentials of the object store, for `path` and path literals.
+        storage_options: Options and credentials of the object store, for `path` and path literals (see `Session`).
+        credential_provider: Called for credentials of `path` and path literals, also in worker processes (see `Session`).
+        filesystem: A file system of fsspec whose paths `path` are (see `Session.register_parquet`).
+        plan_cache: A folder or URL where what was found out about files and splits is kept for later runs and other
+            ranks; see `Session`.
+        local_cache: A folder where fetched ranges of remote files are kept, shared by the processes of a node; see
+            `Session`, which takes it where there is one.
+        local_cache_size: What the folder may hold; None is "10GiB".
         columns: Output columns to keep, in this order; None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
             such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows.
@@ -334,8 +361,26 @@ def create_dataloader(
             ends with a short one. What a worker has in its shuffle window no other can take, so the default window
             is smaller, and a large `shuffle_buffer_size` leaves less to balance. With several ranks it needs ``remainder="uneven"``; with ``num_workers=0`` there
             is nobody to share with, and it is the same as "static".
+        sample_weight: An output column of weights, by which the rows of an epoch are drawn, over all ranks together; rows
+            are written to local disk first. See `QueryDataset`.
+        sample_replacement: Whether a row may be drawn again; False draws each row once at most.
+        num_samples: Rows of an epoch, of all ranks together; None: as many as the query has.
         exclude: Rows to leave out: ranges of ``dataset.trace``, or (split, first row, one past the last).
-        show_progress: Show a line on stderr while rows are counted, also where that is no terminal.
+        on_error: "raise": data that cannot be read are an error. "skip": bad files of `path` and path literals, and bad
+            row groups, stripes and byte ranges of any table are left out: see ``dataset.quarantined`` and `QueryDataset`.
+            All splits are executed once before the first epoch, to know what is bad.
+        stage: What happens to a query, or a part of one, that cannot run split by split (aggregates, windows, ORDER BY, LIMIT,
+            FULL JOIN, …; `Query.explain` shows it). "auto": it runs once, its rows are kept in `stage_dir`, and those are
+            sharded; "never": that is an error; "always": also where nothing asks for it, for a query that is costly to run in
+            every epoch.
+        stage_dir: A folder or an object-store URL where staged rows are kept, for all processes that can reach it, and for
+            later runs: of several processes one builds a stage. None: a folder of this user's on this machine
+            (``$TENSORQUERY_STAGES``, else in the temporary directory). Ranks on several machines need a place that all reach,
+            or build a stage each. See `tensorquery.clear_stages`.
+        stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
+            table. They must have the query's columns; that they are its rows is not checked.
+        stage_timeout: Seconds to wait for another process that builds; None is an hour.
+        show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" or "dict".
         nulls: "error", "nan", "mask", a fill value, or a dict of these by column.
         stack: ``{"x": ["f0", "f1"]}`` packs columns into one contiguous (N, F) tensor.
@@ -343,6 +388,7 @@ def create_dataloader(
         categories: Stable codes for strings by column: the list of all values.
         decimal: "float64", or "int64" for unscaled integers.
         transform: Called on each batch after conversion, in the worker.
+        transform_threads: Threads that call `transform` on successive batches at once, with ``num_workers=0``; see `QueryDataset`.
         collate_fn: Called on each finished batch (after `transform`), in the worker.
         **dataloader_kwargs: Keywords of torch's DataLoader: ``pin_memory``, ``persistent_workers``,
             ``prefetch_factor``, ``multiprocessing_context`` and so on.
@@ -355,7 +401,7 @@ def create_dataloader(
         ConfigError: An option is unknown or malformed; names it, what is allowed, and the nearest name.
         TableNotFoundError: A table is unknown, or a path holds no file.
         QueryError: The SQL or a filter is malformed, or names an unknown column.
-        NotShardableError: The query is not row-local above one scan; names the operator and a fix.
+        NotShardableError: The query is not row-local above one scan, and ``stage="never"``; names the operator and a fix.
         UnsupportedTypeError: A column has no tensor form; names the column and its type.
         DataError: Two files disagree about a column; names both files.
     """
@@ -369,7 +415,22 @@ def create_dataloader(
         "snapshot_id": snapshot_id,
         "scan_filter": scan_filter,
     }
-    chosen = _choose(query, path, format, partitioning, table, session, storage_options, iceberg)
+    check_on_error(on_error)
+    access = {
+        "storage_options": storage_options,
+        "credential_provider": credential_provider,
+        "filesystem": filesystem,
+    }
+    caches = {
+        "plan_cache": plan_cache,
+        "local_cache": local_cache,
+        "local_cache_size": local_cache_size,
+    }
+    session = _session_of(query, path, session, access, caches)
+    with _once_per_job(session, rank, world_size, process_group, device_mesh):
+        chosen = _choose(
+            query, path, format, partitioning, table, session, access, iceberg, on_error
+        )
     dataset = QueryDataset(
         chosen.select(columns, filters),
         batch_size=batch_size,
@@ -386,10 +447,19 @@ def create_dataloader(
         remainder=remainder,
         partitions=partitions,
         assignment=assignment,
+        sample_weight=sample_weight,
+        sample_replacement=sample_replacement,
+        num_samples=num_samples,
         exclude=exclude,
+        on_error=on_error,
+        stage=stage,
+        stage_dir=stage_dir,
+        stage_from=stage_from,
+        stage_timeout=stage_timeout,
         show_progress=show_progress,
         output_format=output_format,
         transform=transform,
+        transform_threads=transform_threads,
         nulls=nulls,
         stack=stack,
         pad=pad,
@@ -399,7 +469,10 @@ def create_dataloader(
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     dataset._deal.check_workers(num_workers)
-    if dataset._epochs.is_dynamic(num_workers) and dataloader_kwargs.setdefault("in_order", False):
+    if num_workers:
+        refuse_threads(dataset._transform_threads, num_workers)
+    is_dynamic = dataset._deal.assignment == "dynamic" and num_workers > 0
+    if is_dynamic and dataloader_kwargs.setdefault("in_order", False):
         raise ConfigError(
             'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '
             'avoid; leave in_order out, or use assignment="static"'
@@ -411,6 +484,71 @@ def create_dataloader(
     return loader, dataset
 
 
+def _session_of(
+    query: str | Query | Mixture | None,
+    path: PathOrPaths | None,
+    session: Session | None,
+    access: Mapping[str, Any],
+    caches: Mapping[str, Any],
+) -> Session | None:
+    """The session that is given, or one of this loader's own; None where a query has its own."""
+    if session is not None and not isinstance(session, Session):
+        raise ConfigError(f"session={session!r} must be a tensorquery.Session")
+    caches = {name: value for name, value in caches.items() if value is not None}
+    if access["filesystem"] is not None and path is None:
+        raise ConfigError("filesystem goes with path=, or with a table of the session")
+    given = " and ".join(name for name, value in access.items() if value is not None)
+    if isinstance(query, Query | Mixture):
+        if session is not None and session is not query.session:
+            raise ConfigError(
+                "the query belongs to another session than session=; pass one of them"
+            )
+        if given:
+            raise ConfigError(f"{given} go with the session of a Query, or with path=")
+        session = query.session
+    if session is not None:
+        if caches:
+            raise ConfigError(
+                f"{' and '.join(caches)} {'goes' if len(caches) == 1 else 'go'} with the session: write "
+                f"tq.Session({', '.join(f'{name}={value!r}' for name, value in caches.items())})"
+            )
+        if given and path is None:
+            raise ConfigError(f"{given} go with the tables of the session, or with path=")
+        return None if isinstance(query, Query | Mixture) else session
+    if "local_cache_size" in caches and "local_cache" not in caches:
+        raise ConfigError(
+            f"local_cache_size={caches['local_cache_size']!r} goes with local_cache=, a folder"
+        )
+    if path is not None and "plan_cache" not in caches:
+        return Session(**caches)
+    # Of a path, the table gets the options of its store; the plan cache needs them all the same.
+    own = {name: value for name, value in access.items() if name != "filesystem"}
+    return Session(**own, **caches)
+
+
+@contextlib.contextmanager
+def _once_per_job(
+    session: Session | None,
+    rank: int | None,
+    world_size: int | None,
+    process_group: Any | None,
+    device_mesh: Any | None,
+) -> Iterator[None]:
+    """What a session lists meanwhile, one rank of the loader's process group lists for all."""
+    if session is None or session._channel is not None or not has_group():
+        yield
+        return
+    if process_group is None and device_mesh is not None:
+        group = device_mesh.get_group()
+    else:
+        group = process_group
+    session._channel = channel_of(detect(rank, world_size, process_group, device_mesh), group)
+    try:
+        yield
+    finally:
+        session._channel = None
+
+
 def _choose(
     query: str | Query | Mixture | None,
     path: PathOrPaths | None,
@@ -418,8 +556,9 @@ def _choose(
     partitioning: str | bool | None,
     table: str | None,
     session: Session | None,
-    storage_options: Mapping[str, Any] | None,
+    access: Mapping[str, Any],
     iceberg: Mapping[str, Any],
+    on_error: str,
 ) -> Query | Mixture:
     """The query that one of `query`, `path` and `table` names."""
     given = [
@@ -444,22 +583,11 @@ def _choose(
             f"{' and '.join(options)} {'goes' if len(options) == 1 else 'go'} with table=, an Iceberg table; in SQL write "
             "FROM lake.ns.t FOR VERSION AS OF 123"
         )
-    if session is not None and not isinstance(session, Session):
-        raise ConfigError(f"session={session!r} must be a tensorquery.Session")
     if isinstance(query, Query | Mixture):
-        if session is not None and session is not query.session:
-            raise ConfigError(
-                "the query belongs to another session than session=; pass one of them"
-            )
-        if storage_options is not None:
-            raise ConfigError("storage_options go with the session of a Query, or with path=")
         return query
-    if session is None:
-        session = Session(storage_options=storage_options if path is None else None)
-    elif storage_options is not None and path is None:
-        raise ConfigError("storage_options go with the tables of the session, or with path=")
+    assert session is not None
     if query is not None:
-        return session.sql(query)
+        return session.sql(query, on_error=on_error)
     if table is not None:
         is_registered = any(known.name == table for known in session.tables)
         if options or (not is_registered and is_iceberg_name(session, table)):
@@ -473,7 +601,16 @@ def _choose(
     wanted = json.dumps([path, format, partitioning], default=str)
     name = f"path_{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     session._register(
-        name, path, table_format_of(format), None, partitioning, storage_options, infer_rows=None
+        name,
+        path,
+        table_format_of(format),
+        None,
+        partitioning,
+        access["storage_options"],
+        infer_rows=None,
+        credential_provider=access["credential_provider"],
+        filesystem=access["filesystem"],
+        on_error=on_error,
     )
     chosen = session.table(name)
     # The query holds the files; the name was only needed to write it.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tensorquery import _core
@@ -31,7 +33,9 @@ class Mixture:
         self.queries = list(queries)
         self.weights = list(weights)
         self.stop = stop
-        union, self._scans = queries[0]._core.union_all([query._core for query in queries[1:]])
+        union, self._scans = queries[0]._core.union_all(
+            [query._core for query in queries[1:]], "auto"
+        )
         self._core = union
 
     @property
@@ -57,6 +61,17 @@ class Mixture:
         queries = [query.select(columns, filters) for query in self.queries]
         return Mixture(queries, self.weights, self.stop)
 
+    def _over(self, core: _core.Query) -> Mixture:
+        """This mixture over what is staged of it."""
+        staged = copy.copy(self)
+        staged._core = core
+        return staged
+
+    def _weights(self) -> Sources:
+        """How the queries share batches, without a plan."""
+        weights = [max(1, round(weight * _SCALE)) for weight in self.weights]
+        return Sources([], weights, self.stop == "first")
+
     def _sources(self, plan: _core.Plan) -> Sources:
         """Which splits of the plan of all queries belong to which of them."""
         of_scan = [source for source, scans in enumerate(self._scans) for _ in range(scans)]
@@ -66,16 +81,17 @@ class Mixture:
                 f"the mixture was planned with {max(scans) + 1} scans, its queries alone with {len(of_scan)}; "
                 "please report it with the queries"
             )
-        return Sources(
-            [of_scan[scan] for scan in scans],
-            [max(1, round(weight * _SCALE)) for weight in self.weights],
-            self.stop == "first",
-        )
+        return replace(self._weights(), sources=[of_scan[scan] for scan in scans])
 
-    def _parts(self) -> dict[str, str]:
+    def _parts(self) -> dict[str, Any]:
         parts = [query._parts() for query in self.queries]
-        together = {key: digest([part[key] for part in parts]) for key in parts[0]}
-        return {**together, "mixture": digest([self.weights, self.stop])}
+        functions: dict[str, str] = {}
+        for part in parts:
+            functions.update(part.pop("functions", {}))
+        keys = {key for part in parts for key in part}
+        together = {key: digest([part.get(key) for part in parts]) for key in sorted(keys)}
+        called = {"functions": functions} if functions else {}
+        return {**together, **called, "mixture": digest([self.weights, self.stop])}
 
     def __repr__(self) -> str:
         shares = ", ".join(
@@ -104,7 +120,6 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
     Raises:
         ConfigError: A weight or `stop` is malformed, or a name stands for different tables in two queries.
         QueryError: The queries' columns differ.
-        NotShardableError: A query is not row-local above one scan.
     """
     check_choice("stop", stop, ("first", "all"))
     try:

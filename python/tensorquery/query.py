@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from tensorquery.errors import ConfigError, QueryError
 from tensorquery.filters import to_sql
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
+from tensorquery.quarantine import Quarantined, of_files
 from tensorquery.shards import ShardPlan, SplitStrategy, check_strategy, plan_splits
 
 if TYPE_CHECKING:
@@ -92,7 +94,9 @@ class Query:
 
     def _parts_without_pins(self) -> dict[str, Any]:
         query, *narrowed = self._narrowed or (self._core.sql,)
+        functions = dict(self._core.functions())
         return {
+            **({"functions": functions} if functions else {}),
             "query": digest(query),
             "columns": digest([names for names in narrowed[::2] if names != "None"]),
             "filters": digest([predicate for predicate in narrowed[1::2] if predicate != "None"]),
@@ -122,6 +126,15 @@ class Query:
     def snapshots(self) -> dict[str, int]:
         """The pinned snapshots of its Iceberg tables, by the tables' names; empty without any."""
         return {table: snapshot for table, (snapshot, _) in self._core.snapshots().items()}
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """Files that its tables were registered without (``on_error="skip"``); empty where all were read.
+
+        What is damaged within a file is found by ``on_error="skip"`` of `create_dataloader`; running the query here
+        raises.
+        """
+        return of_files(self._core.quarantined())
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of its Iceberg tables to what is current now (or to what their branch or time says now).
@@ -191,17 +204,32 @@ class Query:
     def __arrow_c_schema__(self) -> object:
         return self._core.__arrow_c_schema__()
 
-    def explain(self) -> str:
-        """DataFusion's physical plan, and the plan by splits that a loader runs.
+    def explain(self, *, stage: str = "auto") -> str:
+        """DataFusion's physical plan, what is staged of it and why, and the plan by splits that a loader runs.
+
+        Nothing runs, and nothing is staged.
+
+        Args:
+            stage: As for `create_dataloader`: "auto", "never" or "always".
 
         Returns:
-            Two indented trees as text. Where the query is not row-local above one scan, the second says
-            which operator is not.
+            Indented trees as text: the plan before, each part that runs once with the reason, and the plan after, in which a
+            stage is a scan without splits yet. With ``stage="never"`` the last one says which operator is not row-local.
 
         Raises:
             QueryError: The query cannot be planned.
+            ConfigError: `stage` is malformed.
         """
-        return self._core.explain()
+        return self._core.explain(stage)
+
+    def _over(self, core: _core.Query) -> Query:
+        """This query over what is staged of it."""
+        return Query(self._session, core, self._narrowed)
+
+    def _replaced(self, rows: Query, columns: Sequence[str]) -> Query:
+        """Columns of another query's rows in the place of this one's; it stays this query for a checkpoint."""
+        core = rows._core.nested(f"SELECT {', '.join(columns)} FROM (\n", "\n) AS given")
+        return Query(self._session, core, self._narrowed or (self._core.sql,))
 
     def plan_shards(
         self,
@@ -216,8 +244,12 @@ class Query:
         shuffle_buffer_size: int | None = None,
         partitions: int | None = None,
         remainder: str = "even",
+        stage: str = "auto",
+        stage_dir: str | os.PathLike[str] | None = None,
     ) -> ShardPlan:
-        """Show how the query's splits are dealt to shards, and how well they are mixed, without reading any row.
+        """Show how the query's splits are dealt to shards, and how well they are mixed.
+
+        No row is read, unless a part of the query has to be staged and is not yet: see `stage`.
 
         Args:
             world_size: Number of ranks.
@@ -235,12 +267,14 @@ class Query:
             partitions: As for `create_dataloader`; the prediction then says what they cost: the splits and windows
                 that are open at a time on each rank.
             remainder: "even", "drop", "pad" or "uneven", as for `create_dataloader`.
+            stage: As for `create_dataloader`; "never" reads no row.
+            stage_dir: As for `create_dataloader`.
 
         Returns:
             The plan: print it, or turn it into a dict or a table.
 
         Raises:
-            NotShardableError: The query is not row-local above one scan; names the operator.
+            NotShardableError: The query is not row-local above one scan, with ``stage="never"``; names the operator.
             ConfigError: An option is malformed, or equal steps are impossible with this batch size.
         """
         world_size = check_positive_int("world_size", world_size)
@@ -258,7 +292,11 @@ class Query:
             partitions=partitions,
             strategy=check_strategy(split_strategy),
         )
-        plan = plan_splits(self._core, split_bytes, split_rows)
+        # It imports this module.
+        from tensorquery.staging import Staging
+
+        staged = Staging.of(stage, stage_dir, None, None, False).apply(self)
+        plan = plan_splits(staged._core, split_bytes, split_rows)
         known = None if deal.is_global else plan.known_counts()
         epochs = Epochs(plan, deal, Topology(0, world_size), list, known)
         return ShardPlan(

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorquery import _core
+from tensorquery.credentials import CredentialProvider, Credentials
+from tensorquery.distributed import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
+from tensorquery.functions import Function, FunctionInfo
 from tensorquery.iceberg import IcebergTables
 from tensorquery.options import check_bool, check_choice, check_positive_int, parse_bytes
+from tensorquery.quality import stack_level_outside
+from tensorquery.quarantine import Quarantined, check_on_error, of_files, warn_of
 from tensorquery.query import Query
+from tensorquery.sharing import Channel, channel_of
+from tensorquery.storage import (
+    open_filesystem,
+    plain_options,
+    takes_credentials,
+)
 
 __all__ = ["PathOrPaths", "Session", "TableInfo"]
 
@@ -20,6 +32,9 @@ PathOrPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str
 """A file, a directory (read recursively), a glob, or a list of these."""
 
 _COMPRESSIONS = ("none", "gzip", "bz2", "xz", "zstd")
+
+
+DEFAULT_CACHE_SIZE = "10GiB"
 
 
 class TableInfo(NamedTuple):
@@ -35,6 +50,8 @@ class TableInfo(NamedTuple):
     """Bytes stored (files) or held (memory)."""
     rows: int | None
     """Exact rows where known without reading."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Files that it was registered without (``on_error="skip"``)."""
 
 
 class Session(IcebergTables):
@@ -46,10 +63,33 @@ class Session(IcebergTables):
     Args:
         memory_limit: Bytes that joins and sorts may hold: an int or a string such as "2GiB". None sets
             no limit.
-        storage_options: Object-store options for tables that are registered without their own.
+        storage_options: Options of object stores, for path literals and for tables that are registered without their own:
+            the names of object_store, delta-rs and polars (``aws_access_key_id``, ``aws_endpoint``, in any case) and of fsspec
+            (``key``, ``endpoint_url``, ``client_kwargs``). A key that is a prefix of URLs holds a dict of options for what lies
+            below it, ``{"s3://bucket-a/": {"key": …}, "s3://bucket-b/": {"anon": True}}``, which are added to the plain ones;
+            the longest prefix counts. See ``docs/storage.md``.
+        credential_provider: A callable that returns credentials as a dict of such options, with ``expires_at`` (seconds since 1970, or
+            a datetime with a time zone). It takes no argument or the URL of the store, and is called again before they end,
+            also in worker processes, to which it is pickled.
+        process_group: A `torch.distributed` group whose ranks register the same tables, in the same order: one of them
+            (rank 0, unless it comes late) lists and reads footers, and the others receive files, pins and schemas.
+            Options and credentials are not sent. Without it every rank lists by itself, and loaders compare what
+            the ranks found.
+        plan_cache: A folder, or a URL below which objects are written: what was found out about files and splits is
+            kept there, by a digest of the pinned files and the options, so that a later run, or another rank, of the
+            same files reads no footer. It holds no credentials and no rows. `storage_options` and
+            `credential_provider` apply to a URL.
+        local_cache: A folder on a local disk where ranges of remote files are kept once they were fetched, so that
+            the next epoch, worker, rank or run on this node reads them from there. Any number of processes
+            may share it, also those of other sessions. A file that changed is never read from it: entries
+            belong to an entity tag. A folder that cannot be written costs one warning and no row. It holds
+            the data of the tables in plain, readable for this user alone. None keeps nothing.
+        local_cache_size: What the folder may hold, by all processes together: bytes, or a string such as "10GiB".
+            What was used longest ago goes first. Give all processes the same size.
 
     Raises:
-        ConfigError: `memory_limit` is malformed.
+        ConfigError: `memory_limit`, `local_cache_size`, `plan_cache` or an option is malformed, or `local_cache` is no
+            folder.
 
     >>> import pyarrow as pa
     >>> session = Session()
@@ -63,10 +103,27 @@ class Session(IcebergTables):
         *,
         memory_limit: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        process_group: Any | None = None,
+        plan_cache: str | os.PathLike[str] | None = None,
+        local_cache: str | os.PathLike[str] | None = None,
+        local_cache_size: int | str = DEFAULT_CACHE_SIZE,
     ) -> None:
         limit = None if memory_limit is None else parse_bytes(memory_limit, "memory_limit")
-        self._storage_options = _string_options(storage_options)
-        self._core = _core.Session(limit, self._storage_options)
+        self._storage_options = plain_options(storage_options)
+        self._credentials = (
+            None if credential_provider is None else Credentials(credential_provider)
+        )
+        cache_size = parse_bytes(local_cache_size, "local_cache_size")
+        cache = None if local_cache is None else (_cache_folder(local_cache), cache_size)
+        place = None if plan_cache is None else _cache_place(plan_cache)
+        self._core = _core.Session(
+            limit, json.dumps(self._storage_options), cache, self._credentials, place
+        )
+        self._channel: Channel | None = None
+        if process_group is not None:
+            self._channel = channel_of(detect(process_group=process_group), process_group)
+        self._warn_of_caches()
 
     def register_parquet(
         self,
@@ -76,6 +133,9 @@ class Session(IcebergTables):
         schema: Any | None = None,
         partitioning: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        on_error: str = "raise",
     ) -> None:
         """Register Parquet files as a table.
 
@@ -86,7 +146,13 @@ class Session(IcebergTables):
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
             partitioning: None reads ``key=value`` directories as columns where there are any, "hive"
                 demands them, False turns them off.
-            storage_options: Options and credentials of the object store.
+            storage_options: Options and credentials of the object store, instead of the session's (see `Session`).
+            credential_provider: Called for credentials, instead of the session's (see `Session`).
+            filesystem: A file system of fsspec whose paths these are. Slower than the stores that are read without one: each read
+                is a call into Python, followed by another that looks whether the file has changed.
+            on_error: "raise": a file that cannot be read is an error. "skip": files whose content cannot be understood,
+                or contradicts what most files have, are left out, listed in `Session.tables` and warned about. What is
+                damaged within a file is left out by ``on_error=`` of `create_dataloader`.
 
         Raises:
             TableNotFoundError: The path holds no file.
@@ -94,7 +160,16 @@ class Session(IcebergTables):
             ConfigError: An option is unknown.
         """
         self._register(
-            name, path, {"kind": "parquet"}, schema, partitioning, storage_options, infer_rows=None
+            name,
+            path,
+            {"kind": "parquet"},
+            schema,
+            partitioning,
+            storage_options,
+            infer_rows=None,
+            credential_provider=credential_provider,
+            filesystem=filesystem,
+            on_error=on_error,
         )
 
     def register_csv(
@@ -112,6 +187,9 @@ class Session(IcebergTables):
         infer_rows: int = 1000,
         partitioning: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        on_error: str = "raise",
     ) -> None:
         r"""Register delimited text files as a table.
 
@@ -128,6 +206,9 @@ class Session(IcebergTables):
             infer_rows: Records of each file from which types are inferred.
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
+            credential_provider: As in `register_parquet`.
+            filesystem: As in `register_parquet`.
+            on_error: As in `register_parquet`.
 
         An empty field is null, quoted or not. Whole numbers in one file and others in the next make a
         column of floats, as they do within one file.
@@ -147,7 +228,16 @@ class Session(IcebergTables):
             "compression": _compression(compression),
         }
         self._register(
-            name, path, table_format, schema, partitioning, storage_options, infer_rows=infer_rows
+            name,
+            path,
+            table_format,
+            schema,
+            partitioning,
+            storage_options,
+            infer_rows=infer_rows,
+            credential_provider=credential_provider,
+            filesystem=filesystem,
+            on_error=on_error,
         )
 
     def register_json(
@@ -161,6 +251,9 @@ class Session(IcebergTables):
         infer_rows: int = 1000,
         partitioning: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        on_error: str = "raise",
     ) -> None:
         """Register JSON files as a table.
 
@@ -174,6 +267,9 @@ class Session(IcebergTables):
             infer_rows: Records of each file from which types are inferred.
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
+            credential_provider: As in `register_parquet`.
+            filesystem: As in `register_parquet`.
+            on_error: As in `register_parquet`.
 
         Raises:
             TableNotFoundError: The path holds no file.
@@ -186,7 +282,16 @@ class Session(IcebergTables):
             "compression": _compression(compression),
         }
         self._register(
-            name, path, table_format, schema, partitioning, storage_options, infer_rows=infer_rows
+            name,
+            path,
+            table_format,
+            schema,
+            partitioning,
+            storage_options,
+            infer_rows=infer_rows,
+            credential_provider=credential_provider,
+            filesystem=filesystem,
+            on_error=on_error,
         )
 
     def register_arrow(
@@ -197,10 +302,15 @@ class Session(IcebergTables):
         schema: Any | None = None,
         partitioning: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        memory_map: bool = True,
+        on_error: str = "raise",
     ) -> None:
         """Register Arrow IPC files (Feather v2) or Arrow IPC streams as a table.
 
-        A stream is read from its beginning, so each is one split and is held in memory while it is read.
+        Record batches are the splits of files. A stream is read from its beginning, so each is one split. Columns are
+        found by name, and widened where files differ and nothing is lost.
 
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
@@ -208,13 +318,81 @@ class Session(IcebergTables):
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
+            credential_provider: As in `register_parquet`.
+            filesystem: As in `register_parquet`.
+            memory_map: Map local files into memory instead of reading them, so that uncompressed columns are
+                not copied. Files on network and FUSE file systems are read in any case. A mapped file must not be written
+                to in place while a job runs: a change is an error at the next record batch, but rows already
+                handed on may change, and cutting the file short kills the process (SIGBUS). Replacing it by renaming
+                another file over it is safe. False reads files, for those that others write to in place.
+            on_error: As in `register_parquet`.
 
         Raises:
             TableNotFoundError: The path holds no file.
-            DataError: Two files disagree about their columns; names the files.
+            DataError: A file is damaged, or two files disagree about a column; names the files.
+            UnsupportedTypeError: A file is of Feather's first version, or big-endian.
+        """
+        table_format = {"kind": "arrow", "unmapped": not check_bool("memory_map", memory_map)}
+        self._register(
+            name,
+            path,
+            table_format,
+            schema,
+            partitioning,
+            storage_options,
+            infer_rows=None,
+            credential_provider=credential_provider,
+            filesystem=filesystem,
+            on_error=on_error,
+        )
+
+    def register_avro(
+        self,
+        name: str,
+        path: PathOrPaths,
+        *,
+        schema: Any | None = None,
+        partitioning: str | bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        on_error: str = "raise",
+    ) -> None:
+        """Register Avro object container files as a table.
+
+        Blocks are the splits, found by walking each file once from block to block: where blocks are larger than 256 KiB
+        their rows are passed over, otherwise the whole file is read. Columns are the fields of the top-level
+        record. Enums become dictionaries, maps and nested records Arrow's own, a union with null a nullable column; a union of
+        several other types is an Arrow union, which has no tensor. Timestamps and dates are those of their logical
+        types, UUIDs the text or bytes that they are.
+
+        Args:
+            name: The table's name in SQL; an earlier table of that name is replaced.
+            path: As in `register_parquet`.
+            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
+            partitioning: As in `register_parquet`.
+            storage_options: As in `register_parquet`.
+            credential_provider: As in `register_parquet`.
+            filesystem: As in `register_parquet`.
+            on_error: As in `register_parquet`.
+
+        Raises:
+            TableNotFoundError: The path holds no file.
+            DataError: A file is damaged, is compressed by another codec than null, deflate, snappy, zstandard, bzip2 and
+                xz, or two files disagree about a column; names the files.
+            UnsupportedTypeError: A type refers to itself; names the column.
         """
         self._register(
-            name, path, {"kind": "arrow"}, schema, partitioning, storage_options, infer_rows=None
+            name,
+            path,
+            {"kind": "avro"},
+            schema,
+            partitioning,
+            storage_options,
+            infer_rows=None,
+            credential_provider=credential_provider,
+            filesystem=filesystem,
+            on_error=on_error,
         )
 
     def register_orc(
@@ -225,6 +403,9 @@ class Session(IcebergTables):
         schema: Any | None = None,
         partitioning: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        on_error: str = "raise",
     ) -> None:
         """Register ORC files as a table.
 
@@ -238,6 +419,9 @@ class Session(IcebergTables):
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
+            credential_provider: As in `register_parquet`.
+            filesystem: As in `register_parquet`.
+            on_error: As in `register_parquet`.
 
         Raises:
             TableNotFoundError: The path holds no file.
@@ -245,7 +429,16 @@ class Session(IcebergTables):
             UnsupportedTypeError: A file is encrypted, or of a version of ORC other than 0.11 and 0.12.
         """
         self._register(
-            name, path, {"kind": "orc"}, schema, partitioning, storage_options, infer_rows=None
+            name,
+            path,
+            {"kind": "orc"},
+            schema,
+            partitioning,
+            storage_options,
+            infer_rows=None,
+            credential_provider=credential_provider,
+            filesystem=filesystem,
+            on_error=on_error,
         )
 
     def register_table(self, name: str, data: Any) -> None:
@@ -289,7 +482,86 @@ class Session(IcebergTables):
             QueryError: `sql` is not one valid SELECT statement.
             TableNotFoundError: It names an unknown table.
         """
-        self._core.register_view(_name(name), sql)
+        name, core = _name(name), self._core
+
+        def register() -> None:
+            core.register_view(name, sql)
+
+        if self._channel is None or not core.path_literals(sql):
+            register()
+        else:
+            self._channel.once(
+                ["files of a view", name, sql],
+                register,
+                lambda _: dict(core.view_memos(name)),
+                lambda got: core.register_view(
+                    name, sql, [(path, got[path]) for path in got.names]
+                ),
+            )
+        self._warn_of_caches()
+
+    def register_udf(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        input_types: Sequence[Any],
+        return_type: Any,
+        volatility: str = "immutable",
+    ) -> None:
+        """Register a Python function for SQL: ``SELECT name(x) FROM t``.
+
+        `fn` is called for a batch of rows at a time, with an array for each argument (a ``pyarrow.Array`` where pyarrow is
+        installed, else an object with ``__arrow_c_array__``) and returns an array of as many values in the rows' order:
+        anything with ``__arrow_c_array__`` or ``__arrow_c_stream__``, or a one-dimensional numpy array. Arrays may hold
+        nulls; a constant argument is an array, too, of the same value in each row. How many rows a batch has, on
+        which thread and in which order batches come is not defined: `fn` may run on several threads, in worker
+        processes (to which it is pickled, by cloudpickle where it is not importable), and on rows that
+        other parts of a query drop. See ``docs/functions.md``.
+
+        Args:
+            name: The name in SQL, in lower case or quoted there. A function of yours of that name is replaced for queries to
+                come; those made before, and views, keep theirs.
+            fn: The function, or another callable.
+            input_types: A type for each argument: a pyarrow type (anything with ``__arrow_c_schema__``) or a name ("int64",
+                "float32", "utf8", "list<float32>", "timestamp[us]"). Arguments are cast to them, where that loses
+                nothing or an overflow is an error.
+            return_type: The exact type that `fn` returns.
+            volatility: "immutable": equal arguments give equal values. "volatile": they need not, as with ``random()``; a
+                loader stages the query, so that `fn` is called once. "stable": as ``now()``, which a loader refuses.
+
+        Raises:
+            ConfigError: A type or `volatility` is unknown, `fn` cannot be called, or `name` is a built-in function.
+
+        A query that calls it raises `DataError` where `fn` fails (its own exception is the ``__cause__``, with
+        its traceback) or returns another number or type of values, and `QueryError` where arguments do not fit.
+
+        >>> import pyarrow as pa, pyarrow.compute as pc
+        >>> session = Session()
+        >>> session.register_table("points", pa.table({"x": [1, 2, 3]}))
+        >>> session.register_udf("twice", lambda x: pc.multiply(x, 2), ["int64"], "int64")
+        >>> session.sql("SELECT twice(x) AS y FROM points").to_arrow().to_pydict()
+        {'y': [2, 4, 6]}
+        """
+        self._core.register_function(Function(name, fn, input_types, return_type, volatility))
+
+    def deregister_udf(self, name: str) -> None:
+        """Remove a function; queries and views made before keep it.
+
+        Args:
+            name: The function's name.
+
+        Raises:
+            ConfigError: There is no such function; names the nearest one.
+        """
+        self._core.deregister_function(name)
+
+    @property
+    def functions(self) -> list[FunctionInfo]:
+        """The registered Python functions, by name."""
+        return [
+            FunctionInfo(name, tuple(inputs), output, volatility)
+            for name, inputs, output, volatility in self._core.functions()
+        ]
 
     def deregister(self, name: str) -> None:
         """Remove a table.
@@ -305,14 +577,18 @@ class Session(IcebergTables):
     @property
     def tables(self) -> list[TableInfo]:
         """The registered tables, by name."""
-        return [TableInfo(*row) for row in self._core.tables()]
+        return [
+            TableInfo(*row[:5], tuple(of_files(row[5])) if row[5] else ())
+            for row in self._core.tables()
+        ]
 
-    def sql(self, query: str) -> Query:
+    def sql(self, query: str, *, on_error: str = "raise") -> Query:
         """Make a lazy query.
 
         Args:
             query: One SELECT statement. Tables are those of this session; a path in single quotes is a
                 table too: ``FROM 'data/**/*.parquet'``.
+            on_error: "skip" leaves out files of path literals that cannot be read, as in `register_parquet`.
 
         Returns:
             The query; nothing is read but file listings and footers of path literals.
@@ -329,7 +605,7 @@ class Session(IcebergTables):
                 hint = 'for example session.sql("SELECT * FROM t")'
             raise ConfigError(f"a query is a SQL string, got {type(query).__name__}; {hint}")
         try:
-            return Query(self, self._core.query(query))
+            found = Query(self, self._query(query, self._channel, check_on_error(on_error)))
         except QueryError as error:
             if len(query.split()) != 1:
                 raise
@@ -337,6 +613,29 @@ class Session(IcebergTables):
                 f"{error}; {query!r} alone is no statement: a table is read by table=… or "
                 f"session.table(…), files by path=… or FROM 'path'"
             ) from None
+        self._warn_of_caches()
+        if on_error == "skip":
+            told = {file.path for table in self.tables for file in table.quarantined}
+            warn_of([file for file in found.quarantined if file.path not in told], "the query")
+        return found
+
+    def _query(self, sql: str, channel: Channel | None, skip_bad: bool) -> _core.Query:
+        """A query whose path literals the first rank of a channel lists for all."""
+        core = self._core
+        if channel is None or not core.path_literals(sql):
+            return core.query(sql, skip_bad)
+        return channel.once(
+            ["files of a query", sql, skip_bad],
+            lambda: core.query(sql, skip_bad),
+            lambda found: dict(found.path_memos()),
+            lambda got: core.query(sql, skip_bad, [(path, got[path]) for path in got.names]),
+        )
+
+    def _warn_of_caches(self) -> None:
+        """Say what went wrong with the plan cache and the local cache: the work was done without them."""
+        trouble = self._core.cache_trouble()
+        for message in [*self._core.take_warnings(), *([] if trouble is None else [trouble])]:
+            warnings.warn(message, UserWarning, stacklevel=stack_level_outside())
 
     def table(self, name: str) -> Query:
         """All rows and columns of a table.
@@ -362,33 +661,75 @@ class Session(IcebergTables):
         storage_options: Mapping[str, Any] | None,
         *,
         infer_rows: int | None,
+        credential_provider: CredentialProvider | None = None,
+        filesystem: Any | None = None,
+        on_error: str = "raise",
     ) -> None:
         if infer_rows is not None:
             infer_rows = check_positive_int("infer_rows", infer_rows)
         paths = path_list(path)
-        if storage_options is None:
-            remote = any("://" in path and not path.startswith("file:") for path in paths)
-            own_options = self._storage_options if remote else {}
-        else:
-            own_options = _string_options(storage_options)
+        files = None
+        credentials = None if credential_provider is None else Credentials(credential_provider)
+        own_options = plain_options(storage_options)
+        if filesystem is not None:
+            if storage_options is not None or credential_provider is not None:
+                raise ConfigError(
+                    "a file system has its own options and credentials; pass them where it is made, not beside "
+                    "filesystem="
+                )
+            files, paths = open_filesystem(filesystem, paths)
+        elif (
+            storage_options is None
+            and credentials is None
+            and any("://" in path and not path.startswith("file:") for path in paths)
+        ):
+            own_options = self._storage_options
+            credentials = self._credentials if takes_credentials(paths[0]) else None
         options = {
             "format": table_format,
             "partitioning": _partitioning(partitioning),
             "infer_rows": infer_rows,
             "storage_options": own_options,
+            "skip_bad": check_on_error(on_error),
         }
         if schema is not None and not hasattr(schema, "__arrow_c_schema__"):
             raise ConfigError(
                 f"schema={schema!r} must be an Arrow schema (an object with __arrow_c_schema__), for "
                 f'example pyarrow.schema([("x", pyarrow.int64())])'
             )
-        self._core.register_files(_name(name), paths, json.dumps(options), schema)
+        name, core = _name(name), self._core
+
+        def register(memo: bytes | None = None) -> None:
+            core.register_files(name, paths, json.dumps(options), schema, credentials, files, memo)
+
+        if self._channel is None:
+            register()
+        else:
+            # Without the options of the store, which are each rank's own.
+            described = {key: value for key, value in options.items() if key != "storage_options"}
+            self._channel.once(
+                [
+                    "files of a table",
+                    name,
+                    None if files is None else files.root,
+                    paths,
+                    described,
+                    None if schema is None else str(schema),
+                ],
+                register,
+                lambda _: {"table": core.table_memo(name)},
+                lambda got: register(got["table"]),
+            )
+        self._warn_of_caches()
+        left_out = next((row[5] for row in core.tables() if row[0] == name), [])
+        warn_of(of_files(left_out), f"table {name}")
 
     def __repr__(self) -> str:
         lines = [
             f"  {table.name}: {table.kind}"
             + ("" if table.files is None else f", {table.files} files")
             + ("" if table.rows is None else f", {table.rows:,} rows")
+            + (f", {len(table.quarantined)} quarantined" if table.quarantined else "")
             for table in self.tables
         ]
         return "\n".join(["Session:", *lines]) if lines else "Session: no tables"
@@ -431,7 +772,9 @@ def table_format_of(name: str | None) -> dict[str, Any] | None:
         "comment": None,
         "compression": None,
     }
-    check_choice("format", name, ("parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc"))
+    check_choice(
+        "format", name, ("parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc", "avro")
+    )
     formats: dict[str, dict[str, Any]] = {
         "parquet": {"kind": "parquet"},
         "csv": {**csv, "delimiter": ord(",")},
@@ -440,6 +783,7 @@ def table_format_of(name: str | None) -> dict[str, Any] | None:
         "ndjson": {"kind": "json", "array": False, "compression": None},
         "arrow": {"kind": "arrow"},
         "orc": {"kind": "orc"},
+        "avro": {"kind": "avro"},
     }
     return formats[name]
 
@@ -448,6 +792,33 @@ def _name(name: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"a table name must be a non-empty string, got {name!r}")
     return name
+
+
+def _cache_place(place: str | os.PathLike[str]) -> str:
+    """A folder or URL as a directory: what is below it need not exist."""
+    if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
+        raise ConfigError(
+            f'plan_cache={place!r} must be a folder or a URL, for example "s3://bucket/plans/"'
+        )
+    text = os.fsdecode(place)
+    if "://" not in text:
+        # Made here, so that a place that cannot be written is known before anything is read.
+        try:
+            Path(text).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"plan_cache={text!r} cannot be made: {error}") from error
+    return text.rstrip("/") + "/"
+
+
+def _cache_folder(path: Any) -> str:
+    """The folder's absolute path: a worker process may stand somewhere else."""
+    if not isinstance(path, (str, os.PathLike)) or os.fspath(path) in ("", b""):
+        raise ConfigError(
+            f"local_cache={path!r} must be a folder on a local disk, for example "
+            f'local_cache="/tmp/ranges"'
+        )
+    folder = os.fsdecode(path)
+    return folder if "://" in folder else str(Path(folder).absolute())
 
 
 def _byte(option: str, value: str) -> int:
@@ -472,16 +843,3 @@ def _partitioning(value: str | bool | None) -> str:
     raise ConfigError(
         f'partitioning={value!r} must be None (detect), "hive" (demand) or False (turn off)'
     )
-
-
-def _string_options(options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Options as the object stores take them; a bool becomes "true" or "false"."""
-    found: dict[str, str] = {}
-    for key, value in (options or {}).items():
-        if not isinstance(key, str) or not isinstance(value, (str, int, float, bool)):
-            raise ConfigError(
-                f"storage_options[{key!r}] must be a string, number or bool, got "
-                f"{type(value).__name__}"
-            )
-        found[key] = str(value).lower() if isinstance(value, bool) else str(value)
-    return found

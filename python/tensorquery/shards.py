@@ -30,7 +30,7 @@ class RowRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Split:
-    """The smallest piece of scan work: consecutive row groups or stripes, a byte range, or a whole file.
+    """The smallest piece of scan work: row groups (or stripes, record batches, blocks), a byte range, or a whole file.
 
     Attributes:
         id: Position in the plan.
@@ -124,8 +124,9 @@ class ShardPlan:
         rank_imbalance: The same of the ranks.
         files: Files of the tables that are read.
         files_pruned: Of those, the files of which nothing is read.
-        row_groups: Row groups (or stripes, of ORC files) of the files listed.
+        row_groups: Row groups (or stripes, record batches, blocks) of the files listed.
         row_groups_pruned: Of those, pruned.
+        quarantined: Bad files, row groups, stripes and byte ranges that are left out (``on_error="skip"``).
 
     Two plans are equal when they deal the same splits of the same query in the same way.
     """
@@ -140,8 +141,10 @@ class ShardPlan:
         epoch: int = 0,
         batch_size: int | None = None,
         epochs: Epochs | None = None,
+        quarantined: int = 0,
     ) -> None:
         self._core = plan
+        self.quarantined = quarantined
         self._lists = assign(plan, world_size, num_workers, strategy, epoch)
         self.world_size = world_size
         self.num_workers = num_workers
@@ -212,6 +215,7 @@ class ShardPlan:
             "files_pruned": self.files_pruned,
             "row_groups": self.row_groups,
             "row_groups_pruned": self.row_groups_pruned,
+            "quarantined": self.quarantined,
             "quality": None if self.quality is None else asdict(self.quality),
             "ranks": [asdict(rank) for rank in self.ranks],
             "shards": [asdict(shard) for shard in self.shards],
@@ -251,6 +255,8 @@ class ShardPlan:
             f"{self.row_groups} row groups of the files listed"
         )
         notes = []
+        if self.quarantined:
+            notes.append(f"left out: {self.quarantined} bad parts; see dataset.quarantined")
         if self.quality is not None:
             notes.append(str(self.quality))
             if self.quality.warning is not None:
@@ -289,7 +295,7 @@ def _rank_steps(epochs: Epochs, world_size: int, num_workers: int, epoch: int) -
     """Rows and steps of every rank; nothing where they are not known without counting."""
     if epochs.counts is None:
         return []
-    shards = epochs.shards(num_workers, epoch)
+    shards = epochs.all_shards(num_workers, epoch)
     found = []
     for rank in range(world_size):
         sizes = [shards.size(rank, worker) for worker in range(max(1, num_workers))]
@@ -312,13 +318,27 @@ def _spell_steps(ranks: Sequence[RankSteps]) -> str:
     return f"every rank delivers {rows} in {steps}"
 
 
-def plan_splits(query: _core.Query, split_bytes: int | str, split_rows: int | None) -> _core.Plan:
-    """Plan a query's splits; sizes other than the default are taken as given."""
+def plan_splits(
+    query: _core.Query,
+    split_bytes: int | str,
+    split_rows: int | None,
+    *,
+    tolerant: bool = False,
+) -> _core.Plan:
+    """Plan a query's splits; sizes other than the default are taken as given.
+
+    With `tolerant`, a file whose footer is damaged is a split that verification finds bad.
+    """
+    return query.plan(*split_size(split_bytes, split_rows), tolerant)
+
+
+def split_size(split_bytes: int | str, split_rows: int | None) -> tuple[int, int | None, bool]:
+    """How large splits become: bytes, rows, and whether the user chose one of them."""
     size = parse_bytes(split_bytes)
     if split_rows is not None:
         split_rows = check_positive_int("split_rows", split_rows)
     explicit = split_rows is not None or size != parse_bytes(DEFAULT_SPLIT_BYTES)
-    return query.plan(size, split_rows, explicit)
+    return size, split_rows, explicit
 
 
 def check_strategy(strategy: SplitStrategy | str | None) -> SplitStrategy | str:

@@ -13,9 +13,12 @@ from pathlib import Path
 from tensorquery import _core
 from tensorquery.errors import StorageError
 
-__all__ = ["open_stage", "stage_folder"]
+__all__ = ["QUERY_STAGES", "open_stage", "stage_folder"]
 
 _KEPT_SECONDS = 3 * 24 * 3600
+
+QUERY_STAGES = "queries"
+"""The folder of stages of queries, among those of rows for access at random. It has rules of its own: see `staging`."""
 
 
 def stage_folder() -> Path:
@@ -66,7 +69,7 @@ def open_stage(plan: _core.Plan, *, threads: int, show_progress: bool) -> _core.
 def _forget_old(root: Path, keep: str) -> None:
     """Delete stages that nobody has opened for three days; who still reads one keeps its files."""
     for folder in root.iterdir():
-        if folder.name == keep or not folder.is_dir():
+        if folder.name in (keep, QUERY_STAGES) or not folder.is_dir():
             continue
         # Another process may delete it at the same time.
         with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ class TraceRange(NamedTuple):
     path: str
     """The file, as the user would write it; "memory" for a table in memory."""
     row_groups: tuple[int, ...]
-    """The Parquet row groups or ORC stripes in which the physical rows lie, ascending; empty for other formats."""
+    """The row groups (or stripes, record batches, blocks) in which the physical rows lie, ascending; empty for text."""
     physical_rows: tuple[tuple[int, int], ...]
     """First and one past the last of each run of physical rows, ascending and counted from 0."""
     counted_from: str
@@ -149,6 +149,7 @@ def trace_batch(
     place: Place,
     *,
     permuted: bool,
+    drawn_from: Callable[[], _core.Stage | None] | None = None,
     count: Callable[[], Sequence[int]],
 ) -> Trace:
     """Find the rows of a batch without delivering it.
@@ -157,7 +158,8 @@ def trace_batch(
         plan: The plan, with all its splits.
         epochs: Deals its rows.
         place: Which batch.
-        permuted: Whether the epoch is a permutation of all rows.
+        permuted: Whether the epoch is an order of single rows.
+        drawn_from: Where rows are drawn by weight: gives the stage once rows are counted.
         count: Counts the output rows of every split, where that was not done before.
 
     Raises:
@@ -166,7 +168,7 @@ def trace_batch(
     """
     # A step is found by rows, so they are counted, also where delivering them needs no count.
     dealt, layout = epochs.count(), epochs.layout(place.workers)
-    shards = epochs.shards(place.workers, place.epoch, place.parents)
+    shards = epochs.all_shards(place.workers, place.epoch, place.parents)
     worker, batch = _turn(shards, place)
     counts = list(count() if permuted else dealt)
     if permuted:
@@ -186,7 +188,9 @@ def trace_batch(
     columns = import_pyarrow().record_batch(found)
     positions = list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
     if permuted:
-        positions = _unpermuted(shards, positions, sum(dealt), counts)
+        stage = None if drawn_from is None else drawn_from()
+        staged = sum(dealt) if stage is None else stage.num_rows
+        positions = _unpermuted(shards, positions, staged, counts, stage)
     own, fresh = shards.rows(place.rank, worker), len(positions)
     if layout["remainder"] == "pad" and own is not None:
         # What is repeated comes last.
@@ -232,15 +236,16 @@ def _unpermuted(
     positions: Sequence[tuple[int, int]],
     rows: int,
     counts: Sequence[int],
+    stage: _core.Stage | None,
 ) -> list[tuple[int, int]]:
-    """From positions in a permutation of all rows to rows of splits."""
+    """From positions in an order of single rows to rows of splits."""
     starts = [0, *itertools.accumulate(counts)]
     if starts[-1] != rows:
         raise DataError(
             f"the splits have {starts[-1]} rows, and {rows} were staged; delete the stage, and it is made again"
         )
     found = []
-    for row in shards.permuted(positions, rows):
+    for row in shards.permuted(positions, rows, stage):
         split = bisect_right(starts, row) - 1
         found.append((split, row - starts[split]))
     return found

@@ -121,6 +121,13 @@ pub struct LakeSpec {
 }
 
 impl LakeSpec {
+    /// With only these of its data files.
+    #[must_use]
+    pub fn narrowed(&self, kept: &[usize]) -> Self {
+        let files = kept.iter().map(|index| self.files[*index].clone()).collect();
+        Self { files, ..self.clone() }
+    }
+
     /// What identifies the rows and how they are read: the snapshot, and the schema, which changes without one.
     pub fn identity(&self) -> String {
         let after = self.after.map(|id| format!(" after {id}")).unwrap_or_default();

@@ -13,6 +13,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use tokio::sync::mpsc::{Receiver, channel};
+use tokio::time::error::Elapsed;
 
 use super::error::to_py;
 use super::wait::PATIENCE;
@@ -112,6 +113,19 @@ impl QueryReader {
         Ok(Self { schema, receiver, runtimes, thread: thread::current().id() })
     }
 
+    /// The next batch, or nothing after some time. The library that fetches the rows may hold the GIL meanwhile, and
+    /// functions of the query may need it.
+    fn wait(&mut self) -> Result<Option<Result<RecordBatch, ArrowError>>, Elapsed> {
+        let (receiver, io) = (&mut self.receiver, self.runtimes.io());
+        // The clock of the CPU runtime stands still while all its threads compute.
+        let mut receive =
+            || io.block_on(async { tokio::time::timeout(PATIENCE, receiver.recv()).await });
+        match thread::current().id() == self.thread {
+            true => Python::attach(|py| py.detach(receive)),
+            false => receive(),
+        }
+    }
+
     /// Whether Ctrl-C was pressed. The Arrow library that fetches the rows knows no Python exception, so it gets
     /// an error of its own, and Python is told again for when that library has returned.
     fn is_interrupted(&self) -> bool {
@@ -136,13 +150,10 @@ impl Iterator for QueryReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let receiver = &mut self.receiver;
-            // The clock of the CPU runtime stands still while all its threads compute.
-            let waited = self
-                .runtimes
-                .io()
-                .block_on(async { tokio::time::timeout(PATIENCE, receiver.recv()).await });
-            match waited {
+            if let Ok(item) = self.receiver.try_recv() {
+                return Some(item);
+            }
+            match self.wait() {
                 Ok(item) => return item,
                 Err(_elapsed) if self.is_interrupted() => {
                     return Some(Err(ArrowError::ComputeError("interrupted".into())));

@@ -2,15 +2,20 @@
 //! GIL here and nowhere else.
 
 mod arrow;
+mod calls;
 mod count;
 mod error;
 mod feed;
+mod filesystem;
 mod plan;
 mod session;
 mod shards;
 mod stage;
+mod staging;
 mod stream;
 mod tensor;
+mod udf;
+mod verify;
 mod wait;
 
 use pyo3::prelude::*;
@@ -18,17 +23,26 @@ use pyo3::prelude::*;
 /// The compiled half of the package; `tensorquery` wraps it.
 #[pymodule(name = "_core")]
 fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    crate::storage::set_foreign_opener(std::sync::Arc::new(filesystem::PyOpener));
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrow::ArrowStream>()?;
     module.add_class::<session::PySession>()?;
     module.add_class::<session::PyQuery>()?;
     module.add_class::<plan::PyPlan>()?;
+    module.add_class::<shards::PyRankShare>()?;
     module.add_class::<shards::PyShards>()?;
     module.add_class::<feed::PyCounter>()?;
     module.add_class::<count::PySplitCounter>()?;
+    module.add_class::<verify::PySplitVerifier>()?;
     module.add_class::<stage::PyStage>()?;
     module.add_class::<stream::BatchStream>()?;
+    module.add_function(wrap_pyfunction!(staging::stage_query, module)?)?;
+    module.add_function(wrap_pyfunction!(staging::stages_of, module)?)?;
+    module.add_function(wrap_pyfunction!(staging::listed, module)?)?;
+    module.add_function(wrap_pyfunction!(staging::cleared, module)?)?;
     module.add_function(wrap_pyfunction!(session::check_predicate, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;
+    module.add_function(wrap_pyfunction!(udf::function_types, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::end_calls, module)?)?;
     tensor::register(module)
 }

@@ -1,5 +1,6 @@
 //! Plans: splits, their assignment to shards, recipes and streams.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -9,13 +10,14 @@ use super::arrow::schema_capsule;
 use super::count::PySplitCounter;
 use super::error::to_py;
 use super::feed::PyCounter;
+use super::filesystem::{Shipped, from_shipped, to_shipped};
 use super::shards::PyShards;
 use super::stage::PyStage;
-use super::stream::BatchStream;
+use super::stream::{BatchStream, IoCounts};
+use super::verify::PySplitVerifier;
 use super::wait::wait;
 use crate::partition::{Assignment, Builtin, ShardSpec};
-use crate::session::{Numbering, Plan, Recipe};
-use crate::split::SplitUnit;
+use crate::session::{Numbering, Plan, PlanOptions, Recipe};
 use crate::stream::{Feed, Output, RowSource, ShardStream};
 use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
@@ -58,8 +60,16 @@ impl PyPlan {
 impl PyPlan {
     /// Plans again what [`PyPlan::recipe`] described.
     #[staticmethod]
-    fn from_recipe(py: Python<'_>, text: String, blobs: Vec<Vec<u8>>) -> PyResult<Self> {
-        let recipe = Recipe { text, blobs };
+    #[pyo3(signature = (text, blobs, foreign=Vec::new()))]
+    fn from_recipe(
+        py: Python<'_>,
+        text: String,
+        blobs: Vec<Vec<u8>>,
+        foreign: Vec<(String, Bound<'_, PyAny>)>,
+    ) -> PyResult<Self> {
+        let things = foreign.iter().map(|(kind, object)| from_shipped(kind, object));
+        let foreign = things.collect::<PyResult<Vec<_>>>()?;
+        let recipe = Recipe { text, blobs, foreign };
         Ok(Self::new(wait(py, move || async move { recipe.open().await })?))
     }
 
@@ -70,18 +80,24 @@ impl PyPlan {
 
     #[getter]
     fn num_splits(&self) -> usize {
-        self.plan.splits().len()
+        self.plan.totals().splits as usize
     }
 
     /// By split, the driving scan that it belongs to.
-    fn scans(&self) -> Vec<u32> {
-        self.plan.splits().iter().map(|split| split.scan).collect()
+    fn scans(&self) -> PyResult<Vec<u32>> {
+        Ok(self.plan.whole().map_err(to_py)?.iter().map(|split| split.scan).collect())
     }
 
     /// Stored bytes of all splits.
     #[getter]
     fn bytes(&self) -> u64 {
-        self.plan.splits().iter().fold(0, |sum, split| sum.saturating_add(split.bytes))
+        self.plan.totals().bytes
+    }
+
+    /// Rows of all splits before filters, where every split knows its own.
+    fn known_rows(&self) -> Option<u64> {
+        let totals = self.plan.totals();
+        totals.all_rows.then_some(totals.rows)
     }
 
     /// A guess of the bytes that a decoded row takes.
@@ -96,7 +112,8 @@ impl PyPlan {
 
     /// How splits were cut, as text.
     fn options(&self) -> String {
-        format!("{:?}", self.plan.options())
+        let without = None;
+        format!("{:?}", PlanOptions { without, ..self.plan.options().clone() })
     }
 
     /// DataFusion's plan before the splits were put in.
@@ -110,12 +127,9 @@ impl PyPlan {
 
     /// The splits with these ids.
     fn splits(&self, ids: Vec<u32>) -> PyResult<Vec<SplitRow>> {
-        let all = self.plan.splits();
         ids.into_iter()
             .map(|id| {
-                let split = all.get(id as usize).ok_or_else(|| {
-                    to_py(Error::config(format!("split {id} must be in 0..{}", all.len())))
-                })?;
+                let split = self.plan.split(id).map_err(to_py)?;
                 let info = self.plan.describe(split);
                 Ok((
                     id,
@@ -163,7 +177,8 @@ impl PyPlan {
                 ))));
             }
         };
-        Ok(Assignment::assign(self.plan.splits(), &spec, strategy).into_shards())
+        let splits = self.plan.whole().map_err(to_py)?;
+        Ok(Assignment::assign(splits, &spec, strategy).into_shards())
     }
 
     /// Checks that lists of split ids cover every split once, one list per shard.
@@ -174,7 +189,8 @@ impl PyPlan {
         num_workers: usize,
     ) -> PyResult<()> {
         let spec = ShardSpec::try_new(0, world_size, num_workers).map_err(to_py)?;
-        Assignment::from_lists(lists, self.plan.splits().len(), &spec).map_err(to_py)?;
+        let splits = self.plan.whole().map_err(to_py)?;
+        Assignment::from_lists(lists, splits.len(), &spec).map_err(to_py)?;
         Ok(())
     }
 
@@ -186,7 +202,7 @@ impl PyPlan {
         num_workers: usize,
     ) -> PyResult<(Vec<ShardRow>, f64, f64)> {
         let spec = ShardSpec::try_new(0, world_size, num_workers).map_err(to_py)?;
-        let splits = self.plan.splits();
+        let splits = self.plan.whole().map_err(to_py)?;
         let assignment = Assignment::from_lists(lists, splits.len(), &spec).map_err(to_py)?;
         let rows = assignment.summaries(splits).into_iter();
         let rows = rows.map(|s| (s.rank, s.worker, s.splits, s.rows, s.bytes)).collect();
@@ -194,18 +210,29 @@ impl PyPlan {
         Ok((rows, imbalance.shards, imbalance.ranks))
     }
 
-    /// What a worker process needs to plan these splits (ascending ids) again: text and bytes.
+    /// What another process needs to plan again, text, bytes, and objects of the package with their kinds: all splits, or those with these ids (ascending), and then
+    /// only the files that they are read from.
+    #[pyo3(signature = (ids=None))]
     fn recipe<'py>(
         &self,
         py: Python<'py>,
-        ids: Vec<u32>,
-    ) -> PyResult<(String, Bound<'py, PyList>)> {
-        let recipe = py.detach(|| Recipe::of(&self.plan, &ids)).map_err(to_py)?;
+        ids: Option<Vec<u32>>,
+    ) -> PyResult<(String, Bound<'py, PyList>, Vec<Shipped>)> {
+        let recipe = py.detach(|| Recipe::of(&self.plan, ids.as_deref())).map_err(to_py)?;
         let blobs = PyList::empty(py);
         for blob in &recipe.blobs {
             blobs.append(PyBytes::new(py, blob))?;
         }
-        Ok((recipe.text, blobs))
+        let foreign = recipe.foreign.iter().map(|thing| to_shipped(py, thing));
+        let foreign = foreign.collect::<Result<Vec<_>>>().map_err(to_py)?;
+        Ok((recipe.text, blobs, foreign))
+    }
+
+    /// The splits as bytes for another process that has the same tables: all, or those with these ids (ascending).
+    #[pyo3(signature = (ids=None))]
+    fn memo<'py>(&self, py: Python<'py>, ids: Option<Vec<u32>>) -> PyResult<Bound<'py, PyBytes>> {
+        let memo = py.detach(|| self.plan.memo(ids.as_deref())).map_err(to_py)?;
+        Ok(PyBytes::new(py, &memo))
     }
 
     /// Output columns by which Parquet row groups are sorted, and whether in descending order; reads nothing.
@@ -217,6 +244,24 @@ impl PyPlan {
     /// Output rows by split, where metadata says them all.
     fn known_counts(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
         py.detach(|| self.plan.known_counts()).map_err(to_py)
+    }
+
+    /// The verification of splits.
+    fn verifier(&self) -> PySplitVerifier {
+        PySplitVerifier::new(self.plan.verifier())
+    }
+
+    /// The parts of a split that are verified one by one: what is read, and rows where metadata says them.
+    fn parts(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(String, Option<u64>)>> {
+        let plan = Arc::clone(&self.plan);
+        let parts = wait(py, move || async move { plan.parts(id).await })?;
+        Ok(parts.into_iter().map(|part| (part.unit.to_string(), part.rows)).collect())
+    }
+
+    /// This plan without some parts of its splits, under a fingerprint of its own.
+    fn without(&self, py: Python<'_>, bad: BTreeMap<u32, Vec<u32>>) -> PyResult<Self> {
+        let plan = Arc::clone(&self.plan);
+        Ok(Self::new(wait(py, move || async move { plan.without(&bad).await })?))
     }
 
     /// Plans the counting of output rows.
@@ -240,14 +285,14 @@ impl PyPlan {
         stage: Option<&PyStage>,
     ) -> PyResult<BatchStream> {
         let (shard, cursor) = shards.at(rank, worker, &cursor).map_err(to_py)?;
-        let stage = stage.map(|stage| Arc::clone(stage.stage()));
         let start = || -> Result<ShardStream> {
-            let source = shards.source(&self.plan, stage.as_ref())?;
+            let source = shards.source(&self.plan, stage)?;
             let output = Arc::new(self.output(tensor_options)?);
             ShardStream::start(source, &shard, &cursor, threads, output)
         };
+        let before = IoCounts::of(self.plan.query().session());
         let stream = py.detach(start).map_err(to_py)?;
-        Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session())))
+        Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session()), before))
     }
 
     /// Starts reading what `worker` takes of its rank's pieces from `counter`, as long as `iteration` is under way.
@@ -270,9 +315,10 @@ impl PyPlan {
             let output = Arc::new(self.output(tensor_options)?);
             ShardStream::start_fed(source, &shard, threads, output, Arc::clone(&feed))
         };
-        let stream = py.detach(start).map_err(to_py)?;
         let session = Arc::clone(self.plan.query().session());
-        Ok(BatchStream::new(stream, session).fed_by(feed))
+        let before = IoCounts::of(&session);
+        let stream = py.detach(start).map_err(to_py)?;
+        Ok(BatchStream::new(stream, session, before).fed_by(feed))
     }
 
     /// What a shard would deliver from a cursor on, as split and output row, without reading any.
@@ -289,13 +335,14 @@ impl PyPlan {
         let output = Arc::new(Output::Arrow(RowSource::positions_schema()));
         let source = RowSource::Positions(Arc::from(counts));
         let start = || ShardStream::start(source, &shard, &cursor, 1, output);
+        let before = IoCounts::of(self.plan.query().session());
         let stream = py.detach(start).map_err(to_py)?;
-        Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session())))
+        Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session()), before))
     }
 
     /// Physical rows of table files are addressed by row range: (start, end) of a split, if known.
     fn row_range(&self, id: u32) -> Option<(u64, u64)> {
-        let split = self.plan.splits().get(id as usize)?;
+        let split = self.plan.split(id).ok()?;
         split.row_range().map(|range| (range.start, range.end))
     }
 
@@ -334,7 +381,8 @@ impl PyPlan {
         })
     }
 
-    /// Start and end of each row group or stripe of the file of a split, in physical rows; none but for Parquet and ORC.
+    /// Start and end of each row group, stripe, record batch or block of the file of a split, in physical rows; none of
+    /// text and Arrow streams.
     fn file_row_groups(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(u64, u64)>> {
         let plan = Arc::clone(&self.plan);
         let groups = wait(py, move || async move { plan.row_groups(id).await })?;
@@ -347,14 +395,10 @@ impl PyPlan {
         displayable(self.plan.physical().as_ref()).indent(false).to_string()
     }
 
-    /// First and one past the last row group or stripe of a Parquet or ORC split.
+    /// First and one past the last row group, stripe, record batch or block of a split.
     fn row_groups(&self, id: u32) -> Option<(u32, u32)> {
-        match self.plan.splits().get(id as usize)?.unit {
-            SplitUnit::RowGroups { first, count, .. } | SplitUnit::Stripes { first, count, .. } => {
-                Some((first, first + count))
-            }
-            _ => None,
-        }
+        let units = self.plan.split(id).ok()?.unit.units()?;
+        Some((units.start, units.end))
     }
 }
 

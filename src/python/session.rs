@@ -4,26 +4,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyBytes, PyCapsule};
 use pyo3_arrow::PySchema;
 use pyo3_arrow::input::AnyRecordBatch;
 
 use super::arrow::{ArrowStream, QueryReader, schema_capsule};
 use super::error::to_py;
+use super::filesystem::{PyCredentials, PyFiles};
 use super::plan::PyPlan;
+use super::udf::PyFunction;
 use super::wait::wait;
 use crate::Error;
 use crate::catalog::TableOptions;
 use crate::lake::TravelTo;
 use crate::session::{
-    LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
+    FunctionInfo, LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
+    TableInfo,
 };
+use crate::storage::{CacheOptions, ForeignCredentials};
 
-/// A table of a session: name, kind, files, bytes, rows.
-type TableRow = (String, &'static str, Option<usize>, Option<u64>, Option<u64>);
+/// A table of a session: name, kind, files, bytes, rows, and files left out with the reason.
+type TableRow =
+    (String, &'static str, Option<usize>, Option<u64>, Option<u64>, Vec<(String, String)>);
+
+/// A function of a session: name, types of the arguments, return type, volatility.
+type FunctionRow = (String, Vec<String>, String, &'static str);
 
 /// What a refresh changed in one table.
 type ChangeRow = (String, Option<i64>, Option<i64>, (usize, usize), (usize, usize));
+
+/// A path literal, and what another process needs to read it without listing it.
+type PathMemo<'py> = (String, Bound<'py, PyBytes>);
+
+fn path_memos(py: Python<'_>, memos: Vec<(String, Vec<u8>)>) -> Vec<PathMemo<'_>> {
+    memos.into_iter().map(|(path, memo)| (path, PyBytes::new(py, &memo))).collect()
+}
 
 /// The registered tables.
 #[pyclass(name = "Session", module = "tensorquery._core", frozen)]
@@ -34,14 +49,56 @@ pub struct PySession {
 #[pymethods]
 impl PySession {
     #[new]
-    #[pyo3(signature = (memory_limit=None, storage_options=BTreeMap::new()))]
-    fn new(memory_limit: Option<u64>, storage_options: BTreeMap<String, String>) -> PyResult<Self> {
-        let options = SessionOptions { memory_limit, storage_options };
-        Ok(Self { session: Session::try_new(options).map_err(to_py)? })
+    #[pyo3(signature = (memory_limit=None, storage_options="{}", local_cache=None, credentials=None, plan_cache=None))]
+    fn new(
+        py: Python<'_>,
+        memory_limit: Option<u64>,
+        storage_options: &str,
+        local_cache: Option<(String, u64)>,
+        credentials: Option<Bound<'_, PyAny>>,
+        plan_cache: Option<String>,
+    ) -> PyResult<Self> {
+        let storage_options = serde_json::from_str(storage_options)
+            .map_err(|error| to_py(Error::config(format!("bad storage options: {error}"))))?;
+        let credentials = credentials.as_ref().map(asked).transpose()?;
+        let local_cache = local_cache.map(|(path, size)| CacheOptions { path, size });
+        let options = SessionOptions { memory_limit, storage_options, credentials, local_cache };
+        let session = match plan_cache {
+            Some(place) => {
+                wait(py, move || async move { Session::with_plan_cache(options, &place).await })?
+            }
+            None => Session::try_new(options).map_err(to_py)?,
+        };
+        Ok(Self { session })
     }
 
-    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`.
-    #[pyo3(signature = (name, paths, options, schema=None))]
+    /// What went wrong with the plan cache since the last call.
+    fn take_warnings(&self) -> Vec<String> {
+        self.session.take_warnings()
+    }
+
+    /// A memo of a registered table over files: `register_files` takes it in another process, without listing.
+    fn table_memo<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.session.table_memo(name).map_err(to_py)?))
+    }
+
+    /// Memos of the path literals of a view, by path.
+    fn view_memos<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Vec<PathMemo<'py>>> {
+        Ok(path_memos(py, self.session.view_memos(name).map_err(to_py)?))
+    }
+
+    /// What kept the local cache from being used, once.
+    fn cache_trouble(&self) -> Option<String> {
+        self.session.cache().and_then(|cache| cache.trouble())
+    }
+
+    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`. `credentials` and `files` are a
+    /// `Credentials` and a `Files` of the package. With `memo`, which `table_memo` gave in another process, nothing is listed.
+    #[pyo3(signature = (name, paths, options, schema=None, credentials=None, files=None, memo=None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the last four are objects and bytes, which no JSON holds"
+    )]
     fn register_files(
         &self,
         py: Python<'_>,
@@ -49,12 +106,24 @@ impl PySession {
         paths: Vec<String>,
         options: &str,
         schema: Option<PySchema>,
+        credentials: Option<Bound<'_, PyAny>>,
+        files: Option<Bound<'_, PyAny>>,
+        memo: Option<Vec<u8>>,
     ) -> PyResult<()> {
         let mut options: TableOptions = serde_json::from_str(options)
             .map_err(|error| to_py(Error::config(format!("bad table options: {error}"))))?;
         options.schema = schema.map(PySchema::into_inner);
+        options.credentials = credentials.as_ref().map(asked).transpose()?;
+        if let Some(files) = &files {
+            options.files = Some(Arc::new(PyFiles::try_new(files)?));
+        }
         let session = Arc::clone(&self.session);
-        wait(py, move || async move { session.register_files(&name, &paths, options).await })
+        wait(py, move || async move {
+            match memo {
+                Some(memo) => session.adopt_files(&name, &paths, &options, &memo).await,
+                None => session.register_files(&name, &paths, options).await,
+            }
+        })
     }
 
     /// Registers anything with `__arrow_c_stream__` or `__arrow_c_array__`, held in memory.
@@ -68,19 +137,47 @@ impl PySession {
         .map_err(to_py)
     }
 
-    fn register_view(&self, py: Python<'_>, name: String, sql: String) -> PyResult<()> {
+    /// Registers a view; `paths` are memos of path literals that another process has listed.
+    #[pyo3(signature = (name, sql, paths=Vec::new()))]
+    fn register_view(
+        &self,
+        py: Python<'_>,
+        name: String,
+        sql: String,
+        paths: Vec<(String, Vec<u8>)>,
+    ) -> PyResult<()> {
         let session = Arc::clone(&self.session);
-        wait(py, move || async move { session.register_view(&name, &sql).await })
+        wait(py, move || async move { session.register_view_over(&name, &sql, &paths).await })
     }
 
     fn deregister(&self, name: &str) -> PyResult<()> {
         self.session.deregister(name).map_err(to_py)
     }
 
-    /// Name, kind, files, bytes and rows of each table.
+    /// Registers a `tensorquery.functions.Function` for SQL.
+    fn register_function(&self, function: &Bound<'_, PyAny>) -> PyResult<()> {
+        let function = Arc::new(PyFunction::try_new(function)?);
+        self.session.register_function(function).map_err(to_py)
+    }
+
+    fn deregister_function(&self, name: &str) -> PyResult<()> {
+        self.session.deregister_function(name).map_err(to_py)
+    }
+
+    /// Name, types of the arguments, return type and volatility of each registered function.
+    fn functions(&self) -> Vec<FunctionRow> {
+        let row = |function: FunctionInfo| {
+            (function.name, function.input_types, function.return_type, function.volatility)
+        };
+        self.session.functions().into_iter().map(row).collect()
+    }
+
+    /// Name, kind, files, bytes and rows of each table, and its files that are left out.
     fn tables(&self) -> Vec<TableRow> {
-        let tables = self.session.tables().into_iter();
-        tables.map(|table| (table.name, table.kind, table.files, table.bytes, table.rows)).collect()
+        let row = |table: TableInfo| {
+            (table.name, table.kind, table.files, table.bytes, table.rows, table.quarantined)
+        };
+        self.session.tables().into_iter().map(row).collect()
     }
 
     /// Registers an Iceberg catalog by pyiceberg's properties.
@@ -132,17 +229,48 @@ impl PySession {
         wait(py, move || async move { session.register_lake(&name, source).await })
     }
 
-    fn query(&self, py: Python<'_>, sql: String) -> PyResult<PyQuery> {
+    /// The paths that a statement names as tables.
+    fn path_literals(&self, sql: &str) -> PyResult<Vec<String>> {
+        self.session.path_literals(sql).map_err(to_py)
+    }
+
+    /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
+    /// literals that another process has listed.
+    #[pyo3(signature = (sql, skip_bad=false, paths=Vec::new()))]
+    fn query(
+        &self,
+        py: Python<'_>,
+        sql: String,
+        skip_bad: bool,
+        paths: Vec<(String, Vec<u8>)>,
+    ) -> PyResult<PyQuery> {
         let session = Arc::clone(&self.session);
-        let query = wait(py, move || async move { session.query(&sql).await })?;
+        let find = move || async move { session.query_over(&sql, skip_bad, &paths).await };
+        let query = wait(py, find)?;
         Ok(PyQuery { query })
     }
+}
+
+fn asked(credentials: &Bound<'_, PyAny>) -> PyResult<Arc<dyn ForeignCredentials>> {
+    Ok(Arc::new(PyCredentials::try_new(credentials)?))
 }
 
 /// A lazy query.
 #[pyclass(name = "Query", module = "tensorquery._core", frozen)]
 pub struct PyQuery {
     query: Query,
+}
+
+impl PyQuery {
+    /// A query for Python.
+    pub fn of(query: Query) -> Self {
+        Self { query }
+    }
+
+    /// The query.
+    pub fn query(&self) -> &Query {
+        &self.query
+    }
 }
 
 #[pymethods]
@@ -168,6 +296,11 @@ impl PyQuery {
             (change.table, change.before, change.after, files, deletes)
         };
         Ok((Self { query }, changes.into_iter().map(row).collect()))
+    }
+
+    /// Files of its tables that were left out when they were registered, with the reason.
+    fn quarantined(&self) -> Vec<(String, String)> {
+        self.query.quarantined()
     }
 
     /// The pinned snapshots of Iceberg tables and the schemas they are read with, by table.
@@ -198,6 +331,14 @@ impl PyQuery {
         let outer =
             move |inner: &str| format!("SELECT {chosen} FROM (\n{inner}\n) AS query{filter}");
         let query = self.query.clone();
+        let query = wait(py, move || async move { query.nested(outer).await })?;
+        Ok(Self { query })
+    }
+
+    /// The query whose SQL is this one's between two texts, over the tables of this one.
+    fn nested(&self, py: Python<'_>, before: String, after: String) -> PyResult<Self> {
+        let query = self.query.clone();
+        let outer = move |inner: &str| format!("{before}{inner}{after}");
         let query = wait(py, move || async move { query.nested(outer).await })?;
         Ok(Self { query })
     }
@@ -245,36 +386,82 @@ impl PyQuery {
         &self,
         py: Python<'_>,
         others: Vec<Bound<'_, Self>>,
+        stage: &str,
     ) -> PyResult<(Self, Vec<usize>)> {
+        let mode = super::staging::mode(stage).map_err(to_py)?;
         let mut queries = vec![self.query.clone()];
         queries.extend(others.iter().map(|other| other.get().query.clone()));
         let (query, scans) = wait(py, move || async move {
             let mut scans = Vec::with_capacity(queries.len());
             for query in &queries {
-                scans.push(query.count_scans().await?);
+                scans.push(query.count_scans(mode).await?);
             }
             Ok((Query::union_all(&queries).await?, scans))
         })?;
         Ok((Self { query }, scans))
     }
 
-    fn explain(&self, py: Python<'_>) -> PyResult<String> {
+    fn explain(&self, py: Python<'_>, stage: &str) -> PyResult<String> {
+        let mode = super::staging::mode(stage).map_err(to_py)?;
         let query = self.query.clone();
-        wait(py, move || async move { query.explain(&PlanOptions::default()).await })
+        wait(py, move || async move { query.explain(&PlanOptions::default(), mode).await })
     }
 
-    /// Finds the splits. `explicit` says whether the user chose the sizes.
-    #[pyo3(signature = (split_bytes, split_rows=None, explicit=false))]
+    /// Name and identity of every file or table in memory that the query can read.
+    fn files(&self) -> Vec<(String, String)> {
+        self.query.files()
+    }
+
+    /// Name and digest of every function of the user's that the query calls.
+    fn functions(&self) -> Vec<(String, String)> {
+        self.query.functions()
+    }
+
+    /// What went wrong with the session's plan cache since the last call.
+    fn take_warnings(&self) -> Vec<String> {
+        self.query.session().take_warnings()
+    }
+
+    /// Memos of the tables of its path literals, by path.
+    fn path_memos<'py>(&self, py: Python<'py>) -> PyResult<Vec<PathMemo<'py>>> {
+        Ok(path_memos(py, self.query.path_memos().map_err(to_py)?))
+    }
+
+    /// The plan whose splits another process found: `memo` is what `Plan.memo` gave there.
+    #[pyo3(signature = (memo, split_bytes, split_rows=None, explicit=false))]
+    fn plan_of_memo(
+        &self,
+        py: Python<'_>,
+        memo: Vec<u8>,
+        split_bytes: u64,
+        split_rows: Option<u64>,
+        explicit: bool,
+    ) -> PyResult<PyPlan> {
+        let query = self.query.clone();
+        let options = PlanOptions { split_bytes, split_rows, explicit, without: None };
+        let plan = wait(py, move || async move { query.plan_of_memo(&memo, &options).await })?;
+        Ok(PyPlan::new(plan))
+    }
+
+    /// Finds the splits. `explicit` says whether the user chose the sizes, `tolerant` whether a damaged file is a split
+    /// that verification will find bad.
+    #[pyo3(signature = (split_bytes, split_rows=None, explicit=false, tolerant=false))]
     fn plan(
         &self,
         py: Python<'_>,
         split_bytes: u64,
         split_rows: Option<u64>,
         explicit: bool,
+        tolerant: bool,
     ) -> PyResult<PyPlan> {
         let query = self.query.clone();
-        let options = PlanOptions { split_bytes, split_rows, explicit };
-        let plan = wait(py, move || async move { query.plan_splits(&options).await })?;
+        let options = PlanOptions { split_bytes, split_rows, explicit, without: None };
+        let plan = wait(py, move || async move {
+            match tolerant {
+                true => query.plan_splits_tolerantly(&options).await,
+                false => query.plan_splits(&options).await,
+            }
+        })?;
         Ok(PyPlan::new(plan))
     }
 }

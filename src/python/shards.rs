@@ -3,40 +3,137 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use serde::Deserialize;
 
 use super::error::to_py;
 use super::plan::PyPlan;
+use super::stage::PyStage;
 use crate::partition::{
-    Layout, OrderKey, Permutation, Run, Shard, ShardCursor, Stock, cursor_of, resume, weight,
+    Layout, Order, OrderKey, Permutation, RankShare, Run, Shard, ShardCursor, Stock, cursor_of,
+    resume, shares, weight,
 };
 use crate::session::Plan;
-use crate::stage::Stage;
 use crate::stream::RowSource;
 use crate::{Error, Result};
 
-/// What the shards of an epoch follow from, beside the plan.
+/// What the shards of an epoch follow from, beside the plan and its counts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
     layout: Layout,
     seed: u64,
     epoch: u64,
-    /// Output rows by split, where counted.
-    counts: Option<Vec<u64>>,
     exclude: Vec<(u32, u64, u64)>,
-    /// By split, its source in a mixture.
-    sources: Vec<u32>,
     source_weights: Vec<u64>,
     stop_first: bool,
     /// The runs of the epoch before this one.
     runs: Vec<Run>,
 }
 
-/// All shards of an epoch, in reading order.
+impl Request {
+    fn parse(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(unreadable)
+    }
+
+    /// What is dealt: `counts` are output rows by split, where counted; `sources` the source by split, in a mixture.
+    fn stock(&mut self, plan: &Plan, counts: Option<Vec<u64>>, sources: Vec<u32>) -> Result<Stock> {
+        if let Some(run) = self.layout.permuted {
+            return Ok(Stock::of_runs(counts.iter().flatten().sum(), run));
+        }
+        Ok(Stock {
+            weights: plan.whole()?.iter().map(weight).collect(),
+            counts,
+            sources,
+            source_weights: std::mem::take(&mut self.source_weights),
+            stop_first: self.stop_first,
+            exclude: std::mem::take(&mut self.exclude),
+        })
+    }
+
+    fn key<'a>(&self, fingerprint: &'a [u8]) -> OrderKey<'a> {
+        OrderKey { seed: self.seed, epoch: self.epoch, fingerprint }
+    }
+}
+
+/// What one rank reads, whatever its number of workers.
+#[pyclass(name = "RankShare", module = "tensorquery._core", frozen)]
+pub struct PyRankShare {
+    share: RankShare,
+}
+
+#[pymethods]
+impl PyRankShare {
+    /// Deals a plan's rows to all ranks. `request` is JSON; `counts` are output rows by split, where counted, and `sources`
+    /// the source by split, in a mixture. With `rank` the list has only the share of that rank.
+    #[staticmethod]
+    #[pyo3(signature = (plan, request, counts, sources, rank=None))]
+    fn deal(
+        py: Python<'_>,
+        plan: &PyPlan,
+        request: &str,
+        counts: Option<Vec<u64>>,
+        sources: Vec<u32>,
+        rank: Option<u32>,
+    ) -> PyResult<Vec<Self>> {
+        let plan = plan.plan();
+        let deal = || -> Result<Vec<Self>> {
+            let mut request = Request::parse(request)?;
+            let stock = request.stock(&plan, counts, sources)?;
+            let key = request.key(plan.fingerprint().as_bytes());
+            let shares = shares(&stock, &request.runs, &request.layout, None, key)?;
+            let wanted = |share: &RankShare| rank.is_none_or(|rank| share.rank() == rank);
+            Ok(shares.into_iter().filter(wanted).map(|share| Self { share }).collect())
+        };
+        py.detach(deal).map_err(to_py)
+    }
+
+    /// What `encode` wrote.
+    #[staticmethod]
+    fn decode(bytes: &[u8]) -> PyResult<Self> {
+        Ok(Self { share: RankShare::decode(bytes).map_err(to_py)? })
+    }
+
+    /// As bytes, for another process.
+    fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.share.encode().map_err(to_py)?))
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.share.rank()
+    }
+
+    /// Ids of the splits that it reads, ascending.
+    fn split_ids(&self) -> Vec<u32> {
+        self.share.split_ids()
+    }
+
+    /// What its pieces weigh, as a float.
+    #[getter]
+    fn weight(&self) -> f64 {
+        self.share.weight() as f64
+    }
+
+    /// The shards of the rank's workers in an epoch. `request` is JSON, as for `deal`.
+    fn shards(&self, py: Python<'_>, plan: &PyPlan, request: &str) -> PyResult<PyShards> {
+        let plan = plan.plan();
+        let deal = || -> Result<PyShards> {
+            let request = Request::parse(request)?;
+            let key = request.key(plan.fingerprint().as_bytes());
+            let shards = self.share.shards(&request.layout, key)?;
+            let first_rank = self.share.rank() as usize;
+            Ok(PyShards::new(shards, first_rank, &request.layout, key))
+        };
+        py.detach(deal).map_err(to_py)
+    }
+}
+
+/// The shards of an epoch in reading order: of all ranks, or of one.
 #[pyclass(name = "Shards", module = "tensorquery._core", frozen)]
 pub struct PyShards {
     shards: Vec<Arc<Shard>>,
+    first_rank: usize,
     workers: usize,
     /// Keys the permutation of all rows, and the rows of a run of it.
     permuted: Option<(u64, u64)>,
@@ -47,38 +144,24 @@ type PieceRow = (u32, u64, Option<u64>);
 
 #[pymethods]
 impl PyShards {
-    /// Deals a plan's rows. `request` is JSON; `lists` are the splits by shard where a custom strategy deals.
+    /// Deals a plan's rows to the shards of all ranks; see `RankShare.deal`. `lists` are the splits by shard where a custom
+    /// strategy deals.
     #[staticmethod]
     fn deal(
         py: Python<'_>,
         plan: &PyPlan,
         request: &str,
+        counts: Option<Vec<u64>>,
+        sources: Vec<u32>,
         lists: Option<Vec<Vec<u32>>>,
     ) -> PyResult<Self> {
         let plan = plan.plan();
         let deal = || -> Result<Self> {
-            let request: Request = serde_json::from_str(request).map_err(unreadable)?;
-            let stock = match request.layout.permuted {
-                Some(run) => {
-                    let rows = request.counts.iter().flatten().sum();
-                    Stock::of_runs(rows, run)
-                }
-                None => Stock {
-                    weights: plan.splits().iter().map(weight).collect(),
-                    counts: request.counts,
-                    sources: request.sources,
-                    source_weights: request.source_weights,
-                    stop_first: request.stop_first,
-                    exclude: request.exclude,
-                },
-            };
-            let fingerprint = plan.fingerprint().as_bytes();
-            let key = OrderKey { seed: request.seed, epoch: request.epoch, fingerprint };
-            let workers = request.layout.workers();
+            let mut request = Request::parse(request)?;
+            let stock = request.stock(&plan, counts, sources)?;
+            let key = request.key(plan.fingerprint().as_bytes());
             let shards = resume(&stock, &request.runs, &request.layout, lists.as_deref(), key)?;
-            let shards = shards.into_iter().map(Arc::new).collect();
-            let permuted = request.layout.permuted.map(|run| (key.of_permutation(), run));
-            Ok(Self { shards, workers, permuted })
+            Ok(Self::new(shards, 0, &request.layout, key))
         };
         py.detach(deal).map_err(to_py)
     }
@@ -94,17 +177,31 @@ impl PyShards {
         Ok(self.get(rank, worker).map_err(to_py)?.rows())
     }
 
-    /// The rows that lie at these positions of a permutation of `len` rows, by their run and the position in it.
-    fn permuted(&self, positions: Vec<(u64, u64)>, len: u64) -> PyResult<Vec<u64>> {
-        let Some((key, run)) = self.permuted else {
-            return Err(to_py(Error::config("the rows of these shards are not permuted")));
+    /// The rows that lie at these positions, by their run and the position in it: of a permutation of `len` rows, or
+    /// of what is drawn from `stage`.
+    #[pyo3(signature = (positions, len, stage=None))]
+    fn permuted(
+        &self,
+        py: Python<'_>,
+        positions: Vec<(u64, u64)>,
+        len: u64,
+        stage: Option<&PyStage>,
+    ) -> PyResult<Vec<u64>> {
+        let find = || -> Result<Vec<u64>> {
+            let Some((key, run)) = self.permuted else {
+                return Err(Error::config("the rows of these shards are not permuted"));
+            };
+            let order = match stage.and_then(PyStage::drawing) {
+                Some(drawing) => drawing.order(key)?,
+                None => Order::from(Permutation::new(key, len)),
+            };
+            let row = |(number, row): (u64, u64)| match number * run + row {
+                at if at < order.len() => Ok(order.at(at)),
+                at => Err(Error::config(format!("position {at} must be in 0..{}", order.len()))),
+            };
+            positions.into_iter().map(row).collect()
         };
-        let permutation = Permutation::new(key, len);
-        let row = |(number, row): (u64, u64)| match number * run + row {
-            at if at < len => Ok(permutation.at(at)),
-            at => Err(to_py(Error::config(format!("position {at} must be in 0..{len}")))),
-        };
-        positions.into_iter().map(row).collect()
+        py.detach(find).map_err(to_py)
     }
 
     /// Whether the number of a shard's batches is known to it before it ends.
@@ -154,19 +251,35 @@ fn unreadable(error: serde_json::Error) -> Error {
 }
 
 impl PyShards {
+    fn new(shards: Vec<Shard>, first_rank: usize, layout: &Layout, key: OrderKey<'_>) -> Self {
+        let permuted = layout.permuted.map(|run| (key.of_permutation(), run));
+        let shards = shards.into_iter().map(Arc::new).collect();
+        Self { shards, first_rank, workers: layout.workers(), permuted }
+    }
+
     fn get(&self, rank: usize, worker: usize) -> Result<&Arc<Shard>> {
-        self.shards.get(rank * self.workers + worker).filter(|_| worker < self.workers).ok_or_else(
-            || Error::config(format!("there is no shard of rank {rank}, worker {worker}")),
-        )
+        let index = |rank: usize| rank * self.workers + worker;
+        rank.checked_sub(self.first_rank)
+            .and_then(|rank| self.shards.get(index(rank)))
+            .filter(|_| worker < self.workers)
+            .ok_or_else(|| {
+                let ranks = self.first_rank..self.first_rank + self.shards.len() / self.workers;
+                Error::config(format!(
+                    "there is no shard of rank {rank}, worker {worker} among those of ranks {ranks:?}"
+                ))
+            })
     }
 
     /// Where the rows of these shards lie: in the plan, or in a stage of it.
-    pub fn source(&self, plan: &Plan, stage: Option<&Arc<Stage>>) -> Result<RowSource> {
+    pub fn source(&self, plan: &Plan, stage: Option<&PyStage>) -> Result<RowSource> {
         match (self.permuted, stage) {
             (None, None) => Ok(RowSource::Plan(plan.epoch()?)),
             (Some((key, rows)), Some(stage)) => {
-                let permutation = Permutation::new(key, stage.num_rows());
-                Ok(RowSource::Permuted { stage: Arc::clone(stage), permutation, rows })
+                let order = match stage.drawing() {
+                    Some(drawing) => drawing.order(key)?,
+                    None => Permutation::new(key, stage.stage().num_rows()).into(),
+                };
+                Ok(RowSource::Permuted { stage: Arc::clone(stage.stage()), order, rows })
             }
             _ => {
                 Err(Error::config("shards of permuted rows, and they alone, are read from a stage"))

@@ -9,18 +9,24 @@ use pyo3_arrow::PyRecordBatch;
 use super::error::to_py;
 use super::plan::PyPlan;
 use super::wait::wait_with;
-use crate::stage::{Progress, Stage};
+use crate::stage::{Drawing, Progress, Stage, weight_column};
 
 /// The rows of a query on disk, for access at random.
 #[pyclass(name = "Stage", module = "tensorquery._core", frozen)]
 pub struct PyStage {
     stage: Arc<Stage>,
+    drawing: Option<Arc<Drawing>>,
 }
 
 impl PyStage {
     /// The stage, for streams over it.
     pub fn stage(&self) -> &Arc<Stage> {
         &self.stage
+    }
+
+    /// How rows are drawn from it, where they are.
+    pub fn drawing(&self) -> Option<&Arc<Drawing>> {
+        self.drawing.as_ref()
     }
 }
 
@@ -48,14 +54,40 @@ impl PyStage {
         let make = move || async move { Stage::ensure(&plan, &root, threads, &shared).await };
         let stage = wait_with(py, make, show)?;
         show(py)?;
-        Ok(Self { stage: Arc::new(stage) })
+        Ok(Self { stage: Arc::new(stage), drawing: None })
     }
 
     /// Opens the stage in `dir`, which must have this fingerprint.
     #[staticmethod]
     fn open(py: Python<'_>, dir: PathBuf, fingerprint: &str) -> PyResult<Self> {
         let stage = py.detach(|| Stage::open(&dir, fingerprint)).map_err(to_py)?;
-        Ok(Self { stage: Arc::new(stage) })
+        Ok(Self { stage: Arc::new(stage), drawing: None })
+    }
+
+    /// Checks that a plan has a numeric column of this name.
+    #[staticmethod]
+    fn check_weight(plan: &PyPlan, column: &str) -> PyResult<()> {
+        weight_column(&plan.plan().schema(), column).map(drop).map_err(to_py)
+    }
+
+    /// The same stage, from which epochs of `draws` rows are drawn by the weights in `column`; None draws as many rows
+    /// as there are.
+    fn weighed(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        replacement: bool,
+        draws: Option<u64>,
+    ) -> PyResult<Self> {
+        let weigh = || Drawing::try_new(&self.stage, column, replacement, draws);
+        let drawing = py.detach(weigh).map_err(to_py)?;
+        Ok(Self { stage: Arc::clone(&self.stage), drawing: Some(Arc::new(drawing)) })
+    }
+
+    /// Positions of an epoch: rows drawn, or all rows.
+    #[getter]
+    fn num_positions(&self) -> u64 {
+        self.drawing.as_ref().map_or(self.stage.num_rows(), |drawing| drawing.draws())
     }
 
     #[getter]

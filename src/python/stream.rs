@@ -11,8 +11,10 @@ use super::error::to_py;
 use super::tensor::to_python;
 use super::wait::PATIENCE;
 use crate::Error;
+use crate::runtime::Runtimes;
 use crate::session::Session;
 use crate::stream::{Delivered, Feed, Finished, Next, ShardStream, StreamCounters};
+use crate::traffic::Counts;
 
 /// The batches of one shard and epoch; reading goes on in the background.
 #[pyclass(module = "tensorquery._core", frozen)]
@@ -24,8 +26,33 @@ pub struct BatchStream {
     feed: Option<Arc<Feed>>,
     counters: Arc<StreamCounters>,
     session: Arc<Session>,
-    bytes_before: u64,
-    requests_before: u64,
+    before: IoCounts,
+}
+
+/// What the stores of a session were asked for, and what the network did meanwhile.
+#[derive(Clone, Copy)]
+pub struct IoCounts {
+    bytes: u64,
+    requests: u64,
+    cache_hits: u64,
+    cache_bytes: u64,
+    network: Counts,
+}
+
+impl IoCounts {
+    /// The counts now. Those before a stream are taken before it starts: it reads at once, and local reads are over
+    /// before the interpreter's lock is had again.
+    pub fn of(session: &Session) -> Self {
+        let io = session.counters();
+        let network = Runtimes::current().map(|runtimes| runtimes.traffic().counts());
+        Self {
+            bytes: io.bytes(),
+            requests: io.requests(),
+            cache_hits: io.cache_hits(),
+            cache_bytes: io.cache_bytes(),
+            network: network.unwrap_or_default(),
+        }
+    }
 }
 
 /// How far a shard is consumed with a batch, as numbers; the pieces taken from a feed that were consumed since the
@@ -37,17 +64,15 @@ struct Place {
 }
 
 impl BatchStream {
-    /// Wraps a started stream; bytes and requests count from now on.
-    pub fn new(stream: ShardStream, session: Arc<Session>) -> Self {
-        let (bytes, requests) = (session.counters().bytes(), session.counters().requests());
+    /// Wraps a started stream; bytes and requests count from `before` on.
+    pub fn new(stream: ShardStream, session: Arc<Session>, before: IoCounts) -> Self {
         Self {
             counters: Arc::clone(stream.counters()),
             stream: Mutex::new(Some(stream)),
             place: Mutex::new(None),
             feed: None,
             session,
-            bytes_before: bytes,
-            requests_before: requests,
+            before,
         }
     }
 
@@ -123,6 +148,11 @@ impl BatchStream {
         self.at_last(|place| place.last).unwrap_or(false)
     }
 
+    /// What kept the local cache from being used, once.
+    fn cache_trouble(&self) -> Option<String> {
+        self.session.cache().and_then(|cache| cache.trouble())
+    }
+
     /// Stops the background work.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
@@ -134,7 +164,8 @@ impl BatchStream {
     /// Rows and batches handed out, splits, seconds waited and spent converting, bytes, requests.
     fn metrics(&self) -> HashMap<&'static str, f64> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
-        let io = self.session.counters();
+        let (now, before) = (IoCounts::of(&self.session), self.before);
+        let network = now.network.since(before.network);
         HashMap::from([
             ("rows", self.counters.rows.load(Ordering::Relaxed) as f64),
             ("batches", self.counters.batches.load(Ordering::Relaxed) as f64),
@@ -143,8 +174,13 @@ impl BatchStream {
             ("split_share", self.counters.split_share()),
             ("wait_seconds", seconds(self.counters.wait_nanos.load(Ordering::Relaxed))),
             ("convert_seconds", seconds(self.counters.convert_nanos.load(Ordering::Relaxed))),
-            ("bytes_read", io.bytes().saturating_sub(self.bytes_before) as f64),
-            ("requests", io.requests().saturating_sub(self.requests_before) as f64),
+            ("bytes_read", now.bytes.saturating_sub(before.bytes) as f64),
+            ("requests", now.requests.saturating_sub(before.requests) as f64),
+            ("cache_hits", now.cache_hits.saturating_sub(before.cache_hits) as f64),
+            ("cache_bytes", now.cache_bytes.saturating_sub(before.cache_bytes) as f64),
+            ("retries", network.retries as f64),
+            ("throttled", network.throttled as f64),
+            ("request_wait_seconds", network.waited.as_secs_f64()),
         ])
     }
 }

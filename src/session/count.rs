@@ -39,7 +39,7 @@ impl Plan {
             let fate = fates.get(split.scan as usize)?;
             if fate.keeps_all() { split.rows } else { None }
         };
-        Ok(self.splits().iter().map(known).collect())
+        Ok(self.whole()?.iter().map(known).collect())
     }
 
     /// Plans the counting of splits. The counter keeps the build sides of joins that it collected, so one
@@ -48,10 +48,11 @@ impl Plan {
     /// # Errors
     /// What planning finds.
     pub async fn counter(self: &Arc<Self>) -> Result<SplitCounter> {
+        self.whole()?;
         let fates = self.rewritten.fates()?;
         let (physical, partitions) = match self.without_columns().await? {
             Some(plan) => plan,
-            None => executable(&self.rewritten, self.splits())?,
+            None => executable(&self.rewritten, self.shared_splits())?,
         };
         let context = self.query().session().context().task_ctx();
         Ok(SplitCounter { plan: Arc::clone(self), fates, physical, partitions, context })
@@ -62,7 +63,7 @@ impl Plan {
     async fn without_columns(&self) -> Result<Option<(Arc<dyn ExecutionPlan>, Arc<[u32]>)>> {
         match rewrite(self.query().physical_plan_of_rows().await?) {
             Ok(rows) if self.rewritten.drives_like(&rows) => {
-                executable(&rows, self.splits()).map(Some)
+                executable(&rows, self.shared_splits()).map(Some)
             }
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotShardable => Ok(None),
@@ -150,13 +151,7 @@ impl SplitCounter {
 
     /// The rows of a split where metadata or statistics prove them.
     async fn without_reading(&self, id: u32, matched: &mut Matched) -> Result<Option<u64>> {
-        let splits = self.plan.splits();
-        let Some(split) = splits.get(id as usize) else {
-            return Err(Error::config(format!(
-                "split {id} does not exist; the plan has {}",
-                splits.len()
-            )));
-        };
+        let split = self.plan.split(id)?;
         let scan = split.scan as usize;
         let Some(RowFate::Filtered(predicates)) = self.fates.get(scan) else { return Ok(None) };
         if predicates.is_empty() {

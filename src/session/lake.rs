@@ -282,7 +282,7 @@ impl Session {
         .await?;
         let lake = LakeTable::try_new(spec, values)?;
         let url = self.new_store_url()?;
-        let table = open_lake(lake, store, url, Arc::clone(self.counters()))?;
+        let table = open_lake(lake, store, url, Arc::clone(self.counters()), self.cache())?;
         Ok(Lake { table: Arc::new(table), access: loaded.access, source: Some(source.clone()) })
     }
     /// These tables, those of Iceberg loaded again: at the point in history that was asked for, or that `at` says for their

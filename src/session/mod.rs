@@ -1,19 +1,30 @@
 //! The session: registered tables over a DataFusion context, lazy queries, and their plans.
 
 mod count;
+mod files;
+mod functions;
 mod ipc;
 mod lake;
+mod memo;
 mod metadata_tables;
+mod part;
 mod plan;
+mod plan_cache;
 mod query;
 mod recipe;
 mod registry;
 mod replay;
+mod samples;
+mod staged;
+mod verify;
 
 pub use count::{SplitCount, SplitCounter};
+pub use functions::{FunctionInfo, decode_schema, encode_schema};
 pub use lake::{LakeChange, LakeOrigin, LakeSource};
-pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo};
+pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo, Totals};
 pub use query::Query;
 pub use recipe::Recipe;
 pub use registry::{Session, SessionOptions, TableInfo};
 pub use replay::{Numbering, Replay};
+pub use staged::{StageMode, StagedPart};
+pub use verify::{PartVerdict, SplitVerdict, SplitVerifier};

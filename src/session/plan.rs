@@ -1,8 +1,11 @@
 //! A query's plan by splits: what is read, in which pieces, under which fingerprint.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
@@ -10,20 +13,23 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::ipc;
+use super::memo;
+use super::plan_cache::name_of;
 use super::query::Query;
 use super::registry::Registered;
+use super::staged::STAGE_SCHEMA;
 use crate::exec::{DrivingScan, ReadOnly, Rewritten, ScanSource, SplitScanExec, rewrite};
 use crate::split::{
-    ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, access_after, discover, memory,
-    sorted_columns,
+    ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, access_after, discover,
+    memory, sorted_columns,
 };
 use crate::{Error, Result};
 
 /// Splits a table in memory should have at least, so that every shard gets its share.
 const WANTED_MEMORY_SPLITS: u64 = 256;
 
-/// How large splits become.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How large splits become, and what is left out of them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOptions {
     /// Stored bytes of the projected columns that a split grows towards.
@@ -33,16 +39,33 @@ pub struct PlanOptions {
     /// Whether the user chose one of them. Otherwise splits may be smaller than `split_bytes`, so
     /// that there are enough of them to balance.
     pub explicit: bool,
+    /// Stands for the parts that were found bad and are left out: plans that leave out others are not the same.
+    #[serde(default)]
+    pub without: Option<String>,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        Self { split_bytes: 128 << 20, split_rows: None, explicit: false }
+        Self { split_bytes: 128 << 20, split_rows: None, explicit: false, without: None }
+    }
+}
+
+impl fmt::Debug for PlanOptions {
+    /// Part of fingerprints: `without` is not there where nothing is left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = f.debug_struct("PlanOptions");
+        text.field("split_bytes", &self.split_bytes)
+            .field("split_rows", &self.split_rows)
+            .field("explicit", &self.explicit);
+        if let Some(without) = &self.without {
+            text.field("without", without);
+        }
+        text.finish()
     }
 }
 
 /// What planning found in one driving scan.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanReport {
     /// Files that the scan lists after hive pruning.
     pub files: usize,
@@ -69,6 +92,48 @@ pub struct SplitInfo {
     pub snapshot: Option<i64>,
 }
 
+/// What is known of all splits of a plan together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Splits.
+    pub splits: u64,
+    /// Rows of the splits whose rows are known.
+    pub rows: u64,
+    /// Whether these are the rows of all splits.
+    pub all_rows: bool,
+    /// Stored bytes of the projected columns.
+    pub bytes: u64,
+}
+
+impl Totals {
+    fn of(splits: &[Split]) -> Self {
+        Self {
+            splits: splits.len() as u64,
+            rows: splits.iter().filter_map(|split| split.rows).sum(),
+            all_rows: splits.iter().all(|split| split.rows.is_some()),
+            bytes: splits.iter().fold(0, |sum, split| sum.saturating_add(split.bytes)),
+        }
+    }
+}
+
+/// Splits that were planned before: all of a plan, or some.
+#[derive(Debug, Default)]
+pub(super) struct Planned {
+    pub splits: Vec<Split>,
+    /// Where these are only some: their ids, ascending, and what is known of all.
+    pub part: Option<(Vec<u32>, Totals)>,
+    /// The fingerprint of the whole plan; None takes that of the plan that is made here.
+    pub fingerprint: Option<String>,
+    /// Where the tables have only some of their files: what planning again must reproduce, see
+    /// [`Plan::shape_digest`]. Otherwise that is the fingerprint.
+    pub shape: Option<String>,
+    pub reports: Vec<ScanReport>,
+    /// By which columns the whole plan is sorted; None looks at footers that were read.
+    pub sorted: Option<Vec<SortedColumn>>,
+    /// The splits of files that could not be understood when they were planned tolerantly, and why.
+    pub damaged: BTreeMap<u32, String>,
+}
+
 /// A row-local query by splits.
 #[derive(Debug)]
 pub struct Plan {
@@ -78,20 +143,67 @@ pub struct Plan {
     /// For each split its partition in `physical`, where the splits of one scan lie side by side.
     partitions: Arc<[u32]>,
     splits: Arc<[Split]>,
+    /// The splits of files that could not be understood when they were planned tolerantly, and why.
+    damaged: BTreeMap<u32, String>,
+    /// The ids of the splits, where they are only some of the plan's; ascending.
+    ids: Option<Arc<[u32]>>,
+    totals: Totals,
     reports: Vec<ScanReport>,
+    sorted: Option<Vec<SortedColumn>>,
     options: PlanOptions,
     /// Of the plan before splits were put in: what a worker's own planning must reproduce.
     shape: String,
     fingerprint: String,
 }
 
+/// What a plan is before its splits: query, rewritten plan, options, its text, and its fingerprint.
+type Base = (Query, Rewritten, PlanOptions, String, String);
+
+/// Where the plan cache keeps plans.
+const CACHED_PLANS: &str = "plans";
+
 impl Plan {
-    pub(super) async fn discover(query: Query, options: &PlanOptions) -> Result<Self> {
+    /// With `tolerant`, a file that cannot be understood is a split that [`verify`](super::SplitVerifier) finds bad.
+    pub(super) async fn discover(
+        query: Query,
+        options: &PlanOptions,
+        tolerant: bool,
+    ) -> Result<Self> {
         let (rewritten, shape) = classify(&query).await?;
+        let fingerprint = fingerprint(&query, options, &shape);
+        // Under names of their own: where nothing may be left out, a damaged file is an error and not a split.
+        let entry = match tolerant {
+            true => name_of([fingerprint.as_str(), "tolerant"]),
+            false => fingerprint.clone(),
+        };
+        let cache = query.session().plan_cache().cloned();
+        if let Some(cache) = &cache
+            && let Some(memo) = cache.get(CACHED_PLANS, &entry).await
+        {
+            match memo::open_plan(&memo) {
+                Ok(planned)
+                    if planned.part.is_none()
+                        && planned.fingerprint.as_ref() == Some(&fingerprint)
+                        && (tolerant || planned.damaged.is_empty()) =>
+                {
+                    let base = (query, rewritten, options.clone(), shape, fingerprint);
+                    return Self::assemble(base, planned);
+                }
+                Ok(_) => {
+                    let other = Error::data("it is of another plan");
+                    cache.is_odd(CACHED_PLANS, &entry, &other);
+                }
+                Err(error) => cache.is_odd(CACHED_PLANS, &entry, &error),
+            }
+        }
         let target = SplitTarget { bytes: options.split_bytes, rows: options.split_rows };
-        let mut found = Vec::new();
+        let (mut found, mut damaged, mut first) = (Vec::new(), BTreeMap::new(), 0);
         for scan in &rewritten.scans {
-            found.push(discover_scan(scan, target, options.explicit).await?);
+            let splits = discover_scan(scan, target, options.explicit, tolerant).await?;
+            damaged
+                .extend(splits.damaged.iter().map(|(at, why)| (first + *at as u32, why.clone())));
+            first += splits.splits.len() as u32;
+            found.push(splits);
         }
         let reports = rewritten.scans.iter().zip(&found).map(report).collect();
         let splits = found
@@ -101,47 +213,76 @@ impl Plan {
                 found.splits.into_iter().map(move |split| Split { scan: scan as u32, ..split })
             })
             .collect();
-        let fingerprint = fingerprint(&query, options, &shape);
-        Self::assemble(query, rewritten, splits, reports, options.clone(), shape, fingerprint)
+        let planned = Planned { splits, reports, damaged, ..Planned::default() };
+        let base = (query, rewritten, options.clone(), shape, fingerprint);
+        let plan = Self::assemble(base, planned)?;
+        if let Some(cache) = cache {
+            cache.put(CACHED_PLANS, &entry, &memo::of_plan(&plan, None)?).await;
+        }
+        Ok(plan)
     }
 
-    /// The plan of a worker: its own planning with given splits.
+    /// The plan of the same query over other splits, of which `without` says what is not there.
+    pub(super) async fn over(&self, splits: Vec<Split>, without: String) -> Result<Self> {
+        let query = self.query.clone();
+        let (rewritten, shape) = classify(&query).await?;
+        let options = PlanOptions { without: Some(without), ..self.options.clone() };
+        let fingerprint = fingerprint(&query, &options, &shape);
+        let (reports, sorted) = (self.reports.clone(), self.sorted.clone());
+        let planned = Planned { splits, reports, sorted, ..Planned::default() };
+        Self::assemble((query, rewritten, options, shape, fingerprint), planned)
+    }
+
+    /// The plan of a process that did not find the splits itself: its own planning with given splits.
+    ///
+    /// # Errors
+    /// `Data` where this process plans the query differently.
     pub(super) async fn resume(
         query: Query,
-        splits: Vec<Split>,
+        planned: Planned,
         options: PlanOptions,
-        fingerprint_wanted: &str,
     ) -> Result<Self> {
         query.check()?;
         let (rewritten, shape) = classify(&query).await?;
-        let fingerprint = fingerprint(&query, &options, &shape);
-        if fingerprint != fingerprint_wanted {
+        let own = fingerprint(&query, &options, &shape);
+        let (found, wanted) = match &planned.shape {
+            Some(wanted) => (shape_digest(&query, &options, &shape), Some(wanted)),
+            None => (own.clone(), planned.fingerprint.as_ref()),
+        };
+        if let Some(wanted) = wanted.filter(|wanted| **wanted != found) {
             return Err(Error::data(format!(
-                "this process planned the query differently (fingerprint {fingerprint}) from the one \
-                 that made the shards ({fingerprint_wanted}); all processes must run the same version \
+                "this process planned the query differently (fingerprint {found}) from the one \
+                 that made the shards ({wanted}); all processes must run the same version \
                  of tensorquery"
             )));
         }
-        Self::assemble(query, rewritten, splits, Vec::new(), options, shape, fingerprint)
+        let fingerprint = planned.fingerprint.clone().unwrap_or(own);
+        Self::assemble((query, rewritten, options, shape, fingerprint), planned)
     }
 
-    fn assemble(
-        query: Query,
-        rewritten: Rewritten,
-        splits: Vec<Split>,
-        reports: Vec<ScanReport>,
-        options: PlanOptions,
-        shape: String,
-        fingerprint: String,
-    ) -> Result<Self> {
+    fn assemble(base: Base, planned: Planned) -> Result<Self> {
+        let (query, rewritten, options, shape, fingerprint) = base;
+        let splits: Arc<[Split]> = Arc::from(planned.splits);
+        let scans = rewritten.scans.len();
+        if let Some(odd) = splits.iter().find(|split| split.scan as usize >= scans) {
+            return Err(Error::data(format!("a split is of scan {} of {scans}", odd.scan)));
+        }
         let (physical, partitions) = executable(&rewritten, &splits)?;
+        let (ids, totals) = match planned.part {
+            Some((ids, totals)) => (Some(Arc::from(ids)), totals),
+            None => (None, Totals::of(&splits)),
+        };
         Ok(Self {
             query,
             rewritten,
             physical,
             partitions,
-            splits: Arc::from(splits),
-            reports,
+            damaged: planned.damaged,
+            splits,
+            ids,
+            totals,
+            reports: planned.reports,
+            sorted: planned.sorted,
             options,
             shape,
             fingerprint,
@@ -158,15 +299,59 @@ impl Plan {
         self.physical.schema()
     }
 
-    /// All splits; a split's position is its id.
+    /// The splits that this process has: all of them, where a split's position is its id, or those of its share.
     pub fn splits(&self) -> &[Split] {
         &self.splits
     }
 
-    /// The driving scans, without those of which the planner proved that they have no row.
-    pub(super) fn scans_with_rows(&self) -> usize {
-        let scans = self.rewritten.scans.iter();
-        scans.filter(|scan| !matches!(scan.source, ScanSource::Empty)).count()
+    /// Why the file of a split could not be understood when it was planned.
+    pub(super) fn damage(&self, id: u32) -> Option<&str> {
+        self.damaged.get(&id).map(String::as_str)
+    }
+
+    /// The same of all splits, by id.
+    pub(super) fn damaged(&self) -> &BTreeMap<u32, String> {
+        &self.damaged
+    }
+
+    /// All splits; a split's position is its id.
+    ///
+    /// # Errors
+    /// `Config` where this process has only its share of them.
+    pub fn whole(&self) -> Result<&[Split]> {
+        match &self.ids {
+            None => Ok(&self.splits),
+            Some(ids) => Err(Error::config(format!(
+                "this process has only its share of the plan, {} of {} splits",
+                ids.len(),
+                self.totals.splits
+            ))),
+        }
+    }
+
+    /// The split with this id.
+    ///
+    /// # Errors
+    /// `Config` where there is none, or where it is not in this process's share.
+    pub fn split(&self, id: u32) -> Result<&Split> {
+        let at = position(self.ids.as_deref(), self.splits.len(), id);
+        at.map(|at| &self.splits[at]).ok_or_else(|| self.unknown(id))
+    }
+
+    fn unknown(&self, id: u32) -> Error {
+        let all = self.totals.splits;
+        match self.ids {
+            Some(_) if u64::from(id) < all => Error::config(format!(
+                "split {id} is not in this process's share of the plan, {} of {all} splits",
+                self.splits.len()
+            )),
+            _ => Error::config(format!("split {id} does not exist; the plan has {all}")),
+        }
+    }
+
+    /// What is known of all splits of the plan, also where this process has only its share.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     /// What pruning left out, by driving scan.
@@ -184,6 +369,11 @@ impl Plan {
         &self.fingerprint
     }
 
+    /// What another process must plan to read some of the splits.
+    pub(super) fn shape_digest(&self) -> String {
+        shape_digest(&self.query, &self.options, &self.shape)
+    }
+
     /// DataFusion's plan before the rewrite, as text.
     pub fn shape(&self) -> &str {
         &self.shape
@@ -192,22 +382,15 @@ impl Plan {
     /// Name and identity (size, entity tag, time of the last write) of every pinned file that the query can
     /// read, and the digest of every table in memory.
     pub fn files(&self) -> Vec<(String, String)> {
-        let mut files = Vec::new();
-        for ((_, name), registered) in self.query.tables() {
-            match registered {
-                Registered::Files { table, spec } => {
-                    files.extend(spec.files.iter().enumerate().map(|(index, (pin, _))| {
-                        let identity =
-                            format!("{} {:?} {:?}", pin.size, pin.e_tag, pin.last_modified);
-                        (table.display_path(index), identity)
-                    }));
-                }
-                Registered::Lake(lake) => files.push((name.clone(), lake.identity())),
-                Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
-                Registered::View { .. } => {}
-            }
-        }
-        files
+        self.query.files()
+    }
+
+    /// As bytes for another process that has the same tables: all splits, or those of these ids, ascending.
+    ///
+    /// # Errors
+    /// `Config` for an id that the plan does not have.
+    pub fn memo(&self, ids: Option<&[u32]>) -> Result<Vec<u8>> {
+        memo::of_plan(self, ids)
     }
 
     /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice the stored bytes
@@ -217,9 +400,7 @@ impl Plan {
         let fixed: usize =
             schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16)).sum();
         let variable = schema.fields().iter().any(|f| f.data_type().primitive_width().is_none());
-        let (rows, bytes) = self.splits.iter().fold((0, 0), |(rows, bytes), split| {
-            (rows + split.rows.unwrap_or(0), bytes + split.bytes)
-        });
+        let Totals { rows, bytes, .. } = self.totals;
         let stored = if variable && rows > 0 { 3 * bytes / rows } else { 0 };
         (fixed as u64 + stored).max(1)
     }
@@ -227,6 +408,9 @@ impl Plan {
     /// The output columns by which a driving scan's Parquet row groups are sorted, as far as statistics say;
     /// see [`sorted_columns`]. A column goes by its name: one that the query renames is not found.
     pub fn sorted_by(&self) -> Vec<SortedColumn> {
+        if let Some(sorted) = &self.sorted {
+            return sorted.clone();
+        }
         let mut found: Vec<SortedColumn> = Vec::new();
         let schema = self.schema();
         for (number, scan) in self.rewritten.scans.iter().enumerate() {
@@ -251,6 +435,11 @@ impl Plan {
         &self.physical
     }
 
+    /// The splits that this process has, shared.
+    pub(super) fn shared_splits(&self) -> &Arc<[Split]> {
+        &self.splits
+    }
+
     /// For each split its partition in [`physical`](Self::physical).
     pub(super) fn partitions(&self) -> &Arc<[u32]> {
         &self.partitions
@@ -263,12 +452,15 @@ impl Plan {
     pub fn epoch(&self) -> Result<EpochPlan> {
         let context = self.query.session().context().task_ctx();
         let epoch = EpochPlan::new(&self.physical, &self.partitions, context)?;
+        let epoch = EpochPlan { ids: self.ids.clone(), ..epoch };
         let fates = self.rewritten.fates()?;
         let skippable = self.rewritten.scans.iter().zip(fates).map(|(scan, fate)| {
             fate.keeps_all().then(|| SplitScanExec::skippable(&scan.source)).flatten()
         });
         let skippable = Some((Arc::clone(&self.splits), skippable.collect()));
-        Ok(EpochPlan { skippable, ..epoch })
+        let stored: u64 = self.splits.iter().map(|split| split.bytes).sum();
+        let split_bytes = stored / (self.splits.len() as u64).max(1);
+        Ok(EpochPlan { skippable, split_bytes, ..epoch })
     }
 
     /// Paths and hive values of a split.
@@ -316,13 +508,22 @@ pub(super) type Executable = (Arc<dyn ExecutionPlan>, Arc<[u32]>);
 pub struct EpochPlan {
     plan: Arc<dyn ExecutionPlan>,
     partitions: Arc<[u32]>,
-    /// All splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
+    /// The ids of the splits, where they are only some of a plan's.
+    ids: Option<Arc<[u32]>>,
+    /// The splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
     /// rows are the output rows.
     skippable: Option<(Arc<[Split]>, Skippable)>,
+    /// Stored bytes of a split, in the mean; 0 where nobody asks.
+    split_bytes: u64,
     context: Arc<TaskContext>,
 }
 
 impl EpochPlan {
+    /// The columns of the query.
+    pub fn schema(&self) -> SchemaRef {
+        self.plan.schema()
+    }
+
     /// A fresh copy of `physical`, where split `i` is partition `partitions[i]`.
     pub(super) fn new(
         physical: &Arc<dyn ExecutionPlan>,
@@ -330,7 +531,21 @@ impl EpochPlan {
         context: Arc<TaskContext>,
     ) -> Result<Self> {
         let plan = reset_plan_states(Arc::clone(physical))?;
-        Ok(Self { plan, partitions: Arc::clone(partitions), skippable: None, context })
+        let partitions = Arc::clone(partitions);
+        Ok(Self { plan, partitions, ids: None, skippable: None, split_bytes: 0, context })
+    }
+
+    /// Stored bytes of a split, in the mean; 0 where they are not known.
+    pub fn split_bytes(&self) -> u64 {
+        self.split_bytes
+    }
+
+    /// Bytes that the session may hold; None where it has no limit.
+    pub fn memory_limit(&self) -> Option<usize> {
+        match self.context.runtime_env().memory_pool.memory_limit() {
+            MemoryLimit::Finite(bytes) => Some(bytes),
+            MemoryLimit::Infinite | MemoryLimit::Unknown => None,
+        }
     }
 
     /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
@@ -343,8 +558,9 @@ impl EpochPlan {
         id: u32,
         skip: u64,
     ) -> Result<(SendableRecordBatchStream, u64)> {
+        let at = position(self.ids.as_deref(), self.partitions.len(), id);
         let access = match &self.skippable {
-            Some((splits, tables)) if skip > 0 => match splits.get(id as usize) {
+            Some((splits, tables)) if skip > 0 => match at.and_then(|at| splits.get(at)) {
                 Some(split) => match tables.get(split.scan as usize) {
                     Some(Some(table)) => access_after(table, split, skip).await?,
                     _ => None,
@@ -377,22 +593,33 @@ impl EpochPlan {
     }
 
     fn partition(&self, id: u32) -> Result<usize> {
-        match self.partitions.get(id as usize) {
-            Some(partition) => Ok(*partition as usize),
+        match position(self.ids.as_deref(), self.partitions.len(), id) {
+            Some(at) => Ok(self.partitions[at] as usize),
             None => Err(Error::config(format!(
-                "split {id} does not exist; the plan has {}",
+                "split {id} does not exist in this process, which has {} splits",
                 self.partitions.len()
             ))),
         }
     }
 }
 
+/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids `ids`.
+fn position(ids: Option<&[u32]>, count: usize, id: u32) -> Option<usize> {
+    match ids {
+        Some(ids) => ids.binary_search(&id).ok(),
+        None => Some(id as usize).filter(|at| *at < count),
+    }
+}
+
 /// The plan over these splits, and for each split its partition there: the splits of one scan lie side
 /// by side, while a recipe's splits may come in any order.
-pub(super) fn executable(rewritten: &Rewritten, splits: &[Split]) -> Result<Executable> {
-    let per_scan: Vec<Arc<[Split]>> = (0..rewritten.scans.len())
-        .map(|scan| splits.iter().filter(|split| split.scan as usize == scan).copied().collect())
-        .collect();
+pub(super) fn executable(rewritten: &Rewritten, splits: &Arc<[Split]>) -> Result<Executable> {
+    let per_scan: Vec<Arc<[Split]>> = match rewritten.scans.len() {
+        1 => vec![Arc::clone(splits)],
+        scans => (0..scans)
+            .map(|scan| splits.iter().filter(|s| s.scan as usize == scan).copied().collect())
+            .collect(),
+    };
     let physical = rewritten.with_splits(&per_scan)?;
     let mut by_scan: Vec<usize> = (0..splits.len()).collect();
     by_scan.sort_by_key(|id| splits[*id].scan);
@@ -403,9 +630,20 @@ pub(super) fn executable(rewritten: &Rewritten, splits: &[Split]) -> Result<Exec
     Ok((physical, Arc::from(partitions)))
 }
 
-async fn classify(query: &Query) -> Result<(Rewritten, String)> {
+/// The driving scans of a query, without those of which the planner proves that they have no row; reads nothing.
+pub(super) async fn count_scans(query: &Query) -> Result<usize> {
+    let (rewritten, _) = classify(query).await?;
+    let scans = rewritten.scans.iter();
+    Ok(scans.filter(|scan| !matches!(scan.source, ScanSource::Empty)).count())
+}
+
+pub(super) async fn classify(query: &Query) -> Result<(Rewritten, String)> {
     let physical = query.physical_plan().await?;
-    let shape = displayable(physical.as_ref()).indent(false).to_string();
+    let mut shape = displayable(physical.as_ref()).indent(false).to_string();
+    // A stage that is built again lies elsewhere, and is the same.
+    for part in query.parts() {
+        shape = shape.replace(&part.folder, part.digest());
+    }
     Ok((rewrite(physical)?, shape))
 }
 
@@ -413,10 +651,12 @@ async fn discover_scan(
     scan: &DrivingScan,
     target: SplitTarget,
     explicit: bool,
+    tolerant: bool,
 ) -> Result<ScanSplits> {
     match &scan.source {
         ScanSource::Files { table, .. } => {
-            discover(table, &scan.files, &scan.request, target, explicit).await
+            let request = ScanRequest { tolerant, ..scan.request.clone() };
+            discover(table, &scan.files, &request, target, explicit).await
         }
         ScanSource::Memory { batches, bytes, .. } => {
             let wanted = if explicit { 1 } else { WANTED_MEMORY_SPLITS };
@@ -441,6 +681,19 @@ fn report((scan, found): (&DrivingScan, &ScanSplits)) -> ScanReport {
     }
 }
 
+/// SHA-256 over what planning a query by splits comes to, whichever of its files this process has.
+fn shape_digest(query: &Query, options: &PlanOptions, shape: &str) -> String {
+    let mut hash = Sha256::new();
+    for text in [env!("CARGO_PKG_VERSION"), query.sql(), shape, &format!("{options:?}")] {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    }
+    for (name, digest) in query.functions() {
+        hash.update(format!("{name} {digest}\n").as_bytes());
+    }
+    ipc::hex(&hash.finalize())
+}
+
 /// SHA-256 over the plan's text, the identities of all pinned files and the split options.
 fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
     let mut hash = Sha256::new();
@@ -452,34 +705,52 @@ fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
     add(query.sql());
     add(shape);
     add(&format!("{options:?}"));
-    for ((schema, name), registered) in query.tables() {
-        add(schema);
-        add(name);
-        match registered {
-            Registered::Files { table, spec } => {
-                add(&format!("{:?}", spec.format));
-                for field in table.schema.table_schema().fields() {
-                    add(&format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()));
-                }
-                for (index, (pin, rows)) in spec.files.iter().enumerate() {
-                    // With bucket or host: the same key in two stores is two files.
-                    add(&table.display_path(index));
-                    add(&format!("{} {:?} {:?} {rows:?}", pin.size, pin.e_tag, pin.last_modified));
-                }
-            }
-            Registered::Lake(lake) => {
-                // The snapshot says its files, and its metadata never changes.
-                add(&lake.identity());
-                for field in lake.table.schema.table_schema().fields() {
-                    add(&format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()));
-                }
-                if let Some(table) = &lake.table.lake {
-                    add(table.spec().scan_filter.as_deref().unwrap_or_default());
-                }
-            }
-            Registered::Memory { digest, .. } => add(digest),
-            Registered::View { sql, .. } => add(sql),
-        }
-    }
+    query.identity().iter().for_each(|text| add(text));
     ipc::hex(&hash.finalize())
+}
+
+impl Query {
+    /// Texts that say the content of all that it reads.
+    pub(super) fn identity(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for ((schema, name), registered) in self.tables() {
+            texts.push(schema.clone());
+            texts.push(name.clone());
+            if schema == STAGE_SCHEMA {
+                // The name has the digest of its rows.
+                continue;
+            }
+            match registered {
+                Registered::Files { table, spec } => {
+                    texts.push(format!("{:?}", spec.format));
+                    texts.extend(columns_of(table));
+                    for (index, (pin, rows)) in spec.files.iter().enumerate() {
+                        // With bucket or host: the same key in two stores is two files.
+                        texts.push(table.display_path(index));
+                        texts.push(format!(
+                            "{} {:?} {:?} {rows:?}",
+                            pin.size, pin.e_tag, pin.last_modified
+                        ));
+                    }
+                }
+                Registered::Lake(lake) => {
+                    // The snapshot says its files, and its metadata never changes.
+                    texts.push(lake.identity());
+                    texts.extend(columns_of(&lake.table));
+                    if let Some(table) = &lake.table.lake {
+                        texts.push(table.spec().scan_filter.clone().unwrap_or_default());
+                    }
+                }
+                Registered::Memory { digest, .. } => texts.push(digest.clone()),
+                Registered::View { sql, .. } => texts.push(sql.clone()),
+                Registered::Function(function) => texts.push(function.digest().to_owned()),
+            }
+        }
+        texts
+    }
+}
+
+fn columns_of(table: &TableFiles) -> impl Iterator<Item = String> {
+    let fields = table.schema.table_schema().fields().iter();
+    fields.map(|field| format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()))
 }

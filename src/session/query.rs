@@ -15,9 +15,11 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt};
 
 use super::lake::LakeChange;
-use super::plan::{Plan, PlanOptions};
-use super::registry::{Registered, Session, TableKey};
-use crate::query::check_repeatable;
+use super::memo;
+use super::plan::{Plan, PlanOptions, count_scans};
+use super::registry::{FUNCTION_SCHEMA, Registered, Session, TableKey};
+use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
+use crate::query::{PATH_SCHEMA, check_repeatable};
 use crate::{Error, ErrorKind, Result};
 
 /// One read-only SQL statement bound to a session.
@@ -27,6 +29,8 @@ pub struct Query {
     sql: String,
     plan: LogicalPlan,
     tables: Vec<(TableKey, Registered)>,
+    /// Where parts of it are staged: `plan` is the rest.
+    parts: Arc<[StagedPart]>,
 }
 
 impl Query {
@@ -36,7 +40,7 @@ impl Query {
         plan: LogicalPlan,
         tables: Vec<(TableKey, Registered)>,
     ) -> Self {
-        Self { session, sql, plan, tables }
+        Self { session, sql, plan, tables, parts: Arc::from([]) }
     }
 
     /// The session it is bound to.
@@ -47,6 +51,32 @@ impl Query {
     /// The SQL as it was written.
     pub fn sql(&self) -> &str {
         &self.sql
+    }
+
+    /// The plan before it is optimised.
+    pub(super) fn logical(&self) -> &LogicalPlan {
+        &self.plan
+    }
+
+    /// The parts of it that are staged.
+    pub fn parts(&self) -> &[StagedPart] {
+        &self.parts
+    }
+
+    /// The same query by another plan.
+    pub(super) fn with_plan(&self, plan: LogicalPlan) -> Self {
+        Self { plan, ..self.clone() }
+    }
+
+    /// The same query, which reads these stages, too.
+    pub(super) fn with_parts(
+        mut self,
+        stages: Vec<(TableKey, Registered)>,
+        parts: Vec<StagedPart>,
+    ) -> Self {
+        self.tables.extend(stages);
+        self.parts = Arc::from(parts);
+        self
     }
 
     pub(super) fn tables(&self) -> &[(TableKey, Registered)] {
@@ -89,6 +119,63 @@ impl Query {
         pinned.collect()
     }
 
+    /// Name and identity (size, entity tag, time of the last write) of every pinned file that the query can
+    /// read, and the digest of every table in memory.
+    pub fn files(&self) -> Vec<(String, String)> {
+        let mut files = Vec::new();
+        for ((schema, name), registered) in &self.tables {
+            if schema == STAGE_SCHEMA {
+                // Its files may lie anywhere: what counts is their content.
+                let part = self.parts.iter().find(|part| part.table == *name);
+                let why = part.map_or("", |part| part.why.as_str());
+                files.push((format!("stage ({why})"), name.clone()));
+                continue;
+            }
+            match registered {
+                Registered::Files { table, spec } => {
+                    files.extend(spec.files.iter().enumerate().map(|(index, (pin, _))| {
+                        let identity =
+                            format!("{} {:?} {:?}", pin.size, pin.e_tag, pin.last_modified);
+                        (table.display_path(index), identity)
+                    }));
+                }
+                Registered::Lake(lake) => files.push((name.clone(), lake.identity())),
+                Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
+                Registered::View { .. } | Registered::Function(_) => {}
+            }
+        }
+        files
+    }
+
+    /// Memos of the tables of its path literals, by path.
+    ///
+    /// # Errors
+    /// Where a schema cannot be written.
+    pub fn path_memos(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        path_memos(&self.tables)
+    }
+
+    /// The plan whose splits another process found: see [`Plan::memo`].
+    ///
+    /// # Errors
+    /// `Data` where this process plans the query differently; `Config` where the memo is damaged.
+    pub async fn plan_of_memo(&self, memo: &[u8], options: &PlanOptions) -> Result<Plan> {
+        Plan::resume(self.clone(), memo::open_plan(memo)?, options.clone()).await
+    }
+
+    /// The files of its tables that were left out when they were registered, with the reason.
+    pub fn quarantined(&self) -> Vec<(String, String)> {
+        let mut found: Vec<(String, String)> = Vec::new();
+        for (_, registered) in &self.tables {
+            if let Registered::Files { spec, .. } = registered {
+                found.extend(spec.quarantined.iter().cloned());
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
     /// The rows of several queries, one query after the other.
     ///
     /// # Errors
@@ -104,6 +191,13 @@ impl Query {
                 match tables.iter().find(|(known, _)| known == key) {
                     None => tables.push((key.clone(), table.clone())),
                     Some((_, known)) if known.is_same(table) => {}
+                    Some(_) if key.0 == FUNCTION_SCHEMA => {
+                        return Err(Error::config(format!(
+                            "the queries of a mixture call different functions of the name {:?}; register them \
+                             under names of their own",
+                            key.1
+                        )));
+                    }
                     Some(_) => {
                         return Err(Error::config(format!(
                             "the queries of a mixture read different tables of the name {:?}; register them \
@@ -129,9 +223,15 @@ impl Query {
     ///
     /// # Errors
     /// `NotShardable` naming the operator that is not row-local.
-    pub async fn count_scans(&self) -> Result<usize> {
-        let plan = self.plan_splits(&PlanOptions::default()).await?;
-        Ok(plan.scans_with_rows())
+    pub async fn count_scans(&self, mode: StageMode) -> Result<usize> {
+        let cuts = self.cuts(mode).await?;
+        match cuts.is_empty() {
+            true => {
+                self.check()?;
+                count_scans(self).await
+            }
+            false => count_scans(&self.without_rows(&cuts)?).await,
+        }
     }
 
     /// The output columns.
@@ -194,7 +294,11 @@ impl Query {
         let task = SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) });
         let stopped = |error| Error::data("the process is ending").with_source(error);
         match task.join_unwind().await.map_err(stopped)? {
-            Err(error) if Error::kind(&error) == ErrorKind::Data => Err(self.locate(error).await),
+            Err(error)
+                if Error::kind(&error) == ErrorKind::Data && !Error::is_of_user_code(&error) =>
+            {
+                Err(self.locate(error).await)
+            }
             other => other,
         }
     }
@@ -245,19 +349,37 @@ impl Query {
             .ok_or_else(|| Error::data("the counting query returned no count"))
     }
 
-    /// DataFusion's plan, and the plan whose driving scans were replaced by splits, or why they
-    /// cannot be.
+    /// DataFusion's plan, what is staged of it and why, and the plan whose driving scans were replaced by splits. No
+    /// stage is built.
     ///
     /// # Errors
     /// What planning finds.
-    pub async fn explain(&self, options: &PlanOptions) -> Result<String> {
+    pub async fn explain(&self, options: &PlanOptions, mode: StageMode) -> Result<String> {
         let physical = self.physical_plan().await?;
-        let before = displayable(physical.as_ref()).indent(false).to_string();
-        let after = match self.plan_splits(options).await {
+        let mut text = String::from("DataFusion's plan:\n");
+        text += &displayable(physical.as_ref()).indent(false).to_string();
+        let cuts = match self.cuts(mode).await {
+            Ok(cuts) => cuts,
+            Err(error) => return Ok(format!("{text}\nBy splits:\nnot shardable: {error}\n")),
+        };
+        for (number, cut) in cuts.iter().enumerate() {
+            text += &format!("\nStage {}, which runs once: {}\n", number + 1, cut.why);
+            text += &self.describe_part(cut).await?;
+        }
+        let rest = match cuts.is_empty() {
+            true => self.clone(),
+            false => self.without_rows(&cuts)?,
+        };
+        let planned = match rest.check() {
+            // What a stage evaluates once is no longer there.
+            Err(error) if cuts.is_empty() => Err(error),
+            _ => Plan::discover(rest, options, false).await,
+        };
+        let after = match planned {
             Ok(plan) => displayable(plan.physical().as_ref()).indent(false).to_string(),
             Err(error) => format!("not shardable: {error}\n"),
         };
-        Ok(format!("DataFusion's plan:\n{before}\nBy splits:\n{after}"))
+        Ok(format!("{text}\nBy splits:\n{after}"))
     }
 
     /// Finds the driving scans and their splits, which every shard is dealt from.
@@ -265,14 +387,35 @@ impl Query {
     /// # Errors
     /// `NotShardable` naming the operator that is not row-local.
     pub async fn plan_splits(&self, options: &PlanOptions) -> Result<Plan> {
-        check_repeatable(&self.plan)?;
-        Plan::discover(self.clone(), options).await
+        self.check()?;
+        Plan::discover(self.clone(), options, false).await
+    }
+
+    /// The same, where a file whose footer or record borders cannot be read is a split that
+    /// [`SplitVerifier`](super::SplitVerifier) finds bad.
+    ///
+    /// # Errors
+    /// As for [`plan_splits`](Self::plan_splits), but for damaged files.
+    pub async fn plan_splits_tolerantly(&self, options: &PlanOptions) -> Result<Plan> {
+        self.check()?;
+        Plan::discover(self.clone(), options, true).await
     }
 
     /// The checks of [`Self::plan_splits`] that planning in a worker repeats.
     pub(super) fn check(&self) -> Result<()> {
         check_repeatable(&self.plan)
     }
+}
+
+/// Memos of those of these tables that are path literals, by path.
+pub(super) fn path_memos(tables: &[(TableKey, Registered)]) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut memos = Vec::new();
+    for ((schema, name), registered) in tables {
+        if let (PATH_SCHEMA, Registered::Files { table, spec }) = (schema.as_str(), registered) {
+            memos.push((name.clone(), memo::of_table(table, spec)?));
+        }
+    }
+    Ok(memos)
 }
 
 fn check_same_columns(first: &Schema, other: &Schema) -> Result<()> {

@@ -19,29 +19,55 @@ use serde::{Deserialize, Serialize};
 
 use super::ipc;
 use super::lake::Lake;
+use super::plan_cache::PlanCache;
 use super::query::Query;
+use super::samples::{SampleSchema, read_table};
+use super::staged::STAGE_SCHEMA;
 use crate::catalog::iceberg::IcebergCatalog;
-use crate::catalog::{FilesSpec, FilesTable, TableOptions, open_files};
-use crate::exec::{LakeProvider, MemoryTable};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, check_output_names, parse_query};
+use crate::catalog::{FilesSpec, FilesTable};
+use crate::exec::{LakeProvider, MemoryTable, functions_of, two_functions};
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, parse_query,
+};
 use crate::split::TableFiles;
-use crate::storage::IoCounters;
+use crate::storage::{
+    CacheOptions, ForeignCredentials, ForeignFunction, IoCounters, RangeCache, StorageOptions,
+    StoreAccess,
+};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// The schema of the user's own tables.
 pub(super) const TABLE_SCHEMA: &str = "public";
 
+/// The schema under which functions are kept, apart from tables.
+pub(super) const FUNCTION_SCHEMA: &str = "function";
+
 /// Rows per batch inside DataFusion.
 const ENGINE_BATCH_ROWS: usize = 8192;
 
 /// Settings of a session.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SessionOptions {
     /// Bytes that joins, aggregates and sorts may hold before they spill or fail.
     pub memory_limit: Option<u64>,
     /// Object-store options for tables registered without their own.
-    pub storage_options: BTreeMap<String, String>,
+    pub storage_options: StorageOptions,
+    /// Who is asked for credentials of those tables.
+    #[serde(skip)]
+    pub credentials: Option<Arc<dyn ForeignCredentials>>,
+    /// Where ranges of remote files are kept on local disk; None keeps none.
+    pub local_cache: Option<CacheOptions>,
+}
+
+impl std::fmt::Debug for SessionOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionOptions")
+            .field("memory_limit", &self.memory_limit)
+            .field("storage_options", &self.storage_options)
+            .field("local_cache", &self.local_cache)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a name stands for.
@@ -55,6 +81,8 @@ pub(super) enum Registered {
     Lake(Arc<Lake>),
     /// A query by name, with what it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
+    /// A function of the user's.
+    Function(Arc<dyn ForeignFunction>),
 }
 
 impl Registered {
@@ -80,6 +108,7 @@ impl Registered {
                     && left.len() == right.len()
                     && left.iter().zip(right).all(|((a, one), (b, two))| a == b && one.is_same(two))
             }
+            (Self::Function(one), Self::Function(two)) => one.digest() == two.digest(),
             _ => false,
         }
     }
@@ -101,6 +130,8 @@ pub struct TableInfo {
     pub bytes: Option<u64>,
     /// Rows, where known without reading.
     pub rows: Option<u64>,
+    /// Files that were left out, with the reason.
+    pub quarantined: Vec<(String, String)>,
 }
 
 /// The registered tables over a DataFusion context.
@@ -108,12 +139,15 @@ pub struct Session {
     context: SessionContext,
     options: SessionOptions,
     counters: Arc<IoCounters>,
+    cache: Option<Arc<RangeCache>>,
     tables: RwLock<BTreeMap<TableKey, Registered>>,
     /// Iceberg catalogs by name; in a session of pinned tables only their names.
     pub(super) catalogs: RwLock<BTreeMap<String, Option<Arc<IcebergCatalog>>>>,
     next_store: AtomicU64,
     /// A session made from a recipe never lists: its paths are already bound.
     frozen: bool,
+    /// Where what was found out about files is kept for later runs.
+    plan_cache: Option<Arc<PlanCache>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -129,13 +163,41 @@ impl Session {
     /// # Errors
     /// `Config` where the limits are not valid.
     pub fn try_new(options: SessionOptions) -> Result<Arc<Self>> {
-        Self::build(options, false, Arc::default())
+        let cache = open_cache(&options)?;
+        Self::build(options, false, Arc::default(), cache, None)
+    }
+
+    /// An empty session that keeps what it finds out about files in a folder, or below a URL, and looks there first.
+    ///
+    /// # Errors
+    /// `Config` where the limits, the place or the options of its store are not valid.
+    pub async fn with_plan_cache(options: SessionOptions, place: &str) -> Result<Arc<Self>> {
+        let access = StoreAccess {
+            options: options.storage_options.clone(),
+            credentials: options.credentials.clone(),
+            files: None,
+        };
+        let plans = PlanCache::open(place, access).await?;
+        let cache = open_cache(&options)?;
+        Self::build(options, false, Arc::default(), cache, Some(Arc::new(plans)))
+    }
+
+    /// Where what was found out about files is kept.
+    pub(super) fn plan_cache(&self) -> Option<&Arc<PlanCache>> {
+        self.plan_cache.as_ref()
+    }
+
+    /// What went wrong with the plan cache since the last call.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.plan_cache.as_ref().map(|cache| cache.take_warnings()).unwrap_or_default()
     }
 
     /// A session over tables that were pinned by another one: it lists nothing, and what happens to
     /// the other session's names does not reach it.
     pub(super) async fn of_tables(&self, tables: &[(TableKey, Registered)]) -> Result<Arc<Self>> {
-        let session = Self::build(self.options.clone(), true, Arc::clone(&self.counters))?;
+        let (counters, cache) = (Arc::clone(&self.counters), self.cache());
+        let plans = self.plan_cache.clone();
+        let session = Self::build(self.options.clone(), true, counters, cache, plans)?;
         // Nothing is looked up in them, but a refresh asks for its tables again.
         let catalogs = self.catalogs.read().unwrap_or_else(PoisonError::into_inner).clone();
         session.catalogs.write().unwrap_or_else(PoisonError::into_inner).extend(catalogs);
@@ -152,6 +214,8 @@ impl Session {
         options: SessionOptions,
         frozen: bool,
         counters: Arc<IoCounters>,
+        cache: Option<Arc<RangeCache>>,
+        plan_cache: Option<Arc<PlanCache>>,
     ) -> Result<Arc<Self>> {
         let mut environment = RuntimeEnvBuilder::new();
         if let Some(limit) = options.memory_limit {
@@ -166,15 +230,19 @@ impl Session {
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
+            catalog.register_schema(STAGE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
+            catalog.register_schema(SAMPLE_SCHEMA, SampleSchema::of(&catalog))?;
         }
         Ok(Arc::new(Self {
             context,
             options,
             counters,
+            cache,
             tables: RwLock::default(),
             catalogs: RwLock::default(),
             next_store: AtomicU64::new(0),
             frozen,
+            plan_cache,
         }))
     }
 
@@ -188,22 +256,22 @@ impl Session {
         &self.counters
     }
 
-    pub(super) fn options(&self) -> &SessionOptions {
-        &self.options
+    /// Where ranges of this session's remote files are kept.
+    pub fn cache(&self) -> Option<Arc<RangeCache>> {
+        self.cache.clone()
     }
 
-    /// Registers files under a name, replacing an earlier table of that name.
-    ///
-    /// # Errors
-    /// As [`open_files`]; `Config` for an empty name.
-    pub async fn register_files(
-        &self,
-        name: &str,
-        paths: &[String],
-        options: TableOptions,
-    ) -> Result<()> {
-        self.check_name(name)?;
-        self.open(TABLE_SCHEMA, name, paths, options).await
+    /// How stores are reached that are no table's: by the session's own options.
+    pub fn store_access(&self) -> StoreAccess {
+        StoreAccess {
+            options: self.options.storage_options.clone(),
+            credentials: self.options.credentials.clone(),
+            files: None,
+        }
+    }
+
+    pub(super) fn options(&self) -> &SessionOptions {
+        &self.options
     }
 
     /// Registers batches in memory under a name.
@@ -232,13 +300,27 @@ impl Session {
     /// # Errors
     /// `Query` where the SQL is not one valid SELECT statement.
     pub async fn register_view(&self, name: &str, sql: &str) -> Result<()> {
+        self.register_view_over(name, sql, &[]).await
+    }
+
+    /// The same where another process has listed these paths: see [`view_memos`](Self::view_memos).
+    ///
+    /// # Errors
+    /// As those of [`register_view`](Self::register_view); `Config` where a memo is damaged.
+    pub async fn register_view_over(
+        &self,
+        name: &str,
+        sql: &str,
+        paths: &[(String, Vec<u8>)],
+    ) -> Result<()> {
         self.check_name(name)?;
         let parsed = parse_query(sql, |name| self.is_catalog(name))?;
-        let plan = self.logical_plan(&parsed).await?;
-        check_output_names(&plan)?;
-        let provider = Arc::new(ViewTable::new(plan, Some(sql.to_owned())));
+        let plan = self.logical_plan(&parsed, false, paths).await?;
+        check_plan(&plan)?;
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
-        let tables = self.referenced(&parsed)?;
+        let tables = self.referenced(&parsed, &plan)?;
+        let plan = self.analysed(plan)?;
+        let provider = Arc::new(ViewTable::new(plan, Some(sql.to_owned())));
         self.bind_provider(key, Registered::View { sql: sql.to_owned(), tables }, provider)
     }
 
@@ -273,16 +355,59 @@ impl Session {
     /// `Query` for SQL that is not one valid SELECT statement; `TableNotFound` for unknown tables
     /// and paths.
     pub async fn query(self: &Arc<Self>, sql: &str) -> Result<Query> {
+        self.query_over(sql, false, &[]).await
+    }
+
+    /// The same. With `skip_bad`, files of path literals that cannot be read are left out; those of `paths` another process
+    /// has listed, see [`Query::path_memos`].
+    ///
+    /// # Errors
+    /// As those of [`query`](Self::query); `Config` where a memo is damaged.
+    pub async fn query_over(
+        self: &Arc<Self>,
+        sql: &str,
+        skip_bad: bool,
+        paths: &[(String, Vec<u8>)],
+    ) -> Result<Query> {
         let parsed = parse_query(sql, |name| self.is_catalog(name))?;
-        let plan = self.logical_plan(&parsed).await?;
-        check_output_names(&plan)?;
-        let tables = self.referenced(&parsed)?;
+        let plan = self.logical_plan(&parsed, skip_bad, paths).await?;
+        check_plan(&plan)?;
+        let tables = self.referenced(&parsed, &plan)?;
+        let plan = self.analysed(plan)?;
         Ok(Query::new(Arc::clone(self), sql.to_owned(), plan, tables))
     }
 
-    async fn logical_plan(&self, parsed: &ParsedQuery) -> Result<LogicalPlan> {
+    /// The plan with the types that its rows will have, which the planner finds out later: those of a UNION ALL of an integer and a
+    /// fraction, for example.
+    fn analysed(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
+        let state = self.context.state();
+        let options = state.config_options();
+        Ok(state.analyzer().execute_and_check(keep_one_row(plan)?, options, |_, _| {})?)
+    }
+
+    /// The paths that a statement names as tables; nothing is listed.
+    ///
+    /// # Errors
+    /// `Query` where the SQL is not one valid SELECT statement.
+    pub fn path_literals(&self, sql: &str) -> Result<Vec<String>> {
+        Ok(parse_query(sql, |name| self.is_catalog(name))?.paths.into_iter().collect())
+    }
+
+    async fn logical_plan(
+        &self,
+        parsed: &ParsedQuery,
+        skip_bad: bool,
+        known: &[(String, Vec<u8>)],
+    ) -> Result<LogicalPlan> {
         for path in &parsed.paths {
-            self.bind_path(path).await?;
+            match known.iter().find(|(known, _)| known == path) {
+                Some((_, memo)) => {
+                    let key = (PATH_SCHEMA.to_owned(), path.clone());
+                    let options = self.options_of_path(path, skip_bad);
+                    self.adopt(key, std::slice::from_ref(path), &options, memo).await?;
+                }
+                None => self.bind_path(path, skip_bad).await?,
+            }
         }
         for lake in parsed.lakes.iter().filter(|_| !self.frozen) {
             self.bind_lake(lake).await?;
@@ -291,7 +416,14 @@ impl Session {
         for table in state.resolve_table_references(&parsed.statement)? {
             // An unknown schema or catalog is an error there, and no more than an unknown table here.
             if !self.context.table_exist(table.clone()).unwrap_or(false) {
-                return Err(self.table_not_found(&table.to_string()));
+                let name = match table.schema() {
+                    Some(SAMPLE_SCHEMA) => match read_table(SAMPLE_SCHEMA, table.table()) {
+                        (schema, table) if schema == TABLE_SCHEMA => table,
+                        (schema, table) => format!("{schema}.{table}"),
+                    },
+                    _ => table.to_string(),
+                };
+                return Err(self.table_not_found(&name));
             }
         }
         let plan =
@@ -305,35 +437,13 @@ impl Session {
     }
 
     /// Lists a path literal anew for every query that names it, and pins what it finds.
-    async fn bind_path(&self, path: &str) -> Result<()> {
+    async fn bind_path(&self, path: &str, skip_bad: bool) -> Result<()> {
         if self.frozen {
             return Ok(());
         }
-        let options = TableOptions {
-            storage_options: match path.contains("://") && !path.starts_with("file:") {
-                true => self.options.storage_options.clone(),
-                false => BTreeMap::new(),
-            },
-            ..TableOptions::default()
-        };
-        self.open(PATH_SCHEMA, path, &[path.to_owned()], options).await
-    }
-
-    async fn open(
-        &self,
-        schema: &str,
-        name: &str,
-        paths: &[String],
-        options: TableOptions,
-    ) -> Result<()> {
-        let state = self.context.state();
-        let (table, spec) =
-            open_files(&state, paths, &options, self.new_store_url()?, Arc::clone(&self.counters))
-                .await?;
-        self.bind(
-            (schema.to_owned(), name.to_owned()),
-            Registered::Files { table: Arc::new(table), spec },
-        )
+        let options = self.options_of_path(path, skip_bad);
+        let key = (PATH_SCHEMA.to_owned(), path.to_owned());
+        self.open(key, &[path.to_owned()], options).await
     }
 
     /// A URL of its own for each table's store, so that each has its own pins and credentials.
@@ -362,6 +472,14 @@ impl Session {
             Registered::View { .. } => {
                 return Err(Error::config("a view is registered with its plan"));
             }
+            Registered::Function(function) => {
+                self.bind_function(function)?;
+                self.all_registered()
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(key, registered);
+                return Ok(());
+            }
         };
         self.bind_provider(key, registered, provider)
     }
@@ -386,13 +504,28 @@ impl Session {
         Ok(())
     }
 
-    /// Everything a statement reads, views' own tables included; a view comes after what it reads.
-    fn referenced(&self, parsed: &ParsedQuery) -> Result<Vec<(TableKey, Registered)>> {
+    /// What all names stand for.
+    pub(super) fn all_registered(&self) -> &RwLock<BTreeMap<TableKey, Registered>> {
+        &self.tables
+    }
+
+    /// Forgets a name; whether there was one.
+    pub(super) fn unbind(&self, key: &TableKey) -> bool {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).remove(key).is_some()
+    }
+
+    /// Everything a statement reads and calls, views' own tables and functions included; a view comes after what it reads.
+    fn referenced(
+        &self,
+        parsed: &ParsedQuery,
+        plan: &LogicalPlan,
+    ) -> Result<Vec<(TableKey, Registered)>> {
         let mut found: Vec<(TableKey, Registered)> = Vec::new();
         let mut add = |key: TableKey, registered: Registered| {
             match found.iter().find(|(known, _)| *known == key) {
                 None => found.push((key, registered)),
                 Some((_, known)) if same_content(known, &registered) => {}
+                Some(_) if key.0 == FUNCTION_SCHEMA => return Err(two_functions(&key.1)),
                 Some(_) => {
                     return Err(Error::query(format!(
                         "the name {:?} means two tables here: it was registered again after a view \
@@ -403,9 +536,13 @@ impl Session {
             }
             Ok(())
         };
+        // First, since views need them; a function of a view is part of the plan, too.
+        for function in functions_of(plan)? {
+            let key = (FUNCTION_SCHEMA.to_owned(), function.name().to_owned());
+            add(key, Registered::Function(function))?;
+        }
         for table in self.context.state().resolve_table_references(&parsed.statement)? {
-            let schema = table.schema().unwrap_or(TABLE_SCHEMA).to_owned();
-            let key = (schema, table.table().to_owned());
+            let key = read_table(table.schema().unwrap_or(TABLE_SCHEMA), table.table());
             let registered =
                 self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
             // A name without an entry is a CTE of the statement itself.
@@ -486,8 +623,17 @@ fn same_content(a: &Registered, b: &Registered) -> bool {
             };
             a == b && x.len() == y.len() && x.iter().zip(y).all(same)
         }
+        (Registered::Function(a), Registered::Function(b)) => a.digest() == b.digest(),
         _ => false,
     }
+}
+
+/// The cache that the options name.
+///
+/// # Errors
+/// `Config` where its path is no folder.
+pub(super) fn open_cache(options: &SessionOptions) -> Result<Option<Arc<RangeCache>>> {
+    options.local_cache.as_ref().map(|options| RangeCache::open(options).map(Arc::new)).transpose()
 }
 
 fn reference(key: &TableKey) -> TableReference {
@@ -536,8 +682,9 @@ fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
 fn describe(name: &str, registered: &Registered) -> TableInfo {
     let name = name.to_owned();
     match registered {
-        Registered::Files { table, .. } => TableInfo {
+        Registered::Files { table, spec } => TableInfo {
             name,
+            quarantined: spec.quarantined.clone(),
             kind: table.format.name(),
             files: Some(table.files.len()),
             bytes: Some(table.files.iter().map(|file| file.meta.size).sum()),
@@ -545,6 +692,7 @@ fn describe(name: &str, registered: &Registered) -> TableInfo {
         },
         Registered::Lake(lake) => TableInfo {
             name,
+            quarantined: Vec::new(),
             kind: "iceberg",
             files: Some(lake.table.files.len()),
             bytes: Some(lake.table.files.iter().map(|file| file.meta.size).sum()),
@@ -552,13 +700,19 @@ fn describe(name: &str, registered: &Registered) -> TableInfo {
         },
         Registered::Memory { batches, .. } => TableInfo {
             name,
+            quarantined: Vec::new(),
             kind: "memory",
             files: None,
             bytes: Some(batches.iter().map(|batch| batch.get_array_memory_size() as u64).sum()),
             rows: Some(batches.iter().map(|batch| batch.num_rows() as u64).sum()),
         },
         Registered::View { .. } => {
-            TableInfo { name, kind: "view", files: None, bytes: None, rows: None }
+            let quarantined = Vec::new();
+            TableInfo { name, kind: "view", files: None, bytes: None, rows: None, quarantined }
+        }
+        Registered::Function(_) => {
+            let quarantined = Vec::new();
+            TableInfo { name, kind: "function", files: None, bytes: None, rows: None, quarantined }
         }
     }
 }
@@ -572,6 +726,8 @@ fn session_config() -> SessionConfig {
     let options = config.options_mut();
     // A join's dynamic filter waits for all probe partitions; executing only some would hang.
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
+    // It loses the group of NULL (SELECT DISTINCT v … ORDER BY v LIMIT n).
+    options.optimizer.enable_topk_aggregation = false;
     options.execution.parquet.pushdown_filters = true;
     options.execution.parquet.schema_force_view_types = false;
     options.sql_parser.map_string_types_to_utf8view = false;

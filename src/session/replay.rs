@@ -14,8 +14,7 @@ use futures::TryStreamExt;
 
 use super::plan::{EpochPlan, Plan};
 use crate::exec::{ScanSource, SplitScanExec, numbered};
-use crate::split::orc::read_orc_footer;
-use crate::split::{Format, Split, SplitUnit, read_footer};
+use crate::split::{Format, Split, SplitUnit, read_footer, units};
 use crate::{Error, ErrorKind, Result};
 
 /// From where the physical rows of a split are counted.
@@ -50,9 +49,11 @@ impl Plan {
         let split = self.split(id)?;
         Ok(match split.unit {
             SplitUnit::Rows(_) => Numbering::Table,
-            SplitUnit::RowGroups { .. } | SplitUnit::Stripes { .. } | SplitUnit::File => {
-                Numbering::File
-            }
+            SplitUnit::RowGroups { .. }
+            | SplitUnit::Stripes { .. }
+            | SplitUnit::Batches { .. }
+            | SplitUnit::Blocks { .. }
+            | SplitUnit::File => Numbering::File,
             SplitUnit::Bytes { start, .. } => {
                 let before = |other: &Split| {
                     (other.scan, other.file) == (split.scan, split.file)
@@ -63,7 +64,7 @@ impl Plan {
         })
     }
 
-    /// The physical rows of each row group (or stripe, of an ORC file) of the file of split `id`; none where it has
+    /// The physical rows of each row group (or stripe, record batch or block) of the file of split `id`; none where it has
     /// neither. From the footer, which was read when the file was planned.
     ///
     /// # Errors
@@ -78,14 +79,9 @@ impl Plan {
         let index = split.file as usize;
         let meta = &table.files[index].meta;
         let located = |error: Error| error.with_context("file", table.display_path(index));
-        if table.format == Format::Orc {
-            let footer =
-                read_orc_footer(&table.store, meta, &table.footers).await.map_err(located)?;
-            let stripes = footer.stripes().iter();
-            return Ok(stripes.map(|at| at.first_row..at.first_row + at.rows).collect());
-        }
         if table.format != Format::Parquet {
-            return Ok(Vec::new());
+            let found = units(table, index).await.map_err(located)?;
+            return Ok(found.iter().map(|at| at.first_row..at.first_row + at.rows).collect());
         }
         let footer =
             read_footer(&table.store, meta, &table.footers, false).await.map_err(located)?;
@@ -97,15 +93,6 @@ impl Plan {
             start = end;
         }
         Ok(groups)
-    }
-
-    fn split(&self, id: u32) -> Result<&Split> {
-        self.splits().get(id as usize).ok_or_else(|| {
-            Error::config(format!(
-                "split {id} does not exist; the plan has {}",
-                self.splits().len()
-            ))
-        })
     }
 }
 

@@ -5,7 +5,7 @@ use arrow::compute::{concat, interleave, take};
 use arrow::datatypes::DataType;
 
 use crate::Result;
-pub(super) use crate::stage::release;
+pub(super) use crate::staging::release;
 
 /// One column of a window.
 ///

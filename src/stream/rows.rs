@@ -1,4 +1,5 @@
-//! Read-ahead: several pieces are decoded at once, their rows come in the order of an [`Interleave`].
+//! Read-ahead: several pieces are decoded at once, their rows come in the order of an [`Interleave`]. Over a network
+//! as many more are fetched as its latency asks for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use tokio::task::JoinSet;
 use super::feed::Feed;
 use super::source::{Batches, RowSource};
 use crate::partition::{Interleave, Piece};
+use crate::runtime::Runtimes;
+use crate::traffic::Traffic;
 use crate::{Error, Result};
 
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
@@ -20,6 +23,12 @@ const BUFFERED_BYTES: usize = 128 << 20;
 
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
+
+/// Requests of a split that wait for each other: for the columns of the predicate, and then for the others.
+const ROUNDS: u64 = 2;
+
+/// Pieces beyond the usual ones that are fetched at most because of latency.
+const MOST_FETCHED: u64 = 64;
 
 /// What a decoding task sends. A task that ends without `End` or an error has panicked: its rows must
 /// not be lost silently.
@@ -44,7 +53,7 @@ pub struct Rows {
     feed: Option<Arc<Feed>>,
     state: Interleave,
     in_flight: usize,
-    budget_kib: usize,
+    fetch: Option<Fetch>,
     /// The first piece that no task decodes yet.
     ahead: u32,
     open: HashMap<u32, Reading>,
@@ -64,12 +73,13 @@ impl Rows {
         runtime: Handle,
     ) -> Self {
         let in_flight = state.width() as usize - 1 + ahead.max(1);
+        let fetch = Fetch::of(&source);
         let mut rows = Self {
             source,
             pieces,
             feed: None,
             in_flight,
-            budget_kib: (BUFFERED_BYTES / KIB / in_flight).max(1),
+            fetch,
             ahead: state.next(),
             state,
             open: HashMap::new(),
@@ -93,7 +103,7 @@ impl Rows {
         runtime: Handle,
     ) -> Self {
         let rows = Self::new(source, pieces, state, 1, runtime);
-        Self { feed: Some(feed), ..rows }
+        Self { feed: Some(feed), fetch: None, ..rows }
     }
 
     /// The number of pieces in its list, of which there are `wanted` or all.
@@ -122,7 +132,8 @@ impl Rows {
         loop {
             let unopened = self.state.width() - self.state.open().len() as u32;
             let pieces = self.listed(self.state.next() + unopened);
-            while self.open.len() < self.in_flight && self.ahead < pieces {
+            let in_flight = self.in_flight();
+            while self.open.len() < in_flight && self.ahead < pieces {
                 self.spawn(self.ahead, 0);
                 self.ahead += 1;
             }
@@ -149,10 +160,15 @@ impl Rows {
         }
     }
 
+    /// How many pieces are read at once now. Their order does not depend on it.
+    fn in_flight(&self) -> usize {
+        self.in_flight + self.fetch.as_ref().map_or(0, |fetch| fetch.more_than(self.in_flight))
+    }
+
     fn spawn(&mut self, piece: u32, row: u64) {
         let (sender, receiver) = unbounded_channel();
-        let budget = Arc::new(Semaphore::new(self.budget_kib));
-        let limit = self.budget_kib;
+        let limit = (BUFFERED_BYTES / KIB / self.in_flight()).max(1);
+        let budget = Arc::new(Semaphore::new(limit));
         let (source, pieces) = (self.source.clone(), Arc::clone(&self.pieces));
         let number = match &self.feed {
             Some(feed) => feed.piece(piece).unwrap_or(u32::MAX),
@@ -169,6 +185,29 @@ impl Rows {
         };
         self.tasks.spawn_on(task, &self.runtime);
         self.open.insert(piece, Reading { receiver, rest: None });
+    }
+}
+
+/// How many pieces are fetched ahead because of the network.
+struct Fetch {
+    traffic: Arc<Traffic>,
+    split_bytes: u64,
+    most_bytes: u64,
+}
+
+impl Fetch {
+    fn of(source: &RowSource) -> Option<Self> {
+        let (split_bytes, most_bytes) = source.fetched()?;
+        let traffic = Arc::clone(Runtimes::current().ok()?.traffic());
+        Some(Self { traffic, split_bytes, most_bytes })
+    }
+
+    /// As many that latency × bandwidth bytes are under way in every round of requests, as far as memory allows
+    /// beside `usual` pieces.
+    fn more_than(&self, usual: usize) -> usize {
+        let wanted = (ROUNDS * self.traffic.bytes_in_flight()).div_ceil(self.split_bytes);
+        let allowed = (self.most_bytes / self.split_bytes).saturating_sub(usual as u64);
+        wanted.min(allowed).min(MOST_FETCHED) as usize
     }
 }
 

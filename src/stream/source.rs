@@ -11,13 +11,32 @@ use tokio::runtime::Handle;
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::shuffle;
-use crate::partition::{Permutation, Piece, Source, Window};
+use crate::partition::{Order, Piece, Source, Window};
 use crate::session::EpochPlan;
 use crate::stage::Stage;
+use crate::staging::rows_of;
 use crate::{Error, Result};
+
+/// A batch under the schema of its plan: the inputs of a UNION ALL differ in what they say of nulls.
+fn alike(batch: RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
+    if batch.schema_ref() == schema {
+        return Ok(batch);
+    }
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| match column.data_type() == field.data_type() {
+        true => Ok(Arc::clone(column)),
+        // Nulls of what lies inside.
+        false => arrow::compute::cast(column, field.data_type()),
+    });
+    rows_of(schema, columns.collect::<Result<_, _>>()?, batch.num_rows())
+}
 
 /// Rows of a batch of positions.
 const POSITION_ROWS: u64 = 8192;
+
+/// Stored bytes that all splits in flight may hold, and the part of the session's memory limit that is for them.
+const FETCHED_BYTES: u64 = 256 << 20;
+const FETCHED_PART: u64 = 4;
 
 /// A stream of batches.
 pub type Batches = BoxStream<'static, Result<RecordBatch>>;
@@ -27,12 +46,12 @@ pub type Batches = BoxStream<'static, Result<RecordBatch>>;
 pub enum RowSource {
     /// The splits of a plan.
     Plan(EpochPlan),
-    /// Runs of `rows` positions each of a permuted stage.
+    /// Runs of `rows` positions each of a stage in another order.
     Permuted {
         /// All rows.
         stage: Arc<Stage>,
         /// Which row has which position.
-        permutation: Permutation,
+        order: Order,
         /// Positions of one split.
         rows: u64,
     },
@@ -48,6 +67,14 @@ impl RowSource {
             Field::new("split", DataType::UInt32, false),
             Field::new("row", DataType::UInt64, false),
         ]))
+    }
+
+    /// Stored bytes of a split in the mean, and the bytes that may be held while they are fetched; None where nothing
+    /// is fetched over a network.
+    pub(super) fn fetched(&self) -> Option<(u64, u64)> {
+        let Self::Plan(plan) = self else { return None };
+        let limit = plan.memory_limit().map_or(FETCHED_BYTES, |limit| limit as u64 / FETCHED_PART);
+        (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
     /// The rows of `piece` after its first `skip`.
@@ -71,14 +98,16 @@ impl RowSource {
         match self {
             Self::Plan(plan) => {
                 let (rows, skipped) = plan.execute_after(id, skip).await?;
-                Ok((rows.map_err(Error::from).boxed(), skipped))
+                let schema = plan.schema();
+                let rows = rows.map(move |batch| alike(batch?, &schema));
+                Ok((rows.boxed(), skipped))
             }
-            Self::Permuted { stage, permutation, rows } => {
+            Self::Permuted { stage, order, rows } => {
                 let start = u64::from(id) * rows;
-                let end = stage.num_rows().min(start + rows);
+                let end = order.len().min(start + rows);
                 let range = end.min(start + skip)..end;
                 let skipped = range.start - start.min(end);
-                let read = stage.read(permutation.clone(), range, POSITION_ROWS as usize, 1)?;
+                let read = stage.read(order.clone(), range, POSITION_ROWS as usize, 1)?;
                 Ok((read.boxed(), skipped))
             }
             Self::Positions(counts) => {

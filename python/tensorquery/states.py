@@ -1,0 +1,233 @@
+"""States of a dataset: which rows of the epoch the training loop has received, and how to go on from there."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from tensorquery._accelerate import refuse_foreign
+from tensorquery.checkpoint import check_same, check_state, check_sum, check_sum_base, run_of
+from tensorquery.dynamic import Ledger
+from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.iterator import Progress, ShardIterator
+from tensorquery.options import check_non_negative_int
+from tensorquery.planning import PlannedDataset
+
+__all__ = ["StatefulDataset"]
+
+_RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
+
+
+class StatefulDataset(PlannedDataset):
+    """How far a dataset has come in its epoch, as a state that can be saved and loaded."""
+
+    _epoch: torch.Tensor
+    _progress: Progress
+    _ended: Progress | None
+    _loaded: dict[str, Any] | None
+    _awaited: dict[str, Any] | None
+    _newest: weakref.ref[ShardIterator] | None
+    _in_order: bool
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration delivers."""
+        return int(self._epoch[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
+
+        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here.
+
+        Args:
+            epoch: From 0. Persistent workers follow it too.
+
+        Raises:
+            ConfigError: It is not a whole number of at least 0.
+        """
+        refuse_foreign(self)
+        self._epoch[0] = check_non_negative_int("epoch", epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which rows of the epoch were consumed, as plain data.
+
+        In the training process: the batches that this dataset's iterator has handed out. In a DataLoader worker:
+        those that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
+        received: use its ``state_dict``.
+
+        Returns:
+            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        newest = self._iterator()
+        if newest is None and self._progress.epoch != self.epoch:
+            return self._state_of(Progress(self.epoch))
+        return self._state_of(self._progress)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
+
+        On the same topology the batches are bit-identical; with another number of ranks or workers or another
+        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
+        will do; otherwise give `merge_state_dicts` of all of them.
+
+        Args:
+            state: What ``state_dict()`` or `merge_state_dicts` returned.
+
+        Raises:
+            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
+        """
+        checked = self._checked(state)
+        self._loaded = checked
+        # The epoch is shared: a worker's state must not change it for the others.
+        if not self._is_in_worker():
+            self._epoch[0] = checked["epoch"]
+
+    def _state_of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
+        workers = self._workers if progress.workers is None else progress.workers
+        if self._epochs.is_dynamic(workers) and self._is_in_worker():
+            raise ConfigError(
+                'with assignment="dynamic" a worker knows only what it took itself; save loader.state_dict() in the '
+                "training process"
+            )
+        # The layout is kept for the next state, and this one is the caller's to change.
+        layout = self._epochs.layout(workers)
+        cursors, known = {}, progress.cursors
+        if known is None and not self._follows(workers):
+            # A rank that has not begun: other ranks may have, and their states are merged.
+            shards = max(1, workers) + self._epochs.is_dynamic(workers)
+            known = [[] for _ in range(shards)]
+        if progress.ledger is not None:
+            known = [*progress.ledger.cursors()]
+        if known is not None:
+            cursors[str(self.rank)] = [
+                json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
+            ]
+        state = {
+            **self._constant,
+            "epoch": progress.epoch,
+            "layout": {**layout, "mixing": dict(layout["mixing"])},
+            "step": progress.step,
+            "cursors": cursors,
+            "turns": {str(self.rank): progress.turn} if cursors else {},
+            "parents": list(progress.parents),
+        }
+        ended = self._ended
+        if (
+            cursors
+            and not progress.step
+            and ended is not None
+            and ended.epoch + 1 == progress.epoch
+        ):
+            # Other ranks may still be in that epoch, and their states are merged with this one.
+            state["ended"] = {
+                key: value for key, value in self._state_of(ended).items() if key in _RUN_OF_STATE
+            }
+        if progress.base is None:
+            progress.base = check_sum_base(state["layout"], state["parents"])
+        state["check"] = check_sum(state, progress.base)
+        return state if worker is None else {**state, "worker": worker}
+
+    def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        checked = check_state(state)
+        self._follow_snapshots(checked)
+        self._follow_quarantine(checked)
+        check_same(checked, self._constant, self._file_names())
+        info, worker = get_worker_info(), checked.get("worker")
+        if worker is not None:
+            here = (
+                "the training process"
+                if info is None
+                else f"worker {info.id} of {info.num_workers}"
+            )
+            if info is None or (info.id, info.num_workers) != (
+                worker,
+                checked["layout"]["num_workers"],
+            ):
+                raise CheckpointMismatchError(
+                    f"this is the state of worker {worker} of {checked['layout']['num_workers']}, loaded in {here};"
+                    " resume with the same num_workers, or save loader.state_dict() of create_dataloader's loader"
+                )
+        return checked
+
+    def _iterator(self) -> ShardIterator | None:
+        """The newest iterator in this process, if it is not closed."""
+        newest = None if self._newest is None else self._newest()
+        return None if newest is None or newest.closed else newest
+
+    def _begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
+        """Start an epoch, from a state where there is one."""
+        shards = max(1, workers)
+        progress = Progress(epoch, workers, start=[[] for _ in range(shards)])
+        if self._is_in_worker() or not self._follows(workers):
+            progress.cursors = [[] for _ in range(shards)]
+        if state is not None:
+            self._restore(progress, state, workers)
+        self._epochs.prepare(workers, progress.parents)
+        if self._epochs.is_dynamic(workers) and not self._is_in_worker():
+            dealt = self._epochs.shards(workers, epoch, progress.parents)
+            progress.ledger = Ledger(workers, dealt.num_pieces(self.rank))
+        self._progress, self._awaited = progress, None
+        return progress
+
+    def _follows(self, workers: int) -> bool:
+        """Whether all cursors follow from the number of steps."""
+        layout = self._epochs.layout(workers)
+        return bool(layout["counted"]) and (self._in_order or workers <= 1)
+
+    def _restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
+        run, parents = run_of(state), tuple(state["parents"])
+        if not run["step"]:
+            progress.parents = parents
+            return
+        if parents or run["layout"] != self._epochs.layout(workers):
+            # What other ranks left is dealt anew.
+            self._widen()
+        self._epochs.prepare(workers, [*parents, run])
+        if run["layout"] != self._epochs.layout(workers) or self._epochs.is_dynamic(workers):
+            if state.get("worker") is not None:
+                raise CheckpointMismatchError(
+                    "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
+                    "options of order; the state of create_dataloader's loader goes on with others too"
+                )
+            progress.parents = (*parents, run)
+            return
+        progress.parents = parents
+        shards = self._epochs.shards(workers, progress.epoch, parents)
+        text = json.dumps(run)
+        progress.start = [
+            shards.cursor_of(text, self.rank, worker) for worker in range(max(1, workers))
+        ]
+        progress.step = sum(cursor[0] for cursor in progress.start if cursor)
+        turn = state["turns"].get(str(self.rank), progress.step)
+        progress.turn = turn % max(1, workers)
+        if progress.cursors is not None:
+            progress.cursors = list(progress.start)
+
+    def _steps(self, progress: Progress) -> int | None:
+        """The step with which this rank's epoch ends, where that is known before."""
+        workers = progress.workers or 0
+        if self._epochs.is_dynamic(workers):
+            return None
+        shards = self._epochs.shards(workers, progress.epoch, progress.parents)
+        total = 0
+        for worker in range(max(1, workers)):
+            batches, _ = shards.size(self.rank, worker)
+            if batches is None or not shards.is_fixed(self.rank, worker):
+                return None
+            total += batches
+        return total
+
+    def _finished(self, progress: Progress) -> None:
+        """After the last batch: the next iteration delivers the next epoch, unless one was set."""
+        if self.epoch == progress.epoch:
+            self._epoch[0] = progress.epoch + 1
+        self._ended = progress
+        if self._progress is progress:
+            self._progress = Progress(progress.epoch + 1, progress.workers)

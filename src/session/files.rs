@@ -1,0 +1,139 @@
+//! Tables over files: listed and inferred here, or taken from the plan cache, or from a memo of another process.
+
+use std::sync::Arc;
+
+use super::memo;
+use super::plan_cache::name_of;
+use super::query::path_memos;
+use super::registry::{Registered, Session, TABLE_SCHEMA, TableKey};
+use crate::catalog::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
+use crate::split::TableFiles;
+use crate::storage::{Location, OpenedPaths};
+use crate::{Error, Result};
+
+/// Where the plan cache keeps tables.
+const CACHED_TABLES: &str = "tables";
+
+impl Session {
+    /// Registers files under a name, replacing an earlier table of that name.
+    ///
+    /// # Errors
+    /// As [`list_table`] and [`infer_table`]; `Config` for an empty name.
+    pub async fn register_files(
+        &self,
+        name: &str,
+        paths: &[String],
+        options: TableOptions,
+    ) -> Result<()> {
+        self.check_name(name)?;
+        self.open((TABLE_SCHEMA.to_owned(), name.to_owned()), paths, options).await
+    }
+
+    /// Registers files that another process has listed and inferred; of the options, those of the store are this process's
+    /// own, and the others are not looked at.
+    ///
+    /// # Errors
+    /// `Config` where the memo is damaged or of another store, or the options are not valid.
+    pub async fn adopt_files(
+        &self,
+        name: &str,
+        paths: &[String],
+        options: &TableOptions,
+        memo: &[u8],
+    ) -> Result<()> {
+        self.check_name(name)?;
+        self.adopt((TABLE_SCHEMA.to_owned(), name.to_owned()), paths, options, memo).await
+    }
+
+    pub(super) async fn adopt(
+        &self,
+        key: TableKey,
+        paths: &[String],
+        options: &TableOptions,
+        memo: &[u8],
+    ) -> Result<()> {
+        let opened = options.access().open_paths(paths).await?;
+        let (table, spec) = self.of_memo(memo, &opened)?;
+        self.bind(key, Registered::Files { table: Arc::new(table), spec })
+    }
+
+    /// A memo of a registered table over files; see [`adopt_files`](Self::adopt_files).
+    ///
+    /// # Errors
+    /// `TableNotFound`; `Config` where it is no table over files.
+    pub fn table_memo(&self, name: &str) -> Result<Vec<u8>> {
+        match self.registered(&(TABLE_SCHEMA.to_owned(), name.to_owned())) {
+            Some(Registered::Files { table, spec }) => memo::of_table(&table, &spec),
+            Some(_) => Err(Error::config(format!("table {name:?} is not over files"))),
+            None => Err(self.table_not_found(name)),
+        }
+    }
+
+    /// Memos of the path literals of a view, by path.
+    ///
+    /// # Errors
+    /// `TableNotFound`.
+    pub fn view_memos(&self, name: &str) -> Result<Vec<(String, Vec<u8>)>> {
+        match self.registered(&(TABLE_SCHEMA.to_owned(), name.to_owned())) {
+            Some(Registered::View { tables, .. }) => path_memos(&tables),
+            _ => Err(self.table_not_found(name)),
+        }
+    }
+
+    /// How the files of a path literal are read.
+    pub(super) fn options_of_path(&self, path: &str, skip_bad: bool) -> TableOptions {
+        let mut options = TableOptions { skip_bad, ..TableOptions::default() };
+        if path.contains("://") && !path.starts_with("file:") {
+            options.storage_options = self.options().storage_options.clone();
+            if Location::takes_credentials(path) {
+                options.credentials = self.options().credentials.clone();
+            }
+        }
+        options
+    }
+
+    /// Lists files, and registers what the plan cache knows of them, or what their footers say.
+    pub(super) async fn open(
+        &self,
+        key: TableKey,
+        paths: &[String],
+        options: TableOptions,
+    ) -> Result<()> {
+        let listed = list_table(paths, &options).await?;
+        let Some(cache) = self.plan_cache() else {
+            let (table, spec) = self.infer(listed, &options).await?;
+            return self.bind(key, Registered::Files { table: Arc::new(table), spec });
+        };
+        let identity = listed.identity(&options);
+        let entry = name_of(identity.iter().map(String::as_str));
+        if let Some(memo) = cache.get(CACHED_TABLES, &entry).await {
+            match self.of_memo(&memo, listed.opened()) {
+                Ok((table, spec)) if listed.are(&spec) => {
+                    return self.bind(key, Registered::Files { table: Arc::new(table), spec });
+                }
+                Ok(_) => {
+                    cache.is_odd(CACHED_TABLES, &entry, &Error::data("it is of other files"));
+                }
+                Err(error) => cache.is_odd(CACHED_TABLES, &entry, &error),
+            }
+        }
+        let (table, spec) = self.infer(listed, &options).await?;
+        cache.put(CACHED_TABLES, &entry, &memo::of_table(&table, &spec)?).await;
+        self.bind(key, Registered::Files { table: Arc::new(table), spec })
+    }
+
+    fn of_memo(&self, memo: &[u8], opened: &OpenedPaths) -> Result<(TableFiles, FilesSpec)> {
+        let (url, counters) = (self.new_store_url()?, Arc::clone(self.counters()));
+        memo::open_table(memo, opened, url, counters, self.cache())
+    }
+
+    async fn infer(
+        &self,
+        listed: ListedFiles,
+        options: &TableOptions,
+    ) -> Result<(TableFiles, FilesSpec)> {
+        let (state, url) = (self.context().state(), self.new_store_url()?);
+        let counters = Arc::clone(self.counters());
+        infer_table(&state, listed, options, url, counters, self.cache()).await
+    }
+}
