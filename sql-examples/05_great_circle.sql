@@ -1,5 +1,8 @@
 -- The same small table joined twice: the great-circle distance in kilometres between both airports.
 -- A LEFT JOIN keeps flights to the airports that the table lacks, with a distance of 0.
+-- Tables: flights, airports
+-- Loader: tq.create_dataloader(query, batch_size=4096, shuffle=True)
+-- Staged: nothing; airports are the small side of both joins.
 SELECT
     f.distance * 1.609344 AS flown_km,
     COALESCE(

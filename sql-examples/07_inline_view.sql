@@ -1,4 +1,7 @@
 -- A view inside of the query: named steps cost nothing, since the optimiser sees through them.
+-- Tables: flights, weather
+-- Loader: tq.create_dataloader(query, batch_size=256, shuffle=True, stack={"x": ["wind_speed", "visib"]})
+-- Staged: nothing; windy hours are the small side of the join.
 WITH windy AS (
     SELECT origin, time_hour, wind_speed, visib FROM weather WHERE wind_speed > 25
 ),
