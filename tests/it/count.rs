@@ -205,9 +205,13 @@ fn a_worker_counts_the_same() {
     let plan = plan_with(&session, "SELECT s FROM t WHERE v % 3 = 1", &split_rows(1)).unwrap();
     let of_all: Vec<_> = count(&Arc::new(plan)).unwrap();
     let plan = plan_with(&session, "SELECT s FROM t WHERE v % 3 = 1", &split_rows(1)).unwrap();
-    let recipe = Recipe::of(&plan, &[1, 4, 9]).unwrap();
+    let recipe = Recipe::of(&plan, None).unwrap();
     let worker = Arc::new(block_on(recipe.open()).unwrap());
-    assert_eq!(count(&worker).unwrap(), [of_all[1], of_all[4], of_all[9]]);
+    assert_eq!(count(&worker).unwrap(), of_all);
+    // Counts are of all splits, so who has some of them does not count.
+    let recipe = Recipe::of(&plan, Some(&[1, 4, 9])).unwrap();
+    let part = Arc::new(block_on(recipe.open()).unwrap());
+    assert!(count(&part).unwrap_err().to_string().contains("3 of"), "a part was counted");
 }
 
 #[test]

@@ -261,12 +261,14 @@ proptest! {
         let options = PlanOptions { split_rows: Some(split_rows), explicit: true, ..PlanOptions::default() };
         let plan = plan_with(&session, &sql, &options).unwrap();
         let ids: Vec<u32> =
-            (0..plan.splits().len() as u32).rev().filter(|id| keep >> (id % 64) & 1 == 1).collect();
-        let opened = block_on(Recipe::of(&plan, &ids).unwrap().open()).unwrap();
-        prop_assert_eq!(opened.fingerprint(), plan.fingerprint());
-        prop_assert_eq!(opened.splits().len(), ids.len());
-        let mine: Vec<u32> = (0..ids.len() as u32).collect();
-        let (found, wanted) = (execute(&opened, &mine).unwrap(), execute(&plan, &ids).unwrap());
+            (0..plan.splits().len() as u32).filter(|id| keep >> (id % 64) & 1 == 1).collect();
+        let part = block_on(Recipe::of(&plan, Some(&ids)).unwrap().open()).unwrap();
+        prop_assert_eq!(part.fingerprint(), plan.fingerprint());
+        prop_assert_eq!(part.splits().len(), ids.len());
+        prop_assert_eq!(part.totals(), plan.totals());
+        let (found, wanted) = (execute(&part, &ids).unwrap(), execute(&plan, &ids).unwrap());
         prop_assert_eq!(rows(&found), rows(&wanted), "{}", plan.shape());
+        let whole = block_on(Recipe::of(&plan, None).unwrap().open()).unwrap();
+        prop_assert_eq!(whole.splits(), plan.splits());
     }
 }

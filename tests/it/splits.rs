@@ -5,3 +5,4 @@ mod orc;
 mod parquet;
 pub mod pruning;
 mod text;
+mod units;

@@ -160,7 +160,7 @@ proptest! {
         let total = stage.num_rows();
         let permutation = Permutation::new(key, total);
         let read = |range| -> Vec<RecordBatch> {
-            let rows = stage.read(permutation.clone(), range, batch_rows, in_flight).unwrap();
+            let rows = stage.read(permutation.clone().into(), range, batch_rows, in_flight).unwrap();
             block_on(rows.try_collect()).unwrap()
         };
         let at = cut.index(total as usize + 1) as u64;
@@ -187,11 +187,11 @@ fn what_does_not_exist_cannot_be_read() {
     assert!(error.contains("row 10") && error.contains("0..10"), "{error}");
     let read = |len, range, rows| {
         message(
-            stage.read(Permutation::new(1, len), range, rows, 1).map(drop).unwrap_err(),
+            stage.read(Permutation::new(1, len).into(), range, rows, 1).map(drop).unwrap_err(),
             ErrorKind::Config,
         )
     };
-    assert!(read(11, 0..10, 5).contains("11 rows does not fit a stage of 10"));
+    assert!(read(11, 0..10, 5).contains("an order of 11 rows does not fit a stage of 10"));
     assert!(read(10, 0..11, 5).contains("0..11 must lie in 0..10"));
     assert!(read(10, 0..10, 0).contains("batch_rows 0"));
     let error = message(Stage::open(&dir, "other").map(drop).unwrap_err(), ErrorKind::Storage);

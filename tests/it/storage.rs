@@ -1,6 +1,8 @@
 //! Storage: a path names exactly its files, a pinned file is read as it was or not at all, and the
 //! ranges of a text file hold each record once.
 
+mod cache;
+mod foreign;
 mod hive;
 mod list;
 mod location;

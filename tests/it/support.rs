@@ -88,7 +88,7 @@ pub fn plan_with(session: &Arc<Session>, sql: &str, options: &PlanOptions) -> Re
 
 /// One split per row group, or per record of a text file.
 pub fn finest() -> PlanOptions {
-    PlanOptions { split_bytes: 1, split_rows: Some(1), explicit: true }
+    PlanOptions { split_bytes: 1, split_rows: Some(1), explicit: true, ..PlanOptions::default() }
 }
 
 pub fn plan_error(session: &Arc<Session>, sql: &str) -> Error {

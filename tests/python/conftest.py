@@ -2,12 +2,14 @@
 
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
 from iceberg_servers import cloud, hive, postgres, rest  # noqa: F401 (fixtures)
+from stores import _faults, azure, faults, gcs, minio, moto  # noqa: F401 (fixtures)
 
 _numbers = itertools.count()
 
@@ -21,6 +23,31 @@ _COMMON = {
 settings.register_profile("repeatable", derandomize=True, max_examples=30, **_COMMON)
 settings.register_profile("explore", max_examples=1000, **_COMMON)
 settings.load_profile("repeatable")
+
+
+def _skips(config):
+    """The skipped tests that no line of allowed_skips.txt names, with their reasons."""
+    lines = Path(__file__).with_name("allowed_skips.txt").read_text().splitlines()
+    allowed = {line.partition(" ")[0] for line in lines if line and not line.startswith("#")}
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    return [(one.nodeid, one.longrepr[-1]) for one in skipped if one.nodeid not in allowed]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """A skip that nobody allowed fails the run of continuous integration."""
+    if os.environ.get("CI") and _skips(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say which skips those were."""
+    if os.environ.get("CI"):
+        for name, reason in _skips(config):
+            terminalreporter.write_line(
+                f"ERROR: {name} was skipped ({reason}), and tests/python/allowed_skips.txt does not allow it"
+            )
 
 
 @pytest.fixture(autouse=True)

@@ -40,7 +40,7 @@ def executed(plan):
     """Rows of every split by reading it."""
     deal = Deal(1000, 0, False, None, "uneven", None, "round_robin")
     epochs = Epochs(plan, deal, Topology(0, max(1, plan.num_splits)), list, None)
-    shards = epochs.shards(0, 0)
+    shards = epochs.all_shards(0, 0)
     found = []
     for split in range(plan.num_splits):
         stream, rows = plan.stream(shards, split, 0, [], 1, None), 0

@@ -1,4 +1,4 @@
-"""What is written is run: the README's snippets, the SQL examples, the docstrings of all public names."""
+"""What is written is run: the README's snippets, the docstrings of all public names."""
 
 import inspect
 import os
@@ -14,8 +14,6 @@ import tensorquery as tq
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
-EXAMPLES = sorted((ROOT / "sql-examples").glob("*.sql"))
-FLIGHTS = ROOT / ".demo"
 
 
 def test_every_readme_snippet_runs_in_order(tmp_path):
@@ -38,52 +36,61 @@ def test_every_readme_snippet_runs_in_order(tmp_path):
     assert 'unknown column "prise"; did you mean "price"' in done.stdout
 
 
+def test_the_snippets_of_the_page_on_sampling_say_what_the_page_says(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))
+    page = (ROOT / "docs" / "sampling.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(snippets) == 2
+    names = {}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/sampling.md", "exec"), names)
+    kept, share = capsys.readouterr().out.splitlines()
+    assert 900 < int(kept.split()[0]) < 1100
+    assert share == "0.5 of the rows are positive, 0.02 in the table"
+
+
+def test_the_snippets_of_the_page_on_staging_say_what_the_page_says(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "staging.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(snippets) == 5
+    names, printed = {}, []
+    for snippet in snippets:
+        exec(compile(snippet, "docs/staging.md", "exec"), names)
+        printed.append(capsys.readouterr().out)
+    (drawing,) = re.findall(r"^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert printed[0].strip() == drawing.strip()
+    built, refused = printed[1].splitlines()
+    assert built.startswith("100 True an aggregate (GROUP BY, ")
+    assert "is not row-local" in refused
+    assert printed[2].split()[1] == "100"
+    assert printed[3] == ""
+    assert printed[4].startswith("EXCEPT ALL is not supported")
+
+
 def test_the_readme_opens_with_the_two_commands():
     assert README.index("make demo") < README.index("make test") < README.index("```python")
 
 
 def test_links_of_the_pages_lead_somewhere():
     links = []
-    for page in ("README.md", "ARCHITECTURE.md", "docs/types.md", "docs/catalogs.md"):
+    for page in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "docs/types.md",
+        "docs/catalogs.md",
+        "docs/sampling.md",
+        "docs/staging.md",
+        "docs/functions.md",
+        "docs/scale.md",
+        "docs/storage.md",
+        "docs/point-in-time.md",
+    ):
         found = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
         links += [(ROOT / page).parent / link for link in found]
     assert len(links) >= 3
     for link in links:
         assert link.exists(), link
-
-
-@pytest.fixture(scope="module")
-def flights():
-    if not (FLIGHTS / "complete").exists():
-        pytest.skip("the demo's flights are absent: run make .demo/complete")
-    session = tq.Session()
-    for table in ("flights", "weather", "planes", "airlines", "airports"):
-        session.register_parquet(table, FLIGHTS / table)
-    return session
-
-
-def test_there_are_sql_examples():
-    assert len(EXAMPLES) >= 5
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_sql_example_gives_the_same_rows_as_the_engine(flights, path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    query = flights.sql(path.read_text())
-    expected = query.to_arrow()
-    assert expected.num_rows > 0
-    assert query.count() == expected.num_rows
-    rows = 0
-    for rank in range(2):
-        loader, _ = tq.create_dataloader(
-            query, batch_size=4096, rank=rank, world_size=2, output_format="arrow"
-        )
-        rows += sum(batch.num_rows for batch in loader)
-    assert rows == expected.num_rows
-    # And as tensors: each example is meant for training.
-    loader, _ = tq.create_dataloader(query, batch_size=4096)
-    batch = next(iter(loader))
-    assert list(batch) == expected.column_names
 
 
 # --- docstrings ---

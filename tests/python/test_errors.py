@@ -170,7 +170,7 @@ def test_other_constructors_check_as_well(session, tmp_path):
         (lambda: session.table("t").plan_shards(world_size=0), "world_size=0"),
         (lambda: session.table("t").plan_shards(num_workers=-1), "num_workers=-1"),
         (lambda: session.table("t").plan_shards().splits(rank=1), "rank=1"),
-        (lambda: session.register_parquet("x", "ftp://host/x.parquet"), '"ftp"'),
+        (lambda: session.register_parquet("x", "s4://host/x.parquet"), '"s4"'),
         (lambda: session.register_parquet("x", tmp_path / "x**.parquet"), '"**"'),
         (lambda: session.register_parquet("x", [path, path]), "named twice"),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -279,3 +280,21 @@ def test_hive_filters_never_open_other_files(tmp_path):
     assert len(support.flat(support.ids_of(loader))) == 20_000
     plan = query.plan_shards()
     assert (plan.files, plan.files_pruned) == (8, 7)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+@pytest.mark.parametrize(
+    "predicate", ["CAST(ts AS TIME) = TIME '12:00:00'", "CAST(x AS BOOLEAN) = false"]
+)
+def test_casts_that_lose_the_order_prune_nothing(tmp_path, kind, predicate):
+    """The engine would cast the bounds of a row group as if every cast kept their order."""
+    moments = [np.datetime64(f"2024-01-{when}", "us") for when in ("01T23", "02T12", "02T13")]
+    table = pa.table({"ts": pa.array(moments), "x": pa.array([-1, 0, 1], pa.int32())})
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "t.parquet")
+    else:
+        pa.orc.write_table(table, tmp_path / "t.orc")
+    query = tq.Session().sql(f"SELECT x FROM '{tmp_path}/t.{kind}' WHERE x < 9 AND {predicate}")
+    assert query.to_arrow()["x"].to_pylist() == [0]
+    loader, _ = tq.create_dataloader(query)
+    assert [value for batch in loader for value in batch["x"].tolist()] == [0]

@@ -165,8 +165,10 @@ def test_explain_shows_both_plans(session):
     text = session.sql("SELECT n FROM t WHERE n > 3").explain()
     assert "DataSourceExec" in text
     assert "SplitScanExec" in text
-    text = session.sql("SELECT sum(n) AS total FROM t").explain()
-    assert "not shardable: an aggregate" in text
+    assert "Stage" not in text
+    query = session.sql("SELECT sum(n) AS total FROM t")
+    assert "Stage 1, which runs once: an aggregate" in query.explain()
+    assert "not shardable: an aggregate" in query.explain(stage="never")
 
 
 @pytest.mark.parametrize(
@@ -307,31 +309,48 @@ def test_a_table_name_with_capitals_needs_quotes(session):
         session.sql("SELECT n FROM Users")
 
 
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("SELECT sum(n) AS x FROM t", "an aggregate"),
-        ("SELECT DISTINCT n FROM t", "an aggregate"),
-        ("SELECT n FROM t UNION SELECT n FROM t", "an aggregate"),
-        ("SELECT n FROM t ORDER BY n", "ORDER BY"),
-        ("SELECT n FROM t LIMIT 1", "LIMIT"),
-        ("SELECT n FROM t OFFSET 1", "LIMIT or OFFSET"),
-        ("SELECT row_number() OVER () AS x FROM t", "a window function"),
-        ("SELECT a.n FROM t a FULL JOIN t b ON a.n = b.n", "FULL JOIN"),
-        ("SELECT n FROM t WHERE n NOT IN (SELECT n FROM t)", "NOT IN"),
-        ("SELECT random() AS x FROM t", r"random\(\) is volatile"),
-        ("SELECT now() AS x FROM t", r"now\(\) gives another value"),
-    ],
-)
+NOT_ROW_LOCAL = [
+    ("SELECT sum(n) AS x FROM t", "an aggregate"),
+    ("SELECT DISTINCT n FROM t", "an aggregate"),
+    ("SELECT n FROM t UNION SELECT n FROM t", "an aggregate"),
+    ("SELECT n FROM t ORDER BY n", "ORDER BY"),
+    ("SELECT n FROM t LIMIT 1", "LIMIT"),
+    ("SELECT n FROM t OFFSET 1", "LIMIT or OFFSET"),
+    ("SELECT row_number() OVER () AS x FROM t", "a window function"),
+    ("SELECT a.n FROM t a FULL JOIN t b ON a.n = b.n", "FULL JOIN"),
+    ("SELECT n FROM t WHERE n NOT IN (SELECT n FROM t)", "NOT IN"),
+    ("SELECT random() AS x FROM t", r"random\(\) is volatile"),
+    ("SELECT now() AS x FROM t", r"now\(\) gives another value"),
+]
+
+
+@pytest.mark.parametrize(("sql", "message"), NOT_ROW_LOCAL)
 def test_what_is_not_row_local_names_the_operator_and_a_fix(session, sql, message):
     query = session.sql(sql)
     assert query.count() >= 0
-    for shard in (lambda: tq.create_dataloader(query), query.plan_shards):
+    for shard in (tq.create_dataloader, tq.Query.plan_shards):
         with pytest.raises(tq.NotShardableError, match=message) as error:
-            shard()
-        assert any(word in str(error.value) for word in ("register_table", "NOT EXISTS", "literal"))
+            shard(query, stage="never")
+        assert any(word in str(error.value) for word in ('stage="auto"', "NOT EXISTS", "literal"))
 
 
-def test_the_way_out_works(session):
+@pytest.mark.parametrize("sql", [sql for sql, _ in NOT_ROW_LOCAL if "now()" not in sql])
+def test_what_is_not_row_local_runs_once(session, sql, tmp_path):
+    loader, dataset = tq.create_dataloader(
+        sql, session=session, stage_dir=tmp_path / "stages", output_format="dict"
+    )
+    assert len(dataset.stages) == 1
+    assert sum(len(next(iter(batch.values()))) for batch in loader) == session.sql(sql).count()
+
+
+def test_what_no_stage_makes_the_same_is_refused(session, tmp_path):
+    with pytest.raises(tq.NotShardableError, match=r"now\(\) gives another value.*literal"):
+        tq.create_dataloader(
+            "SELECT now() AS x FROM t", session=session, stage_dir=tmp_path / "stages"
+        )
+    assert not (tmp_path / "stages").exists()
+
+
+def test_a_part_that_runs_once_by_hand(session):
     session.register_table("once", session.sql("SELECT s, sum(n) AS total FROM t GROUP BY s"))
     assert len(sharded("SELECT * FROM once", session=session)) == 5

@@ -38,7 +38,7 @@ fn by_rows(rows: u64) -> PlanOptions {
 }
 
 fn by_bytes(bytes: u64) -> PlanOptions {
-    PlanOptions { split_bytes: bytes, split_rows: None, explicit: true }
+    PlanOptions { split_bytes: bytes, split_rows: None, explicit: true, ..PlanOptions::default() }
 }
 
 fn row_ranges(plan: &Plan) -> Vec<(u64, u64)> {
@@ -89,7 +89,12 @@ fn row_groups_are_merged_towards_the_target() {
     assert_eq!(three.splits()[0].bytes, stored[..3].iter().sum::<u64>());
     assert_eq!(planned(by_bytes(stored[0] + stored[1] + stored[2] - 1)).splits()[0].rows, Some(20));
     // Rows take precedence over bytes.
-    let both = PlanOptions { split_bytes: 1, split_rows: Some(50), explicit: true };
+    let both = PlanOptions {
+        split_bytes: 1,
+        split_rows: Some(50),
+        explicit: true,
+        ..PlanOptions::default()
+    };
     assert_eq!(row_ranges(&planned(both)), [(0, 50), (50, 95)]);
     for options in [by_rows(1), by_rows(25), by_rows(1000), by_bytes(1)] {
         assert_addressed(&planned(options));

@@ -16,7 +16,12 @@ use super::super::support::{all_splits, execute, plan_with, query, register, row
 /// The number of splits of `bytes` each, all of them together being the result, in order.
 #[track_caller]
 fn check(session: &Arc<Session>, sql: &str, bytes: u64) -> usize {
-    let options = PlanOptions { split_bytes: bytes, split_rows: None, explicit: true };
+    let options = PlanOptions {
+        split_bytes: bytes,
+        split_rows: None,
+        explicit: true,
+        ..PlanOptions::default()
+    };
     let plan = plan_with(session, sql, &options).unwrap();
     let wanted = rows(&run(&query(session, sql).unwrap()));
     assert!(!wanted.is_empty());

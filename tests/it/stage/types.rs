@@ -171,7 +171,7 @@ fn rows_of_more_categories_than_a_key_numbers_are_read_in_parts() {
     let all: Vec<u64> = (0..500).collect();
     assert_eq!(stage.gather(&all).unwrap_err().kind(), ErrorKind::Data);
     let permutation = Permutation::new(3, 500);
-    let read = stage.read(permutation.clone(), 0..500, 500, 1).unwrap();
+    let read = stage.read(permutation.clone().into(), 0..500, 500, 1).unwrap();
     let read: Vec<RecordBatch> = block_on(read.try_collect()).unwrap();
     assert!(read.len() > 1);
     let expected: Vec<String> = (0..500).map(|at| format!("c{}", permutation.at(at))).collect();

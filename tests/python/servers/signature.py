@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_plus
 
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=([^/,\s]+)/(\d+)/([^/]+)/([^/]+)/aws4_request,\s*"
@@ -48,7 +48,7 @@ def _sorted(query):
     """The query with each name and value encoded once, in the order of the names."""
     pairs = [part.partition("=")[::2] for part in query.split("&") if part]
     encoded = sorted(
-        (quote(unquote(n), safe="-_.~"), quote(unquote(v), safe="-_.~")) for n, v in pairs
+        (quote(unquote_plus(n), safe="-_.~"), quote(unquote_plus(v), safe="-_.~")) for n, v in pairs
     )
     return "&".join(f"{name}={value}" for name, value in encoded)
 
