@@ -10,12 +10,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 JARS := .cache/jars
+SERVERS := .cache/servers
 
 # One profile (dev), one target folder and the same flags for `cargo test` and `maturin develop`, so that
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo test test-rust test-python test-servers lint bench bench-epochs bench-iceberg stubtest iceberg-fixtures clean
+.PHONY: help setup demo fetch test test-rust test-python test-servers test-faults lint bench bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,8 @@ $(STAMPS)/built: $(STAMPS)/installed pyproject.toml $(RUST_SOURCES)
 demo: $(STAMPS)/built .demo/complete ## Train a small model on 336,776 real flights
 	$(BIN)/python sql-examples/demo.py
 
+fetch: $(STAMPS)/installed .demo/complete test-servers ## Fetch what the tests need beside the Rust core
+
 test: test-rust test-python ## Run every test, Rust and Python
 
 test-rust: ## Run the Rust tests; they need no Python
@@ -57,15 +60,33 @@ test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests
 	$(BIN)/python -m pytest
 	$(MAKE) --no-print-directory stubtest
 
-test-servers: $(JARS)/rest/complete $(JARS)/hive/complete ## Fetch the jars of the Iceberg catalogs that the Python tests start (125 MB)
+test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/complete $(SERVERS)/fake-gcs/complete $(SERVERS)/azurite/complete ## Fetch and build the catalogs and stores that the Python tests start (minutes, once)
 
-# Kept by `make clean`: they change with their pom.xml only.
+test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
+	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/test_faults.py
+
+# Kept by `make clean`: each changes with its pom.xml, go.mod or package-lock.json only.
 $(JARS)/%/complete: tests/python/servers/%/pom.xml
 	@command -v javac >/dev/null || { echo "make: javac not found. Install a JDK, 17 or later, for the catalogs that the tests start: apt install openjdk-17-jdk-headless" >&2; exit 1; }
 	@command -v mvn >/dev/null || { echo "make: mvn not found. Install Maven, which fetches the catalogs that the tests start: apt install maven" >&2; exit 1; }
 	@echo "Fetching the jars of tests/python/servers/$*"
 	@rm -rf $(@D)
 	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
+	@touch $@
+
+$(SERVERS)/%/complete: tests/python/servers/%/go.mod tests/python/servers/%/go.sum
+	@command -v go >/dev/null || { echo "make: go not found. Install Go, 1.26 or later, which builds the S3 and Google stores that the tests start: https://go.dev/doc/install" >&2; exit 1; }
+	@echo "Building the server of tests/python/servers/$* (some minutes)"
+	@rm -rf $(@D)
+	cd $(<D) && GOBIN=$(abspath $(@D)) go install -buildvcs=false -ldflags="-s -w" tool
+	@touch $@
+
+$(SERVERS)/%/complete: tests/python/servers/%/package.json tests/python/servers/%/package-lock.json
+	@command -v npm >/dev/null || { echo "make: npm not found. Install Node.js, 20 or later, for the Azure store that the tests start: apt install nodejs npm" >&2; exit 1; }
+	@echo "Fetching the server of tests/python/servers/$*"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	cp $^ $(@D)
+	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are errors
@@ -89,6 +110,15 @@ bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some min
 bench-iceberg: $(STAMPS)/built ## Measure Iceberg tables against their plain files and other readers (status 1 where a target is missed)
 	$(BIN)/python benches/iceberg.py
 
+bench-scale: $(STAMPS)/built ## Measure the planning of a million splits over 1,024 ranks x 8 workers (status 1 where a target is missed)
+	$(BIN)/python benches/scale.py
+
+bench-staging: $(STAMPS)/built ## Measure a 10 GiB aggregate over a join under a memory limit of 1 GiB (minutes, some 40 GiB of disk; status 1 where a target is missed)
+	$(BIN)/python benches/staging.py
+
+bench-storage: $(STAMPS)/built test-servers ## Measure an S3 store with 50 ms of latency (some minutes; status 1 where a target is missed)
+	$(BIN)/python benches/storage.py
+
 # Spark is large and only makes fixtures, which are committed: an environment of its own.
 SPARK := .spark
 ICEBERG_JAR := iceberg-spark-runtime-4.0_2.13-1.11.0.jar
@@ -105,6 +135,6 @@ iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests ane
 
 clean: ## Remove what was built here, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true
-	rm -rf $(VENV) $(SPARK) .demo .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(SPARK) .demo .tpch .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find python -name '_core*.so' -delete
 	find python tests sql-examples benches -name __pycache__ -prune -exec rm -rf {} +
