@@ -27,7 +27,7 @@ fn deliver(
     let mut stream = ShardStream::start(source, shard, cursor, threads, output)?;
     let mut delivered = Vec::new();
     loop {
-        match stream.next(Duration::from_secs(20))? {
+        match stream.next(Duration::from_secs(60))? {
             Next::Batch(batch) => delivered.push(*batch),
             Next::End => return Ok(delivered),
             Next::Pending => panic!("the stream hangs"),

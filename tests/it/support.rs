@@ -126,7 +126,7 @@ pub fn stream(plan: &Plan, shard: &Shard, threads: usize) -> Result<Vec<RecordBa
     let mut stream = ShardStream::start(source, shard, &shard.start(), threads, output)?;
     let mut batches = Vec::new();
     for _ in 0..10_000 {
-        match stream.next(Duration::from_secs(5))? {
+        match stream.next(Duration::from_secs(60))? {
             Next::Batch(delivered) => match delivered.batch {
                 Finished::Arrow(batch) => batches.push(batch),
                 Finished::Tensors(_) => panic!("tensors were not asked for"),

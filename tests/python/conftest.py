@@ -62,6 +62,14 @@ def no_launcher(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def no_account(monkeypatch):
+    """No credentials and no proxy of whoever runs the tests: a test names its stores itself."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path_factory):
     """A cache of row counts and stages that no other test wrote to, and not the user's."""
     folder = tmp_path_factory.getbasetemp() / "caches" / str(next(_numbers))

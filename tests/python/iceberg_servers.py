@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.process import running, until
+from servers.process import free_port, running, until
 from support import cut
 
 _HERE = Path(__file__).parent
@@ -85,7 +84,7 @@ class Cloud:
             json.dumps(body).encode() if method == "POST" else None,
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)
 
 
@@ -260,9 +259,7 @@ def _postgres(folder):
     made = subprocess.run(initdb, cwd=folder, capture_output=True, text=True, **owner)
     if made.returncode:
         raise RuntimeError(f"initdb failed:\n{made.stderr}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {
         "port": port,
         "listen_addresses": "127.0.0.1",

@@ -1,7 +1,8 @@
 """A counting HTTP file server in a process of its own: what a client reads is known without asking it.
 
 Usage: range_server.py ROOT LOG [BRAKE]: serves the files below ROOT with ranges and entity tags, and appends a
-line "METHOD PATH START STOP" to LOG for each answer. Prints its port. While a file BRAKE exists, an answer takes 30 seconds.
+line "METHOD PATH START STOP AGENT" to LOG for each answer, where AGENT is the User-Agent. Prints its port. A request that
+comes while a file BRAKE exists is noted in a file BRAKE.met, and never answered.
 """
 
 import os
@@ -25,7 +26,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, *, body):
         if self.brake is not None and os.path.exists(self.brake):
-            time.sleep(30)
+            with open(f"{self.brake}.met", "w"):
+                pass
+            while os.path.exists(self.brake):
+                time.sleep(0.05)
+            # Nobody waits any more for what was held, and it counts for nobody.
+            self.close_connection = True
+            return
         name = unquote(self.path).lstrip("/")
         try:
             with open(os.path.join(self.root, name), "rb") as file:
@@ -51,7 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         # One write per line: lines of threads do not mix.
         with open(self.log, "a", encoding="utf-8") as log:
-            log.write(f"{self.command} {name} {start} {stop if body else start}\n")
+            agent = self.headers.get("User-Agent", "-").replace(" ", "_")
+            log.write(f"{self.command} {name} {start} {stop if body else start} {agent}\n")
         if body:
             self.wfile.write(data[start:stop])
 

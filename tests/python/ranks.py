@@ -4,13 +4,14 @@ import contextlib
 import multiprocessing
 import os
 import queue
-import socket
 import traceback
 from unittest import mock
 
 import torch
 
-TIMEOUT = 240
+from servers.process import free_port
+
+TIMEOUT = 480
 """Seconds until a rank that has not answered counts as hanging."""
 
 
@@ -25,7 +26,7 @@ def run(function, world_size, *arguments):
     """
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    port = _free_port()
+    port = free_port()
     processes = [
         context.Process(
             target=_rank, args=(function, rank, world_size, answers, arguments), daemon=False
@@ -44,7 +45,7 @@ def run(function, world_size, *arguments):
             assert error is None, f"rank {rank} of {world_size} failed:\n{error}"
             found[rank] = result
         for process in processes:
-            process.join(60)
+            process.join(120)
             assert process.exitcode == 0, f"a rank ended with status {process.exitcode}"
     finally:
         for process in processes:
@@ -92,9 +93,3 @@ def _rank(function, rank, world_size, answers, arguments):
     # Without the interpreter's own end, in which threads of gloo that still hold tensors abort the process now and
     # then ("terminate called without an active exception"), whatever the program did.
     os._exit(0 if error is None else 1)
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

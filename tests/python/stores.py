@@ -26,7 +26,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import pytest
 
 from iceberg_servers import KEY, REGION, SECRET
-from servers.process import running, until
+from servers.process import free_port, running, until
 
 _HERE = Path(__file__).parent
 _SERVERS = _HERE.parents[1] / ".cache" / "servers"
@@ -236,13 +236,6 @@ def _ask(endpoint, method, address, data=b"", headers=None):
 _connections = threading.local()
 
 
-def free_port():
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @contextlib.contextmanager
 def _served(name, program, words, port, **environment):
     """Run a server of `make test-servers` until the block ends; it has a folder of its own, "{folder}" in `words`."""
@@ -330,7 +323,7 @@ class Faults:
     store: S3
     endpoint: str
     port: int
-    seconds: float = field(default=30)
+    seconds: float = field(default=120)
 
     def set(self, *rules, seed=0):
         """From now on these faults; notes and figures begin anew."""

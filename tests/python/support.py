@@ -228,17 +228,21 @@ class Traffic:
         self._log = log
         self._seen = 0
 
-    def take(self):
-        """(name, start, stop) of each answer with a body since the last call."""
+    def take(self, agent=None):
+        """(name, start, stop) of each answer with a body since the last call; with `agent`, of requests of that User-Agent."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
-        new, self._seen = lines[self._seen :], len(lines)
-        ranges = [(name, int(start), int(stop)) for _, name, start, stop in map(str.split, new)]
+        new, self._seen = map(str.split, lines[self._seen :]), len(lines)
+        ranges = [
+            (name, int(start), int(stop))
+            for _, name, start, stop, asked_by in new
+            if agent in (None, asked_by)
+        ]
         return [(name, start, stop) for name, start, stop in ranges if stop > start]
 
 
 @contextlib.contextmanager
 def serve(root, log, brake=None):
-    """The base URL of a server over `root`; slow while the file `brake` exists."""
+    """The base URL of a server over `root`; silent while the file `brake` exists, see range_server.py."""
     script = Path(__file__).with_name("range_server.py")
     command = [sys.executable, *map(str, (script, root, log)), *([str(brake)] if brake else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

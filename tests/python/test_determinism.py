@@ -119,7 +119,7 @@ print(json.dumps([batch["id"].tolist() for batch in loader]))
     dataset.set_epoch(3)
     here = order(loader)
     run = [sys.executable, "-c", program, folder, str(workers)]
-    there = subprocess.run(run, check=True, capture_output=True, text=True, timeout=120).stdout
+    there = subprocess.run(run, check=True, capture_output=True, text=True, timeout=240).stdout
     assert json.loads(there) == here
 
 

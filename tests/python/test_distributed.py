@@ -210,7 +210,7 @@ def members(tmp_path_factory):
     ]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=120) for _ in processes)
+    found = dict(results.get(timeout=240) for _ in processes)
     for process in processes:
         process.join(timeout=60)
         assert process.exitcode == 0

@@ -29,7 +29,7 @@ def test_every_readme_snippet_runs_in_order(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "torch.Size([1024]) torch.float32" in done.stdout

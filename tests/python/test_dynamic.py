@@ -92,21 +92,40 @@ def test_every_row_once_when_shuffled(filtered, shuffle, window):
         assert orders[0] != orders[1]
 
 
-def slow_in_split_zero(batch):
-    """A transform: the rows of split 0 take long; says which process it ran in."""
-    if bool((batch["k"] == 0).any()):
-        time.sleep(0.4)
-    else:
-        time.sleep(0.005)
-    return support.with_pid(batch)
+class Waits:
+    """A transform that waits with some rows until the other workers have done so many splits; it adds its process.
+
+    What is waited for is done, not slept for: so the outcome does not depend on how fast the machine is.
+
+    Args:
+        folder: An empty folder, for notes of which process has met which split.
+        enough: Called with a batch's own split, and the splits that other processes have met.
+    """
+
+    def __init__(self, folder, enough):
+        self.folder, self.enough = folder, enough
+
+    def __call__(self, batch):
+        split, pid, end = int(batch["k"][0]), os.getpid(), time.monotonic() + 60
+        (self.folder / f"{split}-{pid}").touch()
+        # Who waits in vain goes on, and the test fails by what it counts.
+        while not self.enough(split, self.met_by_others(pid)) and time.monotonic() < end:
+            time.sleep(0.002)
+        return support.with_pid(batch)
+
+    def met_by_others(self, pid):
+        notes = [path.name.split("-") for path in self.folder.iterdir()]
+        return {int(split) for split, by in notes if int(by) != pid}
+
+
+def others_did_two_thirds(split, met):
+    return split != 0 or len(met) >= SPLITS * 2 // 3
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_slow_split_is_one_workers_and_the_others_go_on(query, method):
-    loader, _ = make(
-        query, batch_size=10, transform=slow_in_split_zero, multiprocessing_context=method, persistent_workers=True
-    )  # fmt: skip
-    list(loader)  # both workers are up after that; a late one finds nothing left
+def test_a_slow_split_is_one_workers_and_the_others_go_on(query, method, tmp_path):
+    transform = Waits(tmp_path, others_did_two_thirds)
+    loader, _ = make(query, batch_size=10, transform=transform, multiprocessing_context=method)
     batches = list(loader)
     assert sorted(received(batches)) == list(range(ROWS))
     splits = {}
@@ -138,26 +157,29 @@ def test_shuffled_work_is_balanced_too(query):
     assert len(rows) == 2, rows
 
 
-def by_rows(batch):
-    """A transform whose time goes by rows."""
-    time.sleep(len(batch["id"]) * 1e-3)
-    return support.with_pid(batch)
+def all_three_have_begun(split, met):
+    """The large split takes until the others have done nearly all small ones; of these, each waits for the other."""
+    return len(met - {0}) >= 13 if split == 0 else bool(met - {0})
 
 
 def test_a_large_split_is_one_workers_and_the_others_take_the_rest(tmp_path):
     # One of 16 splits has 90 % of all rows.
     sizes = [1350] + [10] * 15
+    files, notes = tmp_path / "files", tmp_path / "notes"
+    files.mkdir()
+    notes.mkdir()
     at = 0
     for number, size in enumerate(sizes):
         ids = np.arange(at, at + size)
         at += size
         pq.write_table(
-            pa.table({"id": ids, "k": np.full(size, number)}), tmp_path / f"{number:02}.parquet"
+            pa.table({"id": ids, "k": np.full(size, number)}), files / f"{number:02}.parquet"
         )
     session = tq.Session()
-    session.register_parquet("t", str(tmp_path))
+    session.register_parquet("t", str(files))
     loader, _ = tq.create_dataloader(
-        table="t", session=session, batch_size=10, num_workers=3, split_rows=1, assignment="dynamic", transform=by_rows,
+        table="t", session=session, batch_size=10, num_workers=3, split_rows=1, assignment="dynamic",
+        transform=Waits(notes, all_three_have_begun),
     )  # fmt: skip
     batches = list(loader)
     assert sorted(received(batches)) == list(range(sum(sizes)))
@@ -362,12 +384,13 @@ def die_late(batch):
 
 def test_a_killed_worker_is_an_error_and_the_state_goes_on(query):
     loader, _ = make(query, transform=die_late)
-    got, state = [], None
+    # Rows and state in one step: torch's signal handler may raise between any two.
+    saved = [], None
     # torch says that the worker has died, or fails to fetch a batch whose memory died with it.
     with pytest.raises((RuntimeError, EOFError, OSError)):
         for batch in loader:
-            got += batch["id"].tolist()
-            state = loader.state_dict()
+            saved = saved[0] + batch["id"].tolist(), loader.state_dict()
+    got, state = saved
     assert 0 < len(got) < ROWS
     again, _ = make(query)
     again.load_state_dict(state)

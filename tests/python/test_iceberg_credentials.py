@@ -89,7 +89,7 @@ def test_defaults_and_overrides_of_the_catalog(rest, name):
 
 
 def test_a_token_is_renewed(rest, name):
-    realm = rest.realm(client="me:s3cret", token_seconds=1)
+    realm = rest.realm(client="me:s3cret", token_seconds=2)
     session = tq.Session()
     session.register_iceberg(
         "lake",
@@ -100,9 +100,9 @@ def test_a_token_is_renewed(rest, name):
             **rest.cloud.properties(),
         },
     )
-    for _ in range(2):
+    for pause in (2.1, 0):
         assert session.sql(f"SELECT id FROM lake.{name}").count() == TABLE.num_rows
-        time.sleep(1.2)
+        time.sleep(pause)
     grants = [request for request in realm.requests() if request["path"].endswith("oauth/tokens")]
     assert len(grants) >= 2
 
@@ -161,14 +161,15 @@ def slowly(loader, seconds):
     [("config", None), ("storage-credentials", None), ("storage-credentials", "listed")],
 )
 def test_keys_that_expire_in_the_middle_of_an_epoch(rest, name, place, endpoint, workers):
-    realm = rest.realm(vend=place, vend_seconds=1, credentials_endpoint=endpoint)
+    # Renewed a quarter of their life before their end, which is longer than any request is under way.
+    realm = rest.realm(vend=place, vend_seconds=3, credentials_endpoint=endpoint)
     loader, dataset = tq.create_dataloader(
         query_of(realm, name, "id, v"), batch_size=1, num_workers=workers
     )
     since = len(rest.cloud.requests())
     for epoch in range(2):
         dataset.set_epoch(epoch)
-        assert slowly(loader, 3) == list(range(TABLE.num_rows))
+        assert slowly(loader, 4) == list(range(TABLE.num_rows))
     requests = requests_of(rest, name, since)
     assert len({request["key"] for request in requests}) >= 3
     # Renewed before they end, so that no request is refused.
@@ -183,13 +184,13 @@ def test_keys_that_expire_in_the_middle_of_an_epoch(rest, name, place, endpoint,
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_started_in_any_way_ask_for_keys(rest, name, method):
-    realm = rest.realm(client="me:s3cret", vend="storage-credentials", vend_seconds=1)
+    realm = rest.realm(client="me:s3cret", vend="storage-credentials", vend_seconds=3)
     query = query_of(realm, name, "id", credential="me:s3cret")
     loader, _ = tq.create_dataloader(
         query, batch_size=10, num_workers=1, multiprocessing_context=method
     )
     # The keys that the plan was made with have ended before a worker reads.
-    time.sleep(1.2)
+    time.sleep(3.2)
     assert ids(loader) == list(range(TABLE.num_rows))
 
 
@@ -212,13 +213,13 @@ def test_keys_that_cannot_be_renewed(rest):
     writer = rest.writer()
     # So many files that they are not all open when the table is dropped, on a machine of any number of CPUs.
     make_table(writer, name, sample(960), files=96)
-    realm = rest.realm(vend="config", vend_seconds=1)
+    realm = rest.realm(vend="config", vend_seconds=3)
     loader, _ = tq.create_dataloader(query_of(realm, name, "id"), batch_size=1)
     batches = iter(loader)
     next(batches)
     writer.drop_table(name)
     with pytest.raises(tq.StorageError) as caught:
-        # Twelve seconds for all of it; the last keys end after one.
+        # Twelve seconds for all of it; the last keys end after three.
         slowly(batches, 3)
     assert name in str(caught.value)
     assert_private(caught.value)

@@ -129,15 +129,17 @@ def test_every_format_is_kept(tmp_path, kind):
     write(root, table_of(), files=FILES, **options)
     with support.serve(root, log) as url:
         traffic = support.Traffic(log)
-        for run in range(2):
+        asked = []
+        # Readers that look at the beginning of a file only leave what they had read, in the background: the third run
+        # finds all of it, and mostly the second.
+        while len(asked) < 3 and (not asked or asked[-1]):
             loader, _ = tq.create_dataloader(
                 path=paths_of(url, ending), local_cache=folder, split_bytes="20kB", batch_size=64
             )
             assert rows_in(loader) == list(range(ROWS))
-            # Readers that look at the beginning of a file only leave what they had read, in the background.
-            assert run == 1 or traffic.take()
-        again = traffic.take()
-        assert sum(stop - start for _, start, stop in again) == 0, again
+            asked.append(sum(stop - start for _, start, stop in traffic.take()))
+        assert asked[0] > 0
+        assert asked[-1] == 0, asked
 
 
 def test_a_changed_file_is_never_read_from_the_cache(served, tmp_path):
@@ -255,7 +257,7 @@ def test_many_processes_that_are_killed_share_a_small_folder(served, tmp_path):
         time.sleep(rng.random() / 5)
         victim.send_signal(signal.SIGKILL)
     for victim in readers[:4]:
-        victim.communicate(timeout=120)
+        victim.communicate(timeout=300)
         assert victim.returncode in (-signal.SIGKILL, 0)
     for survivor in readers[4:]:
         out, err = survivor.communicate(timeout=300)
@@ -266,7 +268,7 @@ def test_many_processes_that_are_killed_share_a_small_folder(served, tmp_path):
     assert stored(folder) <= limit + 64 * 1024
     # What the killed ones left is of use, and no harm.
     with reader(url, folder, limit, 99) as last:
-        out, err = last.communicate(timeout=120)
+        out, err = last.communicate(timeout=300)
     assert (last.returncode, out.endswith("right\n")) == (0, True), err
     assert stored(folder) <= limit + 64 * 1024
 
@@ -339,7 +341,7 @@ def test_a_full_disk_costs_one_warning(served, tmp_path):
     """Files may grow to 8 kB: entries of this table, 20 kB each, cannot be written."""
     _, url, _ = served
     with reader(url, tmp_path / "cache", "1GB", 1, 3, 8000) as full:
-        out, err = full.communicate(timeout=120)
+        out, err = full.communicate(timeout=300)
     assert (full.returncode, out) == (0, "ready\nright\n"), err
     assert err.count("UserWarning: local_cache") == 1, err
     assert list((tmp_path / "cache" / "ranges-1" / "tmp").iterdir()) == []

@@ -227,7 +227,7 @@ print(rows, registered - before, read() - registered)
 def kernel_count(folder, sql):
     """Rows, and the bytes that a fresh process read to register the table and to iterate the query."""
     command = [sys.executable, "-c", _PROGRAM, str(folder), sql]
-    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240).stdout
     return map(int, out.split())
 
 

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 
@@ -13,6 +12,7 @@ import pytest
 
 import support
 import tensorquery as tq
+from servers.process import free_port
 from tensorquery import rendezvous
 from tensorquery.distributed import Topology, detect, group_store
 from test_counts import count, executed, plan_of
@@ -54,7 +54,8 @@ class Rank(threading.Thread):
         super().__init__()
         self.board = rendezvous.Board(store, "test", 10)
         self.done, self.found, self.error = [], None, None
-        self._work, self._options = work, {"timeout": 0.3, **options}
+        # None takes over what another is slow with, unless a test asks for that.
+        self._work, self._options = work, {"timeout": 60, **options}
         self.start()
 
     def run(self):
@@ -73,7 +74,7 @@ class Rank(threading.Thread):
             self.error = error
 
     def result(self):
-        self.join(30)
+        self.join(120)
         assert not self.is_alive()
         assert self.error is None
         assert self.found == [[chunk] for chunk in range(10)]
@@ -84,6 +85,19 @@ def slowly(rank, chunks):
     time.sleep(0.02)
 
 
+class Together:
+    """Work that goes on once two ranks have some, however late the second one starts."""
+
+    def __init__(self):
+        self.begun, self.two = set(), threading.Event()
+
+    def __call__(self, rank, chunks):
+        self.begun.add(rank)
+        if len(self.begun) >= 2:
+            self.two.set()
+        assert self.two.wait(60)
+
+
 def test_one_alone_does_everything():
     assert Rank(Store()).result() == list(range(10))
 
@@ -91,10 +105,11 @@ def test_one_alone_does_everything():
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_share_without_doing_anything_twice(ranks):
     store = Store()
-    running = [Rank(store, slowly, take=2) for _ in range(ranks)]
+    both = Together()
+    running = [Rank(store, both, take=2) for _ in range(ranks)]
     done = [rank.result() for rank in running]
     assert sorted(support.flat(done)) == list(range(10))
-    # A rank that starts late on a busy machine may find nothing left.
+    # Others may find nothing left.
     assert sum(map(bool, done)) >= 2
     assert Rank(store).result() == []
 
@@ -103,7 +118,7 @@ def test_chunks_of_a_rank_that_died_are_taken_over():
     store = Store()
     dead = rendezvous.Board(store, "test", 10)
     assert list(dead.claim(3)) == [0, 1, 2]
-    done = [rank.result() for rank in [Rank(store, slowly), Rank(store, slowly)]]
+    done = [rank.result() for rank in [Rank(store, slowly, timeout=3) for _ in range(2)]]
     assert sorted(set(support.flat(done))) == list(range(10))
     assert len(support.flat(done)) == 10
 
@@ -123,11 +138,11 @@ def test_an_error_of_one_rank_stays_its_own():
 
     store = Store()
     first = Rank(store, fail, take=4)
-    first.join(30)
+    first.join(120)
     assert str(first.error) == "its network"
     start = time.monotonic()
     assert sorted(Rank(store, timeout=60).result()) == list(range(10))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_an_interrupted_count_is_taken_up_in_large_portions():
@@ -147,7 +162,7 @@ def test_an_error_of_the_data_is_every_ranks():
 
     store = Store()
     for rank in [Rank(store, fail, timeout=60) for _ in range(4)]:
-        rank.join(30)
+        rank.join(120)
         assert str(rank.error) == "chunk 7 is damaged"
 
 
@@ -255,7 +270,7 @@ def spawn(target, world_size, folder, tmp_path, answers):
     for rank in ranks:
         rank.start()
     try:
-        found = dict(results.get(timeout=120) for _ in range(answers))
+        found = dict(results.get(timeout=240) for _ in range(answers))
     finally:
         for rank in ranks:
             rank.join(timeout=60)
@@ -266,8 +281,7 @@ def spawn(target, world_size, folder, tmp_path, answers):
 @pytest.mark.parametrize(("world_size", "store"), [(2, "file"), (2, "tcp"), (4, "tcp")])
 def test_ranks_of_a_process_group_share_the_counting(folder, tmp_path, world_size, store):
     if store == "tcp":
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            (tmp_path / "port").write_text(str(free.getsockname()[1]))
+        (tmp_path / "port").write_text(str(free_port()))
     found, codes = spawn(_share, world_size, folder, tmp_path, world_size)
     assert codes == [0] * world_size
     rows = executed(_plan(folder))
@@ -289,9 +303,7 @@ def test_ranks_of_a_process_group_share_the_counting(folder, tmp_path, world_siz
 
 
 def test_a_rank_killed_after_it_took_work_blocks_nobody(folder, tmp_path):
-    start = time.monotonic()
     found, codes = spawn(_die, 2, folder, tmp_path, 1)
     assert codes == [0, -signal.SIGKILL]
     assert found[0].rows == executed(_plan(folder, 7))
     assert found[0].read == SPLITS
-    assert time.monotonic() - start < 60

@@ -19,8 +19,9 @@ import tensorquery as tq
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
 
-PROMPT_SECONDS = 10.0
-"""Far less than what is interrupted would take, and enough for a busy machine."""
+PROMPT_SECONDS = 25.0
+"""Less than what is interrupted would take, also less than the half minute after which a silent store is asked again; and
+enough for a slow machine that is busy."""
 
 
 _elders: set[int] = set()
@@ -34,9 +35,14 @@ def _know_the_elders():
 
 
 def new_children():
-    """Descendants of this process that were not there when the test began."""
+    """How many descendants this process has that were not there when the test began."""
     alive = psutil.Process().children(recursive=True)
-    return [child for child in alive if child.pid not in _elders]
+    return sum(child.pid not in _elders for child in alive)
+
+
+def children_that_stay():
+    """`new_children()`, without those that are just ending."""
+    return settled(new_children, 0)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +151,7 @@ def interrupt(process):
     children = psutil.Process(process.pid).children(recursive=True)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     seconds = time.monotonic() - start
     assert process.returncode in (1, -signal.SIGINT, 130), (process.returncode, errors)
     assert errors.strip().splitlines()[-1].startswith("KeyboardInterrupt"), errors
@@ -184,7 +190,7 @@ list(loader)
 
 @pytest.mark.parametrize("what", SLOW)
 def test_ctrl_c_stops_waiting_for_storage(folder, tmp_path, what):
-    """A server that takes 30 seconds for an answer: from the start, or from when the program says so."""
+    """A server that does not answer: from the start, or from when the program says so."""
     source = 'names = [sys.argv[2] + f"/{number:03}.parquet" for number in range(8)]' + SLOW[what]
     brake = tmp_path / "brake"
     if what == "registering":
@@ -213,7 +219,7 @@ def threads():
     return len(os.listdir("/proc/self/task"))
 
 
-def settled(reading, bound, seconds=20):
+def settled(reading, bound, seconds=60):
     """`reading()` once it is within `bound`, or what it is after `seconds`."""
     end = time.monotonic() + seconds
     while reading() > bound and time.monotonic() < end:
@@ -238,7 +244,7 @@ def test_twenty_early_exits_leak_nothing(query, folder, workers):
     for _ in range(20):
         leave_early()
     gc.collect()
-    assert new_children() == []
+    assert children_that_stay() == 0
     # Idle threads of the blocking pool end after ten seconds.
     assert settled(threads, before_threads) <= before_threads
     assert settled(lambda: len(handles()), before_handles) <= before_handles
@@ -255,7 +261,7 @@ def test_an_exception_in_the_loop_leaves_no_process(query):
     with pytest.raises(ZeroDivisionError):
         loop()
     gc.collect()
-    assert new_children() == []
+    assert children_that_stay() == 0
 
 
 def test_an_error_of_a_worker_leaves_no_process(query):
@@ -263,7 +269,7 @@ def test_an_error_of_a_worker_leaves_no_process(query):
     start = time.monotonic()
     with pytest.raises(ZeroDivisionError):
         list(loader)
-    assert new_children() == []
+    assert children_that_stay() == 0
     assert time.monotonic() - start < PROMPT_SECONDS
 
 
@@ -308,7 +314,7 @@ def test_a_loader_is_collected_in_the_middle_of_an_epoch(query, workers):
     copy = kept["id"].clone()
     del loader, dataset, iterator
     gc.collect()
-    assert new_children() == []
+    assert children_that_stay() == 0
     # A batch outlives the loader that made it.
     assert (kept["id"] == copy).all()
 
@@ -316,10 +322,10 @@ def test_a_loader_is_collected_in_the_middle_of_an_epoch(query, workers):
 def test_persistent_workers_end_with_their_loader(query):
     loader, _ = tq.create_dataloader(query, num_workers=2, persistent_workers=True)
     assert len(list(loader)) == 40
-    assert len(new_children()) == 2
+    assert new_children() == 2
     del loader, _
     gc.collect()
-    assert new_children() == []
+    assert children_that_stay() == 0
 
 
 def test_a_process_with_a_live_iterator_exits_by_itself(folder):
@@ -333,6 +339,6 @@ ready()
 """
         with program(source, folder) as process:
             start = time.monotonic()
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors
             assert time.monotonic() - start < 2 * PROMPT_SECONDS

@@ -93,6 +93,6 @@ for name, module in (("torch", "torch"), ("arrow", "pyarrow"), ("dict", "pyarrow
 print("done")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.strip() == "done", done.stderr

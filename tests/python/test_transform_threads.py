@@ -41,10 +41,15 @@ def our_threads():
 
 def assert_no_threads():
     """The threads of closed iterators end as soon as they are through with their batch."""
-    until = time.monotonic() + 10
-    while our_threads() and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: not our_threads())
     assert our_threads() == []
+
+
+def wait_for(condition, seconds=60):
+    """Returns when `condition()` holds, or after so many seconds."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +92,7 @@ def test_so_many_batches_are_transformed_at_once(query):
             running += 1
             most = max(most, running)
         if int(batch["id"][0]) < 7 * THREADS:
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=60)
         with lock:
             running -= 1
         return batch
@@ -105,6 +110,7 @@ def test_no_more_than_the_bound_is_read_ahead(query):
         next(iterator)
         time.sleep(0.1)
         assert len(begun) <= delivered + AHEAD - 1
+    wait_for(lambda: len(begun) > 5)
     assert len(begun) > 5, "nothing was done ahead"
     del iterator
 
@@ -263,7 +269,7 @@ def test_the_interpreter_ends_while_threads_work(tmp_path):
     print(next(iterator)["id"].tolist(), flush=True)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3, 4, 5, 6]\n"

@@ -439,7 +439,7 @@ if __name__ == "__main__":
 
 def run(script, **options):
     return subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=120, **options
+        [sys.executable, script], capture_output=True, text=True, timeout=240, **options
     )
 
 
@@ -920,10 +920,10 @@ def test_ctrl_c_while_a_function_sleeps(tmp_path, folder, act):
     time.sleep(0.3)
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=240)
     assert "interrupted" in text
     assert process.returncode == 0
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
 
 
 def test_the_interpreter_ends_while_functions_run(tmp_path, folder):

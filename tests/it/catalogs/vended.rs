@@ -223,11 +223,11 @@ fn google_and_azure_are_given_new_tokens_too() {
         assert_eq!(read_from(&table.store, kind.root()).unwrap(), "content");
         // Refused without a word before.
         lake.issued.fetch_add(1, Ordering::SeqCst);
-        lake.life_ms.store(400, Ordering::SeqCst);
+        lake.life_ms.store(4000, Ordering::SeqCst);
         assert_eq!(read_from(&table.store, kind.root()).unwrap(), "content");
         assert_eq!(lake.issued.load(Ordering::SeqCst), 3);
-        // Renewed because these told when they end.
-        std::thread::sleep(Duration::from_millis(400));
+        // Renewed because these told when they end, of which the last quarter has begun.
+        std::thread::sleep(Duration::from_millis(3100));
         assert_eq!(read_from(&table.store, kind.root()).unwrap(), "content");
         assert_eq!(lake.issued.load(Ordering::SeqCst), 4);
         let refused = lake.server.asked("/bucket/");

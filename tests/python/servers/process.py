@@ -9,8 +9,10 @@ it SIGINT at the end of its own input, and then removes FOLDER.
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,7 +32,7 @@ os.register_at_fork(after_in_child=_forget_inputs)
 
 
 @contextlib.contextmanager
-def running(command, log, *, seconds=90, **options):
+def running(command, log, *, seconds=240, **options):
     """The first line that `command` prints; the process runs until the block ends.
 
     Args:
@@ -80,7 +82,20 @@ def running(command, log, *, seconds=90, **options):
                 process.kill()
 
 
-def until(attempt, errors, *, seconds=30):
+def free_port():
+    """A port of 127.0.0.1 on which nobody listens, for a server that takes no port 0.
+
+    Not one that the system chooses: it would give the same to a connection of anybody's before the server has it.
+    Connections have ports from 32768 on.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_768), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port of 127.0.0.1 from 20000 to 32767 is free")
+
+
+def until(attempt, errors, *, seconds=120):
     """What `attempt()` returns, tried again while it raises one of `errors`."""
     end = time.monotonic() + seconds
     while True:
