@@ -1,7 +1,7 @@
 """Counts the instructions of the core's hot functions: ``make bench-micro``.
 
-``benches/micro.rs`` does each work once under callgrind, which counts what runs inside its function ``measured``, in all
-threads for the planning. The count depends on the code, the compiler and the CPU's features, and not on what else the machine does.
+``benches/micro.rs`` does each work under callgrind, which counts what its function ``measured`` runs, in the thread that calls it
+(blocking reads of the planning are in others). The counts depend on the code and the compiler, not on what else the machine does.
 """
 
 from __future__ import annotations

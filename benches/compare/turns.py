@@ -79,7 +79,7 @@ class Runs:
 
 
 class FailedError(Exception):
-    """A measurement ended with an error; the message is its last line."""
+    """A measurement ended with an error, whose last line is the message; or two loaders delivered different rows."""
 
 
 def run_child(
@@ -188,4 +188,4 @@ def _check(results: dict[str, dict[str, Any]], request: Request) -> None:
         if ours.get("sums") and theirs.get("sums"):
             wrong += differences(ours["sums"], theirs["sums"])
         if wrong:
-            raise SystemExit(f"{first} and {name} disagree on {request}: {'; '.join(wrong)}")
+            raise FailedError(f"{first} and {name} disagree on {request}: {'; '.join(wrong)}")

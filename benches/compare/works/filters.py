@@ -22,9 +22,9 @@ def one_percent_range(bench: Bench) -> None:
     """Time against the fastest peer; bytes with small pages, and without a page index."""
     low, high = data.key_range()
     filters = between("l_orderkey", low, high)
-    layouts = {"large pages": data.make(), "small pages": data.paged()}
-    for layout, path in layouts.items():
-        for batch_size in (1024, 8192):
+    layouts = {"large pages": (data.make(), (1024, 8192)), "small pages": (data.paged(), (8192,))}
+    for layout, (path, batch_sizes) in layouts.items():
+        for batch_size in batch_sizes:
             request = bench.request(path, batch_size, filters=filters)
             what = f"1% range, {layout}"
             runs = bench.compare(what, request, [OURS, *PEERS])
