@@ -26,8 +26,8 @@ use tensorquery::tensor::{Converter, TensorOptions};
 type Work = fn() -> Box<dyn FnMut()>;
 
 const WORKS: [(&str, Work); 8] = [
-    ("lpt, 1,000,000 splits to 8 bins", balance),
-    ("dealing, 100,000 splits to 64 ranks of 8 workers", deal),
+    ("lpt, 100,000 splits to 8 bins", balance),
+    ("dealing, 10,000 splits to 64 ranks of 8 workers", deal),
     ("conversion, 8 columns of 65,536 rows", convert),
     ("conversion, 64 columns stacked, 16,384 rows", stack),
     ("rebatching, 8,192 rows to 1,024", rebatch),
@@ -38,7 +38,7 @@ const WORKS: [(&str, Work); 8] = [
 
 fn balance() -> Box<dyn FnMut()> {
     let mut dice = Rng::new(1);
-    let weights: Vec<u64> = (0..1_000_000).map(|_| 1 + dice.below(1 << 24)).collect();
+    let weights: Vec<u64> = (0..100_000).map(|_| 1 + dice.below(1 << 24)).collect();
     Box::new(move || {
         black_box(lpt(black_box(&weights), 8));
     })
@@ -46,7 +46,7 @@ fn balance() -> Box<dyn FnMut()> {
 
 fn deal() -> Box<dyn FnMut()> {
     let mut dice = Rng::new(2);
-    let rows: Vec<u64> = (0..100_000).map(|_| 1_000 + dice.below(1 << 16)).collect();
+    let rows: Vec<u64> = (0..10_000).map(|_| 1_000 + dice.below(1 << 16)).collect();
     let stock = Stock { weights: rows.clone(), counts: Some(rows), ..Stock::default() };
     let layout = Layout {
         world_size: 64,
