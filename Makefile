@@ -11,12 +11,15 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 JARS := .cache/jars
 SERVERS := .cache/servers
+BENCH := .bench
+BENCH_PROFILE ?= release
+BENCH_ARGS ?=
 
 # One profile (dev), one target folder and the same flags for `cargo test` and `maturin develop`, so that
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo fetch test test-rust test-python test-servers test-faults lint bench bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures clean
+.PHONY: help setup demo fetch test test-rust test-python test-servers test-faults lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,8 +104,42 @@ lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are erro
 stubtest: $(STAMPS)/built ## Compare _core.pyi with the built module
 	$(BIN)/python -m mypy.stubtest tensorquery._core
 
-bench: $(STAMPS)/built ## Measure against other loaders (some minutes; status 1 where a target is missed)
-	$(BIN)/python benches/loader.py
+PACKAGES := import site; print(site.getsitepackages()[0])
+
+# The benchmark has an environment of its own, for the other loaders; it sees the packages of .venv, so that torch is there
+# once. A loader that cannot be installed is reported as missing by the run.
+$(BENCH)/venv/installed: benches/requirements.txt $(STAMPS)/installed
+	$(BIN)/python -m venv $(BENCH)/venv
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" > "$$($(BENCH)/venv/bin/python -c '$(PACKAGES)')/packages-of-venv.pth"
+	@grep -v '^#' $< | while read -r package; do \
+		$(BENCH)/venv/bin/python -m pip install --quiet "$$package" || echo "make: could not install $$package; the benchmark will report it as missing" >&2; \
+	done
+	@touch $@
+
+# What is measured is a release build, a wheel in that environment; the working tree keeps its dev build. The decode limit
+# is compiled in the same profile.
+$(BENCH)/release: $(BENCH)/venv/installed pyproject.toml $(RUST_SOURCES) $(shell find python -name '*.py') benches/decode.rs
+	@echo "Building the Rust core in the release profile (the first time takes half an hour)"
+	rm -rf $(BENCH)/wheel
+	$(BIN)/maturin build --release --locked --out $(BENCH)/wheel
+	$(BENCH)/venv/bin/python -m pip install --quiet --no-deps --force-reinstall $(BENCH)/wheel/*.whl
+	$(CARGO) build --release --locked --bench decode --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
+	@rm -f $(BENCH)/dev && touch $@
+
+# For work on the core: the dev build of `make setup`, and the limit in the same profile.
+$(BENCH)/dev: $(BENCH)/venv/installed $(STAMPS)/built benches/decode.rs
+	$(BENCH)/venv/bin/python -m pip uninstall --quiet --yes tensorquery
+	$(CARGO) build --locked --bench decode --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
+	@rm -f $(BENCH)/release && touch $@
+
+bench: $(BENCH)/$(BENCH_PROFILE) ## Measure against other loaders and the decode limit (an hour; BENCH_ARGS="--quick --only scan", BENCH_PROFILE=dev)
+	$(BENCH)/venv/bin/python benches/loader.py --plot $(BENCH)/ratios.png $(BENCH_ARGS)
+
+bench-micro: $(STAMPS)/installed ## Count the instructions of the core's hot functions under callgrind (minutes)
+	@command -v valgrind >/dev/null || { echo "make: valgrind not found. Install it: apt install valgrind; or measure by the clock: cargo bench --bench micro" >&2; exit 1; }
+	@mkdir -p $(BENCH)
+	$(CARGO) build $(if $(filter release,$(BENCH_PROFILE)),--release) --locked --bench micro --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/micro
+	$(BIN)/python benches/instructions.py $(BENCH)/micro
 
 bench-epochs: $(STAMPS)/built ## Measure shuffling, states and resumes (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/epochs.py

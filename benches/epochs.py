@@ -214,8 +214,8 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
+    from compare.machine import machine
     from data import make
-    from loader import machine
 
     make(DATA)
     print(f"{machine()}, load average {os.getloadavg()[0]:.1f}\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
@@ -18,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compare.machine import load, machine
 from data import make
 from epochs import Row, spread
 from lake import DELETED, PLANNED_DAY, PLANNED_DAYS, PLANNED_FILES, PLANNED_ROWS, catalog_properties
 from lake import make as make_lake
-from loader import machine
 
 DATA = Path(".bench")
 BATCH_SIZES = (1024, 8192)
@@ -255,12 +254,6 @@ def planning(rounds: int, lake: Path, data: Path) -> list[Row]:
 
 
 PARTS = {"loading": loading, "readers": readers, "planning": planning}
-
-
-def load() -> str:
-    """The load averages of one and five minutes: figures of a busy machine are worth less."""
-    one, five, _ = os.getloadavg()
-    return f"load average {one:.1f} (1 min), {five:.1f} (5 min)"
 
 
 def main() -> None:

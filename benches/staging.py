@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from iceberg import load
-from loader import machine
+from compare.machine import load, machine
 from staging_data import COLUMNS, make_staging
 
 DATA = Path(".bench")

@@ -9,7 +9,6 @@ missed, and a status other than zero when one is missed.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -20,10 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from data import make
+from compare.machine import load, machine
+from data import key_range, make, paged
 from epochs import Row, in_turn, spread
-from iceberg import load
-from loader import machine, make_range
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "python"))
@@ -52,24 +50,6 @@ def open_loader(faults: Faults, prefix: str, batch_size: int, **options: Any) ->
 def rows_of(loader: Any, column: str) -> int:
     """The rows of one epoch."""
     return sum(len(batch[column]) for batch in loader)
-
-
-def paged(files: list[Path]) -> list[Path]:
-    """The files with an index of pages of about 20,000 rows, as most writers make them: not those of pyarrow by default."""
-    folder = DATA / "paged"
-    folder.mkdir(exist_ok=True)
-    made = [folder / file.name for file in files]
-    for file, copy in zip(files, made, strict=True):
-        if not copy.exists():
-            pq.write_table(
-                pq.read_table(file),
-                copy,
-                row_group_size=131_072,
-                data_page_size=20_000 * 8,
-                use_dictionary=False,
-                write_page_index=True,
-            )
-    return made
 
 
 def fill(faults: Faults, prefix: str, files: list[Path], copies: int) -> tuple[int, int]:
@@ -114,10 +94,10 @@ def scans(faults: Faults, rounds: int, files: list[Path]) -> list[Row]:
     return [("full scan, rows per second with 50 ms / without", ratio, f">= {WANTED_RATIO}", met)]
 
 
-def ranges(faults: Faults, rounds: int, files: list[Path]) -> list[Row]:
+def ranges(faults: Faults, rounds: int, _: list[Path]) -> list[Row]:
     """The bytes that a filter of 1% of the order keys reads, footers included."""
-    rows, size = fill(faults, "paged", paged(files), 1)
-    low, high = json.loads((DATA / "range.json").read_text())
+    rows, size = fill(faults, "paged", sorted(paged().glob("*.parquet")), 1)
+    low, high = key_range()
     filters = f"l_orderkey BETWEEN {low} AND {high}"
     figures: dict[str, Any] = {}
 
@@ -187,8 +167,6 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
     options = parser.parse_args()
     make(DATA)
-    if not (DATA / "range.json").exists():
-        make_range()
     files = sorted((DATA / "lineitem").glob("*.parquet"))
     print(f"{machine()}; {load()} before\n")
     print("| work | million rows/s | seconds | spread | requests | most at once |")

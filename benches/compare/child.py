@@ -1,0 +1,52 @@
+"""One measurement in a process of its own: ``python child.py '{"loader": …, "measure": …, "request": …}'``.
+
+Prints one line of JSON: what was measured, or ``missing`` where the library is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from compare import measures, own
+from compare.loaders import LOADERS
+from compare.request import Request
+
+
+def main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Import, prepare, and measure."""
+    import torch
+
+    torch.zeros(1)
+    try:
+        prepare, open_batches = LOADERS[spec["loader"]].load()
+    except ImportError as error:
+        return {"missing": str(error)}
+    request = Request.from_json(spec["request"])
+    prepare(request)
+    name = spec["measure"]
+    measure = getattr(measures, name, None) or getattr(own, name)
+    return dict(measure(open_batches, request, **spec["options"]))
+
+
+def leave() -> None:
+    """End at once, and the processes below: a loader that was broken off need not wind down between two measurements."""
+    import psutil
+
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+    for process in psutil.Process().children(recursive=True):
+        process.kill()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))
+    leave()
