@@ -24,6 +24,7 @@ from tensorquery.options import (
     check_non_negative_int,
     check_positive_int,
 )
+from tensorquery.parcels import Parcels, Sending, batches_per_parcel
 from tensorquery.pins import agreed
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
@@ -208,6 +209,7 @@ class QueryDataset(TracedDataset):
         self._loaded: dict[str, Any] | None = None
         self._workers = 0
         self._in_order = True
+        self._sent = Sending()
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
         self._iteration: int | None = None
 
@@ -308,14 +310,14 @@ class QueryDataset(TracedDataset):
             self._metrics = newest.metrics()
         return {**self._metrics, **self._quarantine.metrics()}
 
-    def __iter__(self) -> ShardIterator:
+    def __iter__(self) -> ShardIterator | Parcels:
         """Iterate over the batches of this process's shard."""
         refuse_foreign(self)
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         return self._iterate(worker, workers)
 
-    def _iterate(self, worker: int, workers: int) -> ShardIterator:
+    def _iterate(self, worker: int, workers: int) -> ShardIterator | Parcels:
         in_loader = workers > 0 and int(self._epoch[1]) >= 0
         if self._epochs.is_dynamic(workers) and not in_loader:
             raise ConfigError(
@@ -337,7 +339,16 @@ class QueryDataset(TracedDataset):
             worker = (worker + int(self._epoch[3])) % workers
         iterator = ShardIterator(self, progress, worker, in_loader)
         self._newest = weakref.ref(iterator)
-        return iterator
+        return Parcels(iterator, self._sent.batches) if in_loader else iterator
+
+    def _sending(self, collates: bool, expires: bool) -> Sending:
+        """How workers send batches to a loader which `collates`, or which waits for a limited time only."""
+        assert self._builder is not None
+        is_raw = self._builder.converter is not None and self._transform is None and not collates
+        # What the user's code does to a batch may take any time, and another worker waits for a split.
+        alone = not is_raw or expires or self._epochs.is_dynamic(self._workers)
+        row_bytes = self._builder.row_bytes
+        return Sending(is_raw, 1 if alone else batches_per_parcel(self.batch_size * row_bytes))
 
     def _pin_epoch(self, epoch: int | None, resumed: bool = True, turn: int = 0) -> None:
         """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""

@@ -63,6 +63,10 @@ class Tagged(NamedTuple):
     """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
 
 
+def _as_it_is(raw: Any) -> Any:
+    return raw
+
+
 class ShardIterator:
     """The batches of one shard, with a state of its own. Made by ``iter(dataset)``.
 
@@ -86,7 +90,7 @@ class ShardIterator:
         _, builder = dataset._here()
         takes = dataset._epochs.is_dynamic(progress.workers or 0)
         self._taking = dataset._taking() if takes else None
-        self._build = builder.build
+        self._build = _as_it_is if in_loader and dataset._sent.raw else builder.build
         # By several threads, or as the first of the calls on each batch.
         self._in_threads = None if dataset._transform_threads is None else dataset._transform
         self._threads: TransformThreads | None = None

@@ -21,6 +21,7 @@ from tensorquery.iceberg import is_iceberg_name, register_from_config
 from tensorquery.iterator import Progress, Tagged
 from tensorquery.mixture import Mixture
 from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
+from tensorquery.parcels import Packer, Parcel, in_turns
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
 from tensorquery.session import PathOrPaths, Session, table_format_of
@@ -67,9 +68,10 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any
     ):
         self._collate = collate_fn
-        super().__init__(dataset, batch_size=None, collate_fn=_Collate(collate_fn), **kwargs)
+        super().__init__(dataset, batch_size=None, collate_fn=Packer(collate_fn), **kwargs)
         dataset._workers = self.num_workers
         dataset._in_order = getattr(self, "in_order", True)
+        self._sent = dataset._sent = dataset._sending(collate_fn is not None, self.timeout > 0)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
@@ -124,7 +126,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             waiting: Tagged | None = None
             reports: list[Tagged] = []
             taken = 0
-            for tagged in batches:
+            for tagged in self._unpacked(batches, progress.turn):
                 if self._newest is not mine:
                     break
                 if tagged.is_report:
@@ -151,6 +153,17 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 dataset._pin_epoch(None)
         if self._newest is mine:
             dataset._finished(progress)
+
+    def _unpacked(self, parcels: Iterator[Parcel], turn: int) -> Iterator[Tagged]:
+        """Batches from the parcels of the workers, as the training loop sees them."""
+        if self.dataset._in_order:
+            batches = in_turns(parcels, turn, self.num_workers)
+        else:
+            batches = (tagged for parcel in parcels for tagged in parcel.opened())
+        if not self._sent.raw:
+            return batches
+        _, builder = self.dataset._here()
+        return (tagged._replace(batch=builder.build(tagged.batch)) for tagged in batches)
 
     def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
         """What the training loop gets now, and so has consumed."""
@@ -229,20 +242,6 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if iterator is not None:
             getattr(iterator, "_shutdown_workers", _nothing)()
             self._iterator = None
-
-
-class _Collate:
-    """Calls the user's function on batches, also on those that say how far their worker has come."""
-
-    def __init__(self, function: Callable[[Any], Any] | None) -> None:
-        self._function = function
-
-    def __call__(self, batch: Any) -> Any:
-        if self._function is None or (isinstance(batch, Tagged) and batch.is_report):
-            return batch
-        if isinstance(batch, Tagged):
-            return batch._replace(batch=self._function(batch.batch))
-        return self._function(batch)
 
 
 def create_dataloader(

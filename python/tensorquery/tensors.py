@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -341,6 +343,23 @@ def _jagged(
     return make
 
 
+_BITS = re.compile(r"\d+$")
+_UNKNOWN_BYTES = 256
+
+
+def _row_bytes(spec: dict[str, Any]) -> int:
+    match spec["kind"]:
+        case "dense":
+            bits = _BITS.search(spec["dtype"])
+            return math.prod(spec["shape"]) * (int(bits[0]) // 8 if bits else 1)
+        case "encoded":
+            return 8
+        case "struct":
+            return sum(map(_row_bytes, spec["fields"]))
+        case _:
+            return _UNKNOWN_BYTES
+
+
 class BatchBuilder:
     """Builds the batches of one run; every choice is made and checked at construction.
 
@@ -360,13 +379,14 @@ class BatchBuilder:
         self.output_format = check_output_format(output_format)
         encoded = tensor_options(**options)
         self._schema = schema
+        self._specs: list[dict[str, Any]] = []
         self.converter: _core.TensorConverter | None = None
         """Turns pieces of Arrow data into what `build` takes; None for "arrow" and "dict"."""
         if output_format in ("torch", "numpy"):
             kit = _Torch() if output_format == "torch" else _Numpy()
             self.converter = _core.TensorConverter(schema, encoded)
-            specs = json.loads(self.converter.outputs())
-            self._makers = [(spec["name"], _maker(spec, kit)) for spec in specs]
+            self._specs = json.loads(self.converter.outputs())
+            self._makers = [(spec["name"], _maker(spec, kit)) for spec in self._specs]
         elif encoded != tensor_options():
             chosen = [
                 name
@@ -377,6 +397,11 @@ class BatchBuilder:
                 f"{', '.join(chosen)}: only for output_format 'torch' and 'numpy'; "
                 f"{output_format!r} keeps Arrow's own values and nulls"
             )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, about: lists and strings have no length before they are read."""
+        return sum(map(_row_bytes, self._specs))
 
     def gather(self, pieces: Sequence[Any]) -> Any:
         """Gather the rows of `pieces`, batches of this schema, into what `build` takes.

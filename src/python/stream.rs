@@ -11,6 +11,7 @@ use super::error::to_py;
 use super::tensor::to_python;
 use super::wait::PATIENCE;
 use crate::Error;
+use crate::partition::{Holding, ShardCursor};
 use crate::runtime::Runtimes;
 use crate::session::Session;
 use crate::stream::{Delivered, Feed, Finished, Next, ShardStream, StreamCounters};
@@ -58,9 +59,24 @@ impl IoCounts {
 /// How far a shard is consumed with a batch, as numbers; the pieces taken from a feed that were consumed since the
 /// batch before; and whether it is the last.
 struct Place {
-    cursor: Vec<u64>,
+    cursor: Cursor,
     consumed: Vec<u32>,
     last: bool,
+}
+
+/// Most are never asked for, so that they become numbers only then.
+enum Cursor {
+    Shard(ShardCursor),
+    Holding(Holding),
+}
+
+impl Cursor {
+    fn encode(&self) -> Vec<u64> {
+        match self {
+            Self::Shard(cursor) => cursor.encode(),
+            Self::Holding(holding) => holding.encode(),
+        }
+    }
 }
 
 impl BatchStream {
@@ -115,9 +131,11 @@ impl BatchStream {
                     *self.place.lock().unwrap_or_else(PoisonError::into_inner) =
                         Some(match holding {
                             Some((holding, consumed)) => {
-                                Place { cursor: holding.encode(), consumed, last }
+                                Place { cursor: Cursor::Holding(holding), consumed, last }
                             }
-                            None => Place { cursor: cursor.encode(), consumed: Vec::new(), last },
+                            None => {
+                                Place { cursor: Cursor::Shard(cursor), consumed: Vec::new(), last }
+                            }
                         });
                     return Ok(Some(batch));
                 }
@@ -129,7 +147,7 @@ impl BatchStream {
 
     /// How far the shard is consumed with the batch handed out last, as numbers; none before the first.
     fn cursor(&self) -> Vec<u64> {
-        self.at_last(|place| place.cursor.clone()).unwrap_or_default()
+        self.at_last(|place| place.cursor.encode()).unwrap_or_default()
     }
 
     /// The pieces that were consumed since the batch before the one handed out last.

@@ -59,7 +59,8 @@ impl Drop for PyBlock {
     fn drop(&mut self) {
         // SAFETY: pointer, length and capacity come from the vector taken apart in `from`, and Python
         // has released every view: each of them holds a reference to this object.
-        drop(unsafe { Vec::from_raw_parts(self.allocation, self.length, self.capacity) });
+        let bytes = unsafe { Vec::from_raw_parts(self.allocation, self.length, self.capacity) };
+        Block::recycle(bytes);
     }
 }
 

@@ -1,12 +1,16 @@
 //! A shard's stream: lanes, exact batches and conversion, in the background.
 
+use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
+use futures::poll;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinHandle;
 
@@ -22,6 +26,10 @@ use crate::{Error, Result};
 
 /// Rows of finished batches that wait for the consumer.
 const PREFETCHED_ROWS: usize = 1 << 16;
+
+/// Rows of finished batches that are handed over together, if they are there without waiting: a consumer that is faster
+/// than the decoders would else be woken for each batch.
+const HANDED_ROWS: usize = 1 << 13;
 
 /// What batches become.
 #[derive(Debug)]
@@ -39,6 +47,15 @@ pub enum Finished {
     Tensors(Box<TensorBatch>),
     /// As Arrow.
     Arrow(RecordBatch),
+}
+
+impl Finished {
+    fn rows(&self) -> usize {
+        match self {
+            Self::Tensors(batch) => batch.rows(),
+            Self::Arrow(batch) => batch.num_rows(),
+        }
+    }
 }
 
 /// A finished batch, and where the shard stands after it.
@@ -96,6 +113,12 @@ impl StreamCounters {
         if rows == 0 { 1.0 } else { most as f64 / rows as f64 / self.equal_lanes.max(1) as f64 }
     }
 
+    fn hand_out(&self, delivered: Box<Delivered>) -> Next {
+        self.rows.fetch_add(delivered.batch.rows() as u64, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        Next::Batch(delivered)
+    }
+
     pub(super) fn add_window(&self, rows: u64, most: u64) {
         self.window_rows.fetch_add(rows, Ordering::Relaxed);
         self.window_most_rows.fetch_add(most, Ordering::Relaxed);
@@ -113,7 +136,9 @@ pub struct ShardStream {
 /// What belongs to the process that started the stream.
 #[derive(Debug)]
 struct Live {
-    receiver: Receiver<Result<Box<Delivered>>>,
+    receiver: Receiver<Result<Vec<Box<Delivered>>>>,
+    /// What was handed over and not asked for yet.
+    ready: VecDeque<Box<Delivered>>,
     task: JoinHandle<()>,
     runtimes: Arc<Runtimes>,
     process: u32,
@@ -163,7 +188,12 @@ impl ShardStream {
             return Err(Error::config("batch_size 0 must be at least 1"));
         }
         let runtimes = Runtimes::current()?;
-        let ahead = if feed.is_some() { 1 } else { (PREFETCHED_ROWS / batch_size).clamp(2, 64) };
+        // What is taken from a feed ahead of its time is not left for other workers.
+        let handed_rows = if feed.is_some() { 1 } else { HANDED_ROWS };
+        let ahead = match feed {
+            Some(_) => 1,
+            None => (PREFETCHED_ROWS / batch_size.max(HANDED_ROWS)).max(2),
+        };
         let (sender, receiver) = channel(ahead);
         let equal_lanes = if shard.lane_weights.is_empty() { shard.lanes.len() as u64 } else { 1 };
         let counters = Arc::new(StreamCounters { equal_lanes, ..StreamCounters::default() });
@@ -173,7 +203,7 @@ impl ShardStream {
             schedule: shard.schedule.clone(),
             batches: cursor.batches,
             output,
-            sender,
+            outbox: Outbox { sender, held: Vec::new(), held_rows: 0, handed_rows },
             feed,
             tally: Tally::default(),
             counters: Arc::clone(&counters),
@@ -181,7 +211,8 @@ impl ShardStream {
         let (shard, cursor) = (shard.clone(), cursor.clone());
         let task = assembler.run(source, shard, cursor, threads);
         let task = runtimes.cpu().spawn(task);
-        let live = Live { receiver, task, runtimes, process: std::process::id() };
+        let (ready, process) = (VecDeque::new(), std::process::id());
+        let live = Live { receiver, ready, task, runtimes, process };
         Ok(Self { live: Some(live), counters, ended: false })
     }
 
@@ -196,6 +227,9 @@ impl ShardStream {
                 "this iterator was made before a fork and belongs to the parent process; make a new one \
                  with iter()",
             ));
+        }
+        if let Some(delivered) = live.ready.pop_front() {
+            return Ok(self.counters.hand_out(delivered));
         }
         let message = match live.receiver.try_recv() {
             Ok(message) => Some(message),
@@ -215,14 +249,12 @@ impl ShardStream {
             }
         };
         match message {
-            Some(Ok(delivered)) => {
-                let rows = match &delivered.batch {
-                    Finished::Tensors(batch) => batch.rows(),
-                    Finished::Arrow(batch) => batch.num_rows(),
-                };
-                self.counters.rows.fetch_add(rows as u64, Ordering::Relaxed);
-                self.counters.batches.fetch_add(1, Ordering::Relaxed);
-                Ok(Next::Batch(delivered))
+            Some(Ok(group)) => {
+                live.ready.extend(group);
+                match live.ready.pop_front() {
+                    Some(delivered) => Ok(self.counters.hand_out(delivered)),
+                    None => Ok(Next::Pending),
+                }
             }
             Some(Err(error)) => {
                 self.ended = true;
@@ -281,10 +313,43 @@ struct Assembler {
     schedule: Schedule,
     batches: u64,
     output: Arc<Output>,
-    sender: Sender<Result<Box<Delivered>>>,
+    outbox: Outbox,
     feed: Option<Arc<Feed>>,
     tally: Tally,
     counters: Arc<StreamCounters>,
+}
+
+/// Finished batches on their way to the consumer.
+struct Outbox {
+    sender: Sender<Result<Vec<Box<Delivered>>>>,
+    held: Vec<Box<Delivered>>,
+    held_rows: usize,
+    /// So many rows are not held.
+    handed_rows: usize,
+}
+
+impl Outbox {
+    async fn put(&mut self, delivered: Box<Delivered>) -> Result<(), Halt> {
+        self.held_rows += delivered.batch.rows();
+        self.held.push(delivered);
+        if self.held_rows < self.handed_rows { Ok(()) } else { self.flush().await }
+    }
+
+    async fn flush(&mut self) -> Result<(), Halt> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        self.held_rows = 0;
+        let group = std::mem::take(&mut self.held);
+        self.sender.send(Ok(group)).await.map_err(|_closed| Halt::Stopped)
+    }
+
+    /// The batches before the error come first. A consumer that left meanwhile does not want it.
+    async fn fail(&mut self, error: Error) {
+        if self.flush().await.is_ok() {
+            let _ = self.sender.send(Err(error)).await;
+        }
+    }
 }
 
 /// Why the background half stops before the shard's end.
@@ -304,8 +369,7 @@ impl From<Error> for Halt {
 impl Assembler {
     async fn run(mut self, source: RowSource, shard: Shard, cursor: ShardCursor, threads: usize) {
         if let Err(Halt::Failed(error)) = self.pump(source, shard, cursor, threads).await {
-            // A consumer that left meanwhile does not want the error.
-            let _ = self.sender.send(Err(error)).await;
+            self.outbox.fail(error).await;
         }
     }
 
@@ -335,7 +399,16 @@ impl Assembler {
         // A batch waits for the next one where only that shows whether it is the last.
         let mut waiting: Option<Box<Delivered>> = None;
         while let Some(size) = self.schedule.size(self.batches) {
-            let mut pieces = self.take(size).await?;
+            let mut pieces = {
+                let mut take = pin!(take(&mut self.lanes, &self.weights, size));
+                match poll!(take.as_mut()) {
+                    Poll::Ready(pieces) => pieces?,
+                    Poll::Pending => {
+                        self.outbox.flush().await?;
+                        take.await?
+                    }
+                }
+            };
             let mut rows: u64 = pieces.iter().map(|piece| piece.num_rows() as u64).sum();
             let fixed = self.schedule.batches();
             if rows < size {
@@ -368,28 +441,16 @@ impl Assembler {
             let holding = self.feed.as_ref().map(|feed| self.tally.at(feed, cursor.clone()));
             let delivered = Box::new(Delivered { batch: finished, cursor, holding, last });
             if fixed.is_some() {
-                self.send(delivered).await?;
+                self.outbox.put(delivered).await?;
             } else if let Some(before) = waiting.replace(delivered) {
-                self.send(before).await?;
+                self.outbox.put(before).await?;
             }
         }
         if let Some(mut last) = waiting {
             last.last = true;
-            self.send(last).await?;
+            self.outbox.put(last).await?;
         }
-        Ok(())
-    }
-
-    /// The next `size` rows, from every lane its part.
-    async fn take(&mut self, size: u64) -> Result<Vec<RecordBatch>> {
-        let left: Vec<u64> = self.lanes.iter().map(LaneReader::left).collect();
-        let mut pieces = Vec::new();
-        for (lane, rows) in self.lanes.iter_mut().zip(blend(size, &left, &self.weights)) {
-            if rows > 0 {
-                pieces.extend(lane.take(rows).await?);
-            }
-        }
-        Ok(pieces)
+        self.outbox.flush().await
     }
 
     /// Rows to repeat; fewer than asked for only where the query has none at all.
@@ -422,10 +483,18 @@ impl Assembler {
         add_elapsed(&self.counters.convert_nanos, start);
         Ok(finished)
     }
+}
 
-    async fn send(&self, delivered: Box<Delivered>) -> Result<(), Halt> {
-        self.sender.send(Ok(delivered)).await.map_err(|_closed| Halt::Stopped)
+/// The next `size` rows, from every lane its part.
+async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Vec<RecordBatch>> {
+    let left: Vec<u64> = lanes.iter().map(LaneReader::left).collect();
+    let mut pieces = Vec::new();
+    for (lane, rows) in lanes.iter_mut().zip(blend(size, &left, weights)) {
+        if rows > 0 {
+            pieces.extend(lane.take(rows).await?);
+        }
     }
+    Ok(pieces)
 }
 
 impl Output {

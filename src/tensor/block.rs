@@ -1,6 +1,7 @@
 //! The one allocation of a finished batch.
 
 use super::dtype::DType;
+use super::pool;
 
 /// Every block and every slot in it begins at a multiple of this many bytes: a cache line, and the
 /// widest vector register.
@@ -23,10 +24,7 @@ impl Slot {
     }
 }
 
-/// The memory of one batch: each array of elements in its own slot.
-///
-/// Zeroed on allocation, which costs next to nothing for large batches (the allocator asks the system
-/// for fresh pages), so that the gaps between slots never show foreign memory.
+/// The memory of one batch: each array of elements in its own slot. Once dropped, it serves a later batch.
 #[derive(Debug)]
 pub struct Block {
     bytes: Vec<u8>,
@@ -36,8 +34,9 @@ pub struct Block {
 
 impl Block {
     /// A block with one slot for each `(dtype, count)`, in this order; None where the sizes exceed the
-    /// address space.
-    pub(super) fn allocate(wanted: &[(DType, usize)]) -> Option<(Self, Vec<Slot>)> {
+    /// address space. Slots are zeroed unless the caller fills them: then they, but not the gaps between them, may show
+    /// an earlier batch.
+    pub(super) fn allocate(wanted: &[(DType, usize)], filled: bool) -> Option<(Self, Vec<Slot>)> {
         let mut len = 0_usize;
         let mut slots = Vec::with_capacity(wanted.len());
         for &(dtype, count) in wanted {
@@ -46,9 +45,29 @@ impl Block {
             len = count.checked_mul(dtype.size())?.checked_add(offset)?;
         }
         let capacity = len.checked_add(ALIGNMENT).filter(|bytes| *bytes <= isize::MAX as usize)?;
-        let bytes = vec![0_u8; capacity];
+        let bytes = pool::take(capacity);
+        let is_fresh = bytes.is_none();
+        // Fresh memory of the system is zero, and nobody writes to it for that.
+        let bytes = bytes.unwrap_or_else(|| vec![0_u8; capacity]);
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
-        Some((Self { bytes, start, len }, slots))
+        let mut block = Self { bytes, start, len };
+        if !is_fresh {
+            block.clear(&slots, filled);
+        }
+        Some((block, slots))
+    }
+
+    /// Zeroes the gaps between slots, or everything.
+    fn clear(&mut self, slots: &[Slot], filled: bool) {
+        let block = &mut self.bytes[self.start..self.start + self.len];
+        if !filled {
+            return block.fill(0);
+        }
+        let ends = slots.iter().map(|slot| slot.offset + slot.len_bytes());
+        let starts = slots.iter().skip(1).map(|slot| slot.offset);
+        for (end, next) in ends.zip(starts) {
+            block[end..next].fill(0);
+        }
     }
 
     /// The whole block.
@@ -68,7 +87,18 @@ impl Block {
     }
 
     /// The allocation, the position of the block in it, and the block's length, all in bytes.
-    pub fn into_parts(self) -> (Vec<u8>, usize, usize) {
-        (self.bytes, self.start, self.len)
+    pub fn into_parts(mut self) -> (Vec<u8>, usize, usize) {
+        (std::mem::take(&mut self.bytes), self.start, self.len)
+    }
+
+    /// Takes back the allocation of [`into_parts`](Self::into_parts), for blocks to come.
+    pub fn recycle(allocation: Vec<u8>) {
+        pool::give(allocation);
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        pool::give(std::mem::take(&mut self.bytes));
     }
 }

@@ -84,7 +84,7 @@ impl Converter {
         }
 
         let wanted: Vec<_> = plan.slots.iter().copied().zip(counts).collect();
-        let (block, slots) = Block::allocate(&wanted).ok_or_else(|| {
+        let (block, slots) = Block::allocate(&wanted, plan.fills_slots()).ok_or_else(|| {
             Error::data(format!(
                 "a batch of {rows} rows exceeds the address space; choose a smaller batch_size"
             ))

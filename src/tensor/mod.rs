@@ -20,6 +20,7 @@ mod list;
 mod nulls;
 mod options;
 mod plan;
+mod pool;
 mod shape;
 mod spec;
 mod stack;

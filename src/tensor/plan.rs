@@ -52,6 +52,11 @@ impl Plan {
         planner.plan.outputs = outputs.specs;
         Ok(planner.plan)
     }
+
+    /// Whether every byte of every slot is written, whatever the rows are. Lists leave out what they know to be zero.
+    pub(super) fn fills_slots(&self) -> bool {
+        !self.columns.iter().any(|column| matches!(column.kind, Kind::List(_)))
+    }
 }
 
 /// The outputs of one level, and what each name is taken by.
