@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::place::StagePlace;
 use crate::{Error, Result};
 
-const NAME: &str = "lease.json";
+/// Under the key of the stage.
+pub(super) const LEASE: &str = "lease.json";
 
 /// Seconds without a sign of life after which a builder counts as dead.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -65,7 +66,7 @@ impl Lease {
         note: &Note,
         watch: &mut Watch,
     ) -> Result<Claim> {
-        let (store, path) = (Arc::clone(place.store()), place.path([key, NAME]));
+        let (store, path) = (Arc::clone(place.store()), place.path([key, LEASE]));
         let mut lease = Self { store, path, version: None };
         if lease.put(note, PutMode::Create).await? {
             return Ok(Claim::Mine(lease));

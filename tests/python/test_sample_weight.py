@@ -217,6 +217,47 @@ def test_no_rows_are_no_draws(session):
 
 
 @pytest.mark.parametrize(
+    "kind",
+    [
+        "Int8",
+        "UInt64",
+        "Float16",
+        "Float32",
+        "Decimal32(9, 2)",
+        "Decimal64(18, 4)",
+        "Decimal128(20, 6)",
+        "Decimal128(12, 0)",
+        "Decimal256(70, 30)",
+        "Dictionary(Int16, Float64)",
+        "Dictionary(Int8, Decimal128(10, 3))",
+    ],
+)
+@pytest.mark.parametrize("replacement", [True, False])
+def test_equal_weights_of_any_type_draw_the_same(session, kind, replacement):
+    """The weights are small whole numbers, which each of these types holds exactly."""
+    options = {"sample_replacement": replacement, "num_samples": 500}
+    values = kind.split(", ", 1)[1][:-1] if kind.startswith("Dictionary") else kind
+    sql = f"SELECT id, arrow_cast(arrow_cast(w, '{values}'), '{kind}') AS w FROM t"
+    found = drawn_as_arrow(session, sql, **options)
+    assert found == drawn(session, sql="SELECT id, w FROM t", **options)
+    assert len(set(found)) > 50
+
+
+def drawn_as_arrow(session, sql, **options):
+    """The same for columns that have no tensor form of their own."""
+    loader, _ = loader_of(session, sql=sql, output_format="arrow", **options)
+    return [row for batch in loader for row in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("kind", ["Decimal128(38, 37)", "Decimal256(76, 40)", "Decimal64(18, 17)"])
+def test_a_decimal_is_the_float64_that_a_cast_makes_of_it(session, kind):
+    sql = f"SELECT id, arrow_cast(w / 7, '{kind}') AS w FROM t"
+    cast = f"SELECT id, CAST(w AS DOUBLE) AS w FROM ({sql})"
+    found = drawn_as_arrow(session, sql, num_samples=800)
+    assert found == drawn_as_arrow(session, cast, num_samples=800)
+
+
+@pytest.mark.parametrize(
     ("expression", "words"),
     [
         ("CASE WHEN id = 17 THEN -0.5 ELSE 1 END", '"w" is -0.5 in row 17 of the query'),
@@ -228,6 +269,14 @@ def test_no_rows_are_no_draws(session):
         (
             "CASE WHEN id = 3 THEN CAST('inf' AS DOUBLE) ELSE 1 END",
             '"w" is inf in row 3 of the query',
+        ),
+        (
+            "CAST(CASE WHEN id = 17 THEN -0.25 ELSE 1 END AS DECIMAL(9, 4))",
+            '"w" is -0.25 in row 17 of the query',
+        ),
+        (
+            "arrow_cast(CASE WHEN id = 5 THEN NULL ELSE 1 END, 'Dictionary(Int32, Int64)')",
+            '"w" is null in row 5 of the query',
         ),
         ("CAST(0 AS INT)", "all 1200 weights are 0"),
         ("1e308", "the sum of the weights is not finite"),

@@ -33,9 +33,7 @@ fn each_operator_is_refused_by_name() {
         ("SELECT id, random() AS r FROM big", "random()"),
         ("SELECT id FROM big WHERE random() < 0.5", "random()"),
         ("SELECT id FROM big WHERE id IN (SELECT k FROM small WHERE random() < 0.5)", "random()"),
-        ("SELECT id, now() AS t FROM big", "now()"),
         ("SELECT id, uuid() AS u FROM big", "uuid()"),
-        ("SELECT id, current_date() AS d FROM big", "current_date()"),
         (
             "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT n FROM r",
             "a recursive CTE",
@@ -57,4 +55,19 @@ fn a_volatile_function_in_a_view_is_found() {
     super::super::support::block_on(session.register_view("noisy", sql)).unwrap();
     let error = plan_error(&session, "SELECT id FROM noisy WHERE r > 0.5");
     assert!(error.message().contains("random()"), "{error}");
+}
+
+#[test]
+fn a_function_of_the_time_is_a_literal_and_runs_split_by_split() {
+    let (_directory, session) = tables();
+    super::super::support::block_on(session.register_view("seen", "SELECT id, now() AS t FROM big"))
+        .unwrap();
+    for sql in ["SELECT id FROM seen WHERE t > now() - INTERVAL '1 day'", "SELECT now() FROM big"] {
+        let query = super::super::support::block_on(session.query(sql)).unwrap();
+        assert!(query.moment().is_some(), "{sql}");
+        let plan = query.plan_splits(&PlanOptions::default());
+        super::super::support::block_on(plan).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let query = super::super::support::block_on(session.query("SELECT id FROM big")).unwrap();
+    assert!(query.moment().is_none());
 }
