@@ -47,7 +47,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
         NotShardableError: It calls `now()` or the like, and the ranks share no group.
         StorageError: The rank that came first did not say what it pinned.
     """
-    snapshots = query._pins() if isinstance(query, Query) else {}
+    snapshots: dict[str, list[int]] = query._pins() if isinstance(query, Query) else {}
     moment = query._core.moment()
     store = group_store(topology, process_group) if snapshots or moment else None
     if store is None:

@@ -43,6 +43,8 @@ pub(super) struct Lease {
     path: Path,
     /// The version that this process wrote last.
     version: Option<UpdateVersion>,
+    /// Whether another process has taken it over.
+    is_lost: bool,
 }
 
 /// What a try for the lease came to.
@@ -67,7 +69,7 @@ impl Lease {
         watch: &mut Watch,
     ) -> Result<Claim> {
         let (store, path) = (Arc::clone(place.store()), place.path([key, LEASE]));
-        let mut lease = Self { store, path, version: None };
+        let mut lease = Self { store, path, version: None, is_lost: false };
         if lease.put(note, PutMode::Create).await? {
             return Ok(Claim::Mine(lease));
         }
@@ -92,12 +94,16 @@ impl Lease {
             Some(version) => PutMode::Update(version.clone()),
             None => PutMode::Overwrite,
         };
-        self.put(note, mode).await
+        let is_ours = self.put(note, mode).await?;
+        self.is_lost |= !is_ours;
+        Ok(is_ours)
     }
 
-    /// Gives the lease back. Where that fails, it ends by itself.
+    /// Gives the lease back, unless it is another's by now. Where that fails, it ends by itself.
     pub(super) async fn give_back(self) {
-        let _ = self.store.delete(&self.path).await;
+        if !self.is_lost {
+            let _ = self.store.delete(&self.path).await;
+        }
     }
 
     /// Writes the note under a condition; false where that is not met.
@@ -193,6 +199,9 @@ mod tests {
             assert!(second.is_some());
             // It learns so when it writes.
             assert!(!first.beat(&note("first", 2)).await.unwrap());
+            // And gives nothing back that is the other's.
+            first.give_back().await;
+            assert!(mine(&place, "third", &mut Watch::default()).await.is_none());
         });
     }
 }

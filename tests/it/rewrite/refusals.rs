@@ -1,8 +1,9 @@
 //! An operator that is not row-local is refused, and the error names it and a way out.
 
 use tensorquery::ErrorKind;
+use tensorquery::session::PlanOptions;
 
-use super::super::support::plan_error;
+use super::super::support::{block_on, plan_error};
 use super::tables;
 
 #[test]
@@ -52,7 +53,7 @@ fn each_operator_is_refused_by_name() {
 fn a_volatile_function_in_a_view_is_found() {
     let (_directory, session) = tables();
     let sql = "SELECT id, random() AS r FROM big";
-    super::super::support::block_on(session.register_view("noisy", sql)).unwrap();
+    block_on(session.register_view("noisy", sql)).unwrap();
     let error = plan_error(&session, "SELECT id FROM noisy WHERE r > 0.5");
     assert!(error.message().contains("random()"), "{error}");
 }
@@ -60,14 +61,13 @@ fn a_volatile_function_in_a_view_is_found() {
 #[test]
 fn a_function_of_the_time_is_a_literal_and_runs_split_by_split() {
     let (_directory, session) = tables();
-    super::super::support::block_on(session.register_view("seen", "SELECT id, now() AS t FROM big"))
-        .unwrap();
+    block_on(session.register_view("seen", "SELECT id, now() AS t FROM big")).unwrap();
     for sql in ["SELECT id FROM seen WHERE t > now() - INTERVAL '1 day'", "SELECT now() FROM big"] {
-        let query = super::super::support::block_on(session.query(sql)).unwrap();
+        let query = block_on(session.query(sql)).unwrap();
         assert!(query.moment().is_some(), "{sql}");
         let plan = query.plan_splits(&PlanOptions::default());
-        super::super::support::block_on(plan).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        block_on(plan).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
-    let query = super::super::support::block_on(session.query("SELECT id FROM big")).unwrap();
+    let query = block_on(session.query("SELECT id FROM big")).unwrap();
     assert!(query.moment().is_none());
 }
