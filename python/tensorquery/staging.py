@@ -141,6 +141,9 @@ class Staging:
             return self._given(query)
         if self.mode == "never":
             return query
+        if self.max_bytes is not None:
+            # Loaders that nobody holds any more may still hold stages that are to make way.
+            gc.collect()
         line = _Line() if self.show_progress else None
         try:
             core = _core.stage_query(

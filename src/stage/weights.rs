@@ -245,3 +245,61 @@ fn digits_of(value: i256) -> f64 {
     let (low, high) = value.to_parts();
     value.to_i128().map_or(high as f64 * TWO_TO_128 + low as f64, |value| value as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Decimal256Array, Float64Array};
+    use arrow::compute::cast;
+
+    use super::*;
+
+    fn floats(array: &dyn Array) -> Vec<f64> {
+        let mut found = Vec::new();
+        values(array, 0..array.len(), &mut |weights: &[f64]| found.extend_from_slice(weights));
+        found
+    }
+
+    #[test]
+    fn a_decimal_is_the_float64_that_a_cast_makes_of_it() {
+        let numbers: Vec<f64> = (0..1000).map(|n| f64::from(n * n) / 131.0).collect();
+        let numbers: ArrayRef = Arc::new(Float64Array::from(numbers));
+        for kind in [
+            DataType::Decimal32(9, 3),
+            DataType::Decimal64(18, 11),
+            DataType::Decimal128(38, 30),
+            DataType::Decimal128(12, 0),
+            DataType::Decimal128(9, -2),
+            DataType::Decimal256(76, 40),
+        ] {
+            let decimals = cast(&numbers, &kind).unwrap();
+            assert_eq!(decimals.null_count(), 0, "{kind}");
+            let wanted = cast(&decimals, &DataType::Float64).unwrap();
+            let wanted = wanted.as_primitive::<Float64Type>().values();
+            for (found, wanted) in floats(decimals.as_ref()).iter().zip(wanted) {
+                // Powers of ten beyond 10^22 are no float64: theirs may be off by a bit.
+                let apart = (found - wanted).abs();
+                assert!(apart <= 2.0 * f64::EPSILON * wanted.abs(), "{kind}: {found} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn digits_beyond_128_bits_are_right_with_either_sign() {
+        let huge = i256::from_parts(12_345, 1 << 70);
+        let array = Decimal256Array::from(vec![huge, huge.wrapping_neg(), i256::MINUS_ONE]);
+        let array = array.with_precision_and_scale(76, 0).unwrap();
+        let power = 2_f64.powi(198);
+        assert_eq!(floats(&array), [power, -power, -1.0]);
+    }
+
+    #[test]
+    fn any_range_of_any_type_comes_in_order() {
+        let numbers: ArrayRef = Arc::new(Float64Array::from_iter_values((0..300).map(f64::from)));
+        for kind in [DataType::Float64, DataType::Int16, DataType::UInt64, DataType::Float32] {
+            let array = cast(&numbers, &kind).unwrap();
+            let mut found = Vec::new();
+            values(array.as_ref(), 7..211, &mut |weights: &[f64]| found.extend_from_slice(weights));
+            assert_eq!(found, (7..211).map(f64::from).collect::<Vec<_>>(), "{kind}");
+        }
+    }
+}

@@ -141,7 +141,7 @@ def test_no_room_to_spill_is_told_apart(table, tmp_path):
         os.environ["TMPDIR"] = spills
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, hard))
-        print(json.dumps([attempt(table, place, sql, memory_limit="8MiB"), left(place)]))
+        print(json.dumps([attempt(table, place, sql, memory_limit="24MiB"), left(place)]))
         """,
         table,
         tmp_path / "stages",
