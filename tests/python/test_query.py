@@ -342,14 +342,6 @@ def test_what_is_not_row_local_runs_once(session, sql, tmp_path):
     assert sum(len(next(iter(batch.values()))) for batch in loader) == session.sql(sql).count()
 
 
-def test_what_no_stage_makes_the_same_is_refused(session, tmp_path):
-    with pytest.raises(tq.NotShardableError, match=r"now\(\) gives another value.*literal"):
-        tq.create_dataloader(
-            "SELECT now() AS x FROM t", session=session, stage_dir=tmp_path / "stages"
-        )
-    assert not (tmp_path / "stages").exists()
-
-
 def test_a_part_that_runs_once_by_hand(session):
     session.register_table("once", session.sql("SELECT s, sum(n) AS total FROM t GROUP BY s"))
     assert len(sharded("SELECT * FROM once", session=session)) == 5
