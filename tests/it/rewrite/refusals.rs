@@ -65,8 +65,8 @@ fn a_function_of_the_time_is_a_literal_and_runs_split_by_split() {
     for sql in ["SELECT id FROM seen WHERE t > now() - INTERVAL '1 day'", "SELECT now() FROM big"] {
         let query = block_on(session.query(sql)).unwrap();
         assert!(query.moment().is_some(), "{sql}");
-        let plan = query.plan_splits(&PlanOptions::default());
-        block_on(plan).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        let options = PlanOptions::default();
+        block_on(query.plan_splits(&options)).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
     let query = block_on(session.query("SELECT id FROM big")).unwrap();
     assert!(query.moment().is_none());
