@@ -239,6 +239,7 @@ fn from_shared(error: &DataFusionError) -> Error {
         DataFusionError::SchemaError(inner, _) => from_schema_error(inner),
         DataFusionError::Plan(message) => from_plan_error(message),
         DataFusionError::ArrowError(inner, _) => from_arrow_error(inner),
+        DataFusionError::IoError(inner) => from_io_error(inner),
         DataFusionError::ResourcesExhausted(message) => out_of_memory(message),
         other => Error::data(other.strip_backtrace()),
     }
@@ -343,6 +344,14 @@ fn from_io_error(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
             Error::data(format!("the file is cut short or damaged: {error}"))
+        }
+        // The source is kept: whoever wrote knows where, and can say what to do.
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Error::storage("a file cannot be written").with_source(
+                error
+                    .raw_os_error()
+                    .map_or_else(|| error.kind().into(), io::Error::from_raw_os_error),
+            )
         }
         _ => Error::storage(error.to_string()),
     }

@@ -155,6 +155,10 @@ class Query:
         """Some columns (None: all) of the rows that a predicate keeps."""
     def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
+    def moment(self) -> str | None:
+        """What its functions of the time stand for, in ISO 8601; None where it has none."""
+    def at_moment(self, moment: str) -> Query:
+        """The same query at another moment."""
     def snapshots(self) -> dict[str, tuple[int, int]]:
         """The pinned snapshots of Iceberg tables and the schemas they are read with, by table."""
     def __arrow_c_schema__(self) -> object: ...
@@ -168,8 +172,8 @@ class Query:
         """Read the first rows."""
     def count(self) -> int:
         """Count the rows; from metadata where that suffices."""
-    def explain(self, stage: str) -> str:
-        """DataFusion's plan, what is staged of it and why, and the plan by splits."""
+    def explain(self, stage: str, place: str) -> str:
+        """DataFusion's plan, what is staged of it and why, and the plan by splits; with the sizes of stages in `place`."""
     def nested(self, before: str, after: str) -> Query:
         """The query whose SQL is this one's between two texts, over the tables of this one."""
     def union_all(self, others: Sequence[Query], stage: str) -> tuple[Query, list[int]]:
@@ -517,9 +521,10 @@ def stage_query(
     stage: str,
     place: str,
     timeout: float,
+    max_bytes: int | None = None,
     progress: Callable[[int, int, int, int, str | None], object] | None = None,
 ) -> Query:
-    """The query over what is staged of it; builds the stages that are not in `place` yet.
+    """The query over what is staged of it; builds the stages that are not in `place` yet, of which others then make way.
 
     `progress` is called with (stages begun, stages, rows, bytes, builder) now and then.
     """

@@ -235,6 +235,7 @@ _PARTS = {
     "sample": "sample_weight, sample_replacement or num_samples",
     "mixture": "the weights or stop= of the mixture",
     "snapshot": "the snapshot",
+    "moment": "the moment that now() or current_date stands for",
     "quarantine": 'the bad files, row groups or stripes that are left out (on_error="skip")',
 }
 

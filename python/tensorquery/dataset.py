@@ -108,6 +108,8 @@ class QueryDataset(TracedDataset):
             later runs: of several processes one builds a stage. None: a folder of this user's on this machine
             (``$TENSORQUERY_STAGES``, else in the temporary directory). Ranks on several machines need a place that all reach,
             or build a stage each. See `tensorquery.clear_stages`.
+        stage_max_bytes: Bytes of all stages in `stage_dir`, as an int or a string such as "50GiB": when one is built, those used
+            longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
@@ -151,6 +153,7 @@ class QueryDataset(TracedDataset):
         on_error: str = "raise",
         stage: str = "auto",
         stage_dir: str | os.PathLike[str] | None = None,
+        stage_max_bytes: int | str | None = None,
         stage_from: str | os.PathLike[str] | Query | None = None,
         stage_timeout: float | None = None,
         show_progress: bool = False,
@@ -173,11 +176,12 @@ class QueryDataset(TracedDataset):
         self._show_progress = check_bool("show_progress", show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
-        self._staging = Staging.of(stage, stage_dir, stage_timeout, stage_from, show_progress)
+        self._staging = Staging.of(
+            stage, stage_dir, stage_timeout, stage_from, show_progress, stage_max_bytes
+        )
         self._skips = check_on_error(on_error)
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
-        if isinstance(query, Query):
-            query = agreed(query, self.topology, self._group())
+        query = agreed(query, self.topology, self._group())
         self._deal = Deal(
             batch_size=self.batch_size,
             seed=check_non_negative_int("shuffle_seed", shuffle_seed),

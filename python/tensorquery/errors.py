@@ -56,9 +56,9 @@ class QueryError(TensorQueryError):
 class NotShardableError(QueryError):
     """The query is valid, but not row-local above one scan, so it cannot run split by split.
 
-    With ``stage="auto"`` such a query is staged, so this comes with ``stage="never"``, or for functions such as ``now()``, of
-    which no stage makes the same value for all. The message names the operator (an aggregate, a window, a sort, ...) or
-    the function, and a way out.
+    With ``stage="auto"`` such a query is staged, so this comes with ``stage="never"``, or for functions such as ``now()`` where
+    ranks without a process group cannot agree on a moment. The message names the operator (an aggregate, a window, a
+    sort, ...) or the function, and a way out.
     """
 
 

@@ -48,7 +48,7 @@ _OWN_KEYWORDS = (
     "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "credential_provider", "filesystem", "plan_cache", "local_cache", "local_cache_size", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
-    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_from", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn",
+    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn",
 )  # fmt: skip
 
 
@@ -285,6 +285,7 @@ def create_dataloader(
     on_error: str = "raise",
     stage: str = "auto",
     stage_dir: str | os.PathLike[str] | None = None,
+    stage_max_bytes: int | str | None = None,
     stage_from: str | os.PathLike[str] | Query | None = None,
     stage_timeout: float | None = None,
     show_progress: bool = False,
@@ -376,6 +377,8 @@ def create_dataloader(
             later runs: of several processes one builds a stage. None: a folder of this user's on this machine
             (``$TENSORQUERY_STAGES``, else in the temporary directory). Ranks on several machines need a place that all reach,
             or build a stage each. See `tensorquery.clear_stages`.
+        stage_max_bytes: Bytes of all stages in `stage_dir`, as an int or a string such as "50GiB": when one is built, those used
+            longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
@@ -453,6 +456,7 @@ def create_dataloader(
         on_error=on_error,
         stage=stage,
         stage_dir=stage_dir,
+        stage_max_bytes=stage_max_bytes,
         stage_from=stage_from,
         stage_timeout=stage_timeout,
         show_progress=show_progress,

@@ -67,6 +67,10 @@ class Mixture:
         staged._core = core
         return staged
 
+    def _at_moment(self, moment: str) -> Mixture:
+        """The same mixture where its functions of the time stand for another moment."""
+        return self._over(self._core.at_moment(moment))
+
     def _weights(self) -> Sources:
         """How the queries share batches, without a plan."""
         weights = [max(1, round(weight * _SCALE)) for weight in self.weights]
@@ -88,10 +92,14 @@ class Mixture:
         functions: dict[str, str] = {}
         for part in parts:
             functions.update(part.pop("functions", {}))
+            # One for all of them.
+            part.pop("moment", None)
+        moment = self._core.moment()
         keys = {key for part in parts for key in part}
         together = {key: digest([part.get(key) for part in parts]) for key in sorted(keys)}
         called = {"functions": functions} if functions else {}
-        return {**together, **called, "mixture": digest([self.weights, self.stop])}
+        pinned = {"moment": moment} if moment else {}
+        return {**together, **called, **pinned, "mixture": digest([self.weights, self.stop])}
 
     def __repr__(self) -> str:
         shares = ", ".join(

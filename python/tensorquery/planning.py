@@ -18,7 +18,7 @@ from tensorquery.checkpoint import FORMAT, VERSION, digest, file_digests
 from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology, threads_for
 from tensorquery.epochs import Deal, Epochs
-from tensorquery.errors import ConfigError
+from tensorquery.errors import ConfigError, DataError
 from tensorquery.found import FoundPlan, find_plan
 from tensorquery.iterator import Progress
 from tensorquery.mixture import Mixture
@@ -96,7 +96,7 @@ class PlannedDataset(IterableDataset[Any]):
         )
         self._query: Query | Mixture | None = own
         # What is staged stays as long as somebody reads it.
-        self._staged: Query | Mixture | None = self._staging.apply(own)
+        self._staged: Query | Mixture | None = self._stage_out(own)
         own = self._staged
         options = {
             **self._deal.options(self.world_size),
@@ -117,6 +117,19 @@ class PlannedDataset(IterableDataset[Any]):
             # What is bad, and so what is dealt, is found out when it is needed: a state may say it.
             self._adopt(found.plan)
             self._constant = self._describe(own, found.plan)
+
+    def _stage_out(self, query: Query | Mixture) -> Query | Mixture:
+        """The query over what is staged of it."""
+        try:
+            return self._staging.apply(query)
+        except DataError as error:
+            if not self._skips:
+                raise
+            raise DataError(
+                f'{error}; on_error="skip" does not reach what is staged, but for files that cannot be understood at all: a '
+                "row group, stripe or byte range that is left out would change other rows, of any group. Repair the file, or "
+                "leave it out by its path"
+            ) from error
 
     def _adopt(self, plan: _core.Plan) -> None:
         """Go on with a plan, and without what was made of another one."""
@@ -203,21 +216,21 @@ class PlannedDataset(IterableDataset[Any]):
             assert self._epochs is not None
         self._quarantine.check(state)
 
-    def _follow_snapshots(self, state: Mapping[str, Any]) -> None:
-        """Pin the snapshots that a state names, where the query's Iceberg tables have moved on since."""
-        wanted = state["parts"].get("snapshot")
-        ours = self._constant["parts"].get("snapshot")
-        if (
-            not wanted
-            or wanted == ours
-            or self._is_in_worker()
-            or not isinstance(self._query, Query)
-        ):
+    def _follow_pins(self, state: Mapping[str, Any]) -> None:
+        """Pin the snapshots and the moment that a state names, where Iceberg tables, or time, have moved on since."""
+        query = self._query
+        if query is None or self._is_in_worker():
             return
-        if set(wanted) != set(ours or {}):
-            return
-        # Each rank by itself: not all of them need load a state.
-        self._open(self._query._at(wanted))
+        theirs, ours = state["parts"], self._constant["parts"]
+        then, now = theirs.get("snapshot") or {}, ours.get("snapshot") or {}
+        if isinstance(query, Query) and then != now and set(then) == set(now):
+            query = query._at(then)
+        moment = theirs.get("moment")
+        if moment and moment != ours.get("moment") and "moment" in ours:
+            query = query._at_moment(moment)
+        if query is not self._query:
+            # Each rank by itself: not all of them need load a state.
+            self._open(query)
 
     def _log_files(self, plan: _core.Plan) -> None:
         if self._constant["parts"].get("snapshot"):

@@ -88,9 +88,13 @@ class Query:
         return Query(self._session, self._core.select(names, predicate), narrowed)
 
     def _parts(self) -> dict[str, Any]:
-        """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots."""
-        parts, pins = self._parts_without_pins(), self._pins()
-        return {**parts, "snapshot": pins} if pins else parts
+        """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots and moment."""
+        parts, pins, moment = self._parts_without_pins(), self._pins(), self._core.moment()
+        return {
+            **parts,
+            **({"snapshot": pins} if pins else {}),
+            **({"moment": moment} if moment else {}),
+        }
 
     def _parts_without_pins(self) -> dict[str, Any]:
         query, *narrowed = self._narrowed or (self._core.sql,)
@@ -128,6 +132,15 @@ class Query:
         return {table: snapshot for table, (snapshot, _) in self._core.snapshots().items()}
 
     @property
+    def moment(self) -> str | None:
+        """What `now()`, `current_date` and the like stand for: fixed when the query was made, in ISO 8601.
+
+        An instant in UTC, or a day where only `current_date` is called; None without such functions. All runs of this
+        query and all loaders over it have the same; a resumed loader has that of its state.
+        """
+        return self._core.moment()
+
+    @property
     def quarantined(self) -> list[Quarantined]:
         """Files that its tables were registered without (``on_error="skip"``); empty where all were read.
 
@@ -160,6 +173,10 @@ class Query:
         """The same query at other snapshots and schemas, by table."""
         core, _ = self._core.refreshed({name: (pin[0], pin[1]) for name, pin in pins.items()})
         return Query(self._session, core, self._narrowed)
+
+    def _at_moment(self, moment: str) -> Query:
+        """The same query where its functions of the time stand for another moment."""
+        return Query(self._session, self._core.at_moment(moment), self._narrowed)
 
     def head(self, rows: int = 10) -> pa.Table:
         """The first rows.
@@ -204,23 +221,31 @@ class Query:
     def __arrow_c_schema__(self) -> object:
         return self._core.__arrow_c_schema__()
 
-    def explain(self, *, stage: str = "auto") -> str:
+    def explain(
+        self, *, stage: str = "auto", stage_dir: str | os.PathLike[str] | None = None
+    ) -> str:
         """DataFusion's physical plan, what is staged of it and why, and the plan by splits that a loader runs.
 
         Nothing runs, and nothing is staged.
 
         Args:
             stage: As for `create_dataloader`: "auto", "never" or "always".
+            stage_dir: Where stages are looked for, as for `create_dataloader`; None is the default folder.
 
         Returns:
             Indented trees as text: the plan before, each part that runs once with the reason, and the plan after, in which a
-            stage is a scan without splits yet. With ``stage="never"`` the last one says which operator is not row-local.
+            stage is a scan: with its rows and bytes where it is in `stage_dir`, else "not built yet". With
+            ``stage="never"`` the last one says which operator is not row-local.
 
         Raises:
             QueryError: The query cannot be planned.
-            ConfigError: `stage` is malformed.
+            ConfigError: `stage` or `stage_dir` is malformed.
+            StorageError: Something is staged, and `stage_dir` does not answer.
         """
-        return self._core.explain(stage)
+        # It imports this module.
+        from tensorquery.staging import place_of
+
+        return self._core.explain(stage, place_of(stage_dir))
 
     def _over(self, core: _core.Query) -> Query:
         """This query over what is staged of it."""

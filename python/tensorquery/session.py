@@ -527,7 +527,8 @@ class Session(IcebergTables):
                 nothing or an overflow is an error.
             return_type: The exact type that `fn` returns.
             volatility: "immutable": equal arguments give equal values. "volatile": they need not, as with ``random()``; a
-                loader stages the query, so that `fn` is called once. "stable": as ``now()``, which a loader refuses.
+                loader stages the query, so that `fn` is called once. "stable": the same within a
+                query, and maybe another for the next one; it is staged, too, anew for each query.
 
         Raises:
             ConfigError: A type or `volatility` is unknown, `fn` cannot be called, or `name` is a built-in function.

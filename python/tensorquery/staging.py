@@ -27,6 +27,9 @@ __all__ = ["StagedRows", "Staging", "StoredStage", "clear_stages", "list_stages"
 STAGE_MODES = ("auto", "never", "always")
 DEFAULT_TIMEOUT = 3600.0
 
+MAX_BYTES = "TENSORQUERY_STAGES_MAX_BYTES"
+"""The variable that bounds the bytes of stages where no loader says a bound."""
+
 Staged = TypeVar("Staged", "Query", "Mixture", "Query | Mixture")
 
 
@@ -58,7 +61,7 @@ class StoredStage:
     Attributes:
         key: Its name: a digest of the query, of what it reads, and of the version of tensorquery.
         rows: Its rows; None where it is not complete.
-        bytes: Bytes of its files.
+        bytes: Bytes of its files; of one that is being built, those written so far.
         why: Why these rows were staged.
         used: When it was opened last, in seconds since 1970.
     """
@@ -78,6 +81,7 @@ class Staging:
         mode: "auto", "never" or "always".
         place: A folder or URL; None is a folder of this user's on this machine.
         timeout: Seconds to wait for another process that builds.
+        max_bytes: Bytes of all stages of the place above which those that nobody uses go; None is no bound.
         source: Rows that somebody else computed: a path, or a query over them.
         show_progress: Whether to show a line on stderr.
     """
@@ -87,6 +91,7 @@ class Staging:
     timeout: float = DEFAULT_TIMEOUT
     source: str | Query | None = None
     show_progress: bool = False
+    max_bytes: int | None = None
 
     @classmethod
     def of(
@@ -96,6 +101,7 @@ class Staging:
         timeout: float | None,
         source: str | os.PathLike[str] | Query | None,
         show_progress: bool,
+        max_bytes: int | str | None = None,
     ) -> Staging:
         """Check options as a user gave them.
 
@@ -103,8 +109,7 @@ class Staging:
             ConfigError: One of them is malformed, or two contradict each other.
         """
         check_choice("stage", mode, STAGE_MODES)
-        if place is not None and not isinstance(place, str | os.PathLike):
-            raise ConfigError(f"stage_dir={place!r} must be a folder or a URL")
+        own = None if place is None else place_of(place)
         seconds = DEFAULT_TIMEOUT if timeout is None else timeout
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise ConfigError(f"stage_timeout={timeout!r} must be a number of seconds above 0")
@@ -117,31 +122,36 @@ class Staging:
             raise ConfigError(
                 "stage_from= says that the rows are there already; stage_dir= and stage= do not go with it"
             )
+        if source is not None and max_bytes is not None:
+            raise ConfigError(
+                "stage_from= says that the rows are there already; stage_max_bytes= does not go with it"
+            )
         if isinstance(source, os.PathLike):
             source = os.fspath(source)
-        return cls(
-            mode, None if place is None else os.fspath(place), float(seconds), source, show_progress
-        )
+        return cls(mode, own, float(seconds), source, show_progress, bound_of(max_bytes))
 
     def apply(self, query: Staged) -> Staged:
         """Make the query over what is staged of this one; build stages that are not there yet.
 
         Raises:
-            NotShardableError: `now()` or the like, which no stage makes the same for all ranks.
-            StorageError: The place cannot be written, or another process builds for longer than the timeout.
+            StorageError: The place cannot be written, or has no room, or another process builds for longer than the timeout.
             DataError: The staged rows cannot be computed.
         """
         if self.source is not None:
             return self._given(query)
         if self.mode == "never":
             return query
+        if self.max_bytes is not None:
+            # Loaders that nobody holds any more may still hold stages that are to make way.
+            gc.collect()
         line = _Line() if self.show_progress else None
         try:
             core = _core.stage_query(
                 query._core,
                 self.mode,
-                default_stage_dir() if self.place is None else self.place,
+                place_of(self.place),
                 self.timeout,
+                self.max_bytes,
                 None if line is None else line.show,
             )
         finally:
@@ -186,6 +196,31 @@ def default_stage_dir() -> str:
     return str(stage_folder() / QUERY_STAGES)
 
 
+def place_of(stage_dir: str | os.PathLike[str] | None) -> str:
+    """The folder or URL that `stage_dir` means.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if stage_dir is None:
+        return default_stage_dir()
+    if not isinstance(stage_dir, str | os.PathLike):
+        raise ConfigError(f"stage_dir={stage_dir!r} must be a folder or a URL")
+    return os.fspath(stage_dir)
+
+
+def bound_of(max_bytes: int | str | None) -> int | None:
+    """The bound that `stage_max_bytes` means: None is ``$TENSORQUERY_STAGES_MAX_BYTES``, and without that there is none.
+
+    Raises:
+        ConfigError: It is malformed.
+    """
+    if max_bytes is not None:
+        return parse_bytes(max_bytes, "stage_max_bytes")
+    everywhere = os.environ.get(MAX_BYTES)
+    return parse_bytes(everywhere, MAX_BYTES) if everywhere else None
+
+
 def list_stages(
     stage_dir: str | os.PathLike[str] | None = None,
     *,
@@ -203,9 +238,8 @@ def list_stages(
     Raises:
         StorageError: The place cannot be listed.
     """
-    place = default_stage_dir() if stage_dir is None else os.fspath(stage_dir)
     options = json.dumps(plain_options(storage_options))
-    return [StoredStage(*stage) for stage in _core.list_stages(place, options)]
+    return [StoredStage(*stage) for stage in _core.list_stages(place_of(stage_dir), options)]
 
 
 def clear_stages(
@@ -217,7 +251,8 @@ def clear_stages(
 ) -> int:
     """Remove stages; those that a process of this machine uses stay.
 
-    Without this, stages that nobody has used for seven days go when another one is built in the same place.
+    Without this, stages that nobody has used for seven days go when another one is built in the same place, and those
+    used longest ago where all are more than `stage_max_bytes` of `create_dataloader`.
 
     Args:
         stage_dir: As for `create_dataloader`; None is the default folder.
@@ -245,9 +280,8 @@ def clear_stages(
         keep = 0 if is_zero else parse_bytes(keep_bytes, "keep_bytes")
     # Loaders that nobody holds any more may still hold their stages.
     gc.collect()
-    place = default_stage_dir() if stage_dir is None else os.fspath(stage_dir)
     options = json.dumps(plain_options(storage_options))
-    _, freed, _ = _core.clear_stages(place, options, days * 86400.0, keep)
+    _, freed, _ = _core.clear_stages(place_of(stage_dir), options, days * 86400.0, keep)
     return freed
 
 

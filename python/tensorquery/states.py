@@ -136,7 +136,7 @@ class StatefulDataset(PlannedDataset):
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_state(state)
-        self._follow_snapshots(checked)
+        self._follow_pins(checked)
         self._follow_quarantine(checked)
         check_same(checked, self._constant, self._file_names())
         info, worker = get_worker_info(), checked.get("worker")

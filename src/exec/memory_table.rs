@@ -25,12 +25,19 @@ pub struct MemoryTable {
     schema: SchemaRef,
     batches: Arc<Vec<RecordBatch>>,
     bytes: u64,
+    stands_for: Option<Arc<str>>,
 }
 
 impl MemoryTable {
     /// A table of these batches, which take `bytes` when they are written as Arrow IPC.
     pub fn new(schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, bytes: u64) -> Self {
-        Self { schema, batches, bytes }
+        Self { schema, batches, bytes, stands_for: None }
+    }
+
+    /// The same table, in whose place a plan shows what it stands for.
+    #[must_use]
+    pub fn standing_for(self, what: String) -> Self {
+        Self { stands_for: Some(Arc::from(what)), ..self }
     }
 
     /// Bytes of its rows as Arrow IPC.
@@ -79,6 +86,7 @@ impl TableProvider for MemoryTable {
             batches: Arc::clone(&self.batches),
             bytes: self.bytes,
             projection: projection.cloned(),
+            stands_for: self.stands_for.clone(),
         };
         Ok(Arc::new(SplitScanExec::new(source, Arc::from([whole]), schema)))
     }

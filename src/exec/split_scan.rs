@@ -45,6 +45,8 @@ pub enum ScanSource {
         bytes: u64,
         /// Columns read.
         projection: Option<Vec<usize>>,
+        /// What a plan shows in its place, where it has no rows of its own: a stage that may not be built yet.
+        stands_for: Option<Arc<str>>,
     },
     /// Nothing to read: the planner proved that no row comes from here.
     Empty,
@@ -145,6 +147,9 @@ impl SplitScanExec {
 
 impl DisplayAs for SplitScanExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let ScanSource::Memory { stands_for: Some(what), .. } = &self.source {
+            return write!(f, "SplitScanExec: {what}");
+        }
         write!(f, "SplitScanExec: splits={}", self.splits.len())?;
         match &self.source {
             ScanSource::Files { table, config } => {

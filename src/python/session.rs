@@ -17,6 +17,7 @@ use super::wait::wait;
 use crate::Error;
 use crate::catalog::TableOptions;
 use crate::lake::TravelTo;
+use crate::query::Moment;
 use crate::session::{
     FunctionInfo, LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
     TableInfo,
@@ -303,6 +304,17 @@ impl PyQuery {
         self.query.quarantined()
     }
 
+    /// What its functions of the time stand for, in ISO 8601; None where it has none.
+    fn moment(&self) -> Option<String> {
+        self.query.moment().map(Moment::text)
+    }
+
+    /// The same query at another moment.
+    fn at_moment(&self, py: Python<'_>, moment: &str) -> PyResult<Self> {
+        let (query, moment) = (self.query.clone(), Moment::parse(moment).map_err(to_py)?);
+        Ok(Self { query: wait(py, move || async move { query.at_moment(moment).await })? })
+    }
+
     /// The pinned snapshots of Iceberg tables and the schemas they are read with, by table.
     fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         self.query.snapshots()
@@ -401,10 +413,10 @@ impl PyQuery {
         Ok((Self { query }, scans))
     }
 
-    fn explain(&self, py: Python<'_>, stage: &str) -> PyResult<String> {
+    fn explain(&self, py: Python<'_>, stage: &str, place: String) -> PyResult<String> {
         let mode = super::staging::mode(stage).map_err(to_py)?;
         let query = self.query.clone();
-        wait(py, move || async move { query.explain(&PlanOptions::default(), mode).await })
+        wait(py, move || async move { query.explain(&PlanOptions::default(), mode, &place).await })
     }
 
     /// Name and identity of every file or table in memory that the query can read.

@@ -31,16 +31,17 @@ pub fn mode(name: &str) -> Result<StageMode> {
     }
 }
 
-/// The query over what is staged of it. `progress` is called with (stages begun, stages, rows, bytes, builder) now and then;
+/// The query over what is staged of it. Above `max_bytes`, stages of the place that nobody uses make way. `progress` is called with (stages begun, stages, rows, bytes, builder) now and then;
 /// the builder is another process, where one is waited for.
 #[pyfunction]
-#[pyo3(signature = (query, stage, place, timeout, progress=None))]
+#[pyo3(signature = (query, stage, place, timeout, max_bytes=None, progress=None))]
 pub fn stage_query(
     py: Python<'_>,
     query: &PyQuery,
     stage: &str,
     place: String,
     timeout: f64,
+    max_bytes: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<PyQuery> {
     let mode = mode(stage).map_err(to_py)?;
@@ -60,7 +61,7 @@ pub fn stage_query(
             return Ok(query);
         }
         let place = StagePlace::open(&place, query.session().store_access()).await?;
-        query.staged(mode, &place, timeout, &shared).await
+        query.staged(mode, &place.bounded(max_bytes), timeout, &shared).await
     };
     let staged = wait_with(py, make, show)?;
     show(py)?;

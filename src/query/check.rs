@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
+use datafusion::logical_expr::{Expr, LogicalPlan, ScalarUDF, Volatility};
 
 use super::unsound::check_sound_windows;
 use crate::error::duplicate_column;
@@ -36,9 +36,8 @@ pub fn check_repeatable(plan: &LogicalPlan) -> Result<()> {
         Some((name, Volatility::Stable)) => Err(Error::new(
             ErrorKind::NotShardable,
             format!(
-                "{name}() gives another value each time the query is planned, so ranks, workers and \
-                 resumed runs would disagree; write its value as a literal (a function of your own: register it as \
-                 immutable, or as volatile, which is evaluated once)"
+                "{name}() is stable: it may give another value each time the query is planned, so ranks, workers and \
+                 resumed runs would disagree; register it as immutable, or let the query run once: stage=\"auto\""
             ),
         )),
         Some((name, _)) => Err(Error::new(
@@ -52,35 +51,47 @@ pub fn check_repeatable(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// A function that gives another value on every call, where the plan has one.
+/// Why a plan is to be evaluated once, where that is for one of its functions: it gives another value on every call, or,
+/// being the user's own, may give one on every planning.
 ///
 /// # Errors
-/// `NotShardable` for one that gives another value on every planning: no stage makes that the same for all.
-pub fn volatile_function(plan: &LogicalPlan) -> Result<Option<String>> {
-    match unrepeatable_function(plan)? {
-        None => Ok(None),
-        Some((_, Volatility::Stable)) => check_repeatable(plan).map(|()| None),
-        Some((name, _)) => Ok(Some(name)),
-    }
+/// Those of walking a plan.
+pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
+    let found = unrepeatable_function(plan)?;
+    Ok(found.map(|(name, volatility)| match volatility {
+        Volatility::Stable => format!(
+            "{name}() may give another value whenever the query is planned: it is evaluated once"
+        ),
+        _ => format!("{name}() gives another value on every call: it is evaluated once"),
+    }))
 }
 
-/// The first function that is not immutable; one that is stable before those that are volatile.
+/// The first function that is not immutable.
 fn unrepeatable_function(plan: &LogicalPlan) -> Result<Option<(String, Volatility)>> {
     let mut found: Option<(String, Volatility)> = None;
+    each_function(plan, |function| {
+        let volatility = function.signature().volatility;
+        if found.is_none() && volatility != Volatility::Immutable {
+            found = Some((function.name().to_owned(), volatility));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Calls `look` with every scalar function of a plan and of its subqueries.
+///
+/// # Errors
+/// Those of walking a plan.
+pub(super) fn each_function(plan: &LogicalPlan, mut look: impl FnMut(&ScalarUDF)) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
             expr.apply(|expr| {
-                if let Expr::ScalarFunction(function) = expr
-                    && function.func.signature().volatility != Volatility::Immutable
-                {
-                    let volatility = function.func.signature().volatility;
-                    if found.is_none() || volatility == Volatility::Stable {
-                        found = Some((function.func.name().to_owned(), volatility));
-                    }
+                if let Expr::ScalarFunction(function) = expr {
+                    look(&function.func);
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
         })
     })?;
-    Ok(found)
+    Ok(())
 }

@@ -2,13 +2,15 @@
 
 mod check;
 mod cut;
+mod moment;
 mod parse;
 mod sample;
 mod travel;
 mod unsound;
 
-pub use check::{check_plan, check_repeatable, volatile_function};
+pub use check::{check_plan, check_repeatable, evaluated_once};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
+pub use moment::{Moment, fix_moment};
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, parse_query, quote_identifier,
 };

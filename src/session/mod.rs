@@ -7,6 +7,7 @@ mod ipc;
 mod lake;
 mod memo;
 mod metadata_tables;
+mod moment;
 mod part;
 mod plan;
 mod plan_cache;

@@ -744,6 +744,7 @@ impl Query {
                 Registered::Memory { digest, .. } => texts.push(digest.clone()),
                 Registered::View { sql, .. } => texts.push(sql.clone()),
                 Registered::Function(function) => texts.push(function.digest().to_owned()),
+                Registered::Moment(moment) => texts.push(moment.text()),
             }
         }
         texts

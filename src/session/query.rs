@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -16,6 +17,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::lake::LakeChange;
 use super::memo;
+use super::moment::MOMENT_SCHEMA;
 use super::plan::{Plan, PlanOptions, count_scans};
 use super::registry::{FUNCTION_SCHEMA, Registered, Session, TableKey};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
@@ -141,7 +143,8 @@ impl Query {
                 }
                 Registered::Lake(lake) => files.push((name.clone(), lake.identity())),
                 Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
-                Registered::View { .. } | Registered::Function(_) => {}
+                // What a state says of the moment, it says apart from files.
+                Registered::View { .. } | Registered::Function(_) | Registered::Moment(_) => {}
             }
         }
         files
@@ -191,6 +194,8 @@ impl Query {
                 match tables.iter().find(|(known, _)| known == key) {
                     None => tables.push((key.clone(), table.clone())),
                     Some((_, known)) if known.is_same(table) => {}
+                    // One moment for all of them: that of the first.
+                    Some(_) if key.0 == MOMENT_SCHEMA => {}
                     Some(_) if key.0 == FUNCTION_SCHEMA => {
                         return Err(Error::config(format!(
                             "the queries of a mixture call different functions of the name {:?}; register them \
@@ -230,7 +235,7 @@ impl Query {
                 self.check()?;
                 count_scans(self).await
             }
-            false => count_scans(&self.without_rows(&cuts)?).await,
+            false => count_scans(&self.without_rows(&cuts, &[])?).await,
         }
     }
 
@@ -306,6 +311,34 @@ impl Query {
     /// The same error with its place, where reading split by split meets one: DataFusion's own scan
     /// does not say which file it was in.
     async fn locate(&self, error: Error) -> Error {
+        self.damage().await.unwrap_or(error)
+    }
+
+    /// The same for an error of a part of a plan: each table that it reads is looked at by itself.
+    pub(super) async fn locate_below(&self, part: &LogicalPlan, error: Error) -> Error {
+        if error.kind() != ErrorKind::Data || error.is_of_user_code() {
+            return error;
+        }
+        let mut scans = Vec::new();
+        let walked = part.apply_with_subqueries(|node| {
+            if matches!(node, LogicalPlan::TableScan(_)) {
+                scans.push(node.clone());
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+        if walked.is_err() {
+            return error;
+        }
+        for scan in scans {
+            if let Some(located) = self.with_plan(scan).damage().await {
+                return located;
+            }
+        }
+        error
+    }
+
+    /// The first damage that reading split by split meets.
+    async fn damage(&self) -> Option<Error> {
         let find = async {
             let plan = self.plan_splits(&PlanOptions::default()).await?;
             let epoch = plan.epoch()?;
@@ -316,8 +349,8 @@ impl Query {
             Ok::<(), Error>(())
         };
         match find.await {
-            Err(located) if located.kind() == ErrorKind::Data => located,
-            _ => error,
+            Err(located) if located.kind() == ErrorKind::Data => Some(located),
+            _ => None,
         }
     }
 
@@ -350,11 +383,16 @@ impl Query {
     }
 
     /// DataFusion's plan, what is staged of it and why, and the plan whose driving scans were replaced by splits. No
-    /// stage is built.
+    /// stage is built; of those that are in `place` it says the size.
     ///
     /// # Errors
-    /// What planning finds.
-    pub async fn explain(&self, options: &PlanOptions, mode: StageMode) -> Result<String> {
+    /// What planning finds; `Config` or `Storage` where a part is staged and the place cannot be opened.
+    pub async fn explain(
+        &self,
+        options: &PlanOptions,
+        mode: StageMode,
+        place: &str,
+    ) -> Result<String> {
         let physical = self.physical_plan().await?;
         let mut text = String::from("DataFusion's plan:\n");
         text += &displayable(physical.as_ref()).indent(false).to_string();
@@ -368,7 +406,7 @@ impl Query {
         }
         let rest = match cuts.is_empty() {
             true => self.clone(),
-            false => self.without_rows(&cuts)?,
+            false => self.without_rows(&cuts, &self.known_sizes(&cuts, place).await?)?,
         };
         let planned = match rest.check() {
             // What a stage evaluates once is no longer there.

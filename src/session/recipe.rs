@@ -20,6 +20,7 @@ use super::staged::StagedPart;
 use crate::catalog::iceberg::StorageAccess;
 use crate::catalog::{FilesSpec, open_lake};
 use crate::lake::{FileValues, LakeSpec, LakeTable};
+use crate::query::Moment;
 use crate::split::{Outline, Scans, Split, SplitUnit, TableFile, TableFiles};
 use crate::storage::Foreign;
 use crate::{Error, Result};
@@ -90,6 +91,8 @@ enum TableRecipe {
     },
     /// Among the recipe's foreign things.
     Function(usize),
+    /// What functions of the time stand for.
+    Moment(Moment),
 }
 
 /// One split as numbers: scan, file, unit kind, four numbers, rows, deleted rows, first row, bytes.
@@ -176,6 +179,7 @@ impl Recipe {
                     foreign.push(Foreign::Function(Arc::clone(function)));
                     TableRecipe::Function(foreign.len() - 1)
                 }
+                Registered::Moment(moment) => TableRecipe::Moment(*moment),
             };
             tables.push((key.clone(), recipe));
         }
@@ -304,6 +308,7 @@ impl Recipe {
             TableRecipe::Function(index) => {
                 session.bind(key, Registered::Function(self.foreign(index)?.function()?))
             }
+            TableRecipe::Moment(moment) => session.bind(key, Registered::Moment(moment)),
         }
     }
 

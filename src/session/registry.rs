@@ -27,7 +27,8 @@ use crate::catalog::iceberg::IcebergCatalog;
 use crate::catalog::{FilesSpec, FilesTable};
 use crate::exec::{LakeProvider, MemoryTable, functions_of, two_functions};
 use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, parse_query,
+    LAKE_SCHEMA, Moment, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row,
+    parse_query,
 };
 use crate::split::TableFiles;
 use crate::storage::{
@@ -83,6 +84,8 @@ pub(super) enum Registered {
     View { sql: String, tables: Vec<(TableKey, Registered)> },
     /// A function of the user's.
     Function(Arc<dyn ForeignFunction>),
+    /// What functions of the time stand for.
+    Moment(Moment),
 }
 
 impl Registered {
@@ -109,6 +112,7 @@ impl Registered {
                     && left.iter().zip(right).all(|((a, one), (b, two))| a == b && one.is_same(two))
             }
             (Self::Function(one), Self::Function(two)) => one.digest() == two.digest(),
+            (Self::Moment(one), Self::Moment(two)) => one == two,
             _ => false,
         }
     }
@@ -372,8 +376,9 @@ impl Session {
         let parsed = parse_query(sql, |name| self.is_catalog(name))?;
         let plan = self.logical_plan(&parsed, skip_bad, paths).await?;
         check_plan(&plan)?;
-        let tables = self.referenced(&parsed, &plan)?;
-        let plan = self.analysed(plan)?;
+        let mut tables = self.referenced(&parsed, &plan)?;
+        let (plan, moment) = self.at_its_moment(self.analysed(plan)?)?;
+        tables.extend(moment);
         Ok(Query::new(Arc::clone(self), sql.to_owned(), plan, tables))
     }
 
@@ -472,8 +477,10 @@ impl Session {
             Registered::View { .. } => {
                 return Err(Error::config("a view is registered with its plan"));
             }
-            Registered::Function(function) => {
-                self.bind_function(function)?;
+            Registered::Function(_) | Registered::Moment(_) => {
+                if let Registered::Function(function) = &registered {
+                    self.bind_function(function)?;
+                }
                 self.all_registered()
                     .write()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -624,6 +631,7 @@ fn same_content(a: &Registered, b: &Registered) -> bool {
             a == b && x.len() == y.len() && x.iter().zip(y).all(same)
         }
         (Registered::Function(a), Registered::Function(b)) => a.digest() == b.digest(),
+        (Registered::Moment(a), Registered::Moment(b)) => a == b,
         _ => false,
     }
 }
@@ -710,7 +718,7 @@ fn describe(name: &str, registered: &Registered) -> TableInfo {
             let quarantined = Vec::new();
             TableInfo { name, kind: "view", files: None, bytes: None, rows: None, quarantined }
         }
-        Registered::Function(_) => {
+        Registered::Function(_) | Registered::Moment(_) => {
             let quarantined = Vec::new();
             TableInfo { name, kind: "function", files: None, bytes: None, rows: None, quarantined }
         }

@@ -15,10 +15,12 @@ use super::registry::{Session, TableKey};
 use crate::catalog::{FilesTable, TableOptions};
 use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
 use crate::query::{
-    Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns, volatile_function,
+    Cut, Sizes, StageTable, evaluated_once, find_cuts, provider_of, replace, share_of_columns,
 };
 use crate::split::{ArrowFormat, Format};
-use crate::staging::{Attempt, Lock, Manifest, StagePlace, StageProgress, Wanted, ensure};
+use crate::staging::{
+    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage,
+};
 use crate::storage::Partitioning;
 use crate::{Error, ErrorKind, Result};
 
@@ -63,7 +65,7 @@ pub struct StagedPart {
     /// Its folder in the store, which is no part of its identity.
     pub(super) folder: String,
     /// Keeps it from being removed.
-    _in_use: Option<Arc<Lock>>,
+    _in_use: Option<Arc<InUse>>,
 }
 
 impl StagedPart {
@@ -92,19 +94,17 @@ impl Query {
     /// The parts that are staged in this mode; none where the query runs split by split as it is.
     ///
     /// # Errors
-    /// `NotShardable` for a function whose value depends on the time of planning; what planning finds.
+    /// What planning finds.
     pub async fn cuts(&self, mode: StageMode) -> Result<Vec<Cut>> {
         if mode == StageMode::Never {
             return Ok(Vec::new());
         }
         let state = self.session().context().state();
-        let volatile = volatile_function(self.logical())?;
         let plan = state.optimize(self.logical())?;
         if mode == StageMode::Always {
             return Ok(Cut::whole(&plan, "stage=\"always\""));
         }
-        if let Some(name) = volatile {
-            let why = format!("{name}() gives another value on every call: it is evaluated once");
+        if let Some(why) = evaluated_once(self.logical())? {
             return Ok(Cut::whole(&plan, &why));
         }
         let limit = self.session().options().memory_limit.map(|limit| limit / BROADCAST_SHARE);
@@ -113,7 +113,7 @@ impl Query {
         // The physical plan has the last word: it may not be row-local where the logical one is.
         let rest = match cuts.is_empty() {
             true => self.clone(),
-            false => self.without_rows(&cuts)?,
+            false => self.without_rows(&cuts, &[])?,
         };
         match classify(&rest).await {
             Ok(_) => Ok(cuts),
@@ -126,14 +126,34 @@ impl Query {
         }
     }
 
-    /// The query whose parts are tables without rows: what its plan looks like once they are staged.
-    pub(super) fn without_rows(&self, cuts: &[Cut]) -> Result<Self> {
+    /// The query whose parts are tables without rows: what its plan looks like once they are staged. Their sizes, where
+    /// they are known, are for whoever reads the plan.
+    pub(super) fn without_rows(&self, cuts: &[Cut], sizes: &[Option<(u64, u64)>]) -> Result<Self> {
         let tables = cuts.iter().enumerate().map(|(number, cut)| {
-            let schema = cut.stage_schema();
-            let table = MemoryTable::new(schema, Arc::default(), 0);
+            let size = match sizes.get(number) {
+                Some(Some((rows, bytes))) => format!("rows={rows}, bytes={bytes}"),
+                _ => "not built yet".to_owned(),
+            };
+            let label = format!("stage={}, {size}", number + 1);
+            let table = MemoryTable::new(cut.stage_schema(), Arc::default(), 0).standing_for(label);
             (cut.node, format!("stage {}", number + 1), Arc::new(table) as Arc<dyn TableProvider>)
         });
         self.over(tables.collect())
+    }
+
+    /// Rows and bytes of the stages of these parts that are in a place.
+    pub(super) async fn known_sizes(
+        &self,
+        cuts: &[Cut],
+        place: &str,
+    ) -> Result<Vec<Option<(u64, u64)>>> {
+        let place = StagePlace::find(place, self.session().store_access()).await?;
+        let mut sizes = Vec::with_capacity(cuts.len());
+        for cut in cuts {
+            let found = find_stage(&place, &self.stage_key(cut)).await?;
+            sizes.push(found.map(|manifest| (manifest.rows, manifest.bytes)));
+        }
+        Ok(sizes)
     }
 
     /// The query over what is staged of it: stages are built where they are not there yet.
@@ -182,7 +202,10 @@ impl Query {
             let rows = |attempt| self.rows_of(cut, attempt);
             let limited = self.session().options().memory_limit.is_some();
             let wanted = Wanted { place, key: &key, why: &cut.why, timeout, limited, progress };
-            let stage = ensure(wanted, rows).await?;
+            let stage = match ensure(wanted, rows).await {
+                Ok(stage) => stage,
+                Err(error) => return Err(self.locate_below(&cut.plan, error).await),
+            };
             let manifest = &stage.manifest;
             let table = format!("{key}.{}", manifest.digest);
             session.bind_stage(&table, place, manifest).await?;

@@ -5,13 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{
-    DataType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    Schema, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Float16Type,
+    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Schema, UInt8Type,
+    UInt16Type, UInt32Type, UInt64Type, i256,
 };
 
 use super::read::Stage;
 use crate::partition::{Order, RowWeights, Urn};
+use crate::staging::stored_type;
 use crate::{Error, Result, suggestion};
+
+/// Weights that are converted at a time.
+const CHUNK: usize = 64;
 
 /// How the rows of an epoch are drawn from a stage.
 #[derive(Debug)]
@@ -94,7 +99,9 @@ pub fn weight_column(schema: &Schema, column: &str) -> Result<usize> {
             crate::list_names(&names)
         )));
     };
-    if !(field.data_type().is_integer() || field.data_type().is_floating()) {
+    // A dictionary is stored as its values.
+    let kind = stored_type(field.data_type());
+    if !(kind.is_integer() || kind.is_floating() || kind.is_decimal()) {
         return Err(Error::config(format!(
             "sample_weight={column:?} has the type {}, and weights are numbers; cast it in the query: \
              CAST({column} AS DOUBLE)",
@@ -132,7 +139,7 @@ impl RowWeights for ColumnWeights {
         self.rows
     }
 
-    fn visit(&self, rows: Range<u64>, each: &mut dyn FnMut(f64)) {
+    fn visit(&self, rows: Range<u64>, each: &mut dyn FnMut(&[f64])) {
         let first =
             self.batches.partition_point(|(start, _)| *start <= rows.start).saturating_sub(1);
         for (start, array) in &self.batches[first..] {
@@ -162,11 +169,13 @@ fn check(array: &dyn Array, first: u64, column: &str) -> Result<()> {
         return refuse(row, "null".to_owned());
     }
     let (mut row, mut odd) = (0, None);
-    values(array, 0..array.len(), &mut |weight| {
-        if odd.is_none() && !(weight.is_finite() && weight >= 0.0) {
-            odd = Some((row, weight));
+    values(array, 0..array.len(), &mut |weights: &[f64]| {
+        for &weight in weights {
+            if odd.is_none() && !(weight.is_finite() && weight >= 0.0) {
+                odd = Some((row, weight));
+            }
+            row += 1;
         }
-        row += 1;
     });
     match odd {
         Some((row, weight)) => refuse(row, weight.to_string()),
@@ -174,12 +183,27 @@ fn check(array: &dyn Array, first: u64, column: &str) -> Result<()> {
     }
 }
 
-/// Some values of a numeric array; none of other types, which `weight_column` refuses.
-fn values(array: &dyn Array, rows: Range<usize>, each: &mut dyn FnMut(f64)) {
+/// Some values of a numeric array as float64, in pieces; none of other types, which `weight_column` refuses.
+///
+/// A decimal becomes the float64 that is nearest to its digits as a whole number, divided by that of its power of ten, as
+/// `CAST(w AS DOUBLE)` does.
+fn values(array: &dyn Array, rows: Range<usize>, each: &mut dyn FnMut(&[f64])) {
     macro_rules! visit {
-        ($kind:ty, $value:ident => $weight:expr) => {
-            array.as_primitive::<$kind>().values()[rows].iter().for_each(|&$value| each($weight))
-        };
+        ($kind:ty, $value:ident => $weight:expr) => {{
+            let mut piece = [0.0; CHUNK];
+            for values in array.as_primitive::<$kind>().values()[rows].chunks(CHUNK) {
+                for (weight, &$value) in piece.iter_mut().zip(values) {
+                    *weight = $weight;
+                }
+                each(&piece[..values.len()]);
+            }
+        }};
+    }
+    macro_rules! visit_decimals {
+        ($kind:ty, $scale:expr, $value:ident => $digits:expr) => {{
+            let (times, by) = (power_of_ten(-i32::from($scale)), power_of_ten($scale.into()));
+            visit!($kind, $value => $digits * times / by)
+        }};
     }
     match array.data_type() {
         DataType::Int8 => visit!(Int8Type, value => f64::from(value)),
@@ -192,7 +216,90 @@ fn values(array: &dyn Array, rows: Range<usize>, each: &mut dyn FnMut(f64)) {
         DataType::UInt64 => visit!(UInt64Type, value => value as f64),
         DataType::Float16 => visit!(Float16Type, value => f64::from(value)),
         DataType::Float32 => visit!(Float32Type, value => f64::from(value)),
-        DataType::Float64 => visit!(Float64Type, value => value),
+        DataType::Float64 => each(&array.as_primitive::<Float64Type>().values()[rows]),
+        DataType::Decimal32(_, scale) => {
+            visit_decimals!(Decimal32Type, *scale, value => f64::from(value));
+        }
+        DataType::Decimal64(_, scale) => {
+            visit_decimals!(Decimal64Type, *scale, value => value as f64);
+        }
+        DataType::Decimal128(_, scale) => {
+            visit_decimals!(Decimal128Type, *scale, value => value as f64);
+        }
+        DataType::Decimal256(_, scale) => {
+            visit_decimals!(Decimal256Type, *scale, value => digits_of(value));
+        }
         _ => {}
+    }
+}
+
+/// The float64 nearest to a power of ten; 1 for negative exponents.
+fn power_of_ten(exponent: i32) -> f64 {
+    // The platform's own powers may differ in the last bit.
+    format!("1e{}", exponent.max(0)).parse().unwrap_or(f64::INFINITY)
+}
+
+/// The float64 of a whole number.
+fn digits_of(value: i256) -> f64 {
+    const TWO_TO_128: f64 = 340_282_366_920_938_463_463_374_607_431_768_211_456.0;
+    let (low, high) = value.to_parts();
+    value.to_i128().map_or(high as f64 * TWO_TO_128 + low as f64, |value| value as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Decimal256Array, Float64Array};
+    use arrow::compute::cast;
+
+    use super::*;
+
+    fn floats(array: &dyn Array) -> Vec<f64> {
+        let mut found = Vec::new();
+        values(array, 0..array.len(), &mut |weights: &[f64]| found.extend_from_slice(weights));
+        found
+    }
+
+    #[test]
+    fn a_decimal_is_the_float64_that_a_cast_makes_of_it() {
+        let numbers: Vec<f64> = (0..1000).map(|n| f64::from(n * n) / 131.0).collect();
+        let numbers: ArrayRef = Arc::new(Float64Array::from(numbers));
+        for kind in [
+            DataType::Decimal32(9, 3),
+            DataType::Decimal64(18, 11),
+            DataType::Decimal128(38, 30),
+            DataType::Decimal128(12, 0),
+            DataType::Decimal128(9, -2),
+            DataType::Decimal256(76, 40),
+        ] {
+            let decimals = cast(&numbers, &kind).unwrap();
+            assert_eq!(decimals.null_count(), 0, "{kind}");
+            let wanted = cast(&decimals, &DataType::Float64).unwrap();
+            let wanted = wanted.as_primitive::<Float64Type>().values();
+            for (found, wanted) in floats(decimals.as_ref()).iter().zip(wanted) {
+                // Powers of ten beyond 10^22 are no float64: theirs may be off by a bit.
+                let apart = (found - wanted).abs();
+                assert!(apart <= 2.0 * f64::EPSILON * wanted.abs(), "{kind}: {found} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn digits_beyond_128_bits_are_right_with_either_sign() {
+        let huge = i256::from_parts(12_345, 1 << 70);
+        let array = Decimal256Array::from(vec![huge, huge.wrapping_neg(), i256::MINUS_ONE]);
+        let array = array.with_precision_and_scale(76, 0).unwrap();
+        let power = 2_f64.powi(198);
+        assert_eq!(floats(&array), [power, -power, -1.0]);
+    }
+
+    #[test]
+    fn any_range_of_any_type_comes_in_order() {
+        let numbers: ArrayRef = Arc::new(Float64Array::from_iter_values((0..300).map(f64::from)));
+        for kind in [DataType::Float64, DataType::Int16, DataType::UInt64, DataType::Float32] {
+            let array = cast(&numbers, &kind).unwrap();
+            let mut found = Vec::new();
+            values(array.as_ref(), 7..211, &mut |weights: &[f64]| found.extend_from_slice(weights));
+            assert_eq!(found, (7..211).map(f64::from).collect::<Vec<_>>(), "{kind}");
+        }
     }
 }

@@ -9,16 +9,21 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SendableRecordBatchStream;
 use object_store::ObjectStoreExt;
 
-use super::lease::{BEAT, Claim, Lease, Note, Watch};
+use super::in_use::InUse;
+use super::lease::{BEAT, Claim, LEASE, Lease, Note, Watch};
 use super::list::sweep;
 use super::lock::Lock;
 use super::manifest::Manifest;
 use super::place::StagePlace;
 use super::progress::StageProgress;
+use super::room::no_room_for_stage;
 use super::trim::Trim;
 use super::write::write_rows;
 use crate::runtime::Runtimes;
 use crate::{Error, ErrorKind, Result};
+
+/// What the builder of a folder writes about itself, for whoever waits to show.
+const PROGRESS: &str = "progress.json";
 
 /// How often a waiting process looks again.
 const LOOK: Duration = Duration::from_millis(100);
@@ -40,8 +45,8 @@ pub struct OpenStage {
     pub manifest: Manifest,
     /// Whether this process built it now.
     pub built: bool,
-    /// Keeps it from being swept; None below a URL.
-    pub in_use: Option<Arc<Lock>>,
+    /// Keeps it from being swept; None where this user may not write the place.
+    pub in_use: Option<Arc<InUse>>,
 }
 
 /// A stage that is wanted.
@@ -77,7 +82,11 @@ where
     let Wanted { place, key, timeout, progress, .. } = wanted;
     progress.begin();
     let use_of = |folder: &std::path::PathBuf| Lock::shared(&folder.join(format!("{key}.use")));
-    let in_use = place.folder().map(use_of).transpose()?.flatten().map(Arc::new);
+    let lock = place.folder().map(use_of).transpose()?.flatten();
+    let in_use = |lock: Option<Lock>| match place.folder() {
+        Some(_) => Ok(lock.map(InUse::Lock).map(Arc::new)),
+        None => InUse::note(place, key).map(Arc::new).map(Some),
+    };
     let begun = Instant::now();
     let build = unique_name();
     let mut watch = Watch::default();
@@ -85,7 +94,8 @@ where
         if let Some(manifest) = Manifest::read_whole(place, key).await? {
             // Where only its owner may write, it is read all the same.
             let _ = note_use(place, key).await;
-            return Ok(OpenStage { manifest, built: false, in_use });
+            progress.wrote(manifest.rows, manifest.bytes);
+            return Ok(OpenStage { manifest, built: false, in_use: in_use(lock)? });
         }
         let note = Note { builder: own_name(), build: build.clone(), rows: 0, bytes: 0, beat: 0 };
         match Turn::take(place, key, &note, &mut watch).await? {
@@ -97,10 +107,12 @@ where
                 }
                 Manifest::forget(place, key).await?;
                 if let Some(manifest) = build_now(wanted, note, holder, &rows).await? {
-                    note_use(place, key).await?;
+                    progress.wrote(manifest.rows, manifest.bytes);
+                    // The manifest was just written: where there is no room for a note, its own time says as much.
+                    let _ = note_use(place, key).await;
                     // What cannot be swept, as the stages of other users, stays; this one is there.
                     let _ = sweep(place).await;
-                    return Ok(OpenStage { manifest, built: true, in_use });
+                    return Ok(OpenStage { manifest, built: true, in_use: in_use(lock)? });
                 }
             }
             Turn::Theirs(note) => {
@@ -122,7 +134,7 @@ where
 }
 
 /// Says that the stage is used now.
-async fn note_use(place: &StagePlace, key: &str) -> Result<()> {
+pub(super) async fn note_use(place: &StagePlace, key: &str) -> Result<()> {
     place.store().put(&place.path([key, "used"]), Vec::new().into()).await?;
     Ok(())
 }
@@ -166,7 +178,9 @@ where
         Ok((files, digest)) => {
             let mut manifest = Manifest::new(key, &build, why, files, digest);
             manifest.seconds = began.elapsed().as_secs_f64();
-            manifest.publish(place).await.map(|first| first.then_some(manifest))
+            let bytes = manifest.bytes;
+            let published = manifest.publish(place).await.map(|first| first.then_some(manifest));
+            published.map_err(|error| no_room_for_stage(error, place, bytes))
         }
         Err(error) => Err(error),
     };
@@ -235,9 +249,16 @@ impl Holder {
 }
 
 impl Note {
+    /// What the process that builds in a folder, or below a URL, says of itself; None where it has not yet, or nobody builds.
+    pub(super) async fn of_builder(place: &StagePlace, key: &str) -> Option<Self> {
+        let name = if place.folder().is_some() { PROGRESS } else { LEASE };
+        let found = place.store().get(&place.path([key, name])).await.ok()?;
+        serde_json::from_slice(&found.bytes().await.ok()?).ok()
+    }
+
     /// What the process that holds a lock says of itself; empty where it has not yet.
     fn of_lock(folder: &std::path::Path, key: &str) -> Self {
-        let text = std::fs::read(folder.join(key).join("progress.json")).unwrap_or_default();
+        let text = std::fs::read(folder.join(key).join(PROGRESS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_else(|_| Self {
             builder: "unknown".to_owned(),
             build: String::new(),
@@ -264,7 +285,7 @@ impl Alive {
     ) -> Result<Self> {
         let (stop, mut stopped) = tokio::sync::oneshot::channel();
         let progress = Arc::clone(progress);
-        let path = place.folder().map(|folder| folder.join(key).join("progress.json"));
+        let path = place.folder().map(|folder| folder.join(key).join(PROGRESS));
         let runtimes = Runtimes::current()?;
         let beats = async move {
             loop {
@@ -321,7 +342,7 @@ fn unique_name() -> String {
     format!("build-{now:x}-{:x}-{count:x}", std::process::id())
 }
 
-async fn sleep(time: Duration) -> Result<()> {
+pub(super) async fn sleep(time: Duration) -> Result<()> {
     let runtimes = Runtimes::current()?;
     // The clock of the CPU runtime stands still while all its threads compute.
     let tick = {

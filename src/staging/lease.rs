@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::place::StagePlace;
 use crate::{Error, Result};
 
-const NAME: &str = "lease.json";
+/// Under the key of the stage.
+pub(super) const LEASE: &str = "lease.json";
 
 /// Seconds without a sign of life after which a builder counts as dead.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,6 +43,8 @@ pub(super) struct Lease {
     path: Path,
     /// The version that this process wrote last.
     version: Option<UpdateVersion>,
+    /// Whether another process has taken it over.
+    is_lost: bool,
 }
 
 /// What a try for the lease came to.
@@ -65,8 +68,8 @@ impl Lease {
         note: &Note,
         watch: &mut Watch,
     ) -> Result<Claim> {
-        let (store, path) = (Arc::clone(place.store()), place.path([key, NAME]));
-        let mut lease = Self { store, path, version: None };
+        let (store, path) = (Arc::clone(place.store()), place.path([key, LEASE]));
+        let mut lease = Self { store, path, version: None, is_lost: false };
         if lease.put(note, PutMode::Create).await? {
             return Ok(Claim::Mine(lease));
         }
@@ -91,12 +94,16 @@ impl Lease {
             Some(version) => PutMode::Update(version.clone()),
             None => PutMode::Overwrite,
         };
-        self.put(note, mode).await
+        let is_ours = self.put(note, mode).await?;
+        self.is_lost |= !is_ours;
+        Ok(is_ours)
     }
 
-    /// Gives the lease back. Where that fails, it ends by itself.
+    /// Gives the lease back, unless it is another's by now. Where that fails, it ends by itself.
     pub(super) async fn give_back(self) {
-        let _ = self.store.delete(&self.path).await;
+        if !self.is_lost {
+            let _ = self.store.delete(&self.path).await;
+        }
     }
 
     /// Writes the note under a condition; false where that is not met.
@@ -192,6 +199,9 @@ mod tests {
             assert!(second.is_some());
             // It learns so when it writes.
             assert!(!first.beat(&note("first", 2)).await.unwrap());
+            // And gives nothing back that is the other's.
+            first.give_back().await;
+            assert!(mine(&place, "third", &mut Watch::default()).await.is_none());
         });
     }
 }

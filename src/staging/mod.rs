@@ -7,12 +7,14 @@
 //! <place>/<key>/manifest.json            what is there: files, rows, digest; written last, only once
 //!               <build>/part-00000.arrow rows, in order
 //!               lease.json               who builds, and how far it is
-//!               used                     written when the stage is opened: its time says the last use
+//!               used                     written when the stage is opened, and below URLs as long as it is: its time
+//!                                        says the last use
 //! <place>/<key>.lock                     local folders: held by the process that builds
 //! <place>/<key>.use                      local folders: held, shared, by processes that read
 //! ```
 
 mod ensure;
+mod in_use;
 mod layout;
 mod lease;
 mod list;
@@ -20,12 +22,14 @@ mod lock;
 mod manifest;
 mod place;
 mod progress;
+mod room;
 mod trim;
 mod views;
 mod write;
 
 pub use ensure::{Attempt, OpenStage, Wanted, ensure};
-pub use list::{StageInfo, Swept, clear_stages, list_stages};
+pub use in_use::InUse;
+pub use list::{StageInfo, Swept, clear_stages, find_stage, list_stages};
 pub use manifest::{Manifest, StageFile};
 pub use place::StagePlace;
 pub use progress::{StageProgress, StageState};

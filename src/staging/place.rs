@@ -20,6 +20,8 @@ pub struct StagePlace {
     access: StoreAccess,
     /// The folder, where it is local.
     folder: Option<PathBuf>,
+    /// What its stages may take together; None for any number of bytes.
+    max_bytes: Option<u64>,
 }
 
 impl fmt::Debug for StagePlace {
@@ -64,14 +66,25 @@ impl StagePlace {
         let folder = location.is_local().then(|| location.local_folder());
         let access = if folder.is_some() { StoreAccess::default() } else { access };
         let store = access.open_root(location.store_root()).await?;
-        Ok(Self { store, location, access, folder })
+        Ok(Self { store, location, access, folder, max_bytes: None })
     }
 
     /// A place in a store of a test.
     #[cfg(test)]
     pub(super) fn in_store(store: Arc<dyn ObjectStore>) -> Self {
         let location = Location::of_store("s3://test").expect("a store's root");
-        Self { store, location, access: StoreAccess::default(), folder: None }
+        Self { store, location, access: StoreAccess::default(), folder: None, max_bytes: None }
+    }
+
+    /// The same place, in which stages that nobody uses make way for new ones above so many bytes.
+    #[must_use]
+    pub fn bounded(self, max_bytes: Option<u64>) -> Self {
+        Self { max_bytes, ..self }
+    }
+
+    /// What its stages may take together.
+    pub(super) fn max_bytes(&self) -> Option<u64> {
+        self.max_bytes
     }
 
     /// The store.

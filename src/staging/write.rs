@@ -16,6 +16,7 @@ use super::layout::Layout;
 use super::manifest::StageFile;
 use super::place::StagePlace;
 use super::progress::StageProgress;
+use super::room::{no_room_for_stage, no_room_to_spill};
 use crate::Result;
 
 /// Rows of a record batch, fewer where they are wide. A batch is the smallest split of a stage.
@@ -49,10 +50,12 @@ pub(super) async fn write_rows(
         open: None,
         hash: Sha256::new(),
     };
+    let full = |error| no_room_for_stage(error, place, progress.state().bytes);
     let written = async {
         let mut coalescer: Option<BatchCoalescer> = None;
         let (mut count, mut bytes) = (0, 0);
-        while let Some(batch) = rows.next().await.transpose()? {
+        while let Some(batch) = rows.next().await {
+            let batch = batch.map_err(|error| no_room_to_spill(error.into()))?;
             if batch.num_rows() == 0 {
                 continue;
             }
@@ -63,9 +66,9 @@ pub(super) async fn write_rows(
                 BatchCoalescer::new(Arc::clone(layout.stored()), target)
             });
             coalescer.push_batch(batch)?;
-            while let Some(full) = coalescer.next_completed_batch() {
-                count += full.num_rows() as u64;
-                bytes += files.write(&full).await?;
+            while let Some(whole) = coalescer.next_completed_batch() {
+                count += whole.num_rows() as u64;
+                bytes += files.write(&whole).await.map_err(full)?;
                 progress.wrote(count, bytes);
             }
         }
@@ -73,15 +76,15 @@ pub(super) async fn write_rows(
             coalescer.finish_buffered_batch()?;
             while let Some(last) = coalescer.next_completed_batch() {
                 count += last.num_rows() as u64;
-                bytes += files.write(&last).await?;
+                bytes += files.write(&last).await.map_err(full)?;
                 progress.wrote(count, bytes);
             }
         }
         // Also where there is no row: the schema is in the file.
         if files.done.is_empty() && files.open.is_none() {
-            files.open().await?;
+            files.open().await.map_err(full)?;
         }
-        files.close().await
+        files.close().await.map_err(full)
     }
     .await;
     if let Err(error) = written {

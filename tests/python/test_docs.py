@@ -53,19 +53,23 @@ def test_the_snippets_of_the_page_on_staging_say_what_the_page_says(capsys, monk
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "staging.md").read_text()
     snippets = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 5
-    names, printed = {}, []
+    assert len(snippets) == 6
+    names, printed, leaves = {}, [], []
     for snippet in snippets:
         exec(compile(snippet, "docs/staging.md", "exec"), names)
         printed.append(capsys.readouterr().out)
+        leaves.append(names["query"].explain(stage_dir="stages").split("SplitScanExec: ")[-1])
     (drawing,) = re.findall(r"^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert printed[0].strip() == drawing.strip()
-    built, refused = printed[1].splitlines()
+    assert names["recent"].moment == printed[1].strip()
+    built, refused = printed[2].splitlines()
     assert built.startswith("100 True an aggregate (GROUP BY, ")
     assert "is not row-local" in refused
-    assert printed[2].split()[1] == "100"
-    assert printed[3] == ""
-    assert printed[4].startswith("EXCEPT ALL is not supported")
+    assert f"`{leaves[2].strip()}`" in page
+    assert leaves[3].strip() == "stage=1, not built yet"
+    assert printed[3].split()[1] == "100"
+    assert printed[4] == ""
+    assert printed[5].startswith("EXCEPT ALL is not supported")
 
 
 def test_the_readme_opens_with_the_two_commands():

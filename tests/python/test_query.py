@@ -320,7 +320,6 @@ NOT_ROW_LOCAL = [
     ("SELECT a.n FROM t a FULL JOIN t b ON a.n = b.n", "FULL JOIN"),
     ("SELECT n FROM t WHERE n NOT IN (SELECT n FROM t)", "NOT IN"),
     ("SELECT random() AS x FROM t", r"random\(\) is volatile"),
-    ("SELECT now() AS x FROM t", r"now\(\) gives another value"),
 ]
 
 
@@ -334,21 +333,13 @@ def test_what_is_not_row_local_names_the_operator_and_a_fix(session, sql, messag
         assert any(word in str(error.value) for word in ('stage="auto"', "NOT EXISTS", "literal"))
 
 
-@pytest.mark.parametrize("sql", [sql for sql, _ in NOT_ROW_LOCAL if "now()" not in sql])
+@pytest.mark.parametrize("sql", [sql for sql, _ in NOT_ROW_LOCAL])
 def test_what_is_not_row_local_runs_once(session, sql, tmp_path):
     loader, dataset = tq.create_dataloader(
         sql, session=session, stage_dir=tmp_path / "stages", output_format="dict"
     )
     assert len(dataset.stages) == 1
     assert sum(len(next(iter(batch.values()))) for batch in loader) == session.sql(sql).count()
-
-
-def test_what_no_stage_makes_the_same_is_refused(session, tmp_path):
-    with pytest.raises(tq.NotShardableError, match=r"now\(\) gives another value.*literal"):
-        tq.create_dataloader(
-            "SELECT now() AS x FROM t", session=session, stage_dir=tmp_path / "stages"
-        )
-    assert not (tmp_path / "stages").exists()
 
 
 def test_a_part_that_runs_once_by_hand(session):

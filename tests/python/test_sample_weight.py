@@ -217,6 +217,37 @@ def test_no_rows_are_no_draws(session):
 
 
 @pytest.mark.parametrize(
+    "kind",
+    [
+        "Int8",
+        "UInt64",
+        "Float16",
+        "Float32",
+        "Decimal32(9, 2)",
+        "Decimal64(18, 4)",
+        "Decimal128(20, 6)",
+        "Decimal128(12, 0)",
+        "Decimal256(70, 30)",
+        "Dictionary(Int16, Float64)",
+        "Dictionary(Int8, Decimal128(10, 3))",
+    ],
+)
+def test_weights_of_any_number_type(session, kind):
+    """The weights are small whole numbers, which each of these types holds exactly; those of 0 are never drawn."""
+    values = kind.split(", ", 1)[1][:-1] if kind.startswith("Dictionary") else kind
+    sql = f"SELECT id, arrow_cast(arrow_cast(w, '{values}'), '{kind}') AS w FROM t"
+    loader, _ = loader_of(
+        session, sql=sql, output_format="arrow", sample_replacement=False, num_samples=960
+    )
+    found = [row for batch in loader for row in batch["id"].to_pylist()]
+    alive = [row for row in range(ROWS) if row % 5]
+    assert sorted(found) == alive
+    # The heavy ones come first.
+    weights = weights_of()
+    assert weights[found[:240]].mean() > weights[found[-240:]].mean() + 0.5
+
+
+@pytest.mark.parametrize(
     ("expression", "words"),
     [
         ("CASE WHEN id = 17 THEN -0.5 ELSE 1 END", '"w" is -0.5 in row 17 of the query'),
@@ -228,6 +259,14 @@ def test_no_rows_are_no_draws(session):
         (
             "CASE WHEN id = 3 THEN CAST('inf' AS DOUBLE) ELSE 1 END",
             '"w" is inf in row 3 of the query',
+        ),
+        (
+            "CAST(CASE WHEN id = 17 THEN -0.25 ELSE 1 END AS DECIMAL(9, 4))",
+            '"w" is -0.25 in row 17 of the query',
+        ),
+        (
+            "arrow_cast(CASE WHEN id = 5 THEN NULL ELSE 1 END, 'Dictionary(Int32, Int64)')",
+            '"w" is null in row 5 of the query',
         ),
         ("CAST(0 AS INT)", "all 1200 weights are 0"),
         ("1e308", "the sum of the weights is not finite"),

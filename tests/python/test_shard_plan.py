@@ -343,8 +343,6 @@ NOT_SHARDABLE = {
     "SELECT id, random() AS r FROM t": r"random\(\).*volatile",
     "SELECT id FROM t WHERE random() < 0.1": r"random\(\).*volatile",
     "SELECT id, uuid() AS u FROM t": r"uuid\(\)",
-    "SELECT id, now() AS n FROM t": r"now\(\)",
-    "SELECT id, current_date AS n FROM t": r"current_date",
     "SELECT 1 AS one": r"SELECT without FROM",
     "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r WHERE i < 5) SELECT * FROM r": r"recursive",
 }

@@ -336,8 +336,8 @@ def test_a_volatile_function_runs_once_for_a_loader(session, tmp_path):
     ]
     assert drawn[0] == drawn[1]
     session.register_udf("this_day", identity, ["int64"], "int64", "stable")
-    with pytest.raises(tq.NotShardableError, match=r"this_day\(\)"):
-        tq.create_dataloader("SELECT this_day(id) AS y FROM t", session=session)
+    with pytest.raises(tq.NotShardableError, match=r"this_day\(\) is stable"):
+        tq.create_dataloader("SELECT this_day(id) AS y FROM t", session=session, stage="never")
 
 
 # ------------------------------------------------------------------------------------------------

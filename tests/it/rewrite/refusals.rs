@@ -1,8 +1,9 @@
 //! An operator that is not row-local is refused, and the error names it and a way out.
 
 use tensorquery::ErrorKind;
+use tensorquery::session::PlanOptions;
 
-use super::super::support::plan_error;
+use super::super::support::{block_on, plan_error};
 use super::tables;
 
 #[test]
@@ -33,9 +34,7 @@ fn each_operator_is_refused_by_name() {
         ("SELECT id, random() AS r FROM big", "random()"),
         ("SELECT id FROM big WHERE random() < 0.5", "random()"),
         ("SELECT id FROM big WHERE id IN (SELECT k FROM small WHERE random() < 0.5)", "random()"),
-        ("SELECT id, now() AS t FROM big", "now()"),
         ("SELECT id, uuid() AS u FROM big", "uuid()"),
-        ("SELECT id, current_date() AS d FROM big", "current_date()"),
         (
             "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT n FROM r",
             "a recursive CTE",
@@ -54,7 +53,21 @@ fn each_operator_is_refused_by_name() {
 fn a_volatile_function_in_a_view_is_found() {
     let (_directory, session) = tables();
     let sql = "SELECT id, random() AS r FROM big";
-    super::super::support::block_on(session.register_view("noisy", sql)).unwrap();
+    block_on(session.register_view("noisy", sql)).unwrap();
     let error = plan_error(&session, "SELECT id FROM noisy WHERE r > 0.5");
     assert!(error.message().contains("random()"), "{error}");
+}
+
+#[test]
+fn a_function_of_the_time_is_a_literal_and_runs_split_by_split() {
+    let (_directory, session) = tables();
+    block_on(session.register_view("seen", "SELECT id, now() AS t FROM big")).unwrap();
+    for sql in ["SELECT id FROM seen WHERE t > now() - INTERVAL '1 day'", "SELECT now() FROM big"] {
+        let query = block_on(session.query(sql)).unwrap();
+        assert!(query.moment().is_some(), "{sql}");
+        let options = PlanOptions::default();
+        block_on(query.plan_splits(&options)).unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let query = block_on(session.query("SELECT id FROM big")).unwrap();
+    assert!(query.moment().is_none());
 }

@@ -1,0 +1,70 @@
+//! A disk without room for a stage: which one, how much is free on it, and what to do.
+
+use std::error::Error as StdError;
+use std::ffi::CString;
+use std::io::{self, ErrorKind as IoKind};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::place::StagePlace;
+use crate::Error;
+
+/// What writing a stage failed with, in words where there was no room; else the same error.
+pub(super) fn no_room_for_stage(error: Error, place: &StagePlace, written: u64) -> Error {
+    match place.folder() {
+        Some(folder) if is_full(&error) => Error::storage(format!(
+            "there is no room for a stage in {}: {} there, and the stage took {written} bytes so far; nothing of it was \
+             kept. Make room (tensorquery.clear_stages removes stages), or give stage_dir= a place with more of it",
+            folder.display(),
+            free(folder)
+        ))
+        .with_source(error),
+        _ => error,
+    }
+}
+
+/// What computing the rows of a stage failed with, in words where there was no room to spill; else the same error.
+pub(super) fn no_room_to_spill(error: Error) -> Error {
+    if !is_full(&error) {
+        return error;
+    }
+    let folder = std::env::temp_dir();
+    Error::storage(format!(
+        "there is no room to compute the rows of a stage, which are more than memory_limit holds and spill to {}: {} \
+         there. Make room, set TMPDIR to a folder with more of it, or raise memory_limit",
+        folder.display(),
+        free(&folder)
+    ))
+    .with_source(error)
+}
+
+/// Whether a disk, a quota or the size that a file may have is behind an error.
+fn is_full(error: &Error) -> bool {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>()
+            && matches!(
+                error.kind(),
+                IoKind::StorageFull | IoKind::QuotaExceeded | IoKind::FileTooLarge
+            )
+        {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// The free bytes of a folder's file system, in words.
+fn free(folder: &Path) -> String {
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
+        return "unknown bytes are free".to_owned();
+    };
+    // SAFETY: all fields are numbers, for which zero is a value.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are valid for the call.
+    match unsafe { libc::statvfs(path.as_ptr(), &raw mut found) } {
+        0 => format!("{} bytes are free", found.f_bavail as u64 * found.f_frsize as u64),
+        _ => "unknown bytes are free".to_owned(),
+    }
+}
