@@ -518,8 +518,9 @@ def stage_query(
     place: str,
     timeout: float,
     progress: Callable[[int, int, int, int, str | None], object] | None = None,
+    engine: str | None = None,
 ) -> Query:
-    """The query over what is staged of it; builds the stages that are not in `place` yet.
+    """The query over what is staged of it; builds the stages that are not in `place` yet, here or by `engine`.
 
     `progress` is called with (stages begun, stages, rows, bytes, builder) now and then.
     """

@@ -109,6 +109,8 @@ class QueryDataset(TracedDataset):
             or build a stage each. See `tensorquery.clear_stages`.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
+        stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
+            ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
         show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
@@ -151,6 +153,7 @@ class QueryDataset(TracedDataset):
         stage: str = "auto",
         stage_dir: str | os.PathLike[str] | None = None,
         stage_from: str | os.PathLike[str] | Query | None = None,
+        stage_engine: str | None = None,
         stage_timeout: float | None = None,
         show_progress: bool = False,
         output_format: str = "torch",
@@ -172,7 +175,9 @@ class QueryDataset(TracedDataset):
         self._show_progress = check_bool("show_progress", show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
-        self._staging = Staging.of(stage, stage_dir, stage_timeout, stage_from, show_progress)
+        self._staging = Staging.of(
+            stage, stage_dir, stage_timeout, stage_from, stage_engine, show_progress
+        )
         self._skips = check_on_error(on_error)
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         if isinstance(query, Query):

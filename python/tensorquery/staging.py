@@ -79,6 +79,7 @@ class Staging:
         place: A folder or URL; None is a folder of this user's on this machine.
         timeout: Seconds to wait for another process that builds.
         source: Rows that somebody else computed: a path, or a query over them.
+        engine: The URL of a cluster that computes stages; None is this process.
         show_progress: Whether to show a line on stderr.
     """
 
@@ -86,6 +87,7 @@ class Staging:
     place: str | None = None
     timeout: float = DEFAULT_TIMEOUT
     source: str | Query | None = None
+    engine: str | None = None
     show_progress: bool = False
 
     @classmethod
@@ -95,6 +97,7 @@ class Staging:
         place: str | os.PathLike[str] | None,
         timeout: float | None,
         source: str | os.PathLike[str] | Query | None,
+        engine: str | None,
         show_progress: bool,
     ) -> Staging:
         """Check options as a user gave them.
@@ -117,11 +120,12 @@ class Staging:
             raise ConfigError(
                 "stage_from= says that the rows are there already; stage_dir= and stage= do not go with it"
             )
+        if engine is not None:
+            _check_engine(engine, mode, place, source)
         if isinstance(source, os.PathLike):
             source = os.fspath(source)
-        return cls(
-            mode, None if place is None else os.fspath(place), float(seconds), source, show_progress
-        )
+        place = None if place is None else os.fspath(place)
+        return cls(mode, place, float(seconds), source, engine, show_progress)
 
     def apply(self, query: Staged) -> Staged:
         """Make the query over what is staged of this one; build stages that are not there yet.
@@ -143,6 +147,7 @@ class Staging:
                 default_stage_dir() if self.place is None else self.place,
                 self.timeout,
                 None if line is None else line.show,
+                self.engine,
             )
         finally:
             if line is not None:
@@ -171,6 +176,24 @@ class Staging:
                 quoted if found[name] == kind else f"arrow_cast({quoted}, '{kind}') AS {quoted}"
             )
         return query._replaced(rows, columns)
+
+
+def _check_engine(engine: object, mode: str, place: object, source: object) -> None:
+    """Check an engine against the other options; what its URL says is read where it is used."""
+    if not isinstance(engine, str):
+        raise ConfigError(
+            f'stage_engine={engine!r} must be the URL of a cluster: "ballista://host:port"'
+        )
+    if source is not None or mode == "never":
+        other = "stage_from=" if source is not None else 'stage="never"'
+        raise ConfigError(
+            f"stage_engine={engine!r} says what computes stages, and with {other} none is"
+        )
+    if place is None:
+        raise ConfigError(
+            f"stage_engine={engine!r} needs stage_dir=: a URL (s3://…), or a folder that all machines share, where the "
+            "cluster writes and this process reads"
+        )
 
 
 def stages_of(query: Query | Mixture) -> list[StagedRows]:
