@@ -1,7 +1,6 @@
 //! Tables that executors read by themselves: DataFusion's listing tables over the pinned files.
 
 use std::collections::HashMap;
-use std::path::Path as LocalPath;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
@@ -27,7 +26,6 @@ use crate::catalog::FilesTable;
 use crate::exec::{LakeProvider, MemoryTable};
 use crate::query::provider_of;
 use crate::split::{Format, TableFiles};
-use crate::storage::{Location, Scheme};
 use crate::{Error, Result};
 
 /// Hive directories of one table, each of which is a scan of its own.
@@ -113,30 +111,24 @@ pub(super) fn over_listings(part: &LogicalPlan, partitions: usize) -> Result<Log
     Ok(rewritten.data)
 }
 
-/// A path that a user would write as the URL that executors know it by.
+/// A path as a user would write it, or as Iceberg does, as the URL that executors know it by. Names are as in the store, percent
+/// signs included.
 ///
 /// # Errors
 /// `Query` for a store that stock executors do not know.
 pub(super) fn url_of(text: &str) -> Result<Url> {
-    let location = Location::parse(text)?;
     let odd = || refused(&format!("{text:?} has no URL that executors can read"));
-    if location.pattern().is_some() {
-        return Err(odd());
-    }
-    match location.scheme() {
-        Scheme::Local => {
-            let path = LocalPath::new("/").join(location.prefix().as_ref());
-            Url::from_file_path(path).map_err(|()| odd())
-        }
-        Scheme::S3 => {
-            let (_, bucket) = location.store_root().split_once("://").ok_or_else(odd)?;
+    let local = |path: &str| Url::from_file_path(path).map_err(|()| odd());
+    match text.split_once("://") {
+        Some(("s3" | "s3a" | "s3n", rest)) => {
+            let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
             let mut url = Url::parse(&format!("s3://{bucket}")).map_err(|_| odd())?;
-            let names = location.prefix().parts().map(|part| part.as_ref().to_owned());
-            // Names are as in the store, percent signs included.
-            url.path_segments_mut().map_err(|()| odd())?.extend(names.collect::<Vec<_>>());
+            url.path_segments_mut().map_err(|()| odd())?.extend(key.split('/'));
             Ok(url)
         }
-        _ => Err(refused(&format!(
+        Some(("file", path)) => local(path),
+        None => local(text.strip_prefix("file:").unwrap_or(text)),
+        Some(_) => Err(refused(&format!(
             "stock executors read s3:// and folders that all machines share, and not {text:?}"
         ))),
     }
@@ -316,4 +308,38 @@ fn has_cast(part: &LogicalPlan) -> Result<bool> {
         })
     })?;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_lead_to_the_same_names() {
+        for (text, url, key) in [
+            ("s3://bucket/a/b.parquet", "s3://bucket/a/b.parquet", "a/b.parquet"),
+            ("s3a://bucket/a.parquet", "s3://bucket/a.parquet", "a.parquet"),
+            (
+                "s3://bucket/day=1%2F2/x y.parquet",
+                "s3://bucket/day=1%252F2/x%20y.parquet",
+                "day=1%2F2/x y.parquet",
+            ),
+            ("/data/ü #1.parquet", "file:///data/%C3%BC%20%231.parquet", "data/ü #1.parquet"),
+            ("file:///data/50%25.parquet", "file:///data/50%2525.parquet", "data/50%25.parquet"),
+            ("s3://bucket/x?y=*.parquet", "s3://bucket/x%3Fy=*.parquet", "x?y=*.parquet"),
+        ] {
+            let found = url_of(text).unwrap();
+            assert_eq!(found.as_str(), url);
+            let there = ListingTableUrl::parse(found.as_str()).unwrap();
+            assert_eq!(there.prefix().as_ref(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn stores_that_executors_do_not_know_are_named() {
+        for text in ["gs://bucket/a.parquet", "az://box/a.parquet", "https://host/a.parquet"] {
+            let error = url_of(text).unwrap_err();
+            assert!(error.message().contains(text), "{error}");
+        }
+    }
 }

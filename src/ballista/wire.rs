@@ -118,3 +118,72 @@ fn settings(plan: &LogicalPlan) -> Result<String> {
         _ => String::new(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{judge, scans};
+    use super::*;
+
+    const TABLES: &str = "WITH t (k, v, s) AS (VALUES (1, 2.5, 'a'), (2, NULL, 'b'), (NULL, 1.0, 'a')), \
+                          u (k, w) AS (VALUES (1, 10), (3, 30))";
+
+    async fn optimised(sql: &str) -> LogicalPlan {
+        let context = SessionContext::new();
+        let plan = context.sql(&format!("{TABLES} {sql}")).await.unwrap();
+        context.state().optimize(plan.logical_plan()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_can_be_said_on_the_wire_is_sent() {
+        for sql in [
+            "SELECT k, count(*) AS n, sum(DISTINCT v) FILTER (WHERE s = 'a') AS s FROM t GROUP BY k",
+            "SELECT array_agg(v ORDER BY k DESC NULLS LAST) AS l, approx_distinct(s) AS d FROM t",
+            "SELECT k, lag(v, 2, 0.0) OVER (PARTITION BY s ORDER BY k DESC NULLS FIRST) AS l FROM t",
+            "SELECT sum(v) OVER (ORDER BY k ROWS BETWEEN 3 PRECEDING AND 1 FOLLOWING) AS m FROM t",
+            "SELECT k, v FROM t ORDER BY v DESC NULLS LAST, k LIMIT 3 OFFSET 1",
+            "SELECT k FROM t OFFSET 2",
+            "SELECT k FROM t UNION ALL SELECT w FROM u UNION ALL SELECT k + 1 FROM u",
+            "SELECT DISTINCT s FROM t UNION SELECT 'c'",
+            "SELECT * FROM t JOIN u USING (k)",
+            "SELECT t.k, u.w FROM t FULL JOIN u ON t.k = u.k AND t.v < u.w",
+            "SELECT * FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
+            "SELECT * FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
+            "SELECT k, CASE WHEN v > 1 THEN upper(s) ELSE NULL END AS c FROM t WHERE s LIKE '%a' ESCAPE '!'",
+            "SELECT unnest(make_array(k, 2, 3)) AS e, s FROM t",
+            "SELECT s, k, sum(v) AS x FROM t GROUP BY GROUPING SETS ((s), (s, k), ())",
+            "SELECT v FROM t WHERE v > (SELECT avg(w) FROM u)",
+        ] {
+            let plan = optimised(sql).await;
+            judge::check(&plan).unwrap_or_else(|error| panic!("{sql}: {error}"));
+            let plan = scans::over_listings(&plan, 4).unwrap();
+            encode(&plan).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_gets_lost_on_the_wire_is_found_without_knowing_of_it() {
+        for sql in [
+            "SELECT k FROM t INTERSECT SELECT k FROM u",
+            "SELECT k FROM t EXCEPT SELECT k FROM u",
+            "SELECT * FROM t JOIN u ON t.k IS NOT DISTINCT FROM u.k",
+            "SELECT * FROM t WHERE k NOT IN (SELECT k FROM u)",
+        ] {
+            let plan = optimised(sql).await;
+            let error = encode(&scans::over_listings(&plan, 4).unwrap()).unwrap_err();
+            assert!(error.message().contains("changes its meaning"), "{sql}: {error}");
+            // The first look says it in the words of SQL.
+            let error = judge::check(&plan).unwrap_err();
+            assert!(error.message().contains("NULL"), "{sql}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn joins_that_lose_rows_on_several_machines_are_refused() {
+        for kind in ["LEFT", "RIGHT", "FULL"] {
+            let sql = format!("SELECT * FROM t {kind} JOIN u ON t.v < u.w");
+            let error = judge::check(&optimised(&sql).await).unwrap_err();
+            assert!(error.message().contains("without an equality"), "{sql}: {error}");
+        }
+        judge::check(&optimised("SELECT * FROM t JOIN u ON t.v < u.w").await).unwrap();
+    }
+}
