@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ballista_core::serde::protobuf::execute_query_failure_result::Failure;
 use ballista_core::serde::protobuf::execute_query_params::Query as SentQuery;
 use ballista_core::serde::protobuf::execute_query_result::Result as Accepted;
 use ballista_core::serde::protobuf::job_status::Status;
@@ -100,7 +101,7 @@ async fn follow(scheduler: String, query: ExecuteQueryParams, io: Handle) -> Res
     let id = match accepted.into_inner().result {
         Some(Accepted::Success(accepted)) => accepted.job_id,
         Some(Accepted::Failure(failure)) => {
-            return Err(lost("refused the query", &format!("{failure:?}")));
+            return Err(refusal(&scheduler, failure.failure));
         }
         None => return Err(lost("gave no answer", &"neither a job nor a failure")),
     };
@@ -146,6 +147,21 @@ async fn follow(scheduler: String, query: ExecuteQueryParams, io: Handle) -> Res
         let _ = client.remove_session(RemoveSessionParams { session_id: session }).await;
     }
     ended
+}
+
+fn refusal(scheduler: &str, failure: Option<Failure>) -> Error {
+    let why = match failure {
+        Some(
+            Failure::PlanParsingFailure(why)
+            | Failure::SessionNotFound(why)
+            | Failure::SqlParsingFailure(why),
+        ) => why,
+        None => "it does not say why".to_owned(),
+    };
+    Error::query(format!(
+        "the Ballista scheduler at {scheduler} cannot take the query: {}; it must be of version 53",
+        why
+    ))
 }
 
 /// The innermost reason of an error: tonic's own text is "transport error".

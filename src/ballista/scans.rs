@@ -69,11 +69,12 @@ pub(super) fn tables_of(part: &LogicalPlan) -> Result<Vec<ReadTable>> {
 /// `Data` naming a file that has changed.
 pub(super) async fn check_pins(tables: &[ReadTable]) -> Result<()> {
     let files = tables.iter().flat_map(|table| {
-        table.files.files.iter().map(|file| (Arc::clone(&table.files.store), &file.meta.location))
+        let store = &table.files.store;
+        table.files.files.iter().map(|file| (Arc::clone(store), file.meta.location.clone()))
     });
     // The store compares each answer with the pin.
     futures::stream::iter(files)
-        .map(|(store, location)| async move { store.head(location).await.map(drop) })
+        .map(|(store, location)| async move { store.head(&location).await.map(drop) })
         .buffer_unordered(LOOKS)
         .try_collect::<()>()
         .await?;

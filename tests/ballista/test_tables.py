@@ -87,7 +87,9 @@ def test_columns_from_hive_directories(minio, cluster, place, tmp_path, table):
 
 
 def test_files_with_other_columns_and_types(minio, cluster, place, tmp_path):
-    pq.write_table(pa.table({"k": pa.array([1, 2], pa.int32()), "v": [1, 2]}), tmp_path / "0.parquet")
+    pq.write_table(
+        pa.table({"k": pa.array([1, 2], pa.int32()), "v": [1, 2]}), tmp_path / "0.parquet"
+    )
     pq.write_table(pa.table({"k": [2, 2**40], "w": ["x", "y"]}), tmp_path / "1.parquet")
     query = session_of(minio, tmp_path).sql(
         "SELECT k, sum(v) AS v, max(w) AS w FROM t WHERE k > 1 GROUP BY k"
@@ -228,7 +230,9 @@ def test_a_stage_is_built_once_and_is_not_the_local_one(minio, cluster, place, t
 
 def test_ranks_workers_and_states_read_it_as_any_table(minio, cluster, place, tmp_path, table):
     write_parquet(tmp_path, table, files=2)
-    query = session_of(minio, tmp_path).sql("SELECT k, v, row_number() OVER (ORDER BY v) AS r FROM t")
+    query = session_of(minio, tmp_path).sql(
+        "SELECT k, v, row_number() OVER (ORDER BY v) AS r FROM t"
+    )
     expected = multiset(query.to_arrow().to_pylist())
     loader, _ = loader_of(query, cluster, place, num_workers=2, shuffle=True)
     assert multiset(rows(loader)) == expected
