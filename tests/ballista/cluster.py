@@ -32,7 +32,7 @@ class Cluster:
     def tasks(self):
         """Tasks that each executor has finished, by its log."""
         logs = [self.folder / f"executor-{number}" / "log" for number in range(self.executors)]
-        return [log.read_text().count("FINISHED") for log in logs]
+        return [log.read_text().count("Done with task") for log in logs]
 
 
 @contextlib.contextmanager
@@ -62,7 +62,6 @@ def start_cluster(store, folder, *, executors=2):
 
         def registered():
             count = log.read_text().count("Received register executor request")
-            count += log.read_text().count("Received register_executor request")
             assert count >= executors, f"{count} executors came; the log: {log.read_text()[-3000:]}"
 
         until(registered, AssertionError, seconds=60)
