@@ -179,7 +179,13 @@ class QueryDataset(TracedDataset):
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
         self._staging = Staging.of(
-            stage, stage_dir, stage_timeout, stage_from, stage_engine, show_progress, stage_max_bytes
+            stage,
+            stage_dir,
+            stage_timeout,
+            stage_from,
+            stage_engine,
+            show_progress,
+            stage_max_bytes,
         )
         self._skips = check_on_error(on_error)
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
