@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo fetch test test-rust test-python test-servers test-faults lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures clean
+.PHONY: help setup demo fetch test test-rust test-python test-servers test-faults test-ballista lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,29 @@ test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/compl
 
 test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
 	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/test_faults.py
+
+# The package with a core that has the client, in a folder of its own: `make test` goes on with the core that it has. Crates
+# below DataFusion have other features with it; those are compiled beside the others.
+BALLISTA := .cache/ballista
+BALLISTA_VERSION := 53.0.0
+
+test-ballista: $(STAMPS)/built test-servers $(BALLISTA)/complete ## Test stages that a cluster of two Ballista executors computes (compiles DataFusion twice more; not part of `make test`)
+	$(CARGO) test --locked --lib --features ballista -- ballista engine
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build --locked --lib --features python,ballista
+	@rm -rf $(BALLISTA)/python && mkdir -p $(BALLISTA)/python/tensorquery
+	cp python/tensorquery/*.py $(BALLISTA)/python/tensorquery
+	cp $${CARGO_TARGET_DIR:-target}/debug/libtensorquery.so $(BALLISTA)/python/tensorquery/_core.abi3.so
+	PYTHONPATH=$(BALLISTA)/python $(BIN)/python -m pytest tests/ballista
+
+# Stock scheduler and executor; with little optimisation they compile in half the time.
+$(BALLISTA)/complete:
+	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
+	@echo "Building Ballista $(BALLISTA_VERSION) (many minutes, once)"
+	for program in scheduler executor; do \
+	  CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$(abspath $(BALLISTA))/target-programs $(CARGO) install --locked --debug --root $(BALLISTA) \
+	    --no-default-features --features build-binary ballista-$$program@$(BALLISTA_VERSION); \
+	done
+	@touch $@
 
 # Kept by `make clean`: each changes with its pom.xml, go.mod or package-lock.json only.
 $(JARS)/%/complete: tests/python/servers/%/pom.xml

@@ -4,6 +4,8 @@
 //! [`split`]s → [`partition`] (balance and deal) → [`stream`] (read ahead, shuffle, cut) →
 //! [`tensor`]s.
 
+#[cfg(feature = "ballista")]
+mod ballista;
 pub mod catalog;
 mod error;
 pub mod exec;

@@ -523,8 +523,11 @@ def stage_query(
     timeout: float,
     max_bytes: int | None = None,
     progress: Callable[[int, int, int, int, str | None], object] | None = None,
+    engine: str | None = None,
 ) -> Query:
-    """The query over what is staged of it; builds the stages that are not in `place` yet, of which others then make way.
+    """The query over what is staged of it; builds the stages that are not in `place` yet, here or by `engine`.
+
+    Above `max_bytes`, stages of the place that nobody uses make way.
 
     `progress` is called with (stages begun, stages, rows, bytes, builder) now and then.
     """

@@ -112,6 +112,8 @@ class QueryDataset(TracedDataset):
             longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
+        stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
+            ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
         show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
@@ -155,6 +157,7 @@ class QueryDataset(TracedDataset):
         stage_dir: str | os.PathLike[str] | None = None,
         stage_max_bytes: int | str | None = None,
         stage_from: str | os.PathLike[str] | Query | None = None,
+        stage_engine: str | None = None,
         stage_timeout: float | None = None,
         show_progress: bool = False,
         output_format: str = "torch",
@@ -177,7 +180,13 @@ class QueryDataset(TracedDataset):
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
         self._staging = Staging.of(
-            stage, stage_dir, stage_timeout, stage_from, show_progress, stage_max_bytes
+            stage,
+            stage_dir,
+            stage_timeout,
+            stage_from,
+            stage_engine,
+            show_progress,
+            stage_max_bytes,
         )
         self._skips = check_on_error(on_error)
         self.topology: Topology = detect(rank, world_size, process_group, device_mesh)

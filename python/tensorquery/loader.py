@@ -48,7 +48,7 @@ _OWN_KEYWORDS = (
     "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "credential_provider", "filesystem", "plan_cache", "local_cache", "local_cache_size", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
-    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn",
+    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_engine", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn",
 )  # fmt: skip
 
 
@@ -287,6 +287,7 @@ def create_dataloader(
     stage_dir: str | os.PathLike[str] | None = None,
     stage_max_bytes: int | str | None = None,
     stage_from: str | os.PathLike[str] | Query | None = None,
+    stage_engine: str | None = None,
     stage_timeout: float | None = None,
     show_progress: bool = False,
     output_format: str = "torch",
@@ -381,6 +382,8 @@ def create_dataloader(
             longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
+        stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
+            ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
         show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
         output_format: "torch", "numpy", "arrow" or "dict".
@@ -458,6 +461,7 @@ def create_dataloader(
         stage_dir=stage_dir,
         stage_max_bytes=stage_max_bytes,
         stage_from=stage_from,
+        stage_engine=stage_engine,
         stage_timeout=stage_timeout,
         show_progress=show_progress,
         output_format=output_format,

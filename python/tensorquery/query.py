@@ -320,7 +320,7 @@ class Query:
         # It imports this module.
         from tensorquery.staging import Staging
 
-        staged = Staging.of(stage, stage_dir, None, None, False).apply(self)
+        staged = Staging.of(stage, stage_dir, None, None, None, False).apply(self)
         plan = plan_splits(staged._core, split_bytes, split_rows)
         known = None if deal.is_global else plan.known_counts()
         epochs = Epochs(plan, deal, Topology(0, world_size), list, known)

@@ -83,6 +83,7 @@ class Staging:
         timeout: Seconds to wait for another process that builds.
         max_bytes: Bytes of all stages of the place above which those that nobody uses go; None is no bound.
         source: Rows that somebody else computed: a path, or a query over them.
+        engine: The URL of a cluster that computes stages; None is this process.
         show_progress: Whether to show a line on stderr.
     """
 
@@ -90,6 +91,7 @@ class Staging:
     place: str | None = None
     timeout: float = DEFAULT_TIMEOUT
     source: str | Query | None = None
+    engine: str | None = None
     show_progress: bool = False
     max_bytes: int | None = None
 
@@ -100,6 +102,7 @@ class Staging:
         place: str | os.PathLike[str] | None,
         timeout: float | None,
         source: str | os.PathLike[str] | Query | None,
+        engine: str | None,
         show_progress: bool,
         max_bytes: int | str | None = None,
     ) -> Staging:
@@ -126,9 +129,12 @@ class Staging:
             raise ConfigError(
                 "stage_from= says that the rows are there already; stage_max_bytes= does not go with it"
             )
+        if engine is not None:
+            _check_engine(engine, mode, place, source)
         if isinstance(source, os.PathLike):
             source = os.fspath(source)
-        return cls(mode, own, float(seconds), source, show_progress, bound_of(max_bytes))
+        bound = bound_of(max_bytes)
+        return cls(mode, own, float(seconds), source, engine, show_progress, bound)
 
     def apply(self, query: Staged) -> Staged:
         """Make the query over what is staged of this one; build stages that are not there yet.
@@ -153,6 +159,7 @@ class Staging:
                 self.timeout,
                 self.max_bytes,
                 None if line is None else line.show,
+                self.engine,
             )
         finally:
             if line is not None:
@@ -181,6 +188,24 @@ class Staging:
                 quoted if found[name] == kind else f"arrow_cast({quoted}, '{kind}') AS {quoted}"
             )
         return query._replaced(rows, columns)
+
+
+def _check_engine(engine: object, mode: str, place: object, source: object) -> None:
+    """Check an engine against the other options; what its URL says is read where it is used."""
+    if not isinstance(engine, str):
+        raise ConfigError(
+            f'stage_engine={engine!r} must be the URL of a cluster: "ballista://host:port"'
+        )
+    if source is not None or mode == "never":
+        other = "stage_from=" if source is not None else 'stage="never"'
+        raise ConfigError(
+            f"stage_engine={engine!r} says what computes stages, and with {other} none is"
+        )
+    if place is None:
+        raise ConfigError(
+            f"stage_engine={engine!r} needs stage_dir=: a URL (s3://…), or a folder that all machines share, where the "
+            "cluster writes and this process reads"
+        )
 
 
 def stages_of(query: Query | Mixture) -> list[StagedRows]:

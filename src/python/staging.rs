@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use super::error::to_py;
 use super::session::PyQuery;
 use super::wait::{wait, wait_with};
-use crate::session::StageMode;
+use crate::session::{Building, StageEngine, StageMode};
 use crate::staging::{StagePlace, StageProgress, clear_stages, list_stages};
 use crate::storage::StoreAccess;
 use crate::{Error, Result};
@@ -31,10 +31,11 @@ pub fn mode(name: &str) -> Result<StageMode> {
     }
 }
 
-/// The query over what is staged of it. Above `max_bytes`, stages of the place that nobody uses make way. `progress` is called with (stages begun, stages, rows, bytes, builder) now and then;
-/// the builder is another process, where one is waited for.
+/// The query over what is staged of it. Above `max_bytes`, stages of the place that nobody uses make way. `progress` is
+/// called with (stages begun, stages, rows, bytes, builder) now and then; the builder is another process, where one is waited
+/// for. `engine` is the URL of what computes the rows; None is this process.
 #[pyfunction]
-#[pyo3(signature = (query, stage, place, timeout, max_bytes=None, progress=None))]
+#[pyo3(signature = (query, stage, place, timeout, max_bytes=None, progress=None, engine=None))]
 pub fn stage_query(
     py: Python<'_>,
     query: &PyQuery,
@@ -43,8 +44,10 @@ pub fn stage_query(
     timeout: f64,
     max_bytes: Option<u64>,
     progress: Option<Py<PyAny>>,
+    engine: Option<&str>,
 ) -> PyResult<PyQuery> {
     let mode = mode(stage).map_err(to_py)?;
+    let engine = engine.map(StageEngine::parse).transpose().map_err(to_py)?.unwrap_or_default();
     let query = query.query().clone();
     let shared = Arc::new(StageProgress::default());
     let now = Arc::clone(&shared);
@@ -61,7 +64,9 @@ pub fn stage_query(
             return Ok(query);
         }
         let place = StagePlace::open(&place, query.session().store_access()).await?;
-        query.staged(mode, &place.bounded(max_bytes), timeout, &shared).await
+        let place = place.bounded(max_bytes);
+        let how = Building { place: &place, engine: &engine, timeout, progress: &shared };
+        query.staged(mode, how).await
     };
     let staged = wait_with(py, make, show)?;
     show(py)?;

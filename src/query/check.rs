@@ -66,6 +66,14 @@ pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
     }))
 }
 
+/// The first function that gives another value on every call, or, being the user's own, may give one on every planning.
+///
+/// # Errors
+/// Those of walking a plan.
+pub fn volatile_function(plan: &LogicalPlan) -> Result<Option<String>> {
+    Ok(unrepeatable_function(plan)?.map(|(name, _)| name))
+}
+
 /// The first function that is not immutable.
 fn unrepeatable_function(plan: &LogicalPlan) -> Result<Option<(String, Volatility)>> {
     let mut found: Option<(String, Volatility)> = None;

@@ -8,7 +8,7 @@ mod sample;
 mod travel;
 mod unsound;
 
-pub use check::{check_plan, check_repeatable, evaluated_once};
+pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use moment::{Moment, fix_moment};
 pub use parse::{

@@ -1,6 +1,7 @@
 //! The session: registered tables over a DataFusion context, lazy queries, and their plans.
 
 mod count;
+mod engine;
 mod files;
 mod functions;
 mod ipc;
@@ -20,6 +21,7 @@ mod staged;
 mod verify;
 
 pub use count::{SplitCount, SplitCounter};
+pub use engine::StageEngine;
 pub use functions::{FunctionInfo, decode_schema, encode_schema};
 pub use lake::{LakeChange, LakeOrigin, LakeSource};
 pub use plan::{EpochPlan, Plan, PlanOptions, ScanReport, SplitInfo, Totals};
@@ -27,5 +29,5 @@ pub use query::Query;
 pub use recipe::Recipe;
 pub use registry::{Session, SessionOptions, TableInfo};
 pub use replay::{Numbering, Replay};
-pub use staged::{StageMode, StagedPart};
+pub use staged::{Building, StageMode, StagedPart};
 pub use verify::{PartVerdict, SplitVerdict, SplitVerifier};

@@ -7,7 +7,9 @@ use datafusion::datasource::{TableProvider, provider_as_source};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{displayable, execute_stream};
+use object_store::path::Path;
 
+use super::engine::{StageEngine, Target};
 use super::plan::classify;
 use super::plan_cache::name_of;
 use super::query::Query;
@@ -90,6 +92,19 @@ impl StagedPart {
     }
 }
 
+/// How stages are built.
+#[derive(Clone, Copy)]
+pub struct Building<'a> {
+    /// Where they are kept.
+    pub place: &'a StagePlace,
+    /// What computes their rows.
+    pub engine: &'a StageEngine,
+    /// How long to wait for another process that builds.
+    pub timeout: Duration,
+    /// Who is told how far it is.
+    pub progress: &'a Arc<StageProgress>,
+}
+
 impl Query {
     /// The parts that are staged in this mode; none where the query runs split by split as it is.
     ///
@@ -150,7 +165,7 @@ impl Query {
         let place = StagePlace::find(place, self.session().store_access()).await?;
         let mut sizes = Vec::with_capacity(cuts.len());
         for cut in cuts {
-            let found = find_stage(&place, &self.stage_key(cut)).await?;
+            let found = find_stage(&place, &self.stage_key(cut, &StageEngine::default())).await?;
             sizes.push(found.map(|manifest| (manifest.rows, manifest.bytes)));
         }
         Ok(sizes)
@@ -160,49 +175,41 @@ impl Query {
     ///
     /// # Errors
     /// What computing the staged rows finds; `Storage` where they cannot be written, or another process takes longer than
-    /// `timeout` to build them.
-    pub async fn staged(
-        &self,
-        mode: StageMode,
-        place: &StagePlace,
-        timeout: Duration,
-        progress: &Arc<StageProgress>,
-    ) -> Result<Self> {
+    /// the timeout to build them; what an engine refuses.
+    pub async fn staged(&self, mode: StageMode, how: Building<'_>) -> Result<Self> {
         let cuts = self.cuts(mode).await?;
         if cuts.is_empty() {
             return Ok(self.clone());
         }
-        let staged = self.stage_cuts(cuts, place, timeout, progress).await?;
+        let staged = self.stage_cuts(cuts, how).await?;
         match classify(&staged).await {
             // By their sizes, the planner may turn joins round that it had left as they were above stages of unknown size.
             Err(error) if error.kind() == ErrorKind::NotShardable => {
                 let plan = self.session().context().state().optimize(self.logical())?;
                 let cuts =
                     Cut::whole(&plan, error.message().split("; ").next().unwrap_or_default());
-                self.stage_cuts(cuts, place, timeout, progress).await
+                self.stage_cuts(cuts, how).await
             }
             Err(error) => Err(error),
             Ok(_) => Ok(staged),
         }
     }
 
-    async fn stage_cuts(
-        &self,
-        cuts: Vec<Cut>,
-        place: &StagePlace,
-        timeout: Duration,
-        progress: &Arc<StageProgress>,
-    ) -> Result<Self> {
+    async fn stage_cuts(&self, cuts: Vec<Cut>, how: Building<'_>) -> Result<Self> {
+        let Building { place, engine, timeout, progress } = how;
         progress.expect(cuts.len());
         // A session of its own, in which nothing but this query is bound.
         let session = self.session().of_tables(self.tables()).await?;
         let mut parts = Vec::with_capacity(cuts.len());
         for cut in &cuts {
-            let key = self.stage_key(cut);
-            let rows = |attempt| self.rows_of(cut, attempt);
+            let (key, schema) = (self.stage_key(cut, engine), &cut.stage_schema());
+            let make = |attempt, folder: Path| async move {
+                let target = Target { place, folder: &folder, schema };
+                self.make(cut, engine, attempt, target).await
+            };
             let limited = self.session().options().memory_limit.is_some();
             let wanted = Wanted { place, key: &key, why: &cut.why, timeout, limited, progress };
-            let stage = match ensure(wanted, rows).await {
+            let stage = match ensure(wanted, make).await {
                 Ok(stage) => stage,
                 Err(error) => return Err(self.locate_below(&cut.plan, error).await),
             };
@@ -262,20 +269,25 @@ impl Query {
     }
 
     /// A name for the rows of a part: it follows from the query, the pinned content of all that it reads, and the version of
-    /// this program.
-    fn stage_key(&self, cut: &Cut) -> String {
+    /// this program. An engine that orders them differently is named.
+    fn stage_key(&self, cut: &Cut, engine: &StageEngine) -> String {
         let mut texts = vec![
             "stage".to_owned(),
             env!("CARGO_PKG_VERSION").to_owned(),
             self.sql().to_owned(),
             cut.node.to_string(),
         ];
+        texts.extend(engine.name().map(str::to_owned));
         texts.extend(self.identity());
         name_of(texts.iter().map(String::as_str))
     }
 
     /// The rows of a part.
-    async fn rows_of(&self, cut: &Cut, attempt: Attempt) -> Result<SendableRecordBatchStream> {
+    pub(super) async fn rows_of(
+        &self,
+        cut: &Cut,
+        attempt: Attempt,
+    ) -> Result<SendableRecordBatchStream> {
         let state = self.session().context().state();
         let physical = in_order(state.create_physical_plan(&cut.plan).await?)?;
         let limit = self.session().options().memory_limit;
@@ -321,8 +333,12 @@ impl Session {
             .map(|file| place.describe(&manifest.path_of(place, file)))
             .collect();
         let access = place.access();
+        let format = match manifest.is_parquet() {
+            true => Format::Parquet,
+            false => Format::Arrow(ArrowFormat::default()),
+        };
         let options = TableOptions {
-            format: Some(Format::Arrow(ArrowFormat::default())),
+            format: Some(format),
             partitioning: Partitioning::Off,
             storage_options: access.options.clone(),
             credentials: access.credentials.clone(),

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SendableRecordBatchStream;
 use object_store::ObjectStoreExt;
+use object_store::path::Path;
 
 use super::in_use::InUse;
 use super::lease::{BEAT, Claim, LEASE, Lease, Note, Watch};
 use super::list::sweep;
 use super::lock::Lock;
-use super::manifest::Manifest;
+use super::manifest::{Manifest, StageFile};
 use super::place::StagePlace;
 use super::progress::StageProgress;
 use super::room::no_room_for_stage;
@@ -36,6 +37,14 @@ pub enum Attempt {
     First,
     /// In the way that takes the least memory, since the first took too much.
     Thrifty,
+}
+
+/// What an attempt gives.
+pub enum Made {
+    /// Rows, which are to be written.
+    Rows(SendableRecordBatchStream),
+    /// Files that are in the folder of the build, and a digest of their content.
+    Files(Vec<StageFile>, String),
 }
 
 /// A stage that is there.
@@ -66,7 +75,8 @@ pub struct Wanted<'a> {
     pub progress: &'a Arc<StageProgress>,
 }
 
-/// The stage that is wanted: opened where it is there, else built from the rows that `rows` computes.
+/// The stage that is wanted: opened where it is there, else built from the rows that `make` computes, or of the files that it
+/// has written into the folder of the build, which it is told.
 ///
 /// Of several processes one builds. In a folder that is decided by a lock that dies with its holder, below a URL by a
 /// lease that ends when its holder is silent. Dropping the future cancels waiting and building; what a killed process left
@@ -75,9 +85,9 @@ pub struct Wanted<'a> {
 /// # Errors
 /// Those of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than
 /// the timeout.
-pub async fn ensure<F>(wanted: Wanted<'_>, rows: impl Fn(Attempt) -> F) -> Result<OpenStage>
+pub async fn ensure<F>(wanted: Wanted<'_>, make: impl Fn(Attempt, Path) -> F) -> Result<OpenStage>
 where
-    F: Future<Output = Result<SendableRecordBatchStream>>,
+    F: Future<Output = Result<Made>>,
 {
     let Wanted { place, key, timeout, progress, .. } = wanted;
     progress.begin();
@@ -106,7 +116,7 @@ where
                     continue;
                 }
                 Manifest::forget(place, key).await?;
-                if let Some(manifest) = build_now(wanted, note, holder, &rows).await? {
+                if let Some(manifest) = build_now(wanted, note, holder, &make).await? {
                     progress.wrote(manifest.rows, manifest.bytes);
                     // The manifest was just written: where there is no room for a note, its own time says as much.
                     let _ = note_use(place, key).await;
@@ -144,10 +154,10 @@ async fn build_now<F>(
     wanted: Wanted<'_>,
     note: Note,
     holder: Holder,
-    rows: &impl Fn(Attempt) -> F,
+    make: &impl Fn(Attempt, Path) -> F,
 ) -> Result<Option<Manifest>>
 where
-    F: Future<Output = Result<SendableRecordBatchStream>>,
+    F: Future<Output = Result<Made>>,
 {
     let Wanted { place, key, why, progress, .. } = wanted;
     let began = Instant::now();
@@ -155,7 +165,10 @@ where
     let build = note.build.clone();
     let alive = Alive::start(place, key, note, holder, progress)?;
     let write = async |attempt| {
-        let stream = rows(attempt).await?;
+        let stream = match make(attempt, place.path([key, build.as_str()])).await? {
+            Made::Rows(stream) => stream,
+            Made::Files(files, digest) => return Ok((files, digest)),
+        };
         let (place, key, build) = (place.clone(), key.to_owned(), build.clone());
         let progress = Arc::clone(progress);
         // By a task of its own: an operator may compute for half a minute before it looks up, and whoever waits here must

@@ -136,6 +136,11 @@ impl Manifest {
         }
     }
 
+    /// Whether its files are Parquet, as a cluster writes them; else they are Arrow IPC.
+    pub fn is_parquet(&self) -> bool {
+        self.files.iter().all(|file| file.name.ends_with(".parquet"))
+    }
+
     /// The path of a file in the store.
     pub fn path_of(&self, place: &StagePlace, file: &StageFile) -> object_store::path::Path {
         place.path([self.key.as_str(), self.build.as_str(), file.name.as_str()])

@@ -1,4 +1,5 @@
-//! Stages of parts of a query: rows that were computed once, as Arrow IPC files in a folder or below a URL.
+//! Stages of parts of a query: rows that were computed once, as Arrow IPC files in a folder or below a URL. A cluster writes one
+//! Parquet file instead.
 //!
 //! Here is who builds a stage and who waits, how it becomes visible in one step, and when it goes. What is staged, and
 //! under which key, is the session's business.
@@ -27,7 +28,7 @@ mod trim;
 mod views;
 mod write;
 
-pub use ensure::{Attempt, OpenStage, Wanted, ensure};
+pub use ensure::{Attempt, Made, OpenStage, Wanted, ensure};
 pub use in_use::InUse;
 pub use list::{StageInfo, Swept, clear_stages, find_stage, list_stages};
 pub use manifest::{Manifest, StageFile};

@@ -88,7 +88,7 @@ impl StagePlace {
     }
 
     /// The store.
-    pub(super) fn store(&self) -> &Arc<dyn ObjectStore> {
+    pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
     }
 
@@ -98,7 +98,7 @@ impl StagePlace {
     }
 
     /// The folder, where it is local.
-    pub(super) fn folder(&self) -> Option<&PathBuf> {
+    pub(crate) fn folder(&self) -> Option<&PathBuf> {
         self.folder.as_ref()
     }
 

@@ -7,7 +7,9 @@ use arrow::array::{Array, Int64Array, RecordBatch};
 use futures::TryStreamExt;
 use tempfile::TempDir;
 use tensorquery::ErrorKind;
-use tensorquery::session::{PlanOptions, Query, Session, SessionOptions, StageMode};
+use tensorquery::session::{
+    Building, PlanOptions, Query, Session, SessionOptions, StageEngine, StageMode,
+};
 use tensorquery::staging::{StagePlace, StageProgress, clear_stages, list_stages};
 use tensorquery::storage::StoreAccess;
 
@@ -114,7 +116,9 @@ async fn place_in(directory: &TempDir) -> StagePlace {
 
 async fn staged(query: &Query, place: &StagePlace) -> Query {
     let progress = Arc::new(StageProgress::default());
-    query.staged(StageMode::Auto, place, Duration::from_secs(60), &progress).await.unwrap()
+    let (engine, timeout) = (StageEngine::Local, Duration::from_secs(60));
+    let how = Building { place, engine: &engine, timeout, progress: &progress };
+    query.staged(StageMode::Auto, how).await.unwrap()
 }
 
 #[test]

@@ -204,6 +204,11 @@ def test_modes(session, tmp_path):
         ({"stage_from": "x.parquet", "stage_dir": "y"}, "do not go with it"),
         ({"stage_dir": "data/*"}, "without wildcards"),
         ({"stage_dir": "http://127.0.0.1/x"}, "HTTP"),
+        ({"stage_engine": 7}, 'stage_engine=7 must be .*"ballista://host:port"'),
+        ({"stage_engine": "ballista://host:50050"}, "needs stage_dir="),
+        ({"stage_engine": "ballista://host", "stage": "never"}, 'with stage="never" none is'),
+        ({"stage_engine": "ballista://host", "stage_from": "x"}, "with stage_from= none is"),
+        ({"stage_engine": "spark://host", "stage_dir": "y"}, "names no engine.*ballista://"),
     ],
 )
 def test_mistakes_are_told(session, options, told):
@@ -215,6 +220,16 @@ def test_a_folder_that_cannot_be_written(session, tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(tq.StorageError, match="file"):
         tq.create_dataloader(QUERIES["group by"], session=session, stage_dir=tmp_path / "file")
+
+
+def test_a_build_without_the_client_says_how_to_get_it(session, tmp_path):
+    """Once a stage must be built: reading one that is there, or staging nothing, asks for no cluster."""
+    options = {"stage_engine": "ballista://127.0.0.1:1", "stage_dir": tmp_path}
+    with pytest.raises(tq.ConfigError, match="maturin build --release --features python,ballista"):
+        tq.create_dataloader(QUERIES["group by"], session=session, **options)
+    assert tq.list_stages(tmp_path) == []
+    _, dataset = tq.create_dataloader("SELECT id FROM events", session=session, **options)
+    assert dataset.stages == []
 
 
 def test_explain_shows_the_cut_and_why(session):

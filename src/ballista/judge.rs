@@ -1,0 +1,86 @@
+//! Which operators run on a cluster as they run here. Whatever is not known does not.
+
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{JoinType, NullEquality};
+use datafusion::logical_expr::{Join, LogicalPlan};
+
+use crate::exec::functions_of;
+use crate::query::volatile_function;
+use crate::{Error, Result};
+
+/// Refuses a part that a cluster would compute differently, or not at all.
+///
+/// # Errors
+/// `Query` naming what it is.
+pub(super) fn check(part: &LogicalPlan) -> Result<()> {
+    if let Some(function) = functions_of(part)?.first() {
+        return Err(refused(&format!(
+            "{}() is a Python function, which executors do not have",
+            function.name()
+        )));
+    }
+    if let Some(name) = volatile_function(part)? {
+        return Err(refused(&format!(
+            "{name}() gives another value on every call, and a task that is run again would disagree with itself"
+        )));
+    }
+    let mut found = None;
+    part.apply(|node| {
+        found = obstacle(node);
+        Ok(match found {
+            Some(_) => TreeNodeRecursion::Stop,
+            None => TreeNodeRecursion::Continue,
+        })
+    })?;
+    found.map_or(Ok(()), |why| Err(refused(&why)))
+}
+
+/// The error for what a cluster cannot compute.
+pub(super) fn refused(why: &str) -> Error {
+    Error::query(format!(
+        "stage_engine=\"ballista://…\" cannot compute this query: {why}; stage it without stage_engine, or let another engine \
+         compute it (stage_from=)"
+    ))
+}
+
+fn obstacle(node: &LogicalPlan) -> Option<String> {
+    match node {
+        LogicalPlan::Projection(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Aggregate(_)
+        | LogicalPlan::Window(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Limit(_)
+        | LogicalPlan::Distinct(_)
+        | LogicalPlan::SubqueryAlias(_)
+        | LogicalPlan::Union(_)
+        | LogicalPlan::Unnest(_)
+        | LogicalPlan::Values(_)
+        | LogicalPlan::EmptyRelation(_)
+        | LogicalPlan::TableScan(_) => None,
+        LogicalPlan::Join(join) => join_obstacle(join),
+        LogicalPlan::RecursiveQuery(_) => {
+            Some("a recursive CTE does not run on several machines".to_owned())
+        }
+        other => Some(format!("{} is not known to run there", other.display())),
+    }
+}
+
+fn join_obstacle(join: &Join) -> Option<String> {
+    if join.null_aware {
+        return Some(
+            "NOT IN (subquery) loses its rule for NULL on the way; write NOT EXISTS".to_owned(),
+        );
+    }
+    if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty() {
+        return Some(
+            "INTERSECT, EXCEPT and IS NOT DISTINCT FROM in a join take NULL for equal to NULL, which is lost on the way"
+                .to_owned(),
+        );
+    }
+    // Each task would judge by its own part of one side which rows of the other have no match
+    // (apache/datafusion-ballista issue 1055).
+    (join.on.is_empty() && join.join_type != JoinType::Inner).then(|| {
+        format!("a {} join without an equality loses rows on several machines", join.join_type)
+    })
+}
