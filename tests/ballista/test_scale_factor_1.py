@@ -45,6 +45,12 @@ def session(minio):
 
 
 def sorted_rows(table):
+    """By the key of the rows; pyarrow cannot sort views."""
+    plain = [
+        field.with_type(pa.string()) if field.type == pa.string_view() else field
+        for field in table.schema
+    ]
+    table = table.cast(pa.schema(plain))
     return table.sort_by([("l_orderkey", "ascending"), ("l_linenumber", "ascending")])
 
 
@@ -77,5 +83,5 @@ def test_a_join_at_scale_factor_1(cluster, session, minio):
     assert all(tasks > 0 for tasks in worked), f"finished tasks by executor: {worked}"
     local = query.to_arrow()
     assert table.num_rows == local.num_rows == stage.rows > 3_000_000
-    assert sorted_rows(table).cast(local.schema).equals(sorted_rows(local))
+    assert sorted_rows(table).equals(sorted_rows(local))
     print(f"\n{stage.rows:,} rows, {stage.bytes / 2**20:,.0f} MiB, tasks by executor {worked}")
