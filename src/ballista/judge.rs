@@ -1,8 +1,11 @@
 //! Which operators run on a cluster as they run here. Whatever is not known does not.
 
+use std::collections::HashSet;
+
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality};
-use datafusion::logical_expr::{Join, LogicalPlan};
+use datafusion::functions::all_default_functions;
+use datafusion::logical_expr::{Expr, Join, LogicalPlan};
 
 use crate::exec::functions_of;
 use crate::query::volatile_function;
@@ -24,6 +27,11 @@ pub(super) fn check(part: &LogicalPlan) -> Result<()> {
             "{name}() gives another value on every call, and a task that is run again would disagree with itself"
         )));
     }
+    if let Some(name) = unknown_function(part)? {
+        return Err(refused(&format!(
+            "executors of Ballista 53 do not have the function {name}(), as no other of lists and maps"
+        )));
+    }
     let mut found = None;
     part.apply(|node| {
         found = obstacle(node);
@@ -43,8 +51,31 @@ pub(super) fn refused(why: &str) -> Error {
     ))
 }
 
+/// A scalar function that executors do not have: a task with one is never run, and its job waits for ever.
+fn unknown_function(part: &LogicalPlan) -> Result<Option<String>> {
+    let known = all_default_functions();
+    let known: HashSet<&str> = known.iter().map(|function| function.name()).collect();
+    let mut found = None;
+    part.apply(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                if let Expr::ScalarFunction(call) = expr
+                    && !known.contains(call.func.name())
+                {
+                    found = Some(call.func.name().to_owned());
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(found)
+}
+
 fn obstacle(node: &LogicalPlan) -> Option<String> {
     match node {
+        LogicalPlan::Limit(limit) if limit.fetch.is_none() => {
+            Some("OFFSET without LIMIT gives too few rows there; add a LIMIT".to_owned())
+        }
         LogicalPlan::Projection(_)
         | LogicalPlan::Filter(_)
         | LogicalPlan::Aggregate(_)

@@ -14,7 +14,20 @@ from support import write_parquet
 from test_any_sql import OTHERS, TPCH, duck, is_ordered, loaded  # noqa: F401 (duck is a fixture)
 from tpch_data import TABLES
 
-REFUSED = {}
+REFUSED = {
+    "except": "INTERSECT, EXCEPT",
+    "except_all": "INTERSECT, EXCEPT",
+    "intersect": "INTERSECT, EXCEPT",
+    "intersect_all": "INTERSECT, EXCEPT",
+    "limit_without_order": "OFFSET without LIMIT",
+    "nested_ctes": "without an equality",
+    "not_in_nulls": "NOT IN",
+    "recursive_graph": "recursive CTE",
+    "recursive_numbers": "recursive CTE",
+    "scalar_subquery": "without an equality",
+    "vocabulary": "string_to_array",
+    "volatile": "gives another value on every call",
+}
 """Queries that a cluster would answer differently, or not at all, and what the error says of them."""
 
 
