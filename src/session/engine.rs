@@ -81,6 +81,7 @@ impl StageEngine {
 
 /// Where the files of one build go.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "ballista"), expect(dead_code, reason = "only an engine writes files"))]
 pub(super) struct Target<'a> {
     pub place: &'a StagePlace,
     pub folder: &'a Path,
