@@ -359,7 +359,7 @@ class QueryDataset(TracedDataset):
         assert self._builder is not None
         is_raw = self._builder.converter is not None and self._transform is None and not collates
         # What the user's code does to a batch may take any time, and another worker waits for a split.
-        alone = not is_raw or expires or self._epochs.is_dynamic(self._workers)
+        alone = not is_raw or expires or self._deal.assignment == "dynamic"
         row_bytes = self._builder.row_bytes
         return Sending(is_raw, 1 if alone else batches_per_parcel(self.batch_size * row_bytes))
 

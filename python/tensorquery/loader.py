@@ -163,7 +163,10 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if not self._sent.raw:
             return batches
         _, builder = self.dataset._here()
-        return (tagged._replace(batch=builder.build(tagged.batch)) for tagged in batches)
+        return (
+            tagged if tagged.is_report else tagged._replace(batch=builder.build(tagged.batch))
+            for tagged in batches
+        )
 
     def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
         """What the training loop gets now, and so has consumed."""
@@ -396,7 +399,8 @@ def create_dataloader(
         transform_threads: Threads that call `transform` on successive batches at once, with ``num_workers=0``; see `QueryDataset`.
         collate_fn: Called on each finished batch (after `transform`), in the worker.
         **dataloader_kwargs: Keywords of torch's DataLoader: ``pin_memory``, ``persistent_workers``,
-            ``prefetch_factor``, ``multiprocessing_context`` and so on.
+            ``prefetch_factor`` (blocks of small batches that a worker sends ahead, up to 1 MiB each; or single
+            batches where there is a `transform`, a `collate_fn` or a ``timeout``), ``multiprocessing_context`` and so on.
 
     Returns:
         The loader (``state_dict`` and ``load_state_dict`` for checkpoints), and its dataset (for ``set_epoch`` and

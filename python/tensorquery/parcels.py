@@ -16,7 +16,6 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,8 +168,8 @@ class _Space:
         return memory
 
 
-class _Pickler(ForkingPickler):
-    """Leaves out blocks and plain tensors; what else there is goes the way of torch's queues."""
+class _Pickler(pickle.Pickler):
+    """Leaves out blocks and plain tensors; what else there is goes by value: the worker may be gone when it is unpacked."""
 
     def __init__(self, target: io.BytesIO, space: _Space) -> None:
         super().__init__(target, pickle.HIGHEST_PROTOCOL)
@@ -196,7 +195,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
         and not (tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
-        and tensor.dim() > 0
     )
 
 

@@ -36,6 +36,7 @@ pub fn mode(name: &str) -> Result<StageMode> {
 /// for. `engine` is the URL of what computes the rows; None is this process.
 #[pyfunction]
 #[pyo3(signature = (query, stage, place, timeout, max_bytes=None, progress=None, engine=None))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
 pub fn stage_query(
     py: Python<'_>,
     query: &PyQuery,

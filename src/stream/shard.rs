@@ -113,10 +113,10 @@ impl StreamCounters {
         if rows == 0 { 1.0 } else { most as f64 / rows as f64 / self.equal_lanes.max(1) as f64 }
     }
 
-    fn hand_out(&self, delivered: Box<Delivered>) -> Next {
+    fn hand_out(&self, delivered: Delivered) -> Next {
         self.rows.fetch_add(delivered.batch.rows() as u64, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
-        Next::Batch(delivered)
+        Next::Batch(Box::new(delivered))
     }
 
     pub(super) fn add_window(&self, rows: u64, most: u64) {
@@ -136,9 +136,9 @@ pub struct ShardStream {
 /// What belongs to the process that started the stream.
 #[derive(Debug)]
 struct Live {
-    receiver: Receiver<Result<Vec<Box<Delivered>>>>,
+    receiver: Receiver<Result<Vec<Delivered>>>,
     /// What was handed over and not asked for yet.
-    ready: VecDeque<Box<Delivered>>,
+    ready: VecDeque<Delivered>,
     task: JoinHandle<()>,
     runtimes: Arc<Runtimes>,
     process: u32,
@@ -321,15 +321,15 @@ struct Assembler {
 
 /// Finished batches on their way to the consumer.
 struct Outbox {
-    sender: Sender<Result<Vec<Box<Delivered>>>>,
-    held: Vec<Box<Delivered>>,
+    sender: Sender<Result<Vec<Delivered>>>,
+    held: Vec<Delivered>,
     held_rows: usize,
     /// So many rows are not held.
     handed_rows: usize,
 }
 
 impl Outbox {
-    async fn put(&mut self, delivered: Box<Delivered>) -> Result<(), Halt> {
+    async fn put(&mut self, delivered: Delivered) -> Result<(), Halt> {
         self.held_rows += delivered.batch.rows();
         self.held.push(delivered);
         if self.held_rows < self.handed_rows { Ok(()) } else { self.flush().await }
@@ -397,7 +397,7 @@ impl Assembler {
             )?);
         }
         // A batch waits for the next one where only that shows whether it is the last.
-        let mut waiting: Option<Box<Delivered>> = None;
+        let mut waiting: Option<Delivered> = None;
         while let Some(size) = self.schedule.size(self.batches) {
             let mut pieces = {
                 let mut take = pin!(take(&mut self.lanes, &self.weights, size));
@@ -439,7 +439,7 @@ impl Assembler {
             let cursor = ShardCursor { batches: self.batches, lanes };
             let last = fixed == Some(self.batches);
             let holding = self.feed.as_ref().map(|feed| self.tally.at(feed, cursor.clone()));
-            let delivered = Box::new(Delivered { batch: finished, cursor, holding, last });
+            let delivered = Delivered { batch: finished, cursor, holding, last };
             if fixed.is_some() {
                 self.outbox.put(delivered).await?;
             } else if let Some(before) = waiting.replace(delivered) {

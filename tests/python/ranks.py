@@ -44,6 +44,7 @@ def run(function, world_size, *arguments):
             rank, result, error = _next_answer(answers, processes)
             assert error is None, f"rank {rank} of {world_size} failed:\n{error}"
             found[rank] = result
+        leave.set()
         for process in processes:
             process.join(120)
             assert process.exitcode == 0, f"a rank ended with status {process.exitcode}"
@@ -79,17 +80,19 @@ def _variables(rank, world_size, port):
     }
 
 
-def _rank(function, rank, world_size, answers, arguments):
+def _rank(function, rank, world_size, answers, arguments, leave):
     try:
         result, error = function(rank, world_size, *arguments), None
     except BaseException:
         result, error = None, traceback.format_exc()
     answers.put((rank, result, error))
+    answers.close()
+    answers.join_thread()
+    # The first rank serves the store that the others may still ask.
+    leave.wait(TIMEOUT)
     # Not after a failure: the others may still wait in a collective.
     if error is None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    answers.close()
-    answers.join_thread()
     # Without the interpreter's own end, in which threads of gloo that still hold tensors abort the process now and
     # then ("terminate called without an active exception"), whatever the program did.
     os._exit(0 if error is None else 1)

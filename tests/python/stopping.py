@@ -79,14 +79,15 @@ def shards_in_turn(loader):
         dataset = copy.copy(loader.dataset)
         dataset._newest = None
         workers.append(dataset._iterate(worker, loader.num_workers))
-    return _in_turn(workers)
+    return _in_turn(workers, loader.collate_fn)
 
 
-def _in_turn(workers):
+def _in_turn(workers, send):
     while workers:
         for worker in list(workers):
             try:
-                yield next(worker)
+                # As a worker of torch does: what comes is made ready to be sent.
+                yield send(next(worker))
             except StopIteration:
                 workers.remove(worker)
 

@@ -4,6 +4,7 @@ cross together; what fails in the middle takes nothing with it."""
 import collections
 import datetime
 import decimal
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -241,6 +242,21 @@ def test_what_a_transform_may_return_crosses():
     assert same(found.batch, batch)
     assert found.batch["learnt"].requires_grad
     assert found.batch["columns"].stride() == batch["columns"].stride()
+
+
+def test_what_was_sent_outlives_its_worker(folder):
+    def several(batch):
+        return {"kept": batch["id"].to_sparse(), "count": torch.tensor(len(batch["id"]))}
+
+    options = {"columns": ["id"], "transform": several, "batch_size": 900}
+    iterator = iter(loader_of(folder, **options, prefetch_factor=4))
+    batches = [next(iterator)]
+    time.sleep(0.5)  # time for the workers to end, which have sent everything
+    batches.extend(iterator)
+    assert sorted(batch["kept"].to_dense().sum().item() for batch in batches) == sorted(
+        batch["id"].sum().item() for batch in loader_of(folder, columns=["id"], batch_size=900)
+    )
+    assert sum(batch["count"].item() for batch in batches) == ROWS
 
 
 def test_the_size_of_a_parcel():

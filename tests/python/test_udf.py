@@ -887,7 +887,7 @@ sys.path[:0] = {path!r}
 import tensorquery as tq
 
 def slow(x):
-    print("sleeping", flush=True)
+    print("sleeping\\n", end="", flush=True)  # in one piece, whoever else sleeps
     time.sleep({seconds})
     return x
 
