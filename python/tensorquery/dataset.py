@@ -328,9 +328,14 @@ class QueryDataset(TracedDataset):
         refuse_foreign(self)
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
-        return self._iterate(worker, workers)
+        return self._sender(worker, workers)
 
-    def _iterate(self, worker: int, workers: int) -> ShardIterator | Parcels:
+    def _sender(self, worker: int, workers: int) -> ShardIterator | Parcels:
+        """The batches of a shard, as this process delivers them: a worker of our own loader sends parcels."""
+        iterator = self._iterate(worker, workers)
+        return Parcels(iterator, self._sent.batches) if iterator.in_loader else iterator
+
+    def _iterate(self, worker: int, workers: int) -> ShardIterator:
         in_loader = workers > 0 and int(self._epoch[1]) >= 0
         if self._epochs.is_dynamic(workers) and not in_loader:
             raise ConfigError(
@@ -352,7 +357,7 @@ class QueryDataset(TracedDataset):
             worker = (worker + int(self._epoch[3])) % workers
         iterator = ShardIterator(self, progress, worker, in_loader)
         self._newest = weakref.ref(iterator)
-        return Parcels(iterator, self._sent.batches) if in_loader else iterator
+        return iterator
 
     def _sending(self, collates: bool, expires: bool) -> Sending:
         """How workers send batches to a loader which `collates`, or which waits for a limited time only."""

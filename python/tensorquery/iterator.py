@@ -79,7 +79,8 @@ class ShardIterator:
         self._dataset = dataset
         self._progress = progress
         self._worker = worker  # the number of the shard on its rank
-        self._in_loader = in_loader
+        self.in_loader = in_loader
+        """Whether this process is a worker of a loader of `create_dataloader`."""
         self._stream: _core.BatchStream | None = None
         self._superseded = False
         self._reported = False
@@ -137,7 +138,7 @@ class ShardIterator:
             return Tagged(batch, self._worker, self.last, message)
         if progress.cursors is not None:
             progress.cursors[self._worker] = stream.cursor()
-        if self._in_loader:
+        if self.in_loader:
             follows = self._dataset._follows(progress.workers or 0)
             cursor = "" if follows else json.dumps(stream.cursor())
             return Tagged(batch, self._worker, self.last, cursor)

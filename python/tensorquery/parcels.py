@@ -160,7 +160,7 @@ class _Space:
 
     def filled(self) -> torch.Tensor:
         """The block, in shared memory, with everything in its place."""
-        storage = torch.UntypedStorage._new_shared(self._size)
+        storage = torch.UntypedStorage._new_shared(self._size)  # type: ignore[no-untyped-call]
         memory = torch.empty(0, dtype=torch.uint8).set_(storage)
         target = memory.numpy()
         for offset, source in self._sources:

@@ -351,7 +351,7 @@ def _row_bytes(spec: dict[str, Any]) -> int:
     match spec["kind"]:
         case "dense":
             bits = _BITS.search(spec["dtype"])
-            return math.prod(spec["shape"]) * (int(bits[0]) // 8 if bits else 1)
+            return int(math.prod(spec["shape"])) * (int(bits[0]) // 8 if bits else 1)
         case "encoded":
             return 8
         case "struct":

@@ -26,10 +26,11 @@ def run(function, world_size, *arguments):
     """
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
+    leave = context.Event()
     port = free_port()
     processes = [
         context.Process(
-            target=_rank, args=(function, rank, world_size, answers, arguments), daemon=False
+            target=_rank, args=(function, rank, world_size, answers, arguments, leave), daemon=False
         )
         for rank in range(world_size)
     ]

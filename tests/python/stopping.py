@@ -78,7 +78,7 @@ def shards_in_turn(loader):
     for worker in range(loader.num_workers):
         dataset = copy.copy(loader.dataset)
         dataset._newest = None
-        workers.append(dataset._iterate(worker, loader.num_workers))
+        workers.append(dataset._sender(worker, loader.num_workers))
     return _in_turn(workers, loader.collate_fn)
 
 
