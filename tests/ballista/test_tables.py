@@ -61,7 +61,7 @@ def test_names_of_files_are_no_patterns_and_not_decoded(minio, cluster, place, t
     folder.mkdir(parents=True)
     pq.write_table(table.slice(0, 400), folder / "ünd #1.data")
     pq.write_table(table.slice(400), folder / "x?y=2+3.parquet")
-    session = session_of(minio, tmp_path, partitioning=False, format="parquet")
+    session = session_of(minio, tmp_path, partitioning=False)
     query = session.sql(AGGREGATE)
     assert multiset(rows(loader_of(query, cluster, place)[0])) == multiset(
         query.to_arrow().to_pylist()
@@ -146,7 +146,10 @@ def lake(minio, tmp_path):
 
 def iceberg(minio, table):
     session = tq.Session(storage_options=minio.options)
-    session.register_iceberg_table("t", table.metadata_location)
+    properties = {
+        name: value for name, value in table.io.properties.items() if name.startswith("s3.")
+    }
+    session.register_iceberg_table("t", table.metadata_location, properties=properties)
     return session.sql("SELECT k, count(*) AS n, max(id) AS last, min(s) AS s FROM t GROUP BY k")
 
 
@@ -165,10 +168,14 @@ def test_an_iceberg_table_is_its_pinned_files(minio, cluster, place, lake):
 DELETED = ("mor_v2", "dv_v3", "eq_keys")
 
 
-@pytest.mark.parametrize("name", names())
+# Refused before any engine is asked: data files in Avro, and types that no tensor has.
+UNREADABLE = {"avro_v2", "unknown_v3", "variant_v3"}
+
+
+@pytest.mark.parametrize("name", sorted(set(names()) - UNREADABLE))
 def test_a_table_of_spark_is_read_as_here_or_refused(cluster, place, name, minio):
     session = tq.Session(storage_options=minio.options)
-    session.register_iceberg_table("t", open_fixture(name), storage_options={})
+    session.register_iceberg_table("t", open_fixture(name))
     query = session.sql("SELECT * FROM t")
     try:
         loader, _ = loader_of(query, cluster, place, stage="always")
@@ -190,7 +197,10 @@ def test_a_column_that_was_renamed_is_refused_and_others_are_read(minio, cluster
         update.rename_column("s", "text")
         update.add_column("more", SIMPLE.find_type("id"))
     session = tq.Session(storage_options=minio.options)
-    session.register_iceberg_table("t", table.metadata_location)
+    properties = {
+        name: value for name, value in table.io.properties.items() if name.startswith("s3.")
+    }
+    session.register_iceberg_table("t", table.metadata_location, properties=properties)
     for column in ("text", "more"):
         said = refused(
             session.sql(f"SELECT k, max({column}) AS m FROM t GROUP BY k"), cluster, place
@@ -304,7 +314,7 @@ def test_what_a_cluster_cannot_compute_is_named(minio, cluster, place, tmp_path,
         "SELECT count(*) AS n FROM t TABLESAMPLE BERNOULLI (50) REPEATABLE (1)": "TABLESAMPLE",
         "SELECT a.k, b.v FROM t a LEFT JOIN t b ON a.v > b.v + 990": "without an equality",
     }.items():
-        assert why in refused(session.sql(sql), cluster, place), sql
+        assert why in refused(session.sql(sql), cluster, place, stage="always"), sql
     assert not any(stage.rows for stage in tq.list_stages(place, storage_options=minio.options))
 
 
