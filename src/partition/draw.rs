@@ -370,7 +370,7 @@ mod tests {
 
     /// What a draw costs: `cargo test --lib a_draw_takes -- --ignored --nocapture`, optimised.
     #[test]
-    #[ignore = "a measurement"]
+    #[ignore = "prints how long a draw takes and asserts nothing: it is run by hand, optimised"]
     fn a_draw_takes() {
         const DRAWS: u64 = 1_000_000;
         for rows in [100_000_u64, 20_000_000] {

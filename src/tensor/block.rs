@@ -102,3 +102,27 @@ impl Drop for Block {
         pool::give(std::mem::take(&mut self.bytes));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dropped block full of other bytes is what the next one of its size is made of.
+    #[test]
+    fn nothing_of_an_earlier_batch_shows_in_gaps_or_in_slots_that_nobody_fills() {
+        let wanted = [(DType::Bool, 3_000_001), (DType::Int64, 3), (DType::Bool, 70)];
+        for filled in [true, false] {
+            let (mut old, _) = Block::allocate(&wanted, true).unwrap();
+            let address = old.bytes.as_ptr();
+            old.bytes.fill(0xA5);
+            drop(old);
+            let (new, slots) = Block::allocate(&wanted, filled).unwrap();
+            assert_eq!(new.bytes.as_ptr(), address, "it was not used again");
+            let in_slot = |at: &usize| {
+                slots.iter().any(|slot| (slot.offset..slot.offset + slot.len_bytes()).contains(at))
+            };
+            let shown = (0..new.len).filter(|at| !filled || !in_slot(at));
+            assert!(shown.into_iter().all(|at| new.as_slice()[at] == 0), "filled: {filled}");
+        }
+    }
+}
