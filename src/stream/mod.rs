@@ -3,6 +3,7 @@
 mod feed;
 mod gather;
 mod lane;
+mod outbox;
 mod queue;
 mod rows;
 mod shard;

@@ -11,11 +11,12 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use futures::poll;
-use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use tokio::task::JoinHandle;
 
 use super::feed::{Feed, Tally};
 use super::lane::LaneReader;
+use super::outbox::{Closed, Handed, Outbox};
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::source::RowSource;
@@ -23,13 +24,6 @@ use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend}
 use crate::runtime::Runtimes;
 use crate::tensor::{Converter, TensorBatch};
 use crate::{Error, Result};
-
-/// Rows of finished batches that wait for the consumer.
-const PREFETCHED_ROWS: usize = 1 << 16;
-
-/// Rows of finished batches that are handed over together, if they are there without waiting: a consumer that is faster
-/// than the decoders would else be woken for each batch.
-const HANDED_ROWS: usize = 1 << 13;
 
 /// What batches become.
 #[derive(Debug)]
@@ -50,7 +44,7 @@ pub enum Finished {
 }
 
 impl Finished {
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         match self {
             Self::Tensors(batch) => batch.rows(),
             Self::Arrow(batch) => batch.num_rows(),
@@ -136,7 +130,7 @@ pub struct ShardStream {
 /// What belongs to the process that started the stream.
 #[derive(Debug)]
 struct Live {
-    receiver: Receiver<Result<Vec<Delivered>>>,
+    receiver: Receiver<Handed>,
     /// What was handed over and not asked for yet.
     ready: VecDeque<Delivered>,
     task: JoinHandle<()>,
@@ -189,12 +183,7 @@ impl ShardStream {
         }
         let runtimes = Runtimes::current()?;
         // What is taken from a feed ahead of its time is not left for other workers.
-        let handed_rows = if feed.is_some() { 1 } else { HANDED_ROWS };
-        let ahead = match feed {
-            Some(_) => 1,
-            None => (PREFETCHED_ROWS / batch_size.max(HANDED_ROWS)).max(2),
-        };
-        let (sender, receiver) = channel(ahead);
+        let (outbox, receiver) = Outbox::new(batch_size, feed.is_none());
         let equal_lanes = if shard.lane_weights.is_empty() { shard.lanes.len() as u64 } else { 1 };
         let counters = Arc::new(StreamCounters { equal_lanes, ..StreamCounters::default() });
         let assembler = Assembler {
@@ -203,7 +192,7 @@ impl ShardStream {
             schedule: shard.schedule.clone(),
             batches: cursor.batches,
             output,
-            outbox: Outbox { sender, held: Vec::new(), held_rows: 0, handed_rows },
+            outbox,
             feed,
             tally: Tally::default(),
             counters: Arc::clone(&counters),
@@ -249,7 +238,7 @@ impl ShardStream {
             }
         };
         match message {
-            Some(Ok(group)) => {
+            Some(Ok((group, _room))) => {
                 live.ready.extend(group);
                 match live.ready.pop_front() {
                     Some(delivered) => Ok(self.counters.hand_out(delivered)),
@@ -319,45 +308,18 @@ struct Assembler {
     counters: Arc<StreamCounters>,
 }
 
-/// Finished batches on their way to the consumer.
-struct Outbox {
-    sender: Sender<Result<Vec<Delivered>>>,
-    held: Vec<Delivered>,
-    held_rows: usize,
-    /// So many rows are not held.
-    handed_rows: usize,
-}
-
-impl Outbox {
-    async fn put(&mut self, delivered: Delivered) -> Result<(), Halt> {
-        self.held_rows += delivered.batch.rows();
-        self.held.push(delivered);
-        if self.held_rows < self.handed_rows { Ok(()) } else { self.flush().await }
-    }
-
-    async fn flush(&mut self) -> Result<(), Halt> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        self.held_rows = 0;
-        let group = std::mem::take(&mut self.held);
-        self.sender.send(Ok(group)).await.map_err(|_closed| Halt::Stopped)
-    }
-
-    /// The batches before the error come first. A consumer that left meanwhile does not want it.
-    async fn fail(&mut self, error: Error) {
-        if self.flush().await.is_ok() {
-            let _ = self.sender.send(Err(error)).await;
-        }
-    }
-}
-
 /// Why the background half stops before the shard's end.
 enum Halt {
     /// The consumer is gone.
     Stopped,
     /// The shard failed.
     Failed(Error),
+}
+
+impl From<Closed> for Halt {
+    fn from(_: Closed) -> Self {
+        Self::Stopped
+    }
 }
 
 impl From<Error> for Halt {
@@ -450,7 +412,7 @@ impl Assembler {
             last.last = true;
             self.outbox.put(last).await?;
         }
-        self.outbox.flush().await
+        Ok(self.outbox.flush().await?)
     }
 
     /// Rows to repeat; fewer than asked for only where the query has none at all.

@@ -1,7 +1,7 @@
 //! Strings and byte strings, whichever of Arrow's seven layouts holds them.
 
 use arrow::array::{
-    Array, AsArray, BinaryArray, BinaryViewArray, FixedSizeBinaryArray, LargeBinaryArray,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, FixedSizeBinaryArray, LargeBinaryArray,
     LargeStringArray, StringArray, StringViewArray,
 };
 use arrow::datatypes::DataType;
@@ -90,6 +90,11 @@ pub struct TextColumn {
 impl TextColumn {
     pub(super) fn new(parts: Vec<Part>, patch: Option<Value>) -> Self {
         Self { parts, patch }
+    }
+
+    /// The arrays that hold the strings.
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &ArrayRef> {
+        self.parts.iter().map(|part| &part.array)
     }
 
     /// Number of rows.

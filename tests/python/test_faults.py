@@ -263,6 +263,7 @@ def is_clear(error, faults, url):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [{}, {"shuffle": True, "shuffle_buffer_size": 200}])
 @pytest.mark.parametrize("name", list(STAYING) if LONG else ["503", "reset in the body", "silence"])
+@pytest.mark.usefixtures("two_cpus")
 def test_an_epoch_that_failed_goes_on_from_its_last_state(faults, tables, name, shuffle, workers):
     options = {"num_workers": workers, "batch_size": 16, **shuffle}
     whole = loader_of(faults, tables["parquet"], HASTY, **options)
