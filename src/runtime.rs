@@ -6,7 +6,7 @@
 //! inherited ones are leaked, never dropped: dropping would wait for threads that do not exist.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::thread::available_parallelism;
 
@@ -22,6 +22,11 @@ const IO_THREADS: usize = 2;
 static CURRENT: AtomicPtr<Arc<Runtimes>> = AtomicPtr::new(ptr::null_mut());
 
 static WATCH_FORKS: Once = Once::new();
+
+static SETTLE: Once = Once::new();
+
+/// How often this process has forked; a child goes on from its parent's number.
+static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Two runtimes: one for CPU-bound decoding, whose blocking pool does local file I/O, and one for
 /// network I/O, so that neither waits behind the other.
@@ -39,12 +44,8 @@ impl Runtimes {
     /// # Errors
     /// `Config` where the operating system refuses a thread.
     pub fn current() -> Result<Arc<Self>> {
-        WATCH_FORKS.call_once(|| {
-            // SAFETY: `forget_inherited` only stores to an atomic, which is async-signal-safe, as
-            // code between fork and exec of a multi-threaded process must be.
-            unsafe { libc::pthread_atfork(None, None, Some(forget_inherited)) };
-            settle_allocator();
-        });
+        watch_forks();
+        SETTLE.call_once(settle_allocator);
         let known = CURRENT.load(Ordering::Acquire);
         if !known.is_null() {
             // SAFETY: a non-null pointer came from `Box::into_raw` below and is never freed.
@@ -106,8 +107,41 @@ fn runtime(name: &str, threads: usize) -> Result<Runtime> {
         .map_err(|error| Error::config("cannot start threads").with_source(error))
 }
 
+fn watch_forks() {
+    WATCH_FORKS.call_once(|| {
+        // SAFETY: both only touch atomics, which is async-signal-safe, as code between fork and exec of a
+        // multi-threaded process must be.
+        unsafe { libc::pthread_atfork(Some(count_fork), None, Some(forget_inherited)) };
+    });
+}
+
+extern "C" fn count_fork() {
+    FORKS.fetch_add(1, Ordering::AcqRel);
+}
+
 extern "C" fn forget_inherited() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
+}
+
+/// A moment in the life of this process, to be asked later for the forks since then.
+#[derive(Clone, Copy, Debug)]
+pub struct Forks {
+    process: u32,
+    count: u64,
+}
+
+impl Forks {
+    /// The moment of the call.
+    pub fn now() -> Self {
+        watch_forks();
+        Self { process: std::process::id(), count: FORKS.load(Ordering::Acquire) }
+    }
+
+    /// How often the process has forked since; None in a child.
+    pub fn since(self) -> Option<u64> {
+        let is_child = std::process::id() != self.process;
+        (!is_child).then(|| FORKS.load(Ordering::Acquire) - self.count)
+    }
 }
 
 /// Largest block that glibc's allocator learns from, less what it puts around it.

@@ -488,6 +488,20 @@ class Block:
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
+class Lease:
+    """The first bytes of a segment of shared memory, as a writable buffer. Each tensor over it keeps it alive.
+
+    With the last one the segment's byte in `states` becomes 0, its owner may fill it anew; or 2 where this process has
+    forked meanwhile, since the child still sees what it saw.
+    """
+
+    def __new__(cls, memory: Any, len: int, states: Any, slot: int) -> Lease:
+        """Lend the first `len` bytes of the writable buffer `memory`, whose state is the byte `slot` of `states`."""
+    def __len__(self) -> int: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
 class TensorConverter:
     """Converts Arrow batches of one schema."""
 

@@ -24,6 +24,7 @@ from tensorquery.options import check_callable, check_non_negative_int, reject_u
 from tensorquery.parcels import Packer, Parcel, in_turns
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
+from tensorquery.segments import Inbox
 from tensorquery.session import PathOrPaths, Session, table_format_of
 from tensorquery.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
 from tensorquery.sharing import channel_of
@@ -63,6 +64,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     dataset: QueryDataset
     _loaded: dict[str, Any] | None = None
     _newest: object | None = None
+    _inbox: Inbox | None = None
 
     def __init__(
         self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any
@@ -120,6 +122,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if progress.ledger is not None:
             dataset._take_anew()
         dataset._loaded = state
+        inbox = self._addressed()
         batches = super().__iter__()
         dataset._loaded = None
         try:
@@ -148,11 +151,20 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             # live on until the garbage collector runs, which then waits five seconds for each.
             if not self.persistent_workers:
                 getattr(batches, "_shutdown_workers", _nothing)()
+                inbox.close()
             # An older iterator may be closed while a newer one still starts its workers.
             if self._newest is mine:
                 dataset._pin_epoch(None)
         if self._newest is mine:
             dataset._finished(progress)
+
+    def _addressed(self) -> Inbox:
+        """Where the workers that start now, or live on, send their parcels; to be held as long as they are received."""
+        if self._inbox is None or self.__dict__.get("_iterator") is None:
+            self._inbox = Inbox(self.num_workers)
+            assert isinstance(self.collate_fn, Packer)
+            self.collate_fn.letterhead = self._inbox.letterhead()
+        return self._inbox
 
     def _unpacked(self, parcels: Iterator[Parcel], turn: int) -> Iterator[Tagged]:
         """Batches from the parcels of the workers, as the training loop sees them."""

@@ -2,8 +2,8 @@
 
 torch's queue sends every tensor as a file of its own: a descriptor that crosses a socket, a mapping, page faults. For
 batches of a few KiB that costs more than to read them. Here a worker sends a `Parcel`: a run of batches whose numbers
-lie in one shared block, and beside it what is left of each batch once its memory is taken out, pickled. The
-loader puts tensors over the block when a batch's turn comes.
+lie in one segment of shared memory, and beside it what is left of each batch once its memory is taken out. The
+loader puts tensors over the segment when a batch's turn comes.
 
 How many batches a parcel holds follows from the options and the parcel's number alone, never from time or data, so
 that the parcels of all workers hold equally many and batches come in the turns of the workers as ever.
@@ -12,6 +12,7 @@ that the parcels of all workers hold equally many and batches come in the turns 
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ import torch
 
 from tensorquery import _core
 from tensorquery.iterator import ShardIterator, Tagged
+from tensorquery.segments import Inbox, Letterhead, Segments, shared
+from tensorquery.tensors import tensor_over
 
 __all__ = ["Packer", "Parcel", "Parcels", "Sending", "batches_per_parcel", "in_turns"]
 
@@ -88,15 +91,21 @@ class Packer:
 
     Args:
         function: The user's, called on each batch.
+
+    Attributes:
+        letterhead: What the workers that start next know of their loader.
     """
+
+    letterhead: Letterhead | None = None
 
     def __init__(self, function: Callable[[Any], Any] | None) -> None:
         self._function = function
+        self._segments: Segments | None = None
 
     def __call__(self, found: Any) -> Any:
         """A parcel of what a worker has found; batches of another loader pass as they are."""
         if isinstance(found, list) and found and isinstance(found[0], Tagged):
-            return Parcel.of([self._collated(tagged) for tagged in found])
+            return self._packed([self._collated(tagged) for tagged in found])
         # Another DataLoader has taken over this function.
         return found if self._function is None else self._function(found)
 
@@ -105,63 +114,108 @@ class Packer:
             return tagged
         return tagged._replace(batch=self._function(tagged.batch))
 
+    def _packed(self, run: list[Tagged]) -> Parcel:
+        """Numbers are copied once, into memory that the loader sees."""
+        space = _Space()
+        letters = [tagged._replace(batch=space.letter(tagged.batch)) for tagged in run]
+        worker, head = run[0].worker, self.letterhead
+        if head is None or not space.size:
+            return Parcel(worker, letters, space.filled(shared(space.size)))
+        if self._segments is None:
+            self._segments = Segments(head.states[worker])
+        lent = self._segments.lend(space.size)
+        if lent is None:
+            return Parcel(worker, letters, space.filled(shared(space.size)))
+        segment, memory, is_new = lent
+        space.filled(memory)
+        address = (head.inbox, worker, segment, memory if is_new else None, space.size)
+        return Parcel(worker, letters, address=address)
+
 
 class Parcel:
     """Batches of one worker, packed.
 
-    Attributes:
+    Args:
         worker: Whose they are.
-        memory: uint8 of shape (bytes,): the numbers of all of them.
+        letters: The batches, without their memory.
+        memory: The numbers of all of them; for one that is sent, memory of its own.
+        address: For one that is sent, what `Inbox.received` takes: its memory is a segment.
     """
 
-    def __init__(self, worker: int, memory: torch.Tensor, letters: list[Tagged]) -> None:
+    def __init__(
+        self,
+        worker: int,
+        letters: list[Tagged],
+        memory: Any = None,
+        address: tuple[Any, ...] | None = None,
+    ) -> None:
         self.worker = worker
         self.memory = memory
         self._letters = letters
+        self._address = address
 
-    @classmethod
-    def of(cls, run: list[Tagged]) -> Parcel:
-        """Pack batches; their numbers are copied once."""
-        space = _Space()
-        letters = [tagged._replace(batch=space.pickled(tagged.batch)) for tagged in run]
-        return cls(run[0].worker, space.filled(), letters)
+    def __reduce__(self) -> Any:
+        return _arrived, (self.worker, self._letters, self.memory, self._address)
 
     def opened(self) -> Iterator[Tagged]:
         """The batches, each unpacked when it is asked for. They share the parcel's memory."""
-        memory = self.memory.numpy()
+        memory, self.memory = self.memory, None
         for letter in self._letters:
-            yield letter._replace(batch=_Unpickler(letter.batch, memory).load())
+            if letter.is_report:
+                yield letter
+            elif isinstance(letter.batch, bytes):
+                yield letter._replace(batch=_Unpickler(letter.batch, memory).load())
+            else:
+                rows, _, *others = letter.batch
+                yield letter._replace(batch=(rows, memory, *others))
 
     def pin_memory(self) -> Parcel:
-        """What torch's pinning thread calls: the block as a whole moves to pinned memory."""
-        self.memory = self.memory.pin_memory()
+        """What torch's pinning thread calls: all numbers together move to pinned memory."""
+        if self.memory is not None and len(self.memory):
+            self.memory = torch.frombuffer(self.memory, dtype=torch.uint8).pin_memory()
         return self
 
 
+def _arrived(
+    worker: int, letters: list[Tagged], memory: torch.Tensor | None, address: Any
+) -> Parcel:
+    """A parcel as its loader gets it: lent from now on, whether it is opened or not."""
+    if address is not None:
+        return Parcel(worker, letters, Inbox.received(*address))
+    return Parcel(worker, letters, None if memory is None else memory.numpy())
+
+
 class _Space:
-    """The block of a parcel, while it is planned: what goes where."""
+    """The memory of a parcel, while it is planned: what goes where.
+
+    Attributes:
+        size: Bytes so far.
+    """
 
     def __init__(self) -> None:
         self._sources: list[tuple[int, np.ndarray[Any, Any]]] = []
-        self._size = 0
+        self.size = 0
 
-    def pickled(self, batch: Any) -> bytes:
-        """`batch` without its memory, for which there is place in the block now."""
+    def letter(self, batch: Any) -> Any:
+        """`batch` without its memory, for which there is place now."""
+        if type(batch) is tuple and len(batch) == 5 and type(batch[1]) is _core.Block:
+            # As the core delivers it: nothing else in it is large, or of a kind that pickle does not know.
+            rows, block, slots, *others = batch
+            base = self.place(np.frombuffer(block, np.uint8))
+            return (rows, None, [(base + offset, count) for offset, count in slots], *others)
         target = io.BytesIO()
         _Pickler(target, self).dump(batch)
         return target.getvalue()
 
     def place(self, source: np.ndarray[Any, Any]) -> int:
         """Where these bytes will lie."""
-        offset = -(-self._size // _ALIGNMENT) * _ALIGNMENT
+        offset = -(-self.size // _ALIGNMENT) * _ALIGNMENT
         self._sources.append((offset, source))
-        self._size = offset + source.nbytes
+        self.size = offset + source.nbytes
         return offset
 
-    def filled(self) -> torch.Tensor:
-        """The block, in shared memory, with everything in its place."""
-        storage = torch.UntypedStorage._new_shared(self._size)  # type: ignore[no-untyped-call]
-        memory = torch.empty(0, dtype=torch.uint8).set_(storage)
+    def filled(self, memory: torch.Tensor) -> torch.Tensor:
+        """`memory`, with everything in its place."""
         target = memory.numpy()
         for offset, source in self._sources:
             target[offset : offset + source.nbytes] = source
@@ -169,7 +223,7 @@ class _Space:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out blocks and plain tensors; what else there is goes by value: the worker may be gone when it is unpacked."""
+    """Leaves out plain tensors; what else there is goes by value: the worker may be gone when it is unpacked."""
 
     def __init__(self, target: io.BytesIO, space: _Space) -> None:
         super().__init__(target, pickle.HIGHEST_PROTOCOL)
@@ -177,11 +231,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, found: Any) -> Any:
         """Where its memory will lie, for what is left out."""
-        kind = type(found)
-        if kind is _core.Block:
-            source = np.frombuffer(found, np.uint8)
-            return None, self._space.place(source), source.nbytes
-        if kind is torch.Tensor and _is_plain(found):
+        if type(found) is torch.Tensor and _is_plain(found):
             flat = found.detach().reshape(-1).view(torch.uint8)
             return found.dtype, self._space.place(flat.numpy()), tuple(found.shape)
         return None
@@ -199,26 +249,16 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts blocks and tensors over the parcel's memory."""
+    """Puts tensors over the parcel's memory."""
 
-    def __init__(self, letter: bytes, memory: np.ndarray[Any, Any]) -> None:
+    def __init__(self, letter: bytes, memory: Any) -> None:
         super().__init__(io.BytesIO(letter))
         self._memory = memory
 
     def persistent_load(self, place: Any) -> Any:
         """What lies at a place that `_Pickler.persistent_id` gave."""
         dtype, offset, shape = place
-        if dtype is None:
-            return self._memory[offset : offset + shape]
-        count = 1
-        for axis in shape:
-            count *= axis
-        if not count:
-            return torch.empty(shape, dtype=dtype)
-        # Not a view of one tensor of the block, for the reason in `tensors._Torch.array`.
-        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).reshape(
-            shape
-        )
+        return tensor_over(self._memory, dtype, offset, math.prod(shape)).reshape(shape)
 
 
 def in_turns(parcels: Iterator[Parcel], first: int, workers: int) -> Iterator[Tagged]:

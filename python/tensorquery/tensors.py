@@ -14,6 +14,7 @@ import json
 import math
 import numbers
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -222,8 +223,9 @@ class _Numpy:
 
         def over(block: Any, slot: tuple[int, int]) -> Any:
             offset, count = slot
-            # An empty block has no address to put an array over.
-            return frombuffer(block, dtype, count, offset) if count else empty(0, dtype)
+            # An empty block has no address to put an array over. One that torch has pinned is a tensor.
+            memory = block.numpy() if hasattr(block, "numpy") else block
+            return frombuffer(memory, dtype, count, offset) if count else empty(0, dtype)
 
         return over
 
@@ -232,6 +234,30 @@ class _Numpy:
 
     def jagged(self, values: Any, offsets: Any) -> Any:
         return Jagged(values, offsets)
+
+
+def tensor_over(block: Any, dtype: Any, offset: int, count: int) -> Any:
+    """A tensor of shape (count,) over a block, `offset` bytes from its start.
+
+    It is no view of one tensor of the block: views share a version counter, so that an in-place operation on one column
+    would break the backward pass of another.
+
+    Args:
+        block: A writable buffer; or a uint8 tensor, of which the result shares the storage: torch knows pinned memory
+            by it, and does not fill it anew while a copy to a device is under way.
+        dtype: The torch dtype.
+        offset: A multiple of the size of an element.
+        count: Number of elements; the block may be anything where it is 0.
+    """
+    torch = sys.modules["torch"]
+    if not count:
+        return torch.empty(0, dtype=dtype)
+    if isinstance(block, torch.Tensor):
+        at = block.storage_offset() + offset
+        return torch.empty(0, dtype=dtype).set_(
+            block.untyped_storage(), at // dtype.itemsize, (count,), (1,)
+        )
+    return torch.frombuffer(block, dtype=dtype, count=count, offset=offset)
 
 
 class _Torch:
@@ -250,15 +276,14 @@ class _Torch:
 
     def array(self, dtype: Any) -> Callable[[Any, tuple[int, int]], Any]:
         """A function that puts a 1-D tensor over (offset, count) of a block."""
-        frombuffer, empty = self._torch.frombuffer, self._torch.empty
+        frombuffer, tensor = self._torch.frombuffer, self._torch.Tensor
 
-        # Not a view of one tensor of the block: views share a version counter, so that an in-place
-        # operation on one column would break the backward pass of another.
         def over(block: Any, slot: tuple[int, int]) -> Any:
             offset, count = slot
-            if count:
+            if count and type(block) is not tensor:
+                # The usual case, with one call less.
                 return frombuffer(block, dtype=dtype, count=count, offset=offset)
-            return empty(0, dtype=dtype)
+            return tensor_over(block, dtype, offset, count)
 
         return over
 

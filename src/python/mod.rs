@@ -7,6 +7,7 @@ mod count;
 mod error;
 mod feed;
 mod filesystem;
+mod lease;
 mod plan;
 mod session;
 mod shards;
@@ -32,6 +33,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<shards::PyRankShare>()?;
     module.add_class::<shards::PyShards>()?;
     module.add_class::<feed::PyCounter>()?;
+    module.add_class::<lease::Lease>()?;
     module.add_class::<count::PySplitCounter>()?;
     module.add_class::<verify::PySplitVerifier>()?;
     module.add_class::<stage::PyStage>()?;

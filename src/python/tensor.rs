@@ -78,18 +78,35 @@ impl PyBlock {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        const WRITABLE: c_int = 0;
         let block = slf.get();
-        // A vector is never longer than isize::MAX bytes.
-        let len = block.len as ffi::Py_ssize_t;
-        // SAFETY: the bytes `start..start + len` lie inside the allocation and live as long as `slf`,
-        // of which the filled view takes a reference.
-        let status = unsafe {
+        // SAFETY: the bytes `start..start + len` lie inside the allocation and live as long as `slf`.
+        unsafe {
             let bytes = block.allocation.add(block.start).cast::<c_void>();
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes, len, WRITABLE, flags)
-        };
-        if status == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+            fill_view(&slf, view, bytes, block.len, flags)
+        }
     }
+}
+
+/// Fills the view that Python asks `owner` for with `len` writable bytes.
+///
+/// # Safety
+///
+/// `view` is one that Python wants filled; the bytes are writable and live as long as `owner`, of which the filled view
+/// takes a reference.
+pub unsafe fn fill_view<T>(
+    owner: &Bound<'_, T>,
+    view: *mut ffi::Py_buffer,
+    bytes: *mut c_void,
+    len: usize,
+    flags: c_int,
+) -> PyResult<()> {
+    const WRITABLE: c_int = 0;
+    // No memory is longer than isize::MAX bytes.
+    let len = len as ffi::Py_ssize_t;
+    // SAFETY: by this function's own contract.
+    let status =
+        unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), bytes, len, WRITABLE, flags) };
+    if status == 0 { Ok(()) } else { Err(PyErr::fetch(owner.py())) }
 }
 
 /// Converts Arrow batches of one schema.

@@ -15,7 +15,7 @@ import support
 import tensorquery as tq
 from tensorquery.errors import DataError
 from tensorquery.iterator import Tagged
-from tensorquery.parcels import Packer, Parcel, Parcels, batches_per_parcel, in_turns
+from tensorquery.parcels import Packer, Parcels, batches_per_parcel, in_turns
 
 ROWS = 2_000
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -236,7 +236,7 @@ def test_what_a_transform_may_return_crosses():
         "array": np.arange(3),
         "sparse": torch.eye(2).to_sparse(),
     }
-    [found] = Parcel.of([tagged(0, 0)._replace(batch=batch)]).opened()
+    [found] = Packer(None)([tagged(0, 0)._replace(batch=batch)]).opened()
     sparse, dense = found.batch.pop("sparse"), batch.pop("sparse")
     assert torch.equal(sparse.to_dense(), dense.to_dense())
     assert same(found.batch, batch)
