@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
+from tensorquery.devices import Copies, one_ahead
 from tensorquery.distributed import threads_for
 from tensorquery.dynamic import Ledger, message_of
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.quality import stack_level_outside
 from tensorquery.tensors import tensor_options
-from tensorquery.threads import TransformThreads
+from tensorquery.threads import Transformed, TransformThreads
 
 if TYPE_CHECKING:
     from tensorquery import _core
@@ -95,6 +98,8 @@ class ShardIterator:
         # By several threads, or as the first of the calls on each batch.
         self._in_threads = None if dataset._transform_threads is None else dataset._transform
         self._threads: TransformThreads | None = None
+        self._copies: Copies | None = None
+        self._ahead: Iterator[Transformed] | None = None
         calls = (None if self._in_threads is not None else dataset._transform,)
         self._calls = [call for call in calls if call is not None]
 
@@ -104,6 +109,23 @@ class ShardIterator:
     def then(self, *calls: Callable[[Any], Any] | None) -> None:
         """Call these on every batch, after the transform and before it counts as delivered."""
         self._calls.extend(call for call in calls if call is not None)
+
+    def pin_blocks(self) -> None:
+        """Put every batch into pinned memory, all its numbers together."""
+        build = self._build
+
+        def pinned(raw: Any) -> Any:
+            rows, block, *others = raw
+            memory = (
+                torch.frombuffer(block, dtype=torch.uint8).pin_memory() if len(block) else block
+            )
+            return build((rows, memory, *others))
+
+        self._build = pinned
+
+    def onto(self, copies: Copies | None) -> None:
+        """Copy every batch to a device, after the other calls; one is on its way while the one before is in use."""
+        self._copies = copies
 
     def __next__(self) -> Any:
         if self.closed:
@@ -115,8 +137,8 @@ class ShardIterator:
         stream = self._stream or self._start()
         try:
             self._warn_of_cache(stream)
-            if self._threads is not None:
-                return self._from_threads(self._threads)
+            if self._ahead is not None:
+                return self._found_ahead(self._ahead)
             raw = stream.next()
             if raw is None:
                 if self._taking is not None and not self._reported:
@@ -146,15 +168,12 @@ class ShardIterator:
             self._end()
         return batch
 
-    def _from_threads(self, threads: TransformThreads) -> Any:
-        """The next batch, transformed ahead of its turn; only now it counts."""
-        found = threads.next()
+    def _found_ahead(self, ahead: Iterator[Transformed]) -> Any:
+        """The next batch, made ahead of its turn; only now it counts."""
+        found = next(ahead, None)
         if found is None:
             self._end()
             raise StopIteration
-        batch = found.batch
-        for call in self._calls:
-            batch = call(batch)
         progress = self._progress
         progress.step += 1
         self.last = found.last
@@ -162,7 +181,7 @@ class ShardIterator:
             progress.cursors[self._worker] = found.cursor
         if self.last:
             self._end()
-        return batch
+        return found.batch
 
     @staticmethod
     def _warn_of_cache(stream: _core.BatchStream) -> None:
@@ -202,6 +221,10 @@ class ShardIterator:
         if self._in_threads is not None:
             self._threads = TransformThreads(
                 self._stream, self._build, self._in_threads, dataset._transform_threads or 1
+            )
+        if self._threads is not None or self._copies is not None:
+            self._ahead = _made_ahead(
+                self._stream, self._threads, self._build, self._calls, self._copies
             )
         return self._stream
 
@@ -254,3 +277,36 @@ class ShardIterator:
             )
         workers = self._progress.workers or 0
         self._progress = dataset._begin(workers, checked["epoch"], checked)
+
+
+def _made_ahead(
+    stream: _core.BatchStream,
+    threads: TransformThreads | None,
+    build: Callable[[Any], Any],
+    calls: list[Callable[[Any], Any]],
+    copies: Copies | None,
+) -> Iterator[Transformed]:
+    """Batches, and where the shard stands after each, however far ahead of the training loop they are made."""
+
+    def finished() -> Iterator[Transformed]:
+        if threads is not None:
+            yield from iter(threads.next, None)
+            return
+        for raw in iter(stream.next, None):
+            yield Transformed(build(raw), stream.cursor(), stream.last)
+
+    def called() -> Iterator[Transformed]:
+        for found in finished():
+            batch = found.batch
+            for call in calls:
+                batch = call(batch)
+            yield replace(found, batch=batch)
+
+    if copies is None:
+        return called()
+
+    def copied(found: Transformed) -> Callable[[], Transformed]:
+        arrived = copies(found.batch)
+        return lambda: replace(found, batch=arrived())
+
+    return one_ahead(called(), copied)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from tensorquery._accelerate import AcceleratePrepared, begin
 from tensorquery.credentials import CredentialProvider
 from tensorquery.dataset import QueryDataset
+from tensorquery.devices import checked_device, copies_to, one_ahead
 from tensorquery.distributed import default_workers, detect, has_group
 from tensorquery.errors import ConfigError
 from tensorquery.iceberg import is_iceberg_name, register_from_config
@@ -49,7 +50,7 @@ _OWN_KEYWORDS = (
     "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "credential_provider", "filesystem", "plan_cache", "local_cache", "local_cache_size", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
     "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
-    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_engine", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn",
+    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_engine", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn", "device",
 )  # fmt: skip
 
 
@@ -67,9 +68,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     _inbox: Inbox | None = None
 
     def __init__(
-        self, dataset: QueryDataset, collate_fn: Callable[[Any], Any] | None, **kwargs: Any
+        self,
+        dataset: QueryDataset,
+        collate_fn: Callable[[Any], Any] | None,
+        device: torch.device | None = None,
+        **kwargs: Any,
     ):
         self._collate = collate_fn
+        self._copies = None if device is None else copies_to(device)
         super().__init__(dataset, batch_size=None, collate_fn=Packer(collate_fn), **kwargs)
         dataset._workers = self.num_workers
         dataset._in_order = getattr(self, "in_order", True)
@@ -85,7 +91,12 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             self.dataset._loaded = state
             batches = self.dataset._iterate(0, 0)
             # Within the iterator, so that a batch on which one of them fails does not count as received.
-            batches.then(self._collate, self._pinner())
+            pin = self._pinner()
+            if pin is not None and self._sent.raw:
+                batches.pin_blocks()
+            else:
+                batches.then(self._collate, pin)
+            batches.onto(self._copies)
             return self._deliver(((batch, batches.last) for batch in batches), mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
         epoch = self.dataset.epoch if state is None else state["epoch"]
@@ -172,13 +183,19 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             batches = in_turns(parcels, turn, self.num_workers)
         else:
             batches = (tagged for parcel in parcels for tagged in parcel.opened())
-        if not self._sent.raw:
-            return batches
-        _, builder = self.dataset._here()
-        return (
-            tagged if tagged.is_report else tagged._replace(batch=builder.build(tagged.batch))
-            for tagged in batches
-        )
+        if self._sent.raw:
+            _, builder = self.dataset._here()
+            batches = (
+                tagged if tagged.is_report else tagged._replace(batch=builder.build(tagged.batch))
+                for tagged in batches
+            )
+        return batches if self._copies is None else one_ahead(batches, self._copied)
+
+    def _copied(self, tagged: Tagged) -> Callable[[], Tagged]:
+        if tagged.is_report or self._copies is None:
+            return lambda: tagged
+        arrived = self._copies(tagged.batch)
+        return lambda: tagged._replace(batch=arrived())
 
     def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
         """What the training loop gets now, and so has consumed."""
@@ -314,6 +331,7 @@ def create_dataloader(
     transform: Callable[[Any], Any] | None = None,
     transform_threads: int | None = None,
     collate_fn: Callable[[Any], Any] | None = None,
+    device: str | int | torch.device | None = None,
     **dataloader_kwargs: Any,
 ) -> tuple[QueryDataLoader, QueryDataset]:
     """Make a DataLoader over this rank's share of a query.
@@ -410,6 +428,9 @@ def create_dataloader(
         transform: Called on each batch after conversion, in the worker.
         transform_threads: Threads that call `transform` on successive batches at once, with ``num_workers=0``; see `QueryDataset`.
         collate_fn: Called on each finished batch (after `transform`), in the worker.
+        device: Where batches go, for example "cuda": each is copied there, from pinned memory and on a stream of its own,
+            while the training step of the one before it runs. A state counts what the loop has received. None and
+            "cpu" leave them where they are.
         **dataloader_kwargs: Keywords of torch's DataLoader: ``pin_memory``, ``persistent_workers``,
             ``prefetch_factor`` (blocks of small batches that a worker sends ahead, up to 1 MiB each; or single
             batches where there is a `transform`, a `collate_fn` or a ``timeout``), ``multiprocessing_context`` and so on.
@@ -426,6 +447,7 @@ def create_dataloader(
         UnsupportedTypeError: A column has no tensor form; names the column and its type.
         DataError: Two files disagree about a column; names both files.
     """
+    target = checked_device(device, output_format)
     reject_unknown(dataloader_kwargs, {*_OWN_KEYWORDS, *TORCH_KEYWORDS}, "create_dataloader")
     if collate_fn is not None:
         check_callable("collate_fn", collate_fn)
@@ -500,8 +522,13 @@ def create_dataloader(
             'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '
             'avoid; leave in_order out, or use assignment="static"'
         )
+    if target is not None and target.type == "cuda":
+        # Only a copy from pinned memory goes on beside the training step.
+        dataloader_kwargs.setdefault("pin_memory", True)
     try:
-        loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers, **dataloader_kwargs)
+        loader = QueryDataLoader(
+            dataset, collate_fn, target, num_workers=num_workers, **dataloader_kwargs
+        )
     except (ValueError, TypeError) as error:
         raise ConfigError(f"torch's DataLoader refuses these options: {error}") from error
     return loader, dataset
