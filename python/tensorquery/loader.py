@@ -179,16 +179,11 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
 
     def _unpacked(self, parcels: Iterator[Parcel], turn: int) -> Iterator[Tagged]:
         """Batches from the parcels of the workers, as the training loop sees them."""
+        build = self.dataset._here()[1].build if self._sent.raw else None
         if self.dataset._in_order:
-            batches = in_turns(parcels, turn, self.num_workers)
+            batches = in_turns(parcels, turn, self.num_workers, build)
         else:
-            batches = (tagged for parcel in parcels for tagged in parcel.opened())
-        if self._sent.raw:
-            _, builder = self.dataset._here()
-            batches = (
-                tagged if tagged.is_report else tagged._replace(batch=builder.build(tagged.batch))
-                for tagged in batches
-            )
+            batches = (tagged for parcel in parcels for tagged in parcel.opened(build))
         return batches if self._copies is None else one_ahead(batches, self._copied)
 
     def _copied(self, tagged: Tagged) -> Callable[[], Tagged]:

@@ -157,17 +157,24 @@ class Parcel:
     def __reduce__(self) -> Any:
         return _arrived, (self.worker, self._letters, self.memory, self._address)
 
-    def opened(self) -> Iterator[Tagged]:
-        """The batches, each unpacked when it is asked for. They share the parcel's memory."""
+    def opened(self, build: Callable[[Any], Any] | None = None) -> Iterator[Tagged]:
+        """The batches, each unpacked when it is asked for. They share the parcel's memory.
+
+        Args:
+            build: Makes a batch of what the core delivered, where that is what crosses.
+        """
         memory, self.memory = self.memory, None
         for letter in self._letters:
-            if letter.is_report:
+            batch, worker, last, cursor, is_report = letter
+            if is_report:
                 yield letter
-            elif isinstance(letter.batch, bytes):
-                yield letter._replace(batch=_Unpickler(letter.batch, memory).load())
+                continue
+            if isinstance(batch, bytes):
+                batch = _Unpickler(batch, memory).load()
             else:
-                rows, _, *others = letter.batch
-                yield letter._replace(batch=(rows, memory, *others))
+                rows, _, *others = batch
+                batch = (rows, memory, *others)
+            yield Tagged(batch if build is None else build(batch), worker, last, cursor)
 
     def pin_memory(self) -> Parcel:
         """What torch's pinning thread calls: all numbers together move to pinned memory."""
@@ -261,7 +268,12 @@ class _Unpickler(pickle.Unpickler):
         return tensor_over(self._memory, dtype, offset, math.prod(shape)).reshape(shape)
 
 
-def in_turns(parcels: Iterator[Parcel], first: int, workers: int) -> Iterator[Tagged]:
+def in_turns(
+    parcels: Iterator[Parcel],
+    first: int,
+    workers: int,
+    build: Callable[[Any], Any] | None = None,
+) -> Iterator[Tagged]:
     """The batches of all workers, one of each in turn; workers that have no more are passed over.
 
     Args:
@@ -269,6 +281,7 @@ def in_turns(parcels: Iterator[Parcel], first: int, workers: int) -> Iterator[Ta
             comes, the one whose turn it is has ended.
         first: The worker whose batch comes first.
         workers: How many there are.
+        build: As for `Parcel.opened`.
     """
     waiting: list[Iterator[Tagged]] = [iter(())] * workers
     turns = deque((first + step) % workers for step in range(workers))
@@ -280,7 +293,7 @@ def in_turns(parcels: Iterator[Parcel], first: int, workers: int) -> Iterator[Ta
             if parcel is None or parcel.worker != worker:
                 turns.popleft()
             if parcel is not None:
-                waiting[parcel.worker] = chain(waiting[parcel.worker], parcel.opened())
+                waiting[parcel.worker] = chain(waiting[parcel.worker], parcel.opened(build))
             continue
         yield tagged
         turns.rotate(-1)
