@@ -21,7 +21,7 @@ use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
-use crate::split::{Split, SplitUnit, TableFiles, access_after};
+use crate::split::{Split, SplitUnit, TableFiles, access_after, plan_late};
 
 /// The rows of a split as `config` wants them, in file order.
 pub(super) fn open_split(
@@ -57,7 +57,8 @@ pub(super) fn open_split(
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
-/// As DataFusion opens it, with projection `projection` in place of the scan's.
+/// As DataFusion opens it, with projection `projection` in place of the scan's; or the columns of its predicate first,
+/// where that can be done.
 fn open(
     table: &Arc<TableFiles>,
     config: &FileScanConfig,
@@ -66,6 +67,35 @@ fn open(
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
 ) -> DfResult<SendableRecordBatchStream> {
+    let late = match (config.file_source.filter(), &projection, &read) {
+        (Some(predicate), Some(projection), None) if config.limit.is_none() => {
+            Some((predicate, projection.clone()))
+        }
+        _ => None,
+    };
+    let direct = one_file(table, config, projection, split, read)?;
+    let Some((predicate, projection)) = late else { return direct.open(0, context) };
+    let schema = projected_schema(&direct)?;
+    let (table, options, split) = (Arc::clone(table), parquet_options(config), *split);
+    let opened = async move {
+        let rows = context.session_config().batch_size();
+        match plan_late(&table, &split, &options, &predicate, &projection, rows).await? {
+            Some(late) => Ok::<_, DataFusionError>(late.rows()),
+            None => Ok(direct.open(0, context)?.boxed()),
+        }
+    };
+    let rows = futures::stream::once(opened).try_flatten();
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+}
+
+/// The scan of one split alone.
+fn one_file(
+    table: &Arc<TableFiles>,
+    config: &FileScanConfig,
+    projection: Option<ProjectionExprs>,
+    split: &Split,
+    read: Option<ParquetAccessPlan>,
+) -> DfResult<FileScanConfig> {
     let index = split.file as usize;
     let mut file = table.partitioned_file(index);
     if matches!(split.unit, SplitUnit::Rows(_)) {
@@ -84,7 +114,7 @@ fn open(
     if let Some(lake) = &table.lake {
         one = one.with_expr_adapter(Some(Arc::new(lake.adapter(index)?)));
     }
-    one.build().open(0, context)
+    Ok(one.build())
 }
 
 /// Without the rows that deletes of an Iceberg table take out. Positions become a selection of rows, under which the

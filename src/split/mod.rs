@@ -9,6 +9,7 @@ mod footers;
 mod format;
 mod guard;
 pub mod ipc;
+mod late;
 mod matched;
 pub(crate) mod memory;
 pub mod orc;
@@ -29,6 +30,7 @@ pub use discover::{
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
+pub use late::{LateScan, plan as plan_late};
 pub use matched::matched_groups;
 pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};

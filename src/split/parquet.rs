@@ -1,6 +1,7 @@
 //! Parquet: row groups are discovered from footers, pruned by statistics, page index and hive
 //! values, weighed by the stored bytes of the projected columns, and merged into splits.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -12,10 +13,12 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory, replace_columns_with_literals,
+    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapter, PhysicalExprAdapterFactory,
+    replace_columns_with_literals,
 };
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion::scalar::ScalarValue;
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
@@ -257,6 +260,19 @@ impl Pruner {
     }
 
     fn by_pages(&self, footer: &ParquetMetaData, groups: RowGroupAccessPlanFilter) -> Vec<bool> {
+        let keeps = |access| match access {
+            RowGroupAccess::Skip => false,
+            RowGroupAccess::Scan => true,
+            RowGroupAccess::Selection(selection) => selection.selects_any(),
+        };
+        self.accesses(footer, groups).into_iter().map(keeps).collect()
+    }
+
+    fn accesses(
+        &self,
+        footer: &ParquetMetaData,
+        groups: RowGroupAccessPlanFilter,
+    ) -> Vec<RowGroupAccess> {
         PagePruningAccessPlanFilter::new(&self.predicate, Arc::clone(&self.physical))
             .prune_plan_with_page_index(
                 groups.build(),
@@ -266,13 +282,6 @@ impl Pruner {
                 &self.metrics,
             )
             .into_inner()
-            .into_iter()
-            .map(|access| match access {
-                RowGroupAccess::Skip => false,
-                RowGroupAccess::Scan => true,
-                RowGroupAccess::Selection(selection) => selection.selects_any(),
-            })
-            .collect()
     }
 }
 
@@ -283,20 +292,62 @@ pub(super) fn adapt(
     predicate: &Arc<dyn PhysicalExpr>,
     physical: &SchemaRef,
 ) -> Result<Arc<dyn PhysicalExpr>> {
-    let constants = table
-        .schema
-        .table_partition_cols()
-        .iter()
-        .zip(&table.files[index].partition_values)
-        .map(|(field, value)| (field.name().as_str(), value))
-        .collect();
-    let predicate = replace_columns_with_literals(Arc::clone(predicate), &constants)?;
-    let logical = Arc::clone(table.schema.file_schema());
-    let adapter = match &table.lake {
-        Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
-        None => DefaultPhysicalExprAdapterFactory.create(logical, Arc::clone(physical))?,
-    };
-    Ok(PhysicalExprSimplifier::new(physical).simplify(adapter.rewrite(predicate)?)?)
+    Adapter::try_new(table, index, physical)?.rewrite(Arc::clone(predicate))
+}
+
+/// From expressions over a table's schema to those over the schema of one of its files.
+pub(super) struct Adapter<'a> {
+    constants: HashMap<&'a str, &'a ScalarValue>,
+    adapter: Arc<dyn PhysicalExprAdapter>,
+    physical: &'a SchemaRef,
+}
+
+impl<'a> Adapter<'a> {
+    /// For file `index`, whose columns are decoded as `physical`.
+    ///
+    /// # Errors
+    /// What making the engine's adapter finds.
+    pub(super) fn try_new(
+        table: &'a TableFiles,
+        index: usize,
+        physical: &'a SchemaRef,
+    ) -> Result<Self> {
+        let constants = table
+            .schema
+            .table_partition_cols()
+            .iter()
+            .zip(&table.files[index].partition_values)
+            .map(|(field, value)| (field.name().as_str(), value))
+            .collect();
+        let logical = Arc::clone(table.schema.file_schema());
+        let adapter = match &table.lake {
+            Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
+            None => DefaultPhysicalExprAdapterFactory.create(logical, Arc::clone(physical))?,
+        };
+        Ok(Self { constants, adapter, physical })
+    }
+
+    /// An expression over the file's columns.
+    ///
+    /// # Errors
+    /// Where the file lacks a column that has to be there, or has it in a type that cannot be cast.
+    pub(super) fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+        let expr = replace_columns_with_literals(expr, &self.constants)?;
+        let simplifier = PhysicalExprSimplifier::new(self.physical);
+        Ok(simplifier.simplify(self.adapter.rewrite(expr)?)?)
+    }
+}
+
+/// What a predicate over a file's own columns leaves of its row groups, by statistics and page index.
+pub(super) fn wanted_groups(
+    physical: &SchemaRef,
+    footer: &ParquetMetaData,
+    predicate: &Arc<dyn PhysicalExpr>,
+) -> Vec<RowGroupAccess> {
+    let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
+    let predicate = Arc::clone(predicate);
+    let pruner = Pruner { physical: Arc::clone(physical), predicate, metrics };
+    pruner.accesses(footer, pruner.by_statistics(footer))
 }
 
 /// The names of the columns that a predicate reads.

@@ -1,0 +1,323 @@
+//! The row groups of a split, one after the other: conditions, then the columns that are wanted.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, BooleanBufferBuilder};
+use arrow::compute::{concat, filter, prep_null_mask_filter};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use datafusion::common::cast::as_boolean_array;
+use datafusion::common::config::TableParquetOptions;
+use datafusion::datasource::physical_plan::parquet::RowGroupAccess;
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
+use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
+use futures::stream::{self, BoxStream, StreamExt};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::basic::Type;
+use parquet::file::metadata::ParquetMetaData;
+
+use super::group::{Group, GroupRows, Wanted};
+use super::stages::{Stage, stages};
+use crate::split::footers::read_footer;
+use crate::split::parquet::{Adapter, wanted_groups};
+use crate::split::{Format, Split, SplitUnit, TableFiles};
+
+/// How the rows of one split are read, the columns of its predicate first.
+pub struct LateScan {
+    table: Arc<TableFiles>,
+    file: usize,
+    footer: Arc<ParquetMetaData>,
+    /// All columns of the file, as they are decoded.
+    physical: SchemaRef,
+    groups: VecDeque<usize>,
+    stages: Vec<Stage>,
+    /// The columns of the file that the projection needs, by place, ascending.
+    columns: Vec<usize>,
+    projector: Projector,
+    output: SchemaRef,
+    batch_rows: usize,
+}
+
+/// A scan of `split` by `predicate` and `projection`, both over the table's schema. None where DataFusion's own scan is
+/// to be taken: for other formats, where row groups are read in part only or Bloom filters may leave some out, and for
+/// types that it reads in its own way.
+///
+/// # Errors
+/// `Data` where the footer is damaged; storage errors as they are.
+pub async fn plan(
+    table: &Arc<TableFiles>,
+    split: &Split,
+    options: &TableParquetOptions,
+    predicate: &Arc<dyn PhysicalExpr>,
+    projection: &ProjectionExprs,
+    batch_rows: usize,
+) -> crate::Result<Option<LateScan>> {
+    let index = split.file as usize;
+    if !options.global.pushdown_filters || *table.format_of(index) != Format::Parquet {
+        return Ok(None);
+    }
+    let file = &table.files[index];
+    let footer = read_footer(&table.store, &file.meta, &table.footers, true)
+        .await
+        .map_err(|error| error.with_context("file", table.display_path(index)))?;
+    let groups = match split.unit {
+        SplitUnit::RowGroups { first, count, .. } => first as usize..(first + count) as usize,
+        SplitUnit::File => 0..footer.num_row_groups(),
+        _ => return Ok(None),
+    };
+    let read = ArrowReaderMetadata::try_new(Arc::clone(&footer), ArrowReaderOptions::new())
+        .map_err(DataFusionError::from)?;
+    let physical = Arc::clone(read.schema());
+    let adapter = Adapter::try_new(table, index, &physical)?;
+    let predicate = adapter.rewrite(Arc::clone(predicate))?;
+    let Some(groups) = whole_groups(&physical, &footer, &predicate, groups) else {
+        return Ok(None);
+    };
+    let output = Arc::new(projection.project_schema(table.schema.table_schema())?);
+    let projection = projection.clone().try_map_exprs(|expr| Ok(adapter.rewrite(expr)?))?;
+    let mut columns = projection.column_indices();
+    columns.sort_unstable();
+    columns.dedup();
+    let asked = collect_columns(&predicate).into_iter().map(|column| column.index());
+    let all: Vec<usize> = columns.iter().copied().chain(asked).collect();
+    if !is_plain(&footer, &groups, &all) {
+        return Ok(None);
+    }
+    let narrow: Schema = physical.project(&columns)?;
+    let projection = projection.try_map_exprs(|expr| reassign_expr_columns(expr, &narrow))?;
+    Ok(Some(LateScan {
+        table: Arc::clone(table),
+        file: index,
+        stages: stages(&predicate),
+        projector: projection.make_projector(&narrow)?,
+        footer,
+        physical,
+        groups,
+        columns,
+        output,
+        batch_rows,
+    }))
+}
+
+/// Those of `groups` that the predicate may keep rows of. None where the page index takes out parts of them, which need
+/// not be read then.
+fn whole_groups(
+    physical: &SchemaRef,
+    footer: &ParquetMetaData,
+    predicate: &Arc<dyn PhysicalExpr>,
+    groups: Range<usize>,
+) -> Option<VecDeque<usize>> {
+    let access = wanted_groups(physical, footer, predicate);
+    let mut whole = VecDeque::new();
+    for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
+    {
+        let rows = usize::try_from(footer.row_group(number).num_rows()).unwrap_or(usize::MAX);
+        match access {
+            RowGroupAccess::Skip => {}
+            // Rows are counted by 32 bits here.
+            _ if u32::try_from(rows).is_err() => return None,
+            RowGroupAccess::Scan => whole.push_back(number),
+            RowGroupAccess::Selection(selection) if selection.row_count() == rows => {
+                whole.push_back(number);
+            }
+            RowGroupAccess::Selection(_) => return None,
+        }
+    }
+    Some(whole)
+}
+
+/// Whether no Bloom filter is there that may save reading, nor a type of which DataFusion makes another.
+fn is_plain(footer: &ParquetMetaData, groups: &VecDeque<usize>, columns: &[usize]) -> bool {
+    let schema = footer.file_metadata().schema_descr();
+    let leaves: Vec<usize> = (0..schema.num_columns())
+        .filter(|leaf| columns.contains(&schema.get_column_root_idx(*leaf)))
+        .collect();
+    leaves.iter().all(|leaf| schema.column(*leaf).physical_type() != Type::INT96)
+        && groups.iter().all(|group| {
+            let group = footer.row_group(*group);
+            leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none())
+        })
+}
+
+/// Columns of the rows that were kept so far, by their place in the file.
+type Kept = Vec<(usize, ArrayRef)>;
+
+impl LateScan {
+    /// The rows, in file order.
+    pub fn rows(self) -> BoxStream<'static, DfResult<RecordBatch>> {
+        let state = (self, None::<OpenGroup>);
+        stream::try_unfold(state, |(mut scan, mut open)| async move {
+            loop {
+                if let Some(group) = &mut open
+                    && let Some(batch) = group.next(&scan)?
+                {
+                    return Ok(Some((batch, (scan, open))));
+                }
+                let Some(number) = scan.groups.pop_front() else { return Ok(None) };
+                open = scan.open(number).await?;
+            }
+        })
+        .boxed()
+    }
+
+    async fn fetch(&self, group: &mut Group, columns: &[usize]) -> DfResult<()> {
+        let (leaves, ranges) = group.missing(columns);
+        if !leaves.is_empty() {
+            let path = &self.table.files[self.file].meta.location;
+            let chunks = self.table.store.get_ranges(path, &ranges).await?;
+            group.put(&leaves, &ranges, chunks);
+        }
+        Ok(())
+    }
+
+    /// A row group after its conditions; None where they keep no row.
+    async fn open(&self, number: usize) -> DfResult<Option<OpenGroup>> {
+        let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
+        let mut group = Group::new(footer, schema, number);
+        let mut wanted = Wanted::all(group.rows());
+        let mut kept: Kept = Vec::new();
+        for (number, stage) in self.stages.iter().enumerate() {
+            let later = |column: &usize| {
+                let mut stages = self.stages[number + 1..].iter();
+                self.columns.contains(column) || stages.any(|stage| stage.columns.contains(column))
+            };
+            let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
+            let new: Vec<usize> = stage.columns.iter().filter(is_new).copied().collect();
+            self.fetch(&mut group, &new).await?;
+            (wanted, kept) = self.ask(&group, stage, &new, &later, wanted, kept)?;
+            if wanted.count() == 0 {
+                return Ok(None);
+            }
+        }
+        let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
+        let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
+        self.fetch(&mut group, &rest).await?;
+        let rows = RowsOf::open(&group, &rest, &wanted, self.batch_rows)?;
+        Ok(Some(OpenGroup { rows, rest, kept, at: 0 }))
+    }
+
+    /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
+    fn ask(
+        &self,
+        group: &Group,
+        stage: &Stage,
+        new: &[usize],
+        later: &dyn Fn(&usize) -> bool,
+        wanted: Wanted,
+        kept: Kept,
+    ) -> DfResult<(Wanted, Kept)> {
+        let schema: SchemaRef = Arc::new(self.physical.project(&stage.columns)?);
+        let condition = reassign_expr_columns(Arc::clone(&stage.condition), &schema)?;
+        let mut rows = RowsOf::open(group, new, &wanted, self.batch_rows)?;
+        let mut found: Vec<(usize, Vec<ArrayRef>)> =
+            new.iter().filter(|column| later(column)).map(|column| (*column, Vec::new())).collect();
+        let mut mask = BooleanBufferBuilder::new(wanted.count());
+        while let Some((count, columns)) = rows.next()? {
+            let at = mask.len();
+            let column = |column: &usize| match new.iter().position(|new| new == column) {
+                Some(place) => Arc::clone(&columns[place]),
+                None => of_kept(&kept, *column).slice(at, count),
+            };
+            let batch = batch(&schema, stage.columns.iter().map(column).collect(), count)?;
+            let answer = condition.evaluate(&batch)?.into_array(count)?;
+            let answer = match as_boolean_array(&answer)? {
+                answer if answer.null_count() > 0 => prep_null_mask_filter(answer),
+                answer => answer.clone(),
+            };
+            mask.append_buffer(answer.values());
+            for (column, chunks) in &mut found {
+                let place = new.iter().position(|new| new == column).unwrap_or_default();
+                chunks.push(filter(&columns[place], &answer)?);
+            }
+        }
+        let mask = BooleanArray::new(mask.finish(), None);
+        let mut narrowed: Kept = Vec::new();
+        for (column, array) in kept.iter().filter(|(column, _)| later(column)) {
+            narrowed.push((*column, filter(array, &mask)?));
+        }
+        for (column, chunks) in found {
+            let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+            if !chunks.is_empty() {
+                narrowed.push((column, concat(&chunks)?));
+            }
+        }
+        Ok((wanted.narrowed(mask.values().clone()), narrowed))
+    }
+}
+
+fn of_kept(kept: &Kept, column: usize) -> &ArrayRef {
+    let found = kept.iter().find(|(known, _)| *known == column);
+    &found.expect("a column is read before it is asked for").1
+}
+
+fn batch(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> DfResult<RecordBatch> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
+}
+
+/// The wanted rows of some columns, which may be none: then they are only counted.
+enum RowsOf {
+    Columns(GroupRows),
+    Count { left: usize, batch_rows: usize },
+}
+
+impl RowsOf {
+    fn open(
+        group: &Group,
+        columns: &[usize],
+        wanted: &Wanted,
+        batch_rows: usize,
+    ) -> DfResult<Self> {
+        Ok(match columns.is_empty() {
+            true => Self::Count { left: wanted.count(), batch_rows },
+            false => Self::Columns(group.read(columns, wanted, batch_rows)?),
+        })
+    }
+
+    fn next(&mut self) -> DfResult<Option<(usize, Vec<ArrayRef>)>> {
+        match self {
+            Self::Columns(rows) => Ok(rows.next()?),
+            Self::Count { left: 0, .. } => Ok(None),
+            Self::Count { left, batch_rows } => {
+                let rows = (*left).min(*batch_rows);
+                *left -= rows;
+                Ok(Some((rows, Vec::new())))
+            }
+        }
+    }
+}
+
+/// A row group whose wanted rows are known.
+struct OpenGroup {
+    rows: RowsOf,
+    /// The columns that `rows` gives.
+    rest: Vec<usize>,
+    kept: Kept,
+    /// How many rows were given.
+    at: usize,
+}
+
+impl OpenGroup {
+    fn next(&mut self, scan: &LateScan) -> DfResult<Option<RecordBatch>> {
+        while let Some((count, read)) = self.rows.next()? {
+            if count == 0 {
+                continue;
+            }
+            let column = |column: &usize| match self.rest.iter().position(|rest| rest == column) {
+                Some(place) => Arc::clone(&read[place]),
+                None => of_kept(&self.kept, *column).slice(self.at, count),
+            };
+            let columns = scan.columns.iter().map(column).collect();
+            self.at += count;
+            let narrow: SchemaRef = Arc::new(scan.physical.project(&scan.columns)?);
+            let projected = scan.projector.project_batch(&batch(&narrow, columns, count)?)?;
+            let (_, columns, _) = projected.into_parts();
+            return batch(&scan.output, columns, count).map(Some);
+        }
+        Ok(None)
+    }
+}
