@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -45,9 +44,15 @@ def table(seed: int, rows: int = ROWS) -> pa.Table:
             "name": column(text, 0.3, pa.string()),
             "code": column(lambda: bytes([pick.randrange(256)] * 3), 0.1, pa.binary(3)),
             "day": column(lambda: pick.randrange(20_000), 0.2, pa.date32()),
-            "money": column(lambda: pick.randrange(10**6), 0.1, pa.int64()).cast(pa.decimal128(21, 2)),
+            "money": column(lambda: pick.randrange(10**6), 0.1, pa.int64()).cast(
+                pa.decimal128(21, 2)
+            ),
             "list": column(numbers, 0.1, pa.list_(pa.int64())),
-            "pair": column(lambda: {"a": number(), "b": text()}, 0.1, pa.struct([("a", pa.int64()), ("b", pa.string())])),  # fmt: skip
+            "pair": column(
+                lambda: {"a": number(), "b": text()},
+                0.1,
+                pa.struct([("a", pa.int64()), ("b", pa.string())]),
+            ),
             "nothing": pa.nulls(rows, pa.int64()),
         }
     )
@@ -62,7 +67,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "zstd": {"compression": "zstd"},
     "no compression": {"compression": "none"},
     "page index": {"write_page_index": True, "data_page_size": 2_000},
-    "deltas": {"use_dictionary": False, "column_encoding": {"key": "DELTA_BINARY_PACKED", "name": "DELTA_BYTE_ARRAY", "ratio": "BYTE_STREAM_SPLIT"}},  # fmt: skip
+    "deltas": {
+        "use_dictionary": False,
+        "column_encoding": {
+            "key": "DELTA_BINARY_PACKED",
+            "name": "DELTA_BYTE_ARRAY",
+            "ratio": "BYTE_STREAM_SPLIT",
+        },
+    },
 }
 
 CONDITIONS = [
@@ -121,3 +133,67 @@ def test_the_same_rows_as_a_filter_in_memory(tmp_path: Path, layout: str) -> Non
         assert found.equals(expected.cast(found.schema)), (layout, condition, selected)
         kept += found.num_rows
     assert kept > ROWS
+
+
+def test_files_that_differ_and_values_of_folders(tmp_path: Path) -> None:
+    """A column that a file lacks, or has in a narrower type, and one that is in no file."""
+    rows = table(seed=5, rows=3_000).select(["row", "key", "name", "price"])
+    narrow = rows.set_column(1, "key", rows["key"].cast(pa.int32())).drop_columns(["price"])
+    for folder, part in {"side=left": rows, "side=right": narrow}.items():
+        (tmp_path / "t").mkdir(exist_ok=True)
+        write(tmp_path / "t" / folder, part)
+    memory = pa.concat_tables(
+        [
+            rows.append_column("side", pa.array(["left"] * len(rows))),
+            narrow.append_column("side", pa.array(["right"] * len(rows))),
+        ],
+        promote_options="permissive",
+    )
+    session = tq.Session()
+    session.register_parquet("files", str(tmp_path / "t"), schema=rows.schema)
+    session.register_table("memory", memory)
+    kept = 0
+    for condition in [
+        "key = 7",
+        "key < 30 AND price IS NULL",
+        "key < 300 AND price > 50",
+        "side = 'right' AND key BETWEEN 3 AND 5",
+        "name = 'xx7' AND side <> 'right'",
+        "price IS NULL AND side = 'right'",
+    ]:
+        query = f"SELECT row, side, price, key FROM {{}} WHERE {condition}"
+        found = rows_of(session, query.format("files"))
+        expected = rows_of(session, query.format("memory"))
+        assert found.equals(expected.cast(found.schema)), condition
+        kept += found.num_rows
+    assert kept > 1_000
+
+
+def test_a_condition_is_asked_of_the_rows_that_those_before_it_keep(tmp_path: Path) -> None:
+    """A division by zero in a row that an earlier part of the filter takes out is no error; in one that it keeps, it is."""
+    rows = pa.table({"n": pa.array([0, 1, 2, 4] * 500), "m": pa.array(range(2_000))})
+    session = tq.Session()
+    session.register_parquet("files", str(write(tmp_path / "t", rows)))
+    found = rows_of(session, "SELECT m FROM files WHERE n <> 0 AND 4 / n = 2")
+    assert found["m"].to_pylist() == list(range(2, 2_000, 4))
+    with pytest.raises(
+        tq.DataError, match=r"(?i)divide by zero.*part\.parquet|part\.parquet.*(?i:divide by zero)"
+    ):
+        rows_of(session, "SELECT m FROM files WHERE m >= 0 AND 4 / n = 2")
+
+
+def test_a_damaged_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    rows = table(seed=9).select(["row", "key", "price", "name"])
+    folder = write(tmp_path / "t", rows, compression="none")
+    file = folder / "part.parquet"
+    group = pq.ParquetFile(file).metadata.row_group(1)
+    start = group.column(2).dictionary_page_offset
+    content = bytearray(file.read_bytes())
+    content[start : start + group.column(2).total_compressed_size] = b"\xa5" * group.column(2).total_compressed_size  # fmt: skip
+    file.write_bytes(content)
+    session = tq.Session()
+    session.register_parquet("files", str(folder))
+    with pytest.raises(tq.DataError, match=r"part\.parquet"):
+        rows_of(session, "SELECT * FROM files WHERE key BETWEEN 500 AND 504")
+    untouched = rows_of(session, "SELECT row, name FROM files WHERE key BETWEEN 500 AND 504")
+    assert 0 < untouched.num_rows < 300

@@ -10,5 +10,7 @@ mod compact;
 mod group;
 mod scan;
 mod stages;
+#[cfg(test)]
+mod tests;
 
 pub use scan::{LateScan, plan};

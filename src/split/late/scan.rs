@@ -10,7 +10,10 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::config::TableParquetOptions;
-use datafusion::datasource::physical_plan::parquet::RowGroupAccess;
+use datafusion::common::internal_datafusion_err;
+use datafusion::datasource::physical_plan::parquet::{
+    RowGroupAccess, apply_file_schema_type_coercions,
+};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
@@ -25,6 +28,9 @@ use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
 use crate::split::parquet::{Adapter, wanted_groups};
 use crate::split::{Format, Split, SplitUnit, TableFiles};
+
+/// A decoded column of a row group that takes more bytes is not kept for later, but decoded again.
+const KEPT_BYTES: usize = 32 << 20;
 
 /// How the rows of one split are read, the columns of its predicate first.
 pub struct LateScan {
@@ -72,6 +78,9 @@ pub async fn plan(
     let read = ArrowReaderMetadata::try_new(Arc::clone(&footer), ArrowReaderOptions::new())
         .map_err(DataFusionError::from)?;
     let physical = Arc::clone(read.schema());
+    if apply_file_schema_type_coercions(table.schema.file_schema(), &physical).is_some() {
+        return Ok(None);
+    }
     let adapter = Adapter::try_new(table, index, &physical)?;
     let predicate = adapter.rewrite(Arc::clone(predicate))?;
     let Some(groups) = whole_groups(&physical, &footer, &predicate, groups) else {
@@ -219,10 +228,11 @@ impl LateScan {
         while let Some((count, columns)) = rows.next()? {
             let at = mask.len();
             let column = |column: &usize| match new.iter().position(|new| new == column) {
-                Some(place) => Arc::clone(&columns[place]),
-                None => of_kept(&kept, *column).slice(at, count),
+                Some(place) => Ok(Arc::clone(&columns[place])),
+                None => Ok(of_kept(&kept, *column)?.slice(at, count)),
             };
-            let batch = batch(&schema, stage.columns.iter().map(column).collect(), count)?;
+            let asked = stage.columns.iter().map(column).collect::<DfResult<_>>()?;
+            let batch = batch(&schema, asked, count)?;
             let answer = condition.evaluate(&batch)?.into_array(count)?;
             let answer = match as_boolean_array(&answer)? {
                 answer if answer.null_count() > 0 => prep_null_mask_filter(answer),
@@ -233,6 +243,7 @@ impl LateScan {
                 let place = new.iter().position(|new| new == column).unwrap_or_default();
                 chunks.push(filter(&columns[place], &answer)?);
             }
+            found.retain(|(_, chunks)| bytes_of(chunks) <= KEPT_BYTES);
         }
         let mask = BooleanArray::new(mask.finish(), None);
         let mut narrowed: Kept = Vec::new();
@@ -249,9 +260,16 @@ impl LateScan {
     }
 }
 
-fn of_kept(kept: &Kept, column: usize) -> &ArrayRef {
+/// A column of the rows that were kept: it was read before it is asked for.
+fn of_kept(kept: &Kept, column: usize) -> DfResult<&ArrayRef> {
     let found = kept.iter().find(|(known, _)| *known == column);
-    &found.expect("a column is read before it is asked for").1
+    let (_, array) =
+        found.ok_or_else(|| internal_datafusion_err!("column {column} was not read"))?;
+    Ok(array)
+}
+
+fn bytes_of(arrays: &[ArrayRef]) -> usize {
+    arrays.iter().map(|array| array.get_array_memory_size()).sum()
 }
 
 fn batch(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> DfResult<RecordBatch> {
@@ -308,10 +326,10 @@ impl OpenGroup {
                 continue;
             }
             let column = |column: &usize| match self.rest.iter().position(|rest| rest == column) {
-                Some(place) => Arc::clone(&read[place]),
-                None => of_kept(&self.kept, *column).slice(self.at, count),
+                Some(place) => Ok(Arc::clone(&read[place])),
+                None => Ok(of_kept(&self.kept, *column)?.slice(self.at, count)),
             };
-            let columns = scan.columns.iter().map(column).collect();
+            let columns = scan.columns.iter().map(column).collect::<DfResult<_>>()?;
             self.at += count;
             let narrow: SchemaRef = Arc::new(scan.physical.project(&scan.columns)?);
             let projected = scan.projector.project_batch(&batch(&narrow, columns, count)?)?;

@@ -1,0 +1,251 @@
+//! Rows that are looked up are those that a filter of all rows leaves, in every layout of pages.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanArray, FixedSizeBinaryArray, Float64Array, Int32Array, Int64Array, ListArray,
+    RecordBatch, StringArray,
+};
+use arrow::compute::{concat, filter};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use bytes::Bytes;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{binary, col, lit};
+use parquet::arrow::{ArrowWriter, parquet_to_arrow_schema};
+use parquet::basic::{Encoding, Type};
+use parquet::column::page::Page;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
+use parquet::file::properties::{WriterProperties, WriterVersion};
+use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type as SchemaType};
+use proptest::prelude::*;
+
+use super::compact::PageLayout;
+use super::group::{Group, GroupRows, Wanted};
+use super::stages::stages;
+
+const ROWS: usize = 3000;
+
+/// A number that follows from another.
+fn mixed(row: usize, salt: usize) -> usize {
+    (row + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).wrapping_mul(2 * salt + 3) >> 11
+}
+
+fn rows() -> RecordBatch {
+    let some = |salt: usize| {
+        (0..ROWS).map(move |row| (mixed(row, salt) % 5 > 0).then(|| mixed(row, salt + 50)))
+    };
+    let text =
+        some(3).map(|value| value.map(|value| "y".repeat(value % 7) + &(value % 90).to_string()));
+    let fixed = some(4).map(|value| value.map(|value| [(value % 9) as u8; 3]));
+    let lists = some(5).map(|value| value.map(|value| vec![Some(value as i64); value % 3]));
+    let columns: Vec<(&str, ArrayRef, bool)> = vec![
+        ("row", Arc::new(Int64Array::from_iter_values(0..ROWS as i64)), false),
+        (
+            "few",
+            Arc::new(Int32Array::from_iter_values((0..ROWS).map(|row| mixed(row, 1) as i32 % 40))),
+            false,
+        ),
+        (
+            "runs",
+            Arc::new(Int64Array::from_iter(
+                (0..ROWS).map(|row| (row / 700 != 2).then_some(row as i64 / 500)),
+            )),
+            true,
+        ),
+        (
+            "real",
+            Arc::new(Float64Array::from_iter(some(2).map(|value| value.map(|value| value as f64)))),
+            true,
+        ),
+        ("text", Arc::new(StringArray::from_iter(text)), true),
+        (
+            "fixed",
+            Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(fixed, 3).unwrap()),
+            true,
+        ),
+        (
+            "flag",
+            Arc::new(BooleanArray::from_iter(
+                some(6).map(|value| value.map(|value| value % 2 == 0)),
+            )),
+            true,
+        ),
+        ("list", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists)), true),
+        ("nothing", Arc::new(Int64Array::from(vec![None; ROWS])), true),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+/// A file of one row group, with all its chunks.
+fn group(rows: &RecordBatch, properties: WriterProperties) -> Group {
+    let mut file = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut file, rows.schema(), Some(properties)).unwrap();
+    writer.write(rows).unwrap();
+    writer.close().unwrap();
+    let file = Bytes::from(file);
+    let footer = Arc::new(ParquetMetaDataReader::new().parse_and_finish(&file).unwrap());
+    let described = footer.file_metadata();
+    let schema =
+        parquet_to_arrow_schema(described.schema_descr(), described.key_value_metadata()).unwrap();
+    let mut group = Group::new(footer, Arc::new(schema), 0);
+    let all: Vec<usize> = (0..rows.num_columns()).collect();
+    let (leaves, ranges) = group.missing(&all);
+    let chunks = ranges.iter().map(|range| file.slice(range.start as usize..range.end as usize));
+    group.put(&leaves, &ranges, chunks.collect());
+    assert!(group.missing(&all).0.is_empty());
+    group
+}
+
+fn layouts() -> Vec<WriterProperties> {
+    let new = || WriterProperties::builder().set_write_batch_size(64);
+    vec![
+        new().build(),
+        new().set_data_page_row_count_limit(100).build(),
+        new().set_dictionary_enabled(false).set_data_page_row_count_limit(333).build(),
+        // Pages with dictionary indices, then plain ones.
+        new().set_dictionary_page_size_limit(600).set_data_page_row_count_limit(200).build(),
+        new()
+            .set_writer_version(WriterVersion::PARQUET_2_0)
+            .set_data_page_row_count_limit(400)
+            .build(),
+        new()
+            .set_writer_version(WriterVersion::PARQUET_2_0)
+            .set_dictionary_enabled(false)
+            .set_data_page_row_count_limit(250)
+            .build(),
+    ]
+}
+
+#[test]
+fn rows_are_those_of_a_filter_whichever_way_they_are_read() {
+    let rows = rows();
+    let (mut looked, mut filtered) = (0, 0);
+    for properties in layouts() {
+        let group = group(&rows, properties);
+        for (salt, part) in [1, 2, 20, 150, 299, 301, 700, 990, 999].into_iter().enumerate() {
+            let keeps = |row: usize| mixed(row, 90 + salt) % 1000 < part;
+            let mask: BooleanArray = (0..ROWS).map(|row| Some(keeps(row))).collect();
+            let wanted = Wanted::all(ROWS).narrowed(mask.values().clone());
+            assert_eq!(wanted.count(), mask.true_count());
+            let columns = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+            let mut read = group.read(&columns, &wanted, 128).unwrap();
+            match &read {
+                GroupRows::Looked { .. } => looked += 1,
+                GroupRows::Filtered { .. } => filtered += 1,
+                GroupRows::All(_) => panic!("not all rows are wanted"),
+            }
+            assert_eq!(
+                part < 290,
+                matches!(read, GroupRows::Looked { .. }),
+                "{part} in a thousand"
+            );
+            let mut parts: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns.len()];
+            while let Some((count, columns)) = read.next().unwrap() {
+                for (part, column) in parts.iter_mut().zip(columns) {
+                    assert_eq!(column.len(), count);
+                    part.push(column);
+                }
+            }
+            for (column, parts) in columns.iter().zip(&parts) {
+                let parts: Vec<_> = parts.iter().map(AsRef::as_ref).collect();
+                let expected = filter(rows.column(*column), &mask).unwrap();
+                assert_eq!(&concat(&parts).unwrap(), &expected, "column {column}, {part}");
+            }
+        }
+    }
+    assert!(looked > 10 && filtered > 10);
+}
+
+#[test]
+fn all_rows_are_read_as_they_are() {
+    let rows = rows();
+    let group = group(&rows, WriterProperties::default());
+    let all = BooleanArray::from(vec![true; ROWS]);
+    let wanted = Wanted::all(ROWS).narrowed(all.values().clone());
+    let mut read = group.read(&[0, 4], &wanted, 2000).unwrap();
+    assert!(matches!(read, GroupRows::All(_)));
+    let (count, columns) = read.next().unwrap().unwrap();
+    assert_eq!((count, &columns[1]), (2000, &rows.column(4).slice(0, 2000)));
+}
+
+#[test]
+fn rows_are_narrowed_one_condition_after_the_other() {
+    let first: BooleanArray = (0..100).map(|row| Some(row % 3 == 0)).collect();
+    let second: BooleanArray = (0..34).map(|row| Some(row % 2 == 1)).collect();
+    let wanted = Wanted::all(100).narrowed(first.values().clone());
+    let both = wanted.narrowed(second.values().clone());
+    assert_eq!((wanted.count(), both.count()), (34, 17));
+    let group = group(&rows().slice(0, 100), WriterProperties::default());
+    let (_, columns) = group.read(&[0], &both, 100).unwrap().next().unwrap().unwrap();
+    let expected: Int64Array = (0..100).filter(|row| row % 6 == 3).map(Some).collect();
+    assert_eq!(columns[0].as_ref(), &expected as &dyn arrow::array::Array);
+}
+
+fn schema() -> Schema {
+    let field = |name| Field::new(name, DataType::Int64, true);
+    Schema::new(vec![field("a"), field("b")])
+}
+
+fn compare(
+    left: Arc<dyn PhysicalExpr>,
+    op: Operator,
+    right: Arc<dyn PhysicalExpr>,
+) -> Arc<dyn PhysicalExpr> {
+    binary(left, op, right, &schema()).unwrap()
+}
+
+#[test]
+fn a_range_is_one_condition_and_what_may_fail_waits_for_those_before_it() {
+    let column = |name| col(name, &schema()).unwrap();
+    let at_least = compare(column("a"), Operator::GtEq, lit(5i64));
+    let at_most = compare(lit(9i64), Operator::GtEq, column("a"));
+    let other = compare(column("b"), Operator::NotEq, lit(0i64));
+    let quotient = compare(column("a"), Operator::Divide, column("b"));
+    let fails = compare(quotient, Operator::Gt, lit(1i64));
+    let all = [at_least, at_most, other, fails];
+    let predicate = all.into_iter().reduce(|left, right| compare(left, Operator::And, right));
+    let found = stages(&predicate.unwrap());
+    let columns: Vec<&[usize]> = found.iter().map(|stage| stage.columns.as_slice()).collect();
+    assert_eq!(columns, [&[0][..], &[1], &[0, 1]]);
+    assert_eq!(found[0].condition.to_string(), "a@0 >= 5 AND 9 >= a@0");
+}
+
+fn chunk(physical: Type, nullable: bool) -> ColumnChunkMetaData {
+    let column = SchemaType::primitive_type_builder("c", physical).with_length(3).build().unwrap();
+    let level = i16::from(nullable);
+    let column =
+        ColumnDescriptor::new(Arc::new(column), level, 0, ColumnPath::new(vec!["c".to_owned()]));
+    ColumnChunkMetaData::builder(Arc::new(column)).build().unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_page_is_an_error_or_a_page(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        physical in prop::sample::select(vec![Type::INT32, Type::DOUBLE, Type::INT96, Type::BYTE_ARRAY, Type::FIXED_LEN_BYTE_ARRAY]),
+        dictionary: bool,
+        nullable: bool,
+        second: bool,
+        levels in 0u32..300,
+        rows in prop::collection::btree_set(0u32..500, 1..40),
+    ) {
+        let encoding = if dictionary { Encoding::RLE_DICTIONARY } else { Encoding::PLAIN };
+        let buf = Bytes::from(bytes);
+        let page = match second {
+            true => Page::DataPageV2 {
+                buf, num_values: 500, encoding, num_nulls: 0, num_rows: 500, def_levels_byte_len: levels,
+                rep_levels_byte_len: 0, is_compressed: false, statistics: None,
+            },
+            false => Page::DataPage {
+                buf, num_values: 500, encoding, def_level_encoding: Encoding::RLE,
+                rep_level_encoding: Encoding::RLE, statistics: None,
+            },
+        };
+        let rows: Vec<u32> = rows.into_iter().map(|row| row + 1000).collect();
+        let layout = PageLayout::of(&chunk(physical, nullable)).unwrap();
+        if let Ok(page) = layout.compact(&page, 1000, &rows) {
+            prop_assert_eq!(page.num_values() as usize, rows.len());
+        }
+    }
+}
