@@ -3,7 +3,7 @@
 //! The rows and their order are those of DataFusion's own scan, which is the way of every split that [`plan`] does not
 //! take. Three things are done differently here. A range of one column is one condition, not two with a selection between
 //! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
-//! estimated: a few are looked up in the pages (`compact.rs`), of many everything is decoded and the rest left out. And of
+//! estimated: as a rule they are looked up in the pages (`compact.rs`), and where few are missing everything is decoded and those left out. And of
 //! a row group without a row to keep, nothing more is read.
 
 mod compact;
