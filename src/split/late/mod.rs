@@ -3,8 +3,8 @@
 //! The rows and their order are those of DataFusion's own scan, which is the way of every split that [`plan`] does not
 //! take. Three things are done differently here. A range of one column is one condition, not two with a selection between
 //! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
-//! estimated: as a rule they are looked up in the pages (`compact.rs`), and where few are missing everything is decoded and those left out. And of
-//! a row group without a row to keep, nothing more is read.
+//! estimated: as a rule these are looked up in the pages (`compact.rs`), but where few are missing, everything is decoded
+//! and those left out. And of a row group without a row to keep, nothing more is read.
 
 mod compact;
 mod group;
