@@ -3,7 +3,7 @@
 use super::block::{Block, Slot};
 use super::column::{Column, Fixed, Kind, Part};
 use super::nulls::write_mask;
-use super::transpose::transpose;
+use super::transpose::{LINE_BYTES, Scratch, TILE_ROWS, are_words, transpose, transpose_words};
 use crate::Result;
 
 /// F columns that become one (N, F) tensor.
@@ -14,13 +14,6 @@ pub(super) struct Stack {
     /// The slot of its (N, F) mask, where one of the columns has one.
     pub(super) mask: Option<usize>,
 }
-
-/// Bytes of one row that are written together: a cache line.
-const LINE_BYTES: usize = 64;
-
-/// Rows per tile. A tile's cells, at most `LINE_BYTES` for each row, stay in a cache near the core, and each column is read
-/// in runs that are long enough to be fetched ahead.
-const TILE_ROWS: usize = 512;
 
 impl Stack {
     fn fixed(&self) -> impl Iterator<Item = (&Column, &Fixed)> {
@@ -106,27 +99,33 @@ fn write_tiles(
 ) -> Result<()> {
     let row_bytes = lanes.len() * size;
     let width = LINE_BYTES / size;
-    let is_made = stored.iter().any(Option::is_none);
-    let mut scratch = vec![0_u8; if is_made { LINE_BYTES * TILE_ROWS } else { 0 }];
+    let mut scratch: Scratch = [0; LINE_BYTES * TILE_ROWS];
     for (number, tile) in rows.chunks_mut(TILE_ROWS * row_bytes).enumerate() {
         let first = number * TILE_ROWS;
         let cells = tile.len() / lanes.len();
         let groups = lanes.chunks(width).zip(stored.chunks(width));
         for (group, (lanes, stored)) in groups.enumerate() {
-            let made = |lane: usize| lane * TILE_ROWS * size..lane * TILE_ROWS * size + cells;
-            for (number, (lane, stored)) in lanes.iter().zip(stored).enumerate() {
-                if stored.is_none() {
-                    write(lane, first, &mut scratch[made(number)])?;
+            let start = group * LINE_BYTES;
+            let made = scratch.chunks_exact_mut(TILE_ROWS * size);
+            for ((lane, stored), made) in lanes.iter().zip(stored).zip(made) {
+                match stored {
+                    None => write(lane, first, &mut made[..cells])?,
+                    Some(_) if are_words(size) => {}
+                    Some(stored) => {
+                        made[..cells].copy_from_slice(&stored[first * size..][..cells]);
+                    }
                 }
             }
-            let mut sources: [&[u8]; LINE_BYTES] = [&[]; LINE_BYTES];
-            for (number, (source, stored)) in sources.iter_mut().zip(stored).enumerate() {
-                *source = match stored {
-                    Some(stored) => &stored[first * size..][..cells],
-                    None => &scratch[made(number)],
-                };
+            if !are_words(size) {
+                transpose(&scratch, lanes.len(), size, tile, row_bytes, start);
+                continue;
             }
-            transpose(&sources[..lanes.len()], size, tile, row_bytes, group * LINE_BYTES);
+            let mut sources: [&[u8]; LINE_BYTES] = [&[]; LINE_BYTES];
+            let made = scratch.chunks_exact(TILE_ROWS * size);
+            for ((source, stored), made) in sources.iter_mut().zip(stored).zip(made) {
+                *source = stored.map_or(&made[..cells], |stored| &stored[first * size..][..cells]);
+            }
+            transpose_words(&sources[..lanes.len()], tile, row_bytes, start);
         }
     }
     Ok(())

@@ -6,43 +6,72 @@ use std::arch::x86_64::{
     _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
 };
 
+/// Bytes of one row that are written together: a cache line.
+pub(super) const LINE_BYTES: usize = 64;
+
+/// Rows per tile. A tile's cells, at most [`LINE_BYTES`] for each row, stay in a cache near the core, and each column is read
+/// in runs that are long enough to be fetched ahead.
+pub(super) const TILE_ROWS: usize = 512;
+
+/// The cells of some columns, of which each has room for [`TILE_ROWS`].
+pub(super) type Scratch = [u8; LINE_BYTES * TILE_ROWS];
+
+/// Whether cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others by [`transpose`].
+pub(super) fn are_words(size: usize) -> bool {
+    cfg!(target_arch = "x86_64") && size == 4
+}
+
 /// Writes the n-th cell of every lane into the n-th of `rows`, side by side from the byte `start` of a row on. A cell has
-/// `size` bytes, a row `row_bytes`, and every lane a cell for each row.
+/// `size` bytes, a row `row_bytes`. At distances that it knows the compiler finds vector code for it.
 pub(super) fn transpose(
-    lanes: &[&[u8]],
+    scratch: &Scratch,
+    lanes: usize,
     size: usize,
     rows: &mut [u8],
     row_bytes: usize,
     start: usize,
 ) {
+    let lines = rows.chunks_exact_mut(row_bytes).map(|row| &mut row[start..start + lanes * size]);
     match size {
-        1 => by_cell::<1>(lanes, rows, row_bytes, start),
-        2 => by_cell::<2>(lanes, rows, row_bytes, start),
-        4 => by_word(lanes, rows, row_bytes, start),
-        _ => by_cell::<8>(lanes, rows, row_bytes, start),
+        1 => by_cell::<1>(scratch, lines),
+        2 => by_cell::<2>(scratch, lines),
+        4 => by_cell::<4>(scratch, lines),
+        _ => by_cell::<8>(scratch, lines),
     }
 }
 
-/// One cell after the other.
-fn by_cell<const SIZE: usize>(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
-    let rows = rows.chunks_exact_mut(row_bytes);
-    for (first, row) in (0..).step_by(SIZE).zip(rows) {
-        let (cells, _) = row[start..start + lanes.len() * SIZE].as_chunks_mut::<SIZE>();
-        for (cell, lane) in cells.iter_mut().zip(lanes) {
-            cell.copy_from_slice(&lane[first..first + SIZE]);
+fn by_cell<'a, const SIZE: usize>(scratch: &Scratch, lines: impl Iterator<Item = &'a mut [u8]>) {
+    let (cells, _) = scratch.as_chunks::<SIZE>();
+    for (index, line) in lines.take(TILE_ROWS).enumerate() {
+        let (line, _) = line.as_chunks_mut::<SIZE>();
+        let values = cells[index..].iter().step_by(TILE_ROWS);
+        for (cell, value) in line.iter_mut().zip(values) {
+            *cell = *value;
         }
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn by_word(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
-    by_cell::<4>(lanes, rows, row_bytes, start);
+pub(super) fn transpose_words(_: &[&[u8]], _: &mut [u8], _: usize, _: usize) {
+    unreachable!("are_words says so");
+}
+
+/// What is left over of [`transpose_words`].
+#[cfg(target_arch = "x86_64")]
+fn one_by_one(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
+    let rows = rows.chunks_exact_mut(row_bytes);
+    for (first, row) in (0..).step_by(WORD_BYTES).zip(rows) {
+        let (cells, _) = row[start..start + lanes.len() * WORD_BYTES].as_chunks_mut::<WORD_BYTES>();
+        for (cell, lane) in cells.iter_mut().zip(lanes) {
+            cell.copy_from_slice(&lane[first..first + WORD_BYTES]);
+        }
+    }
 }
 
 /// Cells of four bytes: four rows of four lanes at a time pass through registers, for which the compiler finds no code by
 /// itself. Sixteen lanes fill a cache line of a row, which is written at once.
 #[cfg(target_arch = "x86_64")]
-fn by_word(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
+pub(super) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
     let count = rows.len() / row_bytes;
     let (whole, rest) = rows.split_at_mut(count / WORDS * WORDS * row_bytes);
     let (quads, singles) = lanes.as_chunks::<WORDS>();
@@ -57,12 +86,12 @@ fn by_word(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
         at += VECTOR_BYTES;
     }
     if !singles.is_empty() {
-        by_cell::<WORD_BYTES>(singles, whole, row_bytes, at);
+        one_by_one(singles, whole, row_bytes, at);
     }
     if !rest.is_empty() {
         let done = count / WORDS * VECTOR_BYTES;
         let ends: Vec<&[u8]> = lanes.iter().map(|lane| &lane[done..]).collect();
-        by_cell::<WORD_BYTES>(&ends, rest, row_bytes, start);
+        one_by_one(&ends, rest, row_bytes, start);
     }
 }
 
@@ -138,7 +167,7 @@ fn square(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> [__m128i; WORDS] {
 
 #[cfg(test)]
 mod tests {
-    use super::transpose;
+    use super::*;
 
     /// Cell for cell, for every number of lanes and rows around the sizes that are handled together.
     #[test]
@@ -156,11 +185,21 @@ mod tests {
         let (before, after) = (3, 5);
         let row_bytes = before + lanes * size + after;
         let byte = |lane: usize, at: usize| (lane * 31 + at * 7 + 1) as u8;
-        let columns: Vec<Vec<u8>> =
-            (0..lanes).map(|lane| (0..rows * size).map(|at| byte(lane, at)).collect()).collect();
-        let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
         let mut found = vec![0xEE_u8; rows * row_bytes];
-        transpose(&columns, size, &mut found, row_bytes, before);
+        if are_words(size) {
+            let lane = |lane| (0..rows * size).map(|at| byte(lane, at)).collect();
+            let columns: Vec<Vec<u8>> = (0..lanes).map(lane).collect();
+            let columns: Vec<&[u8]> = columns.iter().map(Vec::as_slice).collect();
+            transpose_words(&columns, &mut found, row_bytes, before);
+        } else if lanes * size <= LINE_BYTES {
+            let mut scratch = [0; LINE_BYTES * TILE_ROWS];
+            for (lane, cells) in scratch.chunks_exact_mut(TILE_ROWS * size).enumerate() {
+                cells.iter_mut().enumerate().for_each(|(at, cell)| *cell = byte(lane, at));
+            }
+            transpose(&scratch, lanes, size, &mut found, row_bytes, before);
+        } else {
+            return;
+        }
         for (row, line) in found.chunks_exact(row_bytes).enumerate() {
             for (at, value) in line.iter().enumerate() {
                 let wanted = match at.checked_sub(before).filter(|at| *at < lanes * size) {
