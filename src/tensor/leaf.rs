@@ -72,6 +72,11 @@ impl Leaf {
         data_type.is_numeric() || *data_type == DataType::Boolean
     }
 
+    /// The values of `array` where they lie in memory, if they are elements of `dtype` as they are.
+    pub(super) fn stored<'a>(&self, array: &'a dyn Array, dtype: DType) -> Option<&'a [u8]> {
+        (self.source == Source::Same && dtype == self.dtype).then(|| native_bytes(array))
+    }
+
     /// Writes `array[range]` to `target` as elements of `dtype`: this leaf's own, or the common type of
     /// a stack. What is written under a null (by `nulls`, of the whole array) is of no meaning.
     ///
@@ -87,13 +92,12 @@ impl Leaf {
         dtype: DType,
         target: &mut [u8],
     ) -> Result<()> {
+        if let Some(values) = self.stored(array, dtype) {
+            let size = dtype.size();
+            target.copy_from_slice(&values[range.start * size..range.end * size]);
+            return Ok(());
+        }
         match self.source {
-            Source::Same if dtype == self.dtype => {
-                let size = dtype.size();
-                let values = native_bytes(array);
-                target.copy_from_slice(&values[range.start * size..range.end * size]);
-                Ok(())
-            }
             Source::Decimal(scale) => {
                 let is_valid = |row| nulls.is_none_or(|nulls: &NullBuffer| nulls.is_valid(row));
                 match self.dtype {

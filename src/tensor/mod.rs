@@ -25,6 +25,7 @@ mod shape;
 mod spec;
 mod stack;
 mod text;
+mod transpose;
 
 pub use block::{ALIGNMENT, Block, Slot};
 pub use convert::{Converter, TensorBatch};

@@ -3,6 +3,7 @@
 use super::block::{Block, Slot};
 use super::column::{Column, Fixed, Kind, Part};
 use super::nulls::write_mask;
+use super::transpose::{LINE_BYTES, Scratch, TILE_ROWS, are_words, transpose, transpose_words};
 use crate::Result;
 
 /// F columns that become one (N, F) tensor.
@@ -13,12 +14,6 @@ pub(super) struct Stack {
     /// The slot of its (N, F) mask, where one of the columns has one.
     pub(super) mask: Option<usize>,
 }
-
-/// Bytes of one row that are written together: a cache line.
-const LINE_BYTES: usize = 64;
-
-/// Rows per tile. A tile's cells, at most `LINE_BYTES` for each row, stay in the first-level cache.
-const TILE_ROWS: usize = 256;
 
 impl Stack {
     fn fixed(&self) -> impl Iterator<Item = (&Column, &Fixed)> {
@@ -41,80 +36,97 @@ impl Stack {
         block: &mut Block,
     ) -> Result<()> {
         let slot = slots[self.slot];
-        self.each_tile(parts, slot.dtype.size(), block.slot_mut(slot), |(column, fixed), tile| {
-            fixed.write(column, tile.part, tile.first, tile.cells)
+        let size = slot.dtype.size();
+        self.each_piece(parts, size, block.slot_mut(slot), |lanes, rows| {
+            let stored: Vec<_> = lanes.iter().map(|lane| lane.fixed.stored(lane.part)).collect();
+            write_tiles(lanes, &stored, size, rows, |lane, first, cells| {
+                lane.fixed.write(lane.column, lane.part, first, cells)
+            })
         })?;
         let Some(mask) = self.mask else { return Ok(()) };
-        self.each_tile(parts, 1, block.slot_mut(slots[mask]), |_, tile| {
-            let rows = tile.cells.len();
-            let nulls = tile.part.nulls.as_ref().map(|nulls| nulls.slice(tile.first, rows));
-            write_mask(tile.cells, nulls.as_ref());
-            Ok(())
+        self.each_piece(parts, 1, block.slot_mut(slots[mask]), |lanes, rows| {
+            if lanes.iter().all(|lane| lane.part.nulls.is_none()) {
+                write_mask(rows, None);
+                return Ok(());
+            }
+            write_tiles(lanes, &vec![None; lanes.len()], 1, rows, |lane, first, cells| {
+                let nulls = lane.part.nulls.as_ref().map(|nulls| nulls.slice(first, cells.len()));
+                write_mask(cells, nulls.as_ref());
+                Ok(())
+            })
         })
     }
 
-    /// Goes over `target` in tiles of some rows and as many columns as fill a cache line of each: `write`
-    /// fills each column's cells of the tile, one column after the other, and they are transposed into
-    /// the rows.
-    fn each_tile(
+    /// Calls `write` with the columns of each piece and with those rows of `target`, of `size` bytes a cell, that the
+    /// piece becomes.
+    fn each_piece(
         &self,
         parts: &[Vec<Part>],
         size: usize,
         target: &mut [u8],
-        mut write: impl FnMut((&Column, &Fixed), Tile<'_>) -> Result<()>,
+        mut write: impl FnMut(&[Lane<'_>], &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let row_bytes = self.columns.len() * size;
-        let columns: Vec<((&Column, &Fixed), &Vec<Part>)> = self.fixed().zip(parts).collect();
-        let mut scratch = [0_u8; LINE_BYTES * TILE_ROWS];
         let mut rest = target;
         for piece in 0..parts.first().map_or(0, Vec::len) {
-            let rows = parts[0][piece].array.len();
-            for first in (0..rows).step_by(TILE_ROWS) {
-                let count = TILE_ROWS.min(rows - first);
-                let (tile, after) = rest.split_at_mut(count * row_bytes);
-                for (group, columns) in columns.chunks(LINE_BYTES / size).enumerate() {
-                    let lanes = scratch.chunks_exact_mut(TILE_ROWS * size);
-                    for ((column, parts), lane) in columns.iter().zip(lanes) {
-                        let cells = &mut lane[..count * size];
-                        write(*column, Tile { part: &parts[piece], first, cells })?;
-                    }
-                    let start = group * LINE_BYTES;
-                    let width = columns.len() * size;
-                    let lines =
-                        tile.chunks_exact_mut(row_bytes).map(|row| &mut row[start..start + width]);
-                    match size {
-                        1 => transpose::<1>(&scratch, lines),
-                        2 => transpose::<2>(&scratch, lines),
-                        4 => transpose::<4>(&scratch, lines),
-                        _ => transpose::<8>(&scratch, lines),
-                    }
-                }
-                rest = after;
-            }
+            let columns = self.fixed().zip(parts);
+            let lanes: Vec<Lane<'_>> = columns
+                .map(|((column, fixed), parts)| Lane { column, fixed, part: &parts[piece] })
+                .collect();
+            let (rows, after) = rest.split_at_mut(parts[0][piece].array.len() * row_bytes);
+            write(&lanes, rows)?;
+            rest = after;
         }
         Ok(())
     }
 }
 
-/// Some rows of one column.
-struct Tile<'a> {
+/// One column of a piece.
+struct Lane<'a> {
+    column: &'a Column,
+    fixed: &'a Fixed,
     part: &'a Part,
-    first: usize,
-    /// Where their cells go, contiguously.
-    cells: &'a mut [u8],
 }
 
-/// Writes lanes of cells of `SIZE` bytes side by side: the n-th cell of each lane into the n-th line.
-fn transpose<'a, const SIZE: usize>(
-    lanes: &[u8; LINE_BYTES * TILE_ROWS],
-    lines: impl Iterator<Item = &'a mut [u8]>,
-) {
-    let (cells, _) = lanes.as_chunks::<SIZE>();
-    for (index, line) in lines.take(TILE_ROWS).enumerate() {
-        let (line, _) = line.as_chunks_mut::<SIZE>();
-        let values = cells[index..].iter().step_by(TILE_ROWS);
-        for (cell, value) in line.iter_mut().zip(values) {
-            *cell = *value;
+/// Goes over `rows` in tiles of as many columns as fill a cache line of each row, and transposes the columns' cells into
+/// them. Cells that are `stored` are taken from there; others `write` makes, for some rows from the first one given on.
+fn write_tiles(
+    lanes: &[Lane<'_>],
+    stored: &[Option<&[u8]>],
+    size: usize,
+    rows: &mut [u8],
+    mut write: impl FnMut(&Lane<'_>, usize, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let row_bytes = lanes.len() * size;
+    let width = LINE_BYTES / size;
+    let mut scratch: Scratch = [0; LINE_BYTES * TILE_ROWS];
+    for (number, tile) in rows.chunks_mut(TILE_ROWS * row_bytes).enumerate() {
+        let first = number * TILE_ROWS;
+        let cells = tile.len() / lanes.len();
+        let groups = lanes.chunks(width).zip(stored.chunks(width));
+        for (group, (lanes, stored)) in groups.enumerate() {
+            let start = group * LINE_BYTES;
+            let made = scratch.chunks_exact_mut(TILE_ROWS * size);
+            for ((lane, stored), made) in lanes.iter().zip(stored).zip(made) {
+                match stored {
+                    None => write(lane, first, &mut made[..cells])?,
+                    Some(_) if are_words(size) => {}
+                    Some(stored) => {
+                        made[..cells].copy_from_slice(&stored[first * size..][..cells]);
+                    }
+                }
+            }
+            if !are_words(size) {
+                transpose(&scratch, lanes.len(), size, tile, row_bytes, start);
+                continue;
+            }
+            let mut sources: [&[u8]; LINE_BYTES] = [&[]; LINE_BYTES];
+            let made = scratch.chunks_exact(TILE_ROWS * size);
+            for ((source, stored), made) in sources.iter_mut().zip(stored).zip(made) {
+                *source = stored.map_or(&made[..cells], |stored| &stored[first * size..][..cells]);
+            }
+            transpose_words(&sources[..lanes.len()], tile, row_bytes, start);
         }
     }
+    Ok(())
 }
