@@ -19,7 +19,7 @@ use crate::traffic::Traffic;
 use crate::{Error, Result};
 
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
-const BUFFERED_BYTES: usize = 128 << 20;
+const BUFFERED_BYTES: usize = 64 << 20;
 
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
