@@ -25,7 +25,7 @@ use tensorquery::tensor::{Converter, TensorOptions};
 /// Prepares a work outside the clock, and gives back what is measured.
 type Work = fn() -> Box<dyn FnMut()>;
 
-const WORKS: [(&str, Work); 8] = [
+const WORKS: [(&str, Work); 9] = [
     ("lpt, 100,000 splits to 8 bins", balance),
     ("dealing, 10,000 splits to 64 ranks of 8 workers", deal),
     ("conversion, 8 columns of 65,536 rows", convert),
@@ -33,6 +33,7 @@ const WORKS: [(&str, Work); 8] = [
     ("rebatching, 8,192 rows to 1,024", rebatch),
     ("rebatching, 64 rows to 1,024", rebatch_tiny),
     ("shuffling, a window of 65,536 rows", shuffle),
+    ("shuffling into tensors, a window of 65,536 rows", shuffle_tensors),
     ("planning, 100 files", plan),
 ];
 
@@ -123,6 +124,23 @@ fn shuffle() -> Box<dyn FnMut()> {
         let mut full = window.next_full().expect("rows gather").expect("the window is full");
         while let Some(batch) = full.next_batch(1024).expect("rows gather") {
             black_box(batch);
+        }
+    })
+}
+
+/// As [`shuffle`], and each batch becomes a block, for which rows are picked from the window.
+fn shuffle_tensors() -> Box<dyn FnMut()> {
+    let batches: Vec<_> = (0..8).map(|first| lineitem(first * 8192, 8192)).collect();
+    let options = TensorOptions::default();
+    let converter = Converter::try_new(&batches[0].schema(), &options).expect("numbers convert");
+    Box::new(move || {
+        let mut window = ShuffleWindow::try_new(65_536, 7).expect("a possible size");
+        for batch in &batches {
+            window.push(batch.clone()).expect("one schema");
+        }
+        let mut full = window.next_full().expect("rows join").expect("the window is full");
+        while let Some(portion) = full.next_portion(1024).expect("narrow rows are picked") {
+            black_box(converter.convert_portions(&[portion]).expect("there are no nulls"));
         }
     })
 }

@@ -1,7 +1,7 @@
 //! Gathering rows at random from the arrays of one column.
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
-use arrow::compute::{concat, interleave, take};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::{concat, interleave};
 use arrow::datatypes::DataType;
 
 use crate::Result;
@@ -16,8 +16,8 @@ pub(super) enum Column {
     /// As it came, gathered by `interleave`: no second copy of wide values, and no 32-bit offset that all of
     /// them together could overflow.
     Pieces(Vec<ArrayRef>),
-    /// Made one array: narrow values, and dictionaries, since `interleave` would join those of all pieces
-    /// again for every batch.
+    /// Made one array, from which rows are picked where they are written: narrow values, and dictionaries, since
+    /// `interleave` would join those of all pieces again for every batch.
     Whole(ArrayRef),
 }
 
@@ -35,29 +35,50 @@ impl Column {
         }
     }
 
-    /// Whether rows are gathered by piece and not by their number in the window.
-    pub(super) fn is_in_pieces(&self) -> bool {
-        matches!(self, Self::Pieces(_))
+    /// Whether rows are picked by their number in the window, and not gathered by piece.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole(_))
     }
 
-    /// The rows with the numbers `rows`, which lie at `places`: (piece, row of the piece). Only columns in
-    /// pieces ask for places.
-    pub(super) fn gather(&self, rows: &UInt32Array, places: &[(usize, usize)]) -> Result<ArrayRef> {
+    /// The rows at `places`, (piece, row of the piece), or the array to pick them from; and the bytes that they take.
+    pub(super) fn gather(
+        &self,
+        places: &[(usize, usize)],
+        rows: usize,
+    ) -> Result<(ArrayRef, usize)> {
         match self {
             Self::Pieces(pieces) => {
                 let arrays: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
-                release(&interleave(&arrays, places)?)
+                let array = release(&interleave(&arrays, places)?)?;
+                let bytes = own_bytes(&array);
+                Ok((array, bytes))
             }
-            Self::Whole(array) => Ok(take(array, rows, None)?),
+            Self::Whole(array) => Ok((array.clone(), rows * row_bytes(array.data_type()))),
+        }
+    }
+
+    /// Bytes of a row, where all take equally many.
+    pub(super) fn row_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Pieces(_) => None,
+            Self::Whole(array) => Some(row_bytes(array.data_type())),
         }
     }
 }
 
 /// Memory of a gathered array, but for the values of a dictionary, which it shares with the others.
-pub(super) fn own_bytes(array: &ArrayRef) -> usize {
+fn own_bytes(array: &ArrayRef) -> usize {
     match array.as_any_dictionary_opt() {
         Some(dictionary) => dictionary.keys().get_array_memory_size(),
         None => array.get_array_memory_size(),
+    }
+}
+
+/// Bytes of a narrow value; of a dictionary the key alone. Booleans, which take less, count as one.
+fn row_bytes(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::Dictionary(key, _) => row_bytes(key),
+        other => other.primitive_width().unwrap_or(1),
     }
 }
 

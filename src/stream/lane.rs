@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::record_batch::RecordBatch;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
@@ -16,6 +15,7 @@ use super::shard::StreamCounters;
 use super::shuffle::{self, ShuffleWindow};
 use super::source::RowSource;
 use crate::partition::{Interleave, Lane, LaneCursor, WindowCursor};
+use crate::tensor::Portion;
 use crate::{Error, Result};
 
 /// Reads a lane from a cursor on.
@@ -75,7 +75,7 @@ impl LaneReader {
     ///
     /// # Errors
     /// The first error of any of its pieces.
-    pub async fn take(&mut self, rows: u64) -> Result<Vec<RecordBatch>> {
+    pub async fn take(&mut self, rows: u64) -> Result<Vec<Portion>> {
         while (self.queue.rows() as u64) < rows {
             let missing = rows - self.queue.rows() as u64;
             let (more, pieces_read) = match &mut self.input {
@@ -83,14 +83,14 @@ impl LaneReader {
                     (windows.next(&self.counters).await?, windows.pieces_read())
                 }
                 Input::Rows(rows) => {
-                    let more = rows.next(missing).await?.map(|(_, batch)| batch);
+                    let more = rows.next(missing).await?.map(|(_, batch)| batch.into());
                     (more, rows.pieces_read())
                 }
             };
             self.counters.splits.fetch_max(pieces_read, Ordering::Relaxed);
-            let Some(batch) = more else { break };
-            // Rows of a window leave in larger batches than those asked for.
-            self.queue.push(batch)?;
+            let Some(portion) = more else { break };
+            // Rows of a window leave in larger portions than those asked for.
+            self.queue.push(portion)?;
         }
         let pieces = self.queue.take(usize::try_from(rows).unwrap_or(usize::MAX))?;
         self.delivered += pieces.iter().map(|piece| piece.num_rows() as u64).sum::<u64>();
@@ -164,15 +164,15 @@ impl Windows {
     }
 
     /// The next rows of the window in progress, or of the one after it; None after the last.
-    async fn next(&mut self, counters: &StreamCounters) -> Result<Option<RecordBatch>> {
+    async fn next(&mut self, counters: &StreamCounters) -> Result<Option<Portion>> {
         loop {
             if self.all_read.is_some() {
                 return Ok(None);
             }
             if let Some(draining) = &mut self.current
-                && let Some(batch) = draining.window.next_batch(usize::MAX)?
+                && let Some(portion) = draining.window.next_portion(usize::MAX)?
             {
-                return Ok(Some(batch));
+                return Ok(Some(portion));
             }
             match self.receiver.recv().await {
                 Some(Filled::Window(next)) => {

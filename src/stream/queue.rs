@@ -7,6 +7,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::gather::release;
+use crate::tensor::Portion;
 use crate::{Error, Result};
 
 /// Rows in the order they were pushed, taken out in any number.
@@ -16,7 +17,7 @@ use crate::{Error, Result};
 /// one string: runs of batches under `tiny` rows are copied into one.
 pub struct RowQueue {
     tiny: usize,
-    pieces: VecDeque<RecordBatch>,
+    pieces: VecDeque<Portion>,
     piece_rows: usize,
     /// The tiny batches at the end of the queue that are not merged yet; fewer than `tiny` rows.
     run: Vec<RecordBatch>,
@@ -42,24 +43,25 @@ impl RowQueue {
         self.piece_rows + self.run_rows
     }
 
-    /// Appends the rows of `batch`.
-    pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
-        if batch.num_rows() == 0 {
+    /// Appends rows.
+    pub fn push(&mut self, rows: impl Into<Portion>) -> Result<()> {
+        let portion = rows.into();
+        if portion.num_rows() == 0 {
             return Ok(());
         }
-        check_types(self.schema.get_or_insert_with(|| batch.schema()), &batch)?;
-        if batch.num_rows() >= self.tiny {
+        check_types(self.schema.get_or_insert_with(|| portion.schema().clone()), &portion)?;
+        if portion.num_rows() >= self.tiny {
             self.close_run()?;
-            self.push_piece(batch);
+            self.push_piece(portion);
             return Ok(());
         }
-        self.run_rows += batch.num_rows();
-        self.run.push(batch);
+        self.run_rows += portion.num_rows();
+        self.run.push(portion.into_batch()?);
         if self.run_rows >= self.tiny { self.close_run() } else { Ok(()) }
     }
 
     /// Removes the first `rows` rows, or all where there are fewer.
-    pub fn take(&mut self, rows: usize) -> Result<Vec<RecordBatch>> {
+    pub fn take(&mut self, rows: usize) -> Result<Vec<Portion>> {
         if self.piece_rows < rows {
             self.close_run()?;
         }
@@ -68,17 +70,19 @@ impl RowQueue {
         while missing > 0 {
             let Some(piece) = self.pieces.pop_front() else { break };
             let here = piece.num_rows().min(missing);
-            if here < piece.num_rows() {
-                self.pieces.push_front(piece.slice(here, piece.num_rows() - here));
-            }
-            taken.push(piece.slice(0, here));
             self.piece_rows -= here;
             missing -= here;
+            if here == piece.num_rows() {
+                taken.push(piece);
+            } else {
+                taken.push(piece.slice(0, here));
+                self.pieces.push_front(piece.slice(here, piece.num_rows() - here));
+            }
         }
         Ok(taken)
     }
 
-    fn push_piece(&mut self, piece: RecordBatch) {
+    fn push_piece(&mut self, piece: Portion) {
         self.piece_rows += piece.num_rows();
         self.pieces.push_back(piece);
     }
@@ -88,7 +92,7 @@ impl RowQueue {
         let run = std::mem::take(&mut self.run);
         self.run_rows = 0;
         for piece in merge(run)? {
-            self.push_piece(piece);
+            self.push_piece(piece.into());
         }
         Ok(())
     }
@@ -107,22 +111,22 @@ fn merge(run: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
 }
 
 /// The kernels behind the queue take equal types for granted, so a batch of other types ends here.
-fn check_types(schema: &SchemaRef, batch: &RecordBatch) -> Result<()> {
-    let wanted = schema.fields();
-    if batch.num_columns() != wanted.len() {
+fn check_types(schema: &SchemaRef, portion: &Portion) -> Result<()> {
+    let (wanted, found) = (schema.fields(), portion.data_types());
+    if found.len() != wanted.len() {
         return Err(Error::data(format!(
             "a batch of {} columns follows batches of {}: all batches of a query must have its schema",
-            batch.num_columns(),
+            found.len(),
             wanted.len()
         )));
     }
-    for (field, column) in wanted.iter().zip(batch.columns()) {
-        if column.data_type() != field.data_type() {
+    for (field, other) in wanted.iter().zip(found) {
+        if other != field.data_type() {
             return Err(Error::data(format!(
                 "column {:?} turns from {} into {} within one query; cast it to one type",
                 field.name(),
                 field.data_type(),
-                column.data_type()
+                other
             )));
         }
     }

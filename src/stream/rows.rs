@@ -230,9 +230,10 @@ impl Reading {
 
     /// The first `rows` rows of `batch`; the others come next.
     fn take(&mut self, batch: RecordBatch, rows: usize) -> RecordBatch {
-        if rows < batch.num_rows() {
-            self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
+        if rows == batch.num_rows() {
+            return batch;
         }
+        self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
         batch.slice(0, rows)
     }
 }

@@ -22,7 +22,7 @@ use super::rows::Rows;
 use super::source::RowSource;
 use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::runtime::Runtimes;
-use crate::tensor::{Converter, TensorBatch};
+use crate::tensor::{Converter, Portion, TensorBatch};
 use crate::{Error, Result};
 
 /// What batches become.
@@ -396,7 +396,7 @@ impl Assembler {
                 }
             }
             self.batches += 1;
-            let finished = self.finish(&pieces)?;
+            let finished = self.finish(pieces)?;
             let lanes = self.lanes.iter().map(LaneReader::cursor).collect();
             let cursor = ShardCursor { batches: self.batches, lanes };
             let last = fixed == Some(self.batches);
@@ -416,12 +416,7 @@ impl Assembler {
     }
 
     /// Rows to repeat; fewer than asked for only where the query has none at all.
-    async fn padding(
-        &self,
-        source: &RowSource,
-        shard: &Shard,
-        rows: u64,
-    ) -> Result<Vec<RecordBatch>> {
+    async fn padding(&self, source: &RowSource, shard: &Shard, rows: u64) -> Result<Vec<Portion>> {
         let mut queue = RowQueue::new(tiny(shard.schedule.batch_size as usize));
         while (queue.rows() as u64) < rows {
             let before = queue.rows();
@@ -439,7 +434,7 @@ impl Assembler {
         queue.take(usize::try_from(rows).unwrap_or(usize::MAX))
     }
 
-    fn finish(&self, pieces: &[RecordBatch]) -> Result<Finished> {
+    fn finish(&self, pieces: Vec<Portion>) -> Result<Finished> {
         let start = Instant::now();
         let finished = self.output.finish(pieces)?;
         add_elapsed(&self.counters.convert_nanos, start);
@@ -448,7 +443,7 @@ impl Assembler {
 }
 
 /// The next `size` rows, from every lane its part.
-async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Vec<RecordBatch>> {
+async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Vec<Portion>> {
     let left: Vec<u64> = lanes.iter().map(LaneReader::left).collect();
     let mut pieces = Vec::new();
     for (lane, rows) in lanes.iter_mut().zip(blend(size, &left, weights)) {
@@ -460,13 +455,18 @@ async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Ve
 }
 
 impl Output {
-    fn finish(&self, pieces: &[RecordBatch]) -> Result<Finished> {
-        match (self, pieces) {
-            (Self::Tensors(converter), pieces) => {
-                Ok(Finished::Tensors(Box::new(converter.convert(pieces)?)))
+    fn finish(&self, pieces: Vec<Portion>) -> Result<Finished> {
+        let schema = match self {
+            Self::Tensors(converter) => {
+                return Ok(Finished::Tensors(Box::new(converter.convert_portions(&pieces)?)));
             }
-            (Self::Arrow(_), [one]) => Ok(Finished::Arrow(one.clone())),
-            (Self::Arrow(schema), pieces) => Ok(Finished::Arrow(concat_batches(schema, pieces)?)),
-        }
+            Self::Arrow(schema) => schema,
+        };
+        let batches: Vec<RecordBatch> =
+            pieces.into_iter().map(Portion::into_batch).collect::<Result<_>>()?;
+        Ok(Finished::Arrow(match batches.as_slice() {
+            [one] => one.clone(),
+            batches => concat_batches(schema, batches)?,
+        }))
     }
 }

@@ -4,21 +4,23 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, UInt32Array};
 use arrow::datatypes::{Schema, SchemaRef};
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
 
-use super::gather::{Column, own_bytes};
+use super::gather::Column;
 use super::queue::RowQueue;
 use crate::partition::{Rng, derive_key};
+use crate::tensor::Portion;
 use crate::{Error, Result};
 
 /// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
 /// the window then holds few arrays per column, without the pages their strings came from.
 pub(super) const TINY_ROWS: usize = 256;
-/// The most rows of a drained batch.
+/// The most rows of a drained portion.
 const MAX_BATCH_ROWS: usize = 8192;
-/// Rows of a window's first batch; the size doubles while a batch stays under half of [`MAX_BATCH_BYTES`].
+/// Rows of a window's first portion, where rows can be of any width; the size doubles while a portion stays under half of
+/// [`MAX_BATCH_BYTES`].
 const FIRST_BATCH_ROWS: usize = 64;
-/// Where a drained batch exceeds it, the next has half as many rows: wide rows must not copy the window
+/// Where a drained portion exceeds it, the next has half as many rows: wide rows must not copy the window
 /// at once, nor overflow 32-bit offsets.
 const MAX_BATCH_BYTES: usize = 16 << 20;
 /// Rows of the largest window, so that a row's number fits 32 bits.
@@ -104,24 +106,27 @@ impl ShuffleWindow {
         }
         let number = self.number;
         self.number += 1;
-        Ok(Some(Window::permuted(number, derive_key(&[self.key, number]), pieces)))
+        Window::permuted(number, derive_key(&[self.key, number]), pieces).map(Some)
     }
 }
 
-/// One permuted window, drained in batches of bounded size.
+/// One permuted window, drained in portions of bounded size.
 ///
-/// It holds its rows until it is dropped, and gathers a batch of them when asked, so that the window is never
-/// in memory twice. A drained batch shares no memory with the window, but for the values of a dictionary.
+/// It holds its rows until it is dropped, and gathers some of them when asked, so that the window is never in memory
+/// twice. Narrow columns of a portion are picked: they hold the window until they are written elsewhere. A drained
+/// batch shares no memory with it, but for the values of a dictionary.
 pub struct Window {
     number: u64,
     schema: SchemaRef,
     columns: Vec<Column>,
+    /// Which of them are picked.
+    picked: Arc<[bool]>,
     /// Where each piece begins, for columns that are gathered by piece.
     starts: Vec<u32>,
     /// The numbers of its rows, counted through the pieces, in the order of delivery.
     order: UInt32Array,
     offset: usize,
-    /// Rows of the next batch.
+    /// Rows of the next portion.
     batch_rows: usize,
     /// The bound of `batch_rows`.
     most_rows: usize,
@@ -129,7 +134,9 @@ pub struct Window {
 
 impl Window {
     /// The rows of `pieces` in an order of their own. No pieces have an empty schema.
-    pub(super) fn permuted(number: u64, key: u64, pieces: Vec<RecordBatch>) -> Self {
+    pub(super) fn permuted(number: u64, key: u64, pieces: Vec<Portion>) -> Result<Self> {
+        let pieces: Vec<RecordBatch> =
+            pieces.into_iter().map(Portion::into_batch).collect::<Result<_>>()?;
         let schema = pieces.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         // Rows are numbered through the pieces before they are permuted: the cut into pieces is
         // invisible in the order. The numbers are what the kernels take: made once, and sliced for a batch.
@@ -149,10 +156,22 @@ impl Window {
                 column.push(array.clone());
             }
         }
-        let columns = columns.into_iter().map(Column::new).collect();
-        let (batch_rows, most_rows) = (FIRST_BATCH_ROWS, MAX_BATCH_ROWS);
-        let order = UInt32Array::from(order);
-        Self { number, schema, columns, starts, order, offset: 0, batch_rows, most_rows }
+        let columns: Vec<Column> = columns.into_iter().map(Column::new).collect();
+        let picked = columns.iter().map(Column::is_whole).collect();
+        let row_bytes: Option<usize> = columns.iter().map(Column::row_bytes).sum();
+        let fitting = |bytes: usize| MAX_BATCH_BYTES / bytes.max(1);
+        let first_rows = row_bytes.map_or(FIRST_BATCH_ROWS, fitting);
+        Ok(Self {
+            number,
+            schema,
+            columns,
+            picked,
+            starts,
+            order: UInt32Array::from(order),
+            offset: 0,
+            batch_rows: first_rows.clamp(1, MAX_BATCH_ROWS),
+            most_rows: MAX_BATCH_ROWS,
+        })
     }
 
     /// Its number among the windows of the shard, from 0.
@@ -177,20 +196,25 @@ impl Window {
 
     /// The next rows, at most `most` and 8192; None at the end.
     pub fn next_batch(&mut self, most: usize) -> Result<Option<RecordBatch>> {
+        self.next_portion(most)?.map(Portion::into_batch).transpose()
+    }
+
+    /// As [`next_batch`](Self::next_batch), but that narrow values stay in the window.
+    pub fn next_portion(&mut self, most: usize) -> Result<Option<Portion>> {
         loop {
             let rows = self.batch_rows.min(self.order.len() - self.offset).min(most);
             if rows == 0 {
                 return Ok(None);
             }
             match self.gather(rows) {
-                Ok((batch, bytes)) => {
+                Ok((portion, bytes)) => {
                     self.offset += rows;
                     if bytes > MAX_BATCH_BYTES {
                         self.batch_rows = (rows / 2).max(1);
                     } else if bytes <= MAX_BATCH_BYTES / 2 {
                         self.batch_rows = (self.batch_rows * 2).min(self.most_rows);
                     }
-                    return Ok(Some(batch));
+                    return Ok(Some(portion));
                 }
                 // Rows of many sources can exceed a dictionary's key type or a 32-bit offset; fewer of
                 // them fit, as they did in their source.
@@ -203,24 +227,22 @@ impl Window {
         }
     }
 
-    /// The next `rows` rows, and the memory that is theirs alone.
-    fn gather(&self, rows: usize) -> Result<(RecordBatch, usize)> {
+    /// The next `rows` rows, and the memory that is theirs alone, or will be once they are written.
+    fn gather(&self, rows: usize) -> Result<(Portion, usize)> {
         let numbers = self.order.slice(self.offset, rows);
-        let places: Vec<(usize, usize)> = match self.columns.iter().any(Column::is_in_pieces) {
+        let places: Vec<(usize, usize)> = match self.picked.contains(&false) {
             true => numbers.values().iter().map(|row| self.place(*row)).collect(),
             false => Vec::new(),
         };
         let mut arrays = Vec::with_capacity(self.columns.len());
         let mut bytes = 0;
         for column in &self.columns {
-            let array = column.gather(&numbers, &places)?;
-            bytes += own_bytes(&array);
+            let (array, own) = column.gather(&places, rows)?;
+            bytes += own;
             arrays.push(array);
         }
-        // The number of rows is said, since a query may have no columns.
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let batch = RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)?;
-        Ok((batch, bytes))
+        let (schema, picked) = (Arc::clone(&self.schema), Arc::clone(&self.picked));
+        Ok((Portion::picked(schema, arrays, picked, numbers), bytes))
     }
 
     /// Piece, and row of the piece, of the row with this number.

@@ -134,7 +134,7 @@ impl RowSource {
                 };
                 queue.push(batch)?;
             }
-            let mut filled = shuffle::Window::permuted(0, window.key, queue.take(usize::MAX)?);
+            let mut filled = shuffle::Window::permuted(0, window.key, queue.take(usize::MAX)?)?;
             filled.skip_rows(usize::try_from(start).unwrap_or(usize::MAX));
             let mut left = usize::try_from(end - start).unwrap_or(usize::MAX);
             let drain = std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
 //! One column of a plan and its pieces of a batch.
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::buffer::NullBuffer;
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 
 use super::codes::Codes;
@@ -10,6 +10,7 @@ use super::leaf::{Leaf, flatten};
 use super::list::List;
 use super::nulls::{Policy, patch_nulls};
 use super::options::Value;
+use super::portion::Portion;
 use crate::Result;
 
 /// How one column, or one field of a struct, is converted.
@@ -56,41 +57,70 @@ pub(super) struct Fixed {
     pub(super) covers_elements: bool,
 }
 
-/// One piece's array of a column.
+/// One portion's rows of a column.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) array: ArrayRef,
+    /// The numbers of the rows in the array; None: they are its rows, in their order.
+    picked: Option<UInt32Array>,
     /// Null rows, where there are any: the array's own and those of the structs around it.
     pub(super) nulls: Option<NullBuffer>,
 }
 
 impl Part {
+    pub(super) fn rows(&self) -> usize {
+        self.picked.as_ref().map_or(self.array.len(), Array::len)
+    }
+
     pub(super) fn null_count(&self) -> usize {
         self.nulls.as_ref().map_or(0, NullBuffer::null_count)
     }
 }
 
 impl Column {
-    /// The column's arrays, one for each piece.
-    pub(super) fn parts(&self, pieces: &[RecordBatch]) -> Vec<Part> {
-        pieces.iter().map(|piece| self.part(piece)).collect()
+    /// The column's arrays, one for each portion.
+    pub(super) fn parts(&self, portions: &[Portion]) -> Result<Vec<Part>> {
+        portions.iter().map(|portion| self.part(portion)).collect()
     }
 
-    fn part(&self, piece: &RecordBatch) -> Part {
-        let mut array = piece.column(self.path[0]).clone();
+    /// The same, but that values are left where they are picked from, where [`Fixed::write`] can pick them itself.
+    pub(super) fn parts_in_place(&self, portions: &[Portion]) -> Result<Vec<Part>> {
+        match &self.kind {
+            Kind::Fixed { fixed, .. } if fixed.picks() && self.path.len() == 1 => {
+                portions.iter().map(|portion| self.part_in_place(portion)).collect()
+            }
+            _ => self.parts(portions),
+        }
+    }
+
+    fn part(&self, portion: &Portion) -> Result<Part> {
+        let mut array = portion.gathered(self.path[0])?;
         let mut nulls = row_nulls(&array);
         for field in &self.path[1..] {
             array = array.as_struct().column(*field).clone();
             nulls = NullBuffer::union(nulls.as_ref(), row_nulls(&array).as_ref());
         }
-        Part { array, nulls: nulls.filter(|nulls| nulls.null_count() > 0) }
+        Ok(Part { array, picked: None, nulls: nulls.filter(|nulls| nulls.null_count() > 0) })
+    }
+
+    fn part_in_place(&self, portion: &Portion) -> Result<Part> {
+        let (array, Some(rows)) = portion.in_place(self.path[0]) else {
+            return self.part(portion);
+        };
+        let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| {
+            let numbers = rows.values();
+            let is_valid = |row: usize| nulls.is_valid(numbers[row] as usize);
+            NullBuffer::new(BooleanBuffer::collect_bool(numbers.len(), is_valid))
+        });
+        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+        Ok(Part { array: array.clone(), picked: Some(rows.clone()), nulls })
     }
 
     /// Fails where rows are null and the policy does not cover them.
     pub(super) fn check_rows(&self, parts: &[Part], covers: bool) -> Result<()> {
         let count: usize = parts.iter().map(Part::null_count).sum();
         if count > 0 && !covers {
-            let rows: usize = parts.iter().map(|part| part.array.len()).sum();
+            let rows: usize = parts.iter().map(Part::rows).sum();
             let what = format!(" in a batch of {rows} rows");
             return Err(self.policy.refuse(&self.name, &self.data_type, count, &what));
         }
@@ -107,6 +137,11 @@ fn row_nulls(array: &ArrayRef) -> Option<NullBuffer> {
 }
 
 impl Fixed {
+    /// Whether values are written as they lie in an array, so that they need not be neighbours there.
+    fn picks(&self) -> bool {
+        self.depth == 0 && self.leaf.copies(self.dtype)
+    }
+
     /// Fails where rows or elements are null and the policy does not cover them.
     pub(super) fn check(&self, column: &Column, parts: &[Part]) -> Result<()> {
         column.check_rows(parts, self.patch.is_some())?;
@@ -150,6 +185,14 @@ impl Fixed {
         target: &mut [u8],
     ) -> Result<()> {
         if self.width == 0 {
+            return Ok(());
+        }
+        if let Some(rows) = &part.picked {
+            let rows = &rows.values()[first..first + target.len() / self.dtype.size()];
+            self.leaf.write_picked(&part.array, rows, target);
+            if let (Some(nulls), Some(patch)) = (&part.nulls, self.patch) {
+                patch_nulls(target, &nulls.slice(first, rows.len()), patch);
+            }
             return Ok(());
         }
         let (values, elements) = flatten(&part.array, self.depth);

@@ -1,4 +1,4 @@
-//! From pieces of Arrow data to one finished batch: measure, allocate once, write each value once.
+//! From portions of Arrow data to one finished batch: measure, allocate once, write each value once.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -8,6 +8,7 @@ use super::column::{Column, Kind, Part};
 use super::nulls::write_mask;
 use super::options::{TensorOptions, Value};
 use super::plan::Plan;
+use super::portion::Portion;
 use super::spec::OutputSpec;
 use super::text::TextColumn;
 use crate::{Error, Result};
@@ -56,19 +57,33 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond int64,
-    /// lists beyond their max_length, values that are no category, and pieces of another schema.
+    /// As those of [`convert_portions`](Self::convert_portions).
     pub fn convert(&self, pieces: &[RecordBatch]) -> Result<TensorBatch> {
-        pieces.iter().try_for_each(|piece| self.check_piece(piece))?;
-        let rows = pieces.iter().map(RecordBatch::num_rows).sum();
+        let portions: Vec<Portion> = pieces.iter().cloned().map(Portion::from).collect();
+        self.convert_portions(&portions)
+    }
+
+    /// Gathers `portions`, in order, into one batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond int64,
+    /// lists beyond their max_length, values that are no category, and portions of another schema.
+    pub fn convert_portions(&self, portions: &[Portion]) -> Result<TensorBatch> {
+        portions.iter().try_for_each(|portion| self.check_schema(portion.schema()))?;
+        let rows = portions.iter().map(Portion::num_rows).sum();
         let plan = &self.plan;
-        let columns: Vec<Vec<Part>> =
-            plan.columns.iter().map(|column| column.parts(pieces)).collect();
+        let columns: Vec<Vec<Part>> = plan
+            .columns
+            .iter()
+            .map(|column| column.parts_in_place(portions))
+            .collect::<Result<_>>()?;
+        // A stack's tiles go through many columns at once, of which no cache would hold whole windows.
         let stacks: Vec<Vec<Vec<Part>>> = plan
             .stacks
             .iter()
-            .map(|stack| stack.columns.iter().map(|column| column.parts(pieces)).collect())
-            .collect();
+            .map(|stack| stack.columns.iter().map(|column| column.parts(portions)).collect())
+            .collect::<Result<_>>()?;
 
         let mut counts = vec![rows; plan.slots.len()];
         for (column, parts) in plan.columns.iter().zip(&columns) {
@@ -101,8 +116,7 @@ impl Converter {
         Ok(batch)
     }
 
-    fn check_piece(&self, piece: &RecordBatch) -> Result<()> {
-        let found = piece.schema_ref();
+    fn check_schema(&self, found: &SchemaRef) -> Result<()> {
         if std::sync::Arc::ptr_eq(found, &self.schema) {
             return Ok(());
         }
@@ -156,7 +170,7 @@ impl Column {
         if let Some(mask) = self.mask {
             let mut rest = block.slot_mut(slots[mask]);
             for part in &parts {
-                let (front, after) = rest.split_at_mut(part.array.len());
+                let (front, after) = rest.split_at_mut(part.rows());
                 write_mask(front, part.nulls.as_ref());
                 rest = after;
             }
@@ -167,7 +181,7 @@ impl Column {
                 let row_bytes = fixed.width * slot.dtype.size();
                 let mut rest = block.slot_mut(slot);
                 for part in &parts {
-                    let (front, after) = rest.split_at_mut(part.array.len() * row_bytes);
+                    let (front, after) = rest.split_at_mut(part.rows() * row_bytes);
                     fixed.write(self, part, 0, front)?;
                     rest = after;
                 }

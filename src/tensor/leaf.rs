@@ -74,7 +74,23 @@ impl Leaf {
 
     /// The values of `array` where they lie in memory, if they are elements of `dtype` as they are.
     pub(super) fn stored<'a>(&self, array: &'a dyn Array, dtype: DType) -> Option<&'a [u8]> {
-        (self.source == Source::Same && dtype == self.dtype).then(|| native_bytes(array))
+        self.copies(dtype).then(|| native_bytes(array))
+    }
+
+    /// Whether elements of `dtype` are the values of the array as they lie in memory.
+    pub(super) fn copies(&self, dtype: DType) -> bool {
+        self.source == Source::Same && dtype == self.dtype
+    }
+
+    /// Writes the values of `array` at `rows` to `target`, for a leaf that [`copies`](Self::copies).
+    pub(super) fn write_picked(&self, array: &dyn Array, rows: &[u32], target: &mut [u8]) {
+        let values = native_bytes(array);
+        match self.dtype.size() {
+            1 => pick::<1>(values, rows, target),
+            2 => pick::<2>(values, rows, target),
+            4 => pick::<4>(values, rows, target),
+            _ => pick::<8>(values, rows, target),
+        }
     }
 
     /// Writes `array[range]` to `target` as elements of `dtype`: this leaf's own, or the common type of
@@ -140,6 +156,15 @@ fn native_bytes(array: &dyn Array) -> &[u8] {
         array => array.values().inner().as_slice(),
         _ => &[],
     )
+}
+
+/// Writes the values of `SIZE` bytes with the numbers `rows`.
+fn pick<const SIZE: usize>(values: &[u8], rows: &[u32], target: &mut [u8]) {
+    let (values, _) = values.as_chunks::<SIZE>();
+    let (cells, _) = target.as_chunks_mut::<SIZE>();
+    for (cell, row) in cells.iter_mut().zip(rows) {
+        *cell = values[*row as usize];
+    }
 }
 
 /// The unscaled value of a decimal array.

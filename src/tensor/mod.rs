@@ -3,12 +3,12 @@
 //! ```text
 //! schema + TensorOptions ─▶ Converter ─ outputs() ─▶ names, dtypes, shapes: fixed for the run
 //!                              │
-//! pieces (slices of record batches) ─ convert() ─▶ TensorBatch: one Block, one slot per array
+//! portions (slices of record batches, rows of a window) ─ convert() ─▶ TensorBatch: one Block, one slot per array
 //! ```
 //!
-//! A batch is one allocation. Pieces are gathered straight into it, so that each value is copied once and
-//! Arrow's shared buffers are never handed out as writable memory. The table of types is
-//! `docs/types.md`.
+//! A batch is one allocation. Portions are gathered straight into it, so that each value is copied once, also where it
+//! is picked from a window of mixed rows, and Arrow's shared buffers are never handed out as writable memory. The table
+//! of types is `docs/types.md`.
 
 mod block;
 mod codes;
@@ -21,6 +21,7 @@ mod nulls;
 mod options;
 mod plan;
 mod pool;
+mod portion;
 mod shape;
 mod spec;
 mod stack;
@@ -31,5 +32,6 @@ pub use block::{ALIGNMENT, Block, Slot};
 pub use convert::{Converter, TensorBatch};
 pub use dtype::DType;
 pub use options::{DecimalFormat, NullPolicy, Nulls, Pad, TensorOptions, Value};
+pub use portion::Portion;
 pub use spec::{OutputKind, OutputSpec};
 pub use text::{TextColumn, TextRef};

@@ -82,7 +82,8 @@ fn exact(batch_size: usize, input: Vec<RecordBatch>) -> Vec<Vec<RecordBatch>> {
     let mut output = Vec::new();
     let mut take = |queue: &mut RowQueue, rows: usize| {
         let before = queue.rows();
-        let pieces = queue.take(rows).unwrap();
+        let pieces: Vec<RecordBatch> =
+            queue.take(rows).unwrap().into_iter().map(|rows| rows.into_batch().unwrap()).collect();
         assert!(pieces.len() <= most, "{} pieces", pieces.len());
         assert!(pieces.iter().all(|piece| piece.num_rows() > 0));
         let taken: usize = pieces.iter().map(RecordBatch::num_rows).sum();

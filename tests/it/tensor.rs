@@ -2,6 +2,7 @@
 //! the same Arrow data gives.
 
 mod cases;
+mod portions;
 mod table;
 
 use std::collections::BTreeMap;
