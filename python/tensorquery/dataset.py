@@ -366,7 +366,8 @@ class QueryDataset(TracedDataset):
         # What the user's code does to a batch may take any time, and another worker waits for a split.
         alone = not is_raw or expires or self._deal.assignment == "dynamic"
         row_bytes = self._builder.row_bytes
-        return Sending(is_raw, 1 if alone else batches_per_parcel(self.batch_size * row_bytes))
+        batch_bytes = self.batch_size * row_bytes
+        return Sending(is_raw, 1 if alone else batches_per_parcel(batch_bytes, self._workers))
 
     def _pin_epoch(self, epoch: int | None, resumed: bool = True, turn: int = 0) -> None:
         """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""

@@ -30,8 +30,13 @@ from tensorquery.tensors import tensor_over
 __all__ = ["Packer", "Parcel", "Parcels", "Sending", "batches_per_parcel", "in_turns"]
 
 PARCEL_BYTES = 1 << 20
-"""What a parcel holds where more than one batch is in it: large enough that sending it costs little by the batch, and
-small enough for the 64 MiB of shared memory that containers have."""
+"""What a parcel holds where more than one batch is in it: large enough that sending it costs little by the batch."""
+
+SHARED_BYTES = 40 << 20
+"""What all workers together may share, as long as batches are smaller than parcels: containers have 64 MiB."""
+
+_LENT_AT_ONCE = 5
+"""Parcels of one worker: two that torch fetches ahead, one on its way, one that is read and one that is filled."""
 
 MOST_BATCHES = 256
 
@@ -47,9 +52,10 @@ class Sending(NamedTuple):
     """Batches in one parcel, but for the first ones."""
 
 
-def batches_per_parcel(batch_bytes: int) -> int:
-    """Batches of about so many bytes that go into one parcel, at least one."""
-    return max(1, min(MOST_BATCHES, PARCEL_BYTES // max(1, batch_bytes)))
+def batches_per_parcel(batch_bytes: int, workers: int) -> int:
+    """Batches of about so many bytes that go into one parcel, at least one; the more workers, the fewer."""
+    parcel_bytes = min(PARCEL_BYTES, SHARED_BYTES // (_LENT_AT_ONCE * max(1, workers)))
+    return max(1, min(MOST_BATCHES, parcel_bytes // max(1, batch_bytes)))
 
 
 class Parcels:

@@ -260,6 +260,10 @@ def test_what_was_sent_outlives_its_worker(folder):
 
 
 def test_the_size_of_a_parcel():
-    assert batches_per_parcel(0) == 256
-    assert batches_per_parcel(1 << 30) == 1
-    assert 2 <= batches_per_parcel(48 << 10) <= 64
+    assert batches_per_parcel(0, 2) == 256
+    assert batches_per_parcel(1 << 30, 2) == 1
+    assert 2 <= batches_per_parcel(48 << 10, 2) <= 64
+    # All of them fit the shared memory of a container.
+    for workers in (1, 8, 20, 64):
+        assert batches_per_parcel(1 << 10, workers) * (5 << 10) * workers <= 40 << 20
+    assert batches_per_parcel(1 << 10, 64) >= 100
