@@ -21,7 +21,7 @@ use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
-use crate::split::{Split, SplitUnit, TableFiles, access_after, plan_late};
+use crate::split::{Split, SplitUnit, TableFiles, access_after, caught_rows, plan_late};
 
 /// The rows of a split as `config` wants them, in file order.
 pub(super) fn open_split(
@@ -53,7 +53,7 @@ pub(super) fn open_split(
         }
         _ => open(table, config, projection_of(config), split, read, context)?,
     };
-    let rows = rows.map(move |batch| batch.map_err(|error| located(error, &place)));
+    let rows = caught_rows(rows).map(move |batch| batch.map_err(|error| located(error, &place)));
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 

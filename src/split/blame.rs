@@ -5,7 +5,8 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures::FutureExt;
+use datafusion::error::Result as DfResult;
+use futures::{FutureExt, Stream, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -35,11 +36,23 @@ pub async fn blame_content(
 pub async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(found) => found,
-        Err(panic) => Err(Error::data(format!(
-            "a decoder ended abnormally ({}), as damaged data can make it",
-            message_of(panic.as_ref())
-        ))),
+        Err(panic) => Err(gave_up(panic.as_ref())),
     }
+}
+
+/// The same of rows that come one after the other; after a panic there are no more.
+pub fn caught_rows<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
+    AssertUnwindSafe(rows)
+        .catch_unwind()
+        .map(|found| found.unwrap_or_else(|panic| Err(gave_up(panic.as_ref()).into())))
+}
+
+/// The error that stands for a panic.
+fn gave_up(panic: &(dyn Any + Send)) -> Error {
+    Error::data(format!(
+        "a decoder ended abnormally ({}), as damaged data can make it",
+        message_of(panic)
+    ))
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {
@@ -60,5 +73,16 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Data);
         assert!(error.message().contains("index 7 is out of bounds"), "{error}");
         assert_eq!(block_on(caught(async { Ok(3) })).unwrap(), 3);
+    }
+
+    #[test]
+    fn rows_before_a_panic_come_and_none_after_it() {
+        let rows = futures::stream::iter(0..5).map(|row| match row {
+            0..3 => Ok(row),
+            _ => panic!("row {row}"),
+        });
+        let found: Vec<_> = block_on(caught_rows(rows).collect());
+        let [Ok(0), Ok(1), Ok(2), Err(error)] = found.as_slice() else { panic!("{found:?}") };
+        assert!(error.to_string().contains("row 3"), "{error}");
     }
 }

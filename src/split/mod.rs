@@ -23,7 +23,7 @@ use std::fmt;
 use std::ops::Range;
 
 pub use access::access_after;
-pub use blame::{blame_content, caught};
+pub use blame::{blame_content, caught, caught_rows};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };

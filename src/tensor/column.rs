@@ -172,7 +172,7 @@ impl Fixed {
     /// The elements of `part` where they lie in memory as they are to be written: of the type that is written, and none
     /// of them null.
     pub(super) fn stored<'a>(&self, part: &'a Part) -> Option<&'a [u8]> {
-        let as_written = self.depth == 0 && part.nulls.is_none();
+        let as_written = self.depth == 0 && part.nulls.is_none() && part.picked.is_none();
         as_written.then(|| self.leaf.stored(part.array.as_ref(), self.dtype)).flatten()
     }
 

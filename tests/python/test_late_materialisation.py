@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +55,13 @@ def table(seed: int, rows: int = ROWS) -> pa.Table:
                 pa.struct([("a", pa.int64()), ("b", pa.string())]),
             ),
             "nothing": pa.nulls(rows, pa.int64()),
+            # As pandas writes its categories: keys of as few bits as do.
+            **{
+                f"kind_{keys}": column(lambda: f"k{pick.randrange(90)}", 0.1, pa.string())
+                .dictionary_encode()
+                .cast(pa.dictionary(keys, pa.string()))
+                for keys in (pa.int8(), pa.uint16(), pa.int32())
+            },
         }
     )
 
@@ -103,9 +111,18 @@ CONDITIONS = [
     "pair['a'] = 5 AND key < 500",
     "array_length(list) = 2 AND key < 50",
     "cast(name AS varchar) <> '' AND key < 3",
+    "kind_int8 = 'k7' AND key < 700",
+    "kind_uint16 IN ('k1', 'k2') OR kind_int32 = 'k3'",
 ]
 
-SELECTED = ["*", "row, price, name", "row", "name, list, key", "row, key + 1 AS next, nothing"]
+SELECTED = [
+    "*",
+    "row, price, name",
+    "kind_int8, row, kind_uint16, kind_int32, code",
+    "row",
+    "name, list, key",
+    "row, key + 1 AS next, nothing",
+]
 
 
 def write(folder: Path, rows: pa.Table, **options: Any) -> Path:
@@ -197,3 +214,41 @@ def test_a_damaged_page_is_an_error_that_names_the_file(tmp_path: Path) -> None:
         rows_of(session, "SELECT * FROM files WHERE key BETWEEN 500 AND 504")
     untouched = rows_of(session, "SELECT row, name FROM files WHERE key BETWEEN 500 AND 504")
     assert 0 < untouched.num_rows < 300
+
+
+def test_differences_in_blocks_that_the_decoder_cannot_pass_over(tmp_path: Path) -> None:
+    """DuckDB packs them in blocks of 256."""
+    file = tmp_path / "part.parquet"
+    rows = "SELECT i AS id, (i * 7919) % 1000 AS p, CASE WHEN i % 3 > 0 THEN (i * 104729) % 1000003 END AS many FROM range(30000) t(i)"
+    duckdb.sql(f"COPY ({rows}) TO '{file}' (FORMAT parquet, PARQUET_VERSION V2)")
+    encodings = duckdb.sql(f"SELECT encodings FROM parquet_metadata('{file}')").fetchall()
+    assert any("DELTA_BINARY_PACKED" in found for (found,) in encodings)
+    session = tq.Session()
+    session.register_parquet("files", str(file))
+    for condition in ["p < 50", "p BETWEEN 100 AND 700", "p = 7", "many < 1000", "p < 0"]:
+        query = f"SELECT id, p, many FROM {{}} WHERE {condition}"
+        expected = duckdb.sql(query.format(f"({rows})")).fetchall()
+        found = rows_of(session, query.format("files"))
+        assert [tuple(row.values()) for row in found.to_pylist()] == expected, condition
+
+
+def test_whatever_is_damaged_is_an_error_that_names_the_file_or_rows(tmp_path: Path) -> None:
+    pick = random.Random(2)
+    columns = ["row", "key", "price", "name", "code", "kind_int8", "pair", "list"]
+    folder = write(tmp_path / "t", table(seed=4, rows=2_000).select(columns), compression="none")
+    file = folder / "part.parquet"
+    content = file.read_bytes()
+    errors = []
+    for _ in range(150):
+        damaged = bytearray(content)
+        for _ in range(3):
+            damaged[pick.randrange(4, len(content) * 9 // 10)] = pick.randrange(256)
+        file.write_bytes(damaged)
+        session = tq.Session()
+        try:
+            session.register_parquet("files", str(folder))
+            rows_of(session, "SELECT * FROM files WHERE key BETWEEN 100 AND 499")
+        except tq.DataError as error:
+            errors.append(str(error))
+    assert len(errors) > 20
+    assert [error for error in errors if "part.parquet" not in error] == []

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::filter;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
 use bytes::buf::{Buf, Reader};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGroups, RowSelection};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::basic::Encoding;
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
-use parquet::errors::Result;
+use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
@@ -82,9 +83,7 @@ impl Chunk {
             .filter(|range| range.end <= self.bytes.len())
             .map(|range| self.bytes.slice(range));
         found.ok_or_else(|| {
-            parquet::errors::ParquetError::EOF(format!(
-                "{length} bytes at {start} are not in the column chunk"
-            ))
+            ParquetError::EOF(format!("{length} bytes at {start} are not in the column chunk"))
         })
     }
 }
@@ -169,14 +168,15 @@ impl Group {
         let Some(rows) = wanted.some.as_ref() else {
             return Ok(GroupRows::All(self.reader(roots, None, batch_rows, None)?));
         };
-        if wanted.is_dense() {
+        if wanted.is_dense() || !self.can_skip(roots) {
             let reader = self.reader(roots, None, batch_rows, None)?;
             return Ok(GroupRows::Filtered { reader, rows: rows.clone(), at: 0 });
         }
         let places: Arc<[u32]> = rows.set_indices_u32().collect();
         let short = |root: &usize| {
             let layout = |leaf: &usize| PageLayout::of(self.metadata().column(*leaf)).is_some();
-            self.leaves(&[*root]).iter().all(layout)
+            !has_narrow_keys(self.schema.field(*root).data_type())
+                && self.leaves(&[*root]).iter().all(layout)
         };
         let (shortened, skipped): (Vec<usize>, Vec<usize>) =
             roots.iter().partition(|root| short(root));
@@ -202,6 +202,17 @@ impl Group {
         })
     }
 
+    /// Whether the decoder can pass over values: it cannot where differences are packed in blocks of another size than most
+    /// writers choose, which a page does not say before it is read.
+    fn can_skip(&self, roots: &[usize]) -> bool {
+        let differences = |encoding| {
+            use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
+            matches!(encoding, DELTA_BINARY_PACKED | DELTA_BYTE_ARRAY | DELTA_LENGTH_BYTE_ARRAY)
+        };
+        let leaves = self.leaves(roots);
+        !leaves.iter().any(|leaf| self.metadata().column(*leaf).encodings().any(differences))
+    }
+
     fn reader(
         &self,
         roots: &[usize],
@@ -214,6 +225,16 @@ impl Group {
         let levels = parquet_to_arrow_field_levels(schema, mask, Some(self.schema.fields()))?;
         let pages = Pages { group: self, places };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
+    }
+}
+
+/// Whether there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices as keys, and shortened pages have
+/// them in 32 bits.
+fn has_narrow_keys(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(key, _) => key.primitive_width().is_none_or(|bytes| bytes < 4),
+        DataType::Struct(fields) => fields.iter().any(|field| has_narrow_keys(field.data_type())),
+        _ => false,
     }
 }
 
@@ -240,6 +261,12 @@ impl GroupRows {
             }
             Self::Filtered { reader, rows, at } => {
                 let Some(batch) = reader.next().transpose()? else { return Ok(None) };
+                if batch.num_rows() > rows.len() - *at {
+                    return Err(ParquetError::General(format!(
+                        "the pages of a row group have more than the {} rows that the footer says",
+                        rows.len()
+                    )));
+                }
                 let here = BooleanArray::new(rows.slice(*at, batch.num_rows()), None);
                 *at += batch.num_rows();
                 let columns = batch.columns().iter().map(|column| Ok(filter(column, &here)?));
@@ -272,9 +299,10 @@ impl RowGroups for Pages<'_> {
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>> {
         let metadata = self.group.metadata();
-        let chunk = self.group.chunks.get(&leaf).ok_or_else(|| {
-            parquet::errors::ParquetError::General(format!("column chunk {leaf} was not fetched"))
-        })?;
+        let chunk =
+            self.group.chunks.get(&leaf).ok_or_else(|| {
+                ParquetError::General(format!("column chunk {leaf} was not fetched"))
+            })?;
         let column = metadata.column(leaf);
         let reader = SerializedPageReader::new(Arc::clone(chunk), column, self.group.rows(), None)?;
         let pages: Box<dyn PageReader> = match (&self.places, PageLayout::of(column)) {

@@ -21,6 +21,7 @@ use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use futures::stream::{self, BoxStream, StreamExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::Type;
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::group::{Group, GroupRows, Wanted};
@@ -78,7 +79,9 @@ pub async fn plan(
     let read = ArrowReaderMetadata::try_new(Arc::clone(&footer), ArrowReaderOptions::new())
         .map_err(DataFusionError::from)?;
     let physical = Arc::clone(read.schema());
-    if apply_file_schema_type_coercions(table.schema.file_schema(), &physical).is_some() {
+    let coerced = apply_file_schema_type_coercions(table.schema.file_schema(), &physical);
+    // It also answers with the types as they were.
+    if coerced.is_some_and(|coerced| coerced.fields() != physical.fields()) {
         return Ok(None);
     }
     let adapter = Adapter::try_new(table, index, &physical)?;
@@ -206,7 +209,7 @@ impl LateScan {
         let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
         self.fetch(&mut group, &rest).await?;
         let rows = RowsOf::open(&group, &rest, &wanted, self.batch_rows)?;
-        Ok(Some(OpenGroup { rows, rest, kept, at: 0 }))
+        Ok(Some(OpenGroup { rows, rest, kept, at: 0, wanted: wanted.count() }))
     }
 
     /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
@@ -246,6 +249,7 @@ impl LateScan {
             found.retain(|(_, chunks)| bytes_of(chunks) <= KEPT_BYTES);
         }
         let mask = BooleanArray::new(mask.finish(), None);
+        check_rows(mask.len(), wanted.count())?;
         let mut narrowed: Kept = Vec::new();
         for (column, array) in kept.iter().filter(|(column, _)| later(column)) {
             narrowed.push((*column, filter(array, &mask)?));
@@ -258,6 +262,17 @@ impl LateScan {
         }
         Ok((wanted.narrowed(mask.values().clone()), narrowed))
     }
+}
+
+/// Pages say themselves how many rows they hold; where they are others than the footer says, none may be lost for it.
+fn check_rows(found: usize, wanted: usize) -> DfResult<()> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(ParquetError::General(format!(
+        "the pages of a row group have {found} of the {wanted} rows that the footer says"
+    ))
+    .into())
 }
 
 /// A column of the rows that were kept: it was read before it is asked for.
@@ -315,8 +330,9 @@ struct OpenGroup {
     /// The columns that `rows` gives.
     rest: Vec<usize>,
     kept: Kept,
-    /// How many rows were given.
+    /// How many rows were given, of how many.
     at: usize,
+    wanted: usize,
 }
 
 impl OpenGroup {
@@ -336,6 +352,7 @@ impl OpenGroup {
             let (_, columns, _) = projected.into_parts();
             return batch(&scan.output, columns, count).map(Some);
         }
+        check_rows(self.at, self.wanted)?;
         Ok(None)
     }
 }

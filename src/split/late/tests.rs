@@ -33,7 +33,8 @@ fn mixed(row: usize, salt: usize) -> usize {
 
 fn rows() -> RecordBatch {
     let some = |salt: usize| {
-        (0..ROWS).map(move |row| (mixed(row, salt) % 5 > 0).then(|| mixed(row, salt + 50)))
+        (0..ROWS)
+            .map(move |row| (!mixed(row, salt).is_multiple_of(5)).then(|| mixed(row, salt + 50)))
     };
     let text =
         some(3).map(|value| value.map(|value| "y".repeat(value % 7) + &(value % 90).to_string()));

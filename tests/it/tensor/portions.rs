@@ -48,8 +48,11 @@ fn columns(values: &[Option<u8>]) -> Vec<(String, ArrayRef)> {
     columns
 }
 
+/// Rows, numbers, texts by column, and categories by column.
+type Seen<'a> = (usize, &'a [u8], Vec<Vec<TextRef<'a>>>, &'a [Vec<Value>]);
+
 /// Everything that a consumer sees of a batch.
-fn seen(batch: &TensorBatch) -> (usize, &[u8], Vec<Vec<TextRef<'_>>>, &[Vec<Value>]) {
+fn seen(batch: &TensorBatch) -> Seen<'_> {
     let texts = batch.texts().iter().map(|column| column.iter().collect()).collect();
     (batch.rows(), batch.block().as_slice(), texts, batch.categories())
 }
