@@ -168,7 +168,7 @@ impl Group {
         let Some(rows) = wanted.some.as_ref() else {
             return Ok(GroupRows::All(self.reader(roots, None, batch_rows, None)?));
         };
-        if wanted.is_dense() || !self.can_skip(roots) {
+        if wanted.is_dense() || !can_skip(self.metadata(), &self.leaves(roots)) {
             let reader = self.reader(roots, None, batch_rows, None)?;
             return Ok(GroupRows::Filtered { reader, rows: rows.clone(), at: 0 });
         }
@@ -202,17 +202,6 @@ impl Group {
         })
     }
 
-    /// Whether the decoder can pass over values: it cannot where differences are packed in blocks of another size than most
-    /// writers choose, which a page does not say before it is read.
-    fn can_skip(&self, roots: &[usize]) -> bool {
-        let differences = |encoding| {
-            use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
-            matches!(encoding, DELTA_BINARY_PACKED | DELTA_BYTE_ARRAY | DELTA_LENGTH_BYTE_ARRAY)
-        };
-        let leaves = self.leaves(roots);
-        !leaves.iter().any(|leaf| self.metadata().column(*leaf).encodings().any(differences))
-    }
-
     fn reader(
         &self,
         roots: &[usize],
@@ -226,6 +215,16 @@ impl Group {
         let pages = Pages { group: self, places };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
     }
+}
+
+/// Whether the decoder can pass over values of `leaves`: it cannot where differences are packed in blocks of another size
+/// than most writers choose, which a page does not say before it is read.
+pub(super) fn can_skip(group: &RowGroupMetaData, leaves: &[usize]) -> bool {
+    let differences = |encoding| {
+        use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
+        matches!(encoding, DELTA_BINARY_PACKED | DELTA_BYTE_ARRAY | DELTA_LENGTH_BYTE_ARRAY)
+    };
+    !leaves.iter().any(|leaf| group.column(*leaf).encodings().any(differences))
 }
 
 /// Whether there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices as keys, and shortened pages have

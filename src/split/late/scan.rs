@@ -24,7 +24,7 @@ use parquet::basic::Type;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::group::{Group, GroupRows, Wanted};
+use super::group::{Group, GroupRows, Wanted, can_skip};
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
 use crate::split::parquet::{Adapter, wanted_groups};
@@ -151,7 +151,9 @@ fn is_plain(footer: &ParquetMetaData, groups: &VecDeque<usize>, columns: &[usize
     leaves.iter().all(|leaf| schema.column(*leaf).physical_type() != Type::INT96)
         && groups.iter().all(|group| {
             let group = footer.row_group(*group);
-            leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none())
+            // Where the decoder could not pass over values, DataFusion's scan would fail; better to read more.
+            !can_skip(group, &leaves)
+                || leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none())
         })
 }
 
