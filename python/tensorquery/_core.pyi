@@ -17,6 +17,7 @@ __all__ = [
     "BatchStream",
     "Block",
     "Counter",
+    "Lease",
     "Plan",
     "Query",
     "RankShare",

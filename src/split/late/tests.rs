@@ -123,6 +123,9 @@ fn rows_are_those_of_a_filter_whichever_way_they_are_read() {
     let rows = rows();
     let (mut looked, mut filtered) = (0, 0);
     for properties in layouts() {
+        // Then values are packed as differences, which are not passed over.
+        let packed = properties.writer_version() == WriterVersion::PARQUET_2_0
+            && !properties.dictionary_enabled(&ColumnPath::from("row"));
         let group = group(&rows, properties);
         for (salt, part) in [1, 2, 20, 150, 300, 700, 900, 990, 999].into_iter().enumerate() {
             let keeps = |row: usize| mixed(row, 90 + salt) % 1000 < part;
@@ -137,7 +140,7 @@ fn rows_are_those_of_a_filter_whichever_way_they_are_read() {
                 GroupRows::All(_) => panic!("not all rows are wanted"),
             }
             assert_eq!(
-                part < 790,
+                part < 790 && !packed,
                 matches!(read, GroupRows::Looked { .. }),
                 "{part} in a thousand"
             );
