@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
@@ -81,6 +82,20 @@ def own_cache(monkeypatch, tmp_path_factory):
 def two_cpus(monkeypatch):
     """Reads ahead as a machine of two CPUs does: one of many has all of a small table open at once."""
     monkeypatch.setattr("tensorquery.distributed.cpu_count", lambda: 2)
+
+
+@pytest.fixture
+def shared_files(monkeypatch):
+    """The files of shared memory that this process opened."""
+    found = []
+    open_shared = torch.UntypedStorage._new_shared_fd_cpu
+
+    def counted(*arguments):
+        found.append(arguments)
+        return open_shared(*arguments)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_fd_cpu", staticmethod(counted))
+    return found
 
 
 @pytest.fixture

@@ -114,19 +114,11 @@ def test_tensors_of_a_batch_can_be_changed_in_place(folder):
         assert torch.equal(other, same_other)
 
 
-def test_many_batches_cross_in_one_file(folder, monkeypatch):
-    opened = []
-    open_shared = torch.UntypedStorage._new_shared_fd_cpu
-
-    def counted(*arguments):
-        opened.append(arguments)
-        return open_shared(*arguments)
-
-    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_fd_cpu", staticmethod(counted))
+def test_many_batches_cross_in_one_file(folder, shared_files):
     batches = list(loader_of(folder, columns=["id", "s1", "s2", "day"]))
     # Each worker sends runs of 1, 2, 4 and so on.
     assert len(batches) == 125
-    assert 2 <= len(opened) <= 14
+    assert 2 <= len(shared_files) <= 14
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 29, 124])

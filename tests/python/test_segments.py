@@ -34,20 +34,6 @@ def loader_of(folder, **options):
     return tq.create_dataloader(path=str(folder), **chosen)[0]
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The files of shared memory that this process opened."""
-    found = []
-    open_shared = torch.UntypedStorage._new_shared_fd_cpu
-
-    def counted(*arguments):
-        found.append(arguments)
-        return open_shared(*arguments)
-
-    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_fd_cpu", staticmethod(counted))
-    return found
-
-
 def check(batch, ids=None):
     """Whether the columns of a batch belong together, and are those of the rows that it had."""
     found = torch.as_tensor(batch["id"])
@@ -60,11 +46,11 @@ def check(batch, ids=None):
 # Through a loader.
 
 
-def test_epochs_go_through_few_files(folder, opened):
+def test_epochs_go_through_few_files(folder, shared_files):
     loader = loader_of(folder, persistent_workers=True)
     for _ in range(3):
         assert sum(len(batch["id"]) for batch in loader) == ROWS
-    assert len(opened) <= 2 * SEGMENTS
+    assert len(shared_files) <= 2 * SEGMENTS
     parcels = ROWS * 144 / SMALLEST * 3
     assert parcels > 16
 
@@ -112,11 +98,10 @@ def test_a_part_keeps_its_memory(folder, part):
     assert all(content(found) == wanted for found, wanted in kept)
 
 
-def test_large_batches_and_many_sizes(folder, opened):
+def test_large_batches_and_many_sizes(folder):
     """One batch of the whole table, and parcels of other sizes in the same segments."""
     [whole] = loader_of(folder, batch_size=ROWS, num_workers=1)
     check(whole)
-    opened.clear()
     for size in (1, 7, 1_000, 20_000):
         for batch in loader_of(folder, batch_size=size, num_workers=1):
             check(batch)
@@ -124,21 +109,21 @@ def test_large_batches_and_many_sizes(folder, opened):
     assert SMALLEST < 20_000 * 144
 
 
-def test_a_transform_gets_segments_too(folder, opened):
+def test_a_transform_gets_segments_too(folder, shared_files):
     loader = loader_of(folder, transform=dict, persistent_workers=True)
     for _ in range(2):
         for batch in loader:
             check(batch)
-    assert len(opened) <= 2 * SEGMENTS
+    assert len(shared_files) <= 2 * SEGMENTS
 
 
-def test_an_iteration_that_is_broken_off_gives_everything_back(folder, opened):
+def test_an_iteration_that_is_broken_off_gives_everything_back(folder, shared_files):
     loader = loader_of(folder, persistent_workers=True)
     for _ in range(12):
         check(next(iter(loader)))
     for batch in loader:
         check(batch)
-    assert len(opened) <= 2 * SEGMENTS
+    assert len(shared_files) <= 2 * SEGMENTS
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
