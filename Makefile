@@ -123,7 +123,7 @@ lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are erro
 	$(CARGO) fmt --check
 	$(CLIPPY) --lib --profile test -- -D warnings
 	$(CLIPPY) --test it -- -D warnings
-	$(CLIPPY) --bench decode -- -D warnings
+	$(CLIPPY) --package decode-limit -- -D warnings
 	$(CLIPPY) --bench micro -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CLIPPY) --lib --features python -- -D warnings
 	@! $(CARGO) tree --locked -e features -i tokio | grep 'feature "parking_lot"' >/dev/null || { echo "make: a dependency turns on tokio's parking_lot: its locks do not survive fork, and forked workers hang. See which: $(CARGO) tree -e features -i tokio" >&2; exit 1; }
@@ -148,18 +148,18 @@ $(BENCH)/venv/installed: benches/requirements.txt $(STAMPS)/installed
 
 # What is measured is a release build, a wheel in that environment; the working tree keeps its dev build. The decode limit
 # is compiled in the same profile.
-$(BENCH)/release: $(BENCH)/venv/installed pyproject.toml $(RUST_SOURCES) $(shell find python -name '*.py') benches/decode.rs
+$(BENCH)/release: $(BENCH)/venv/installed pyproject.toml $(RUST_SOURCES) $(shell find python -name '*.py') $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
 	@echo "Building the Rust core in the release profile (the first time takes half an hour)"
 	rm -rf $(BENCH)/wheel
 	$(BIN)/maturin build --release --locked --out $(BENCH)/wheel
 	$(BENCH)/venv/bin/python -m pip install --quiet --no-deps --force-reinstall $(BENCH)/wheel/*.whl
-	$(CARGO) build --release --locked --bench decode --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
+	$(CARGO) build --release --locked --package decode-limit --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
 	@rm -f $(BENCH)/dev && touch $@
 
 # For work on the core: the dev build of `make setup`, and the limit in the same profile.
-$(BENCH)/dev: $(BENCH)/venv/installed $(STAMPS)/built benches/decode.rs
+$(BENCH)/dev: $(BENCH)/venv/installed $(STAMPS)/built $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
 	$(BENCH)/venv/bin/python -m pip uninstall --quiet --yes tensorquery
-	$(CARGO) build --locked --bench decode --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
+	$(CARGO) build --locked --package decode-limit --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
 	@rm -f $(BENCH)/release && touch $@
 
 bench: $(BENCH)/$(BENCH_PROFILE) ## Measure against other loaders and the decode limit (an hour; BENCH_ARGS="--quick --only scan", BENCH_PROFILE=dev)

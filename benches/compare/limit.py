@@ -1,4 +1,4 @@
-"""The decode limit: `benches/decode.rs`, which decodes with the `parquet` crate and makes no tensors."""
+"""The decode limit: `benches/decode`, which decodes with the `parquet` crate and makes no tensors."""
 
 from __future__ import annotations
 
