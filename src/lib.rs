@@ -12,6 +12,7 @@ pub mod exec;
 pub mod lake;
 mod packed;
 pub mod partition;
+mod pool;
 #[cfg(feature = "python")]
 mod python;
 pub mod query;

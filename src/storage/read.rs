@@ -12,11 +12,15 @@ use futures::stream::{self, BoxStream};
 use object_store::{ObjectMeta, Result};
 
 use super::pinned::Guard;
+use crate::pool::Pooled;
 
 /// The first piece of a long stream: a reader that looks for a newline needs no more.
 const FIRST_CHUNK: u64 = 64 * 1024;
 /// The largest piece of a stream: few hand-overs, and still in the processor's cache.
 const LAST_CHUNK: u64 = 1024 * 1024;
+
+/// Ranges that lie side by side are read together up to here: what is left of one of them keeps all in memory.
+const JOINED_BYTES: u64 = 8 * 1024 * 1024;
 
 /// A local file as a store opened it.
 pub(super) struct OpenFile {
@@ -30,11 +34,13 @@ impl OpenFile {
     /// Reads all ranges, in their order. The file is checked after the last byte is read, which
     /// proves all of them: any write before that moved the time of the last write.
     pub(super) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let read: Result<Vec<Bytes>, _> =
-            ranges.iter().map(|range| read_range(&self.file, range)).collect();
+        let read: io::Result<Vec<Vec<Bytes>>> = ranges
+            .chunk_by(|one, next| one.end == next.start)
+            .map(|neighbours| read_neighbours(&self.file, neighbours))
+            .collect();
         // A file that was cut short fails to read; that it changed is the better message.
         self.check()?;
-        read.map_err(|error| self.guard.read_error(&error))
+        read.map(|read| read.concat()).map_err(|error| self.guard.read_error(&error))
     }
 
     /// The bytes of `range` in pieces that grow.
@@ -86,14 +92,33 @@ where
     }
 }
 
-fn read_range(file: &File, range: &Range<u64>) -> io::Result<Bytes> {
-    let length = range.end.checked_sub(range.start).and_then(|length| usize::try_from(length).ok());
-    let Some(length) = length else {
+/// Ranges of which each begins where the one before ends: the column chunks of a row group, of which all are wanted. They
+/// are read by few calls.
+fn read_neighbours(file: &File, mut ranges: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+    if ranges.iter().any(|range| range.end < range.start) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a range ends before it starts"));
-    };
-    let mut buffer = vec![0; length];
-    read_exact_at(file, &mut buffer, range.start)?;
-    Ok(buffer.into())
+    }
+    let mut read = Vec::with_capacity(ranges.len());
+    while let Some(first) = ranges.first() {
+        let most = first.start.saturating_add(JOINED_BYTES);
+        let (together, rest) =
+            ranges.split_at(ranges.partition_point(|range| range.end <= most).max(1));
+        let end = together.last().map_or(first.end, |range| range.end);
+        let bytes = read_range(file, &(first.start..end))?;
+        let slice = |range: &Range<u64>| {
+            bytes.slice((range.start - first.start) as usize..(range.end - first.start) as usize)
+        };
+        read.extend(together.iter().map(slice));
+        ranges = rest;
+    }
+    Ok(read)
+}
+
+fn read_range(file: &File, range: &Range<u64>) -> io::Result<Bytes> {
+    let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+    let mut buffer = Pooled::new(length);
+    read_exact_at(file, buffer.as_mut_slice(), range.start)?;
+    Ok(Bytes::from_owner(buffer))
 }
 
 #[cfg(unix)]
@@ -106,4 +131,44 @@ fn read_exact_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<
     use std::io::{Read, Seek, SeekFrom};
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn numbered(bytes: usize) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+        file.write_all(&content).unwrap();
+        file
+    }
+
+    #[test]
+    fn neighbours_are_read_together_and_handed_out_apart() {
+        let file = numbered(20 << 20);
+        // The last two are too long to be read with those before them.
+        let ends = [0, 5, 5, 70_000, 3 << 20, 12 << 20, 20 << 20];
+        let ranges: Vec<_> = ends.windows(2).map(|pair| pair[0]..pair[1]).collect();
+        for _ in 0..2 {
+            let read = read_neighbours(&file, &ranges).unwrap();
+            assert_eq!(read.len(), ranges.len());
+            for (bytes, range) in read.iter().zip(&ranges) {
+                assert_eq!(bytes.len() as u64, range.end - range.start);
+                let all =
+                    bytes.iter().zip(range.clone()).all(|(byte, at)| u64::from(*byte) == at % 251);
+                assert!(all, "{range:?}");
+            }
+            // The second time memory is used again.
+        }
+    }
+
+    #[test]
+    #[expect(clippy::reversed_empty_ranges)]
+    fn a_range_that_ends_before_it_starts_is_an_error() {
+        assert!(read_neighbours(&numbered(10), &[0..5, 5..2]).is_err());
+        assert!(read_neighbours(&numbered(10), &[8..12]).is_err());
+    }
 }

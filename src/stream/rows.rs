@@ -254,6 +254,9 @@ async fn decode(
         if sender.send(Message::Batch(batch, permit)).is_err() {
             return Ok(());
         }
+        // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the
+        // whole piece, and then find its rows no longer in the processor's cache.
+        tokio::task::yield_now().await;
     }
     Ok(())
 }

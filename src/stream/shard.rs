@@ -139,8 +139,8 @@ struct Live {
 }
 
 impl ShardStream {
-    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; twice as many pieces are in
-    /// flight, so that none of them waits for the consumer.
+    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; one piece more is in flight, so
+    /// that none of them waits for the consumer.
     ///
     /// # Errors
     /// `Config` for a batch size or window of zero rows.
@@ -344,7 +344,7 @@ impl Assembler {
     ) -> Result<(), Halt> {
         let tiny = tiny(usize::try_from(self.schedule.batch_size).unwrap_or(usize::MAX));
         // Several lanes share the threads; each of them decodes at least one piece ahead.
-        let ahead = (2 * threads).div_ceil(shard.lanes.len().max(1));
+        let ahead = (threads + 1).div_ceil(shard.lanes.len().max(1));
         for (lane, at) in shard.lanes.iter().zip(&cursor.lanes) {
             let (runtime, counters) =
                 (tokio::runtime::Handle::current(), Arc::clone(&self.counters));

@@ -1,7 +1,7 @@
 //! The one allocation of a finished batch.
 
 use super::dtype::DType;
-use super::pool;
+use crate::pool;
 
 /// Every block and every slot in it begins at a multiple of this many bytes: a cache line, and the
 /// widest vector register.

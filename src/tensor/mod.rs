@@ -20,7 +20,6 @@ mod list;
 mod nulls;
 mod options;
 mod plan;
-mod pool;
 mod portion;
 mod shape;
 mod spec;
