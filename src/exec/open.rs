@@ -12,6 +12,7 @@ use datafusion::datasource::physical_plan::{
 use datafusion::datasource::source::DataSource;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{StreamExt, TryStreamExt};
@@ -21,7 +22,7 @@ use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
-use crate::split::{Split, SplitUnit, TableFiles, access_after, caught_rows, plan_late};
+use crate::split::{Format, Split, SplitUnit, TableFiles, access_after, caught_rows, plan_late};
 
 /// The rows of a split as `config` wants them, in file order.
 pub(super) fn open_split(
@@ -67,10 +68,8 @@ fn open(
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
 ) -> DfResult<SendableRecordBatchStream> {
-    let late = match (config.file_source.filter(), &projection, &read) {
-        (Some(predicate), Some(projection), None) if config.limit.is_none() => {
-            Some((predicate, projection.clone()))
-        }
+    let late = match (predicate_first(table, config), &projection, &read) {
+        (Some(predicate), Some(projection), None) => Some((predicate, projection.clone())),
         _ => None,
     };
     let direct = one_file(table, config, projection, split, read)?;
@@ -86,6 +85,17 @@ fn open(
     };
     let rows = futures::stream::once(opened).try_flatten();
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+}
+
+/// The predicate whose columns are read first, unless there is more against it in a file: see [`plan_late`].
+pub(super) fn predicate_first(
+    table: &TableFiles,
+    config: &FileScanConfig,
+) -> Option<Arc<dyn PhysicalExpr>> {
+    let may_be = table.format == Format::Parquet
+        && config.limit.is_none()
+        && parquet_options(config).global.pushdown_filters;
+    config.file_source.filter().filter(|_| may_be)
 }
 
 /// The scan of one split alone.

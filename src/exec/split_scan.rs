@@ -22,7 +22,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
 };
 
-use super::open::{open_split, parquet_options, projected};
+use super::open::{open_split, parquet_options, predicate_first, projected};
 use crate::split::{Format, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
@@ -160,6 +160,9 @@ impl DisplayAs for SplitScanExec {
                 write!(f, ", files={}", table.files.len())?;
                 if let Some(filter) = config.file_source.filter() {
                     write!(f, ", predicate={filter}")?;
+                }
+                if predicate_first(table, config).is_some() {
+                    f.write_str(", materialisation=late")?;
                 }
                 Ok(())
             }

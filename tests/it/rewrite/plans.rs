@@ -32,7 +32,7 @@ macro_rules! snapshot {
 snapshot!(a_filter_goes_into_the_scan, "SELECT id, t FROM big WHERE id > 30 AND k = 1", @r"
     DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, t], file_type=parquet, predicate=id@0 > 30 AND k@1 = 1, pruning_predicate=id_null_count@1 != row_count@2 AND id_max@0 > 30 AND k_null_count@5 != row_count@2 AND k_min@3 <= 1 AND 1 <= k_max@4, required_guarantees=[k in (1)]
     --
-    SplitScanExec: splits=5, format=parquet, files=2, predicate=id@0 > 30 AND k@1 = 1
+    SplitScanExec: splits=5, format=parquet, files=2, predicate=id@0 > 30 AND k@1 = 1, materialisation=late
     ");
 snapshot!(expressions_go_into_the_scan, "SELECT id * 2 AS twice, upper(t) AS t FROM big", @r"
     DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id@0 * 2 as twice, upper(t@2) as t], file_type=parquet
@@ -178,7 +178,7 @@ snapshot!(union_all,
       DataSourceExec: file_groups={1 group: [[other/c.parquet]]}, projection=[id, k], file_type=parquet
     --
     UnionExec
-      SplitScanExec: splits=1, format=parquet, files=2, predicate=id@0 > 70
+      SplitScanExec: splits=1, format=parquet, files=2, predicate=id@0 > 70, materialisation=late
       SplitScanExec: splits=4, format=parquet, files=1
     ");
 snapshot!(self_join_knows_its_scans_apart,
@@ -190,7 +190,7 @@ snapshot!(self_join_knows_its_scans_apart,
     HashJoinExec: mode=CollectLeft, join_type=Inner, on=[(id@0, id@0)], projection=[id@0, t@2]
       BuildSideExec: collected once
         DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id], file_type=parquet, predicate=id@0 < 20, pruning_predicate=id_null_count@1 != row_count@2 AND id_min@0 < 20, required_guarantees=[]
-      SplitScanExec: splits=2, format=parquet, files=2, predicate=id@0 < 20
+      SplitScanExec: splits=2, format=parquet, files=2, predicate=id@0 < 20, materialisation=late
     ");
 snapshot!(union_all_in_the_build_side_is_read_in_order,
     "SELECT b.id, s.t FROM big AS b JOIN (SELECT id, t FROM other UNION ALL SELECT k, name FROM small) \
@@ -254,7 +254,7 @@ snapshot!(a_cte_is_its_query,
     "WITH few AS (SELECT id, k FROM big WHERE id < 12) SELECT id + k AS both FROM few WHERE k > 0", @r"
     DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id@0 + k@1 as both], file_type=parquet, predicate=k@1 > 0 AND id@0 < 12, pruning_predicate=k_null_count@1 != row_count@2 AND k_max@0 > 0 AND id_null_count@4 != row_count@2 AND id_min@3 < 12, required_guarantees=[]
     --
-    SplitScanExec: splits=2, format=parquet, files=2, predicate=k@1 > 0 AND id@0 < 12
+    SplitScanExec: splits=2, format=parquet, files=2, predicate=k@1 > 0 AND id@0 < 12, materialisation=late
     ");
 snapshot!(where_false_has_no_splits, "SELECT id FROM big WHERE false", @r"
     EmptyExec
@@ -269,6 +269,6 @@ fn a_view_is_its_query() {
     assert_snapshot!(show(&tables, "SELECT id FROM few WHERE k > 0"), @r"
     DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id], file_type=parquet, predicate=k@1 > 0 AND id@0 < 12, pruning_predicate=k_null_count@1 != row_count@2 AND k_max@0 > 0 AND id_null_count@4 != row_count@2 AND id_min@3 < 12, required_guarantees=[]
     --
-    SplitScanExec: splits=2, format=parquet, files=2, predicate=k@1 > 0 AND id@0 < 12
+    SplitScanExec: splits=2, format=parquet, files=2, predicate=k@1 > 0 AND id@0 < 12, materialisation=late
     ");
 }
