@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="%%tq", add_help=False)
+    parser = _Parser(prog="%%tq", add_help=False, allow_abbrev=False)
     parser.add_argument("name", nargs="?")
     parser.add_argument("-s", "--session")
     return parser

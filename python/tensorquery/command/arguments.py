@@ -50,6 +50,7 @@ class Arguments:
     num_workers: int = 0
     batch_size: int | None = None
     epochs: int = 2
+    output_format: str = "torch"
     shuffle: bool = False
 
 
@@ -92,7 +93,9 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("--version", action="version", version=f"tensorquery {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, meaning in _COMMANDS.items():
-        command = commands.add_parser(name, help=meaning, description=f"Print {meaning}.")
+        command = commands.add_parser(
+            name, help=meaning, description=f"Print {meaning}.", allow_abbrev=False
+        )
         _add_common(command)
         if name == "head":
             command.add_argument("-n", "--rows", type=_count, default=10, help="how many (10)")
@@ -100,6 +103,12 @@ def parse(arguments: Sequence[str]) -> Arguments:
             _add_loading(command)
         if name == "bench":
             command.add_argument("--epochs", type=_positive, default=2, help="how many (2)")
+            command.add_argument(
+                "--output-format",
+                choices=("torch", "numpy", "arrow", "dict"),
+                default="torch",
+                help="what batches are made of (torch)",
+            )
             command.add_argument("--shuffle", action="store_true", help="in random order")
     found = vars(parser.parse_args(list(arguments)))
     return Arguments(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tensorquery.command.arguments import Arguments
@@ -39,6 +39,7 @@ def bench(query: Query, asked: Arguments) -> Iterator[dict[str, Any]]:
         batch_size=asked.batch_size or _BATCH_SIZE,
         num_workers=asked.num_workers,
         shuffle=asked.shuffle,
+        output_format=asked.output_format,
         rank=0,
         world_size=asked.world_size,
     )
@@ -68,5 +69,6 @@ def bench(query: Query, asked: Arguments) -> Iterator[dict[str, Any]]:
         }
 
 
-def _rows(batch: Mapping[str, Any]) -> int:
-    return len(next(iter(batch.values())))
+def _rows(batch: Any) -> int:
+    """Rows of a batch: Arrow's, or a dict of columns."""
+    return int(batch.num_rows) if hasattr(batch, "num_rows") else len(next(iter(batch.values())))

@@ -25,7 +25,7 @@ def import_pyplot() -> Any:
     try:
         return importlib.import_module("matplotlib.pyplot")
     except ImportError as error:
-        raise ImportError("plot() needs matplotlib: pip install tensorquery[plot]") from error
+        raise ImportError("plot() needs matplotlib: pip install 'tensorquery[plot]'") from error
 
 
 def new_axes(width: float = 8.0, height: float = 3.0) -> Any:
