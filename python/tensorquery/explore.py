@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorquery import _core
 from tensorquery.arrow_c import import_pyarrow
+from tensorquery.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +117,7 @@ def sample(query: Query, rows: int, seed: int) -> pa.Table:
     kept: list[Any] = []
     keys = np.empty(0)
     bound = 1.0
-    for batch in reader if rows else ():
+    for batch in _batches(reader) if rows else ():
         drawn = random.random(batch.num_rows)
         chosen = np.flatnonzero(drawn < bound)
         kept += _picked(reader.schema, [batch], chosen)
@@ -129,6 +131,16 @@ def sample(query: Query, rows: int, seed: int) -> pa.Table:
 
 _HELD = 10_000
 """Rows from which on those that cannot stay are let go."""
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    """The batches of a reader, whose errors are ours again."""
+    pyarrow = import_pyarrow()
+    try:
+        yield from reader
+    except (pyarrow.ArrowException, OSError) as error:
+        # pyarrow hands on what an error says, not which one it was.
+        raise DataError(str(error).removeprefix("External error: ")) from error
 
 
 def _smallest(

@@ -244,6 +244,16 @@ def test_warnings_are_a_line_on_stderr(folder):
     assert done.stderr == "tensorquery: warning: take care\n"
 
 
+def test_what_the_terminal_cannot_spell_is_escaped(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorquery", "head", "SELECT 'größe' AS s"],
+        capture_output=True,
+        env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.stdout.splitlines()[-1] == rb"gr\xf6\xdfe"
+    assert done.returncode == 0
+
+
 def test_a_reader_that_has_enough_is_no_error(folder):
     rows = pa.table({"x": range(200_000)})
     pq.write_table(rows, "many.parquet")

@@ -205,6 +205,19 @@ def test_a_sample_wants_whole_numbers(session, rows, seed):
         session.table("t").sample(rows, seed=seed)
 
 
+def test_what_cannot_be_read_is_an_error_of_ours(session, tmp_path):
+    pq.write_table(pa.table({"x": [1, 0]}), tmp_path / "a.parquet")
+    session.register_parquet("f", tmp_path / "a.parquet")
+    divided, whole = session.sql("SELECT 1 / x AS y FROM f"), session.table("f")
+    for ask in (divided.describe, divided.sample, divided.to_pandas, divided.to_polars):
+        with pytest.raises(tq.DataError, match=r"^Divide by zero"):
+            ask()
+    (tmp_path / "a.parquet").unlink()
+    for ask in (whole.describe, whole.sample, whole.to_pandas, whole.to_polars):
+        with pytest.raises(tq.DataError, match=r"^file .*a\.parquet vanished"):
+            ask()
+
+
 # --- other libraries ---
 
 

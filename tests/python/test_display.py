@@ -337,7 +337,7 @@ def test_what_every_step_waits_for_is_marked(session):
     marked = [attrs["fill"] for tag, attrs in look(plan).tags if tag == "rect"]
     assert len(set(marked)) == 2
     assert [fill != "currentColor" for fill in marked] == [
-        shard.bytes == max(shard.bytes for shard in plan.shards) for shard in plan.shards
+        shard.bytes > 0.99 * max(shard.bytes for shard in plan.shards) for shard in plan.shards
     ]
     even = session.table("events").plan_shards(world_size=2)
     assert {attrs["fill"] for tag, attrs in look(even).tags if tag == "rect"} == {"currentColor"}
@@ -365,7 +365,8 @@ def test_a_plan_is_plotted(session):
     plan = session.table("events").plan_shards(world_size=4)
     axes = plan.plot()
     heights = [bar.get_height() for bar in axes.patches]
-    assert heights == pytest.approx([shard.bytes / 2**20 for shard in plan.shards])
+    assert heights == pytest.approx([shard.bytes / 1024 for shard in plan.shards])
+    assert axes.get_ylabel() == "KiB to read"
     assert axes.figure.patch.get_alpha() == 0
     assert "10 splits" in axes.get_title()
     _, own = matplotlib.pyplot.subplots()

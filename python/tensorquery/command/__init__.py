@@ -5,6 +5,7 @@ The exit status is 0; 1 where the query or the data fail, with one line on stder
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: The arguments are wrong (2), or ask for help (0).
     """
     asked = parse(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal or a pipe cannot spell is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn

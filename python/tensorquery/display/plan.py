@@ -71,13 +71,13 @@ def balance_svg(bars: Sequence[Bar], what: str) -> Raw:
     mean = sum(bar.bytes for bar in bars) / len(bars)
     if not most:
         return Raw("")
-    room = (_WIDTH - _LEFT) / len(bars)
-    width = min(room * 0.8, 48.0)
+    room = min((_WIDTH - _LEFT) / len(bars), 60.0)
+    width = room * 0.8
     drawn = []
     for number, bar in enumerate(bars):
         height = bar.bytes / most * _HEIGHT
         # What every step waits for is marked, where it matters.
-        heavy = bar.bytes == most and most > 1.1 * mean
+        heavy = bar.bytes > 0.99 * most and most > 1.1 * mean
         shade = 'fill="#e0872b"' if heavy else 'fill="currentColor"'
         opacity = 0.95 if heavy else 0.55 if bar.odd else 0.4
         drawn.append(

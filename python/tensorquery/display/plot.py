@@ -14,6 +14,7 @@ __all__ = ["draw_plan", "import_pyplot", "new_axes"]
 
 # Between black and white: it can be read on either.
 _GREY = "#808080"
+_MARK = "#e0872b"
 
 
 def import_pyplot() -> Any:
@@ -56,26 +57,33 @@ def draw_plan(plan: ShardPlan, axes: Any | None) -> Any:
     else:
         import_pyplot()
     bars, what = bars_of(plan)
-    mebibytes = [bar.bytes / 2**20 for bar in bars]
+    unit, scale = _unit(max(bar.bytes for bar in bars))
+    sizes = [bar.bytes / scale for bar in bars]
     colors = ["#4c8fce" if bar.odd else "#2f6ea8" for bar in bars]
-    axes.bar(range(len(bars)), mebibytes, color=colors, width=0.8)
-    mean = sum(mebibytes) / len(mebibytes)
-    axes.axhline(mean, color="#e0872b", linestyle="--", linewidth=1)
+    axes.bar(range(len(bars)), sizes, color=colors, width=0.8)
+    mean = sum(sizes) / len(sizes)
+    axes.axhline(mean, color=_MARK, linestyle="--", linewidth=1)
+    # Beside the axes, where no bar is.
     axes.annotate(
-        f"mean {mean:,.2f}",
+        f"mean\n{mean:,.4g}",
         (1, mean),
         xycoords=("axes fraction", "data"),
-        xytext=(-4, 3),
+        xytext=(4, 0),
         textcoords="offset points",
-        ha="right",
-        color="#e0872b",
+        va="center",
+        color=_MARK,
     )
-    # Room for the word above the line, where all bars end at it.
-    axes.set_ylim(0, max(*mebibytes, mean, 1e-9) * 1.15)
+    axes.set_ylim(0, max(*sizes, 1e-9) * 1.05)
     axes.set_xlabel(what)
-    axes.set_ylabel("MiB to read")
+    axes.set_ylabel(f"{unit} to read")
     axes.set_title(
         f"{plan.num_splits:,} splits, imbalance {plan.imbalance:.3f} over shards, "
         f"{plan.rank_imbalance:.3f} over ranks"
     )
     return axes
+
+
+def _unit(most: int) -> tuple[str, int]:
+    """The largest unit of which there is one, and its bytes."""
+    units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    return next((unit for unit in units if most >= unit[1]), ("bytes", 1))
