@@ -304,6 +304,13 @@ def test_a_session_shows_its_tables_and_their_columns(session):
     assert "adult" in page.cells
     assert "tags" in page.cells
     assert "no tables" in look(tq.Session()).words
+    assert "catalogs" not in page.words
+
+
+def test_a_session_names_its_catalogs_and_asks_them_nothing():
+    session = tq.Session()
+    session.register_iceberg("lake", {"type": "rest", "uri": "http://127.0.0.1:1"})
+    assert "catalogs: lake" in look(session).words
 
 
 def test_files_that_are_left_out_are_named(tmp_path):

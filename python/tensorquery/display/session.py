@@ -47,10 +47,13 @@ def session_html(session: Session) -> str:
     """
     try:
         tables = session.tables
+        catalogs = session.catalogs
     except Exception as error:
         return box("Session", failure(error))
+    # What a catalog holds it would have to be asked for, over a network perhaps.
+    below = line(f"catalogs: {', '.join(catalogs)}") if catalogs else None
     if not tables:
-        return box("Session", line(muted("no tables")))
+        return box("Session", line(muted("no tables")), below)
     rows: list[list[Any]] = []
     columns: list[Raw] = []
     with Limit(_SECONDS) as limit:
@@ -91,6 +94,7 @@ def session_html(session: Session) -> str:
         "Session",
         table(titles, rows, [False, False, True, True, True, True]),
         line(muted(f"… and {more:,} more tables")) if more else None,
+        below,
         line(muted(f"columns took longer than {_SECONDS:g} s")) if limit.passed else None,
         *left_out,
         *columns,
