@@ -99,6 +99,24 @@ def __getattr__(name: str) -> Any:
         raise
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext tensorquery`` calls: adds the magic ``%%tq`` and the completion of names.
+
+    Args:
+        shell: The shell of IPython.
+    """
+    importlib.import_module("tensorquery.magic").load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What ``%unload_ext tensorquery`` calls.
+
+    Args:
+        shell: The shell of IPython.
+    """
+    importlib.import_module("tensorquery.magic").unload(shell)
+
+
 def __dir__() -> list[str]:
     # Tools read every name that is listed.
     return sorted([*__all__, *(_NEEDS_TORCHDATA if importlib.util.find_spec("torchdata") else ())])

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from tensorquery import _core
 from tensorquery.arrow_c import import_pyarrow
 from tensorquery.checkpoint import digest
+from tensorquery.display import query_html
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
 from tensorquery.errors import ConfigError, QueryError
+from tensorquery.explore import describe, import_for, sample
 from tensorquery.filters import to_sql
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
@@ -19,6 +21,8 @@ from tensorquery.quarantine import Quarantined, of_files
 from tensorquery.shards import ShardPlan, SplitStrategy, check_strategy, plan_splits
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
 
     from tensorquery.session import Session
@@ -215,6 +219,68 @@ class Query:
         """
         return import_pyarrow().table(self._core.collect())
 
+    def to_pandas(self) -> pd.DataFrame:
+        """Run the query in this process, for pandas.
+
+        Returns:
+            All rows as a `pandas.DataFrame`.
+
+        Raises:
+            ImportError: pandas or pyarrow is not installed.
+            DataError: A file cannot be read.
+        """
+        import_for("to_pandas()", "pandas", "pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Run the query in this process, for polars.
+
+        Returns:
+            All rows as a `polars.DataFrame`; ``pl.LazyFrame`` and others take the query itself, too.
+
+        Raises:
+            ImportError: polars is not installed.
+            DataError: A file cannot be read.
+        """
+        return import_for("to_polars()", "polars", "polars").DataFrame(self._core.collect())
+
+    def describe(self) -> pa.Table:
+        """Statistics of each output column, in one pass over the rows.
+
+        Returns:
+            A `pyarrow.Table` with a row per column: ``column`` and ``type``; ``count`` of values and ``nulls``; ``min`` and
+            ``max`` of numbers, texts, times and booleans, as text; ``mean`` and ``std`` (of a sample, dividing by n - 1)
+            of numbers and booleans; ``approx_distinct``, which is off by a few percent. Null where a type has
+            no such thing. NaN is a value, and greater than all others.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            QueryError: Two output columns have the same name.
+            DataError: A file cannot be read.
+        """
+        return describe(self)
+
+    def sample(self, rows: int = 10, *, seed: int = 0) -> pa.Table:
+        """Random rows of the query's result, each as likely as any other, none twice.
+
+        All rows are read, and few are held. For a share of a table inside a query write TABLESAMPLE, which
+        loaders can follow, too: ``docs/sampling.md``.
+
+        Args:
+            rows: How many; all where there are no more.
+            seed: The same seed, query and files give the same rows.
+
+        Returns:
+            A `pyarrow.Table`, in the query's order.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            ConfigError: `rows` or `seed` is no whole number of at least 0.
+            DataError: A file cannot be read.
+        """
+        rows = check_non_negative_int("rows", rows)
+        return sample(self, rows, check_non_negative_int("seed", seed))
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._core.stream().__arrow_c_stream__(requested_schema)
 
@@ -336,6 +402,9 @@ class Query:
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {kind}" for name, kind, _ in self._core.columns())
         return f"Query({columns})\n{self.sql.strip()}"
+
+    def _repr_html_(self) -> str:
+        return query_html(self)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(

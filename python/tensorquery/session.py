@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tensorquery import _core
 from tensorquery.credentials import CredentialProvider, Credentials
+from tensorquery.display import session_html
 from tensorquery.distributed import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
 from tensorquery.functions import Function, FunctionInfo
@@ -734,6 +735,9 @@ class Session(IcebergTables):
             for table in self.tables
         ]
         return "\n".join(["Session:", *lines]) if lines else "Session: no tables"
+
+    def _repr_html_(self) -> str:
+        return session_html(self)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError(

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from tensorquery.epochs import Epochs
     from tensorquery.quality import ShuffleQuality
 
-__all__ = ["RankSteps", "RowRange", "Shard", "ShardPlan", "Split", "SplitStrategy", "plan_splits"]
+__all__ = [
+    "RankSteps",
+    "RowRange",
+    "Shard",
+    "ShardPlan",
+    "Split",
+    "SplitStrategy",
+    "plan_splits",
+    "spell_steps",
+]
 
 DEFAULT_SPLIT_BYTES = "128MiB"
 
@@ -233,6 +242,23 @@ class ShardPlan:
             raise ImportError("this needs pyarrow: pip install pyarrow") from error
         return pyarrow.Table.from_pylist([asdict(shard) for shard in self.shards])
 
+    def plot(self, axes: Any | None = None) -> Any:
+        """Draw what each shard reads, and the mean, by matplotlib.
+
+        Args:
+            axes: Axes of matplotlib to draw into; None makes a figure without background, for light and dark pages.
+
+        Returns:
+            The axes; ``axes.figure.savefig(…)`` keeps the picture.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        # matplotlib's half, which few plans need.
+        from tensorquery.display.plot import draw_plan
+
+        return draw_plan(self, axes)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShardPlan):
             return NotImplemented
@@ -245,6 +271,12 @@ class ShardPlan:
 
     def __hash__(self) -> int:
         return hash((self.fingerprint, self.world_size, self.num_workers))
+
+    def _repr_html_(self) -> str:
+        # It imports this module.
+        from tensorquery.display import plan_html
+
+        return plan_html(self)
 
     def __repr__(self) -> str:
         head = (
@@ -262,7 +294,7 @@ class ShardPlan:
             if self.quality.warning is not None:
                 notes.append(f"warning: {self.quality.warning}")
         if self.ranks:
-            notes.append(_spell_steps(self.ranks))
+            notes.append(spell_steps(self.ranks))
         bounded = any(shard.batches_at_most is not None for shard in self.shards)
         titles = ["rank", "worker", "splits", "rows before filters", "bytes"]
         lines = [titles + ["batches at most"] * bounded]
@@ -306,7 +338,7 @@ def _rank_steps(epochs: Epochs, world_size: int, num_workers: int, epoch: int) -
     return found
 
 
-def _spell_steps(ranks: Sequence[RankSteps]) -> str:
+def spell_steps(ranks: Sequence[RankSteps]) -> str:
     """Rows and steps in words."""
 
     def between(numbers: list[int], what: str) -> str:

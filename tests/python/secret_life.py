@@ -43,6 +43,8 @@ def live(folder, number, url, kind, options, contexts):
         show("query", query, query.sql, query.schema, query.explain(), query.count(), query.head(2))
         plan = query.plan_shards(world_size=2, num_workers=2, batch_size=3)
         show("plan", plan, plan.splits(), plan.to_dict(), plan.to_table())
+        show("pictures", *(thing._repr_html_() for thing in (session, query, plan)))
+        show("look", query.describe(), query.sample(2))
         kept(folder, f"plan{number}", plan.to_dict())
         for context in contexts:
             loader, dataset = tq.create_dataloader(

@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tensorquery as tq
+from tensorquery.command import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -73,6 +75,27 @@ def test_the_snippets_of_the_page_on_staging_say_what_the_page_says(capsys, monk
     assert printed[5].startswith("EXCEPT ALL is not supported")
 
 
+def test_the_snippets_and_commands_of_the_page_on_exploration_run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "exploration.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(snippets) == 4
+    names = {}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/exploration.md", "exec"), names)
+    assert "'column': 'user', 'count': 300, 'nulls': 0, 'min': '0'" in capsys.readouterr().out
+    (console,) = re.findall(r"^```console\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    printed = {}
+    for line in console.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "tensorquery"
+        assert main(arguments) == 0, line
+        printed[arguments[0]] = capsys.readouterr().out
+    assert len(printed) == 6
+    assert printed["count"] == "2000\n"
+    assert printed["head"].split() == ["user", "item", "----", "----", "0", "null", "7", "null", "14", "null"]  # fmt: skip
+
+
 def test_the_readme_opens_with_the_two_commands():
     assert README.index("make demo") < README.index("make test") < README.index("```python")
 
@@ -90,6 +113,7 @@ def test_links_of_the_pages_lead_somewhere():
         "docs/scale.md",
         "docs/storage.md",
         "docs/point-in-time.md",
+        "docs/exploration.md",
     ):
         found = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
         links += [(ROOT / page).parent / link for link in found]

@@ -1,0 +1,101 @@
+"""A session as a notebook shows it: its tables, their columns and sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorquery import _core
+from tensorquery.display.html import Raw, box, failure, folded, line, muted, sized, table
+from tensorquery.display.limit import Limit
+
+if TYPE_CHECKING:
+    from tensorquery.session import Session
+
+__all__ = ["columns_of", "session_html"]
+
+_SECONDS = 2.0
+_TABLES = 50
+_COLUMNS = 100
+
+
+def columns_of(session: Session, name: str) -> list[tuple[str, str, bool]]:
+    """Name, type and nullability of a table's columns; nothing is read.
+
+    Args:
+        session: The session.
+        name: A registered table's exact name.
+
+    Returns:
+        A tuple for each column.
+
+    Raises:
+        QueryError: A view names a column that is gone.
+        TableNotFoundError: There is no such table.
+    """
+    sql = f"SELECT * FROM {_core.quote_identifier(name)}"
+    return session._core.query(sql).columns()
+
+
+def session_html(session: Session) -> str:
+    """The session in a box; a table whose columns cannot be told has the error in their place.
+
+    Args:
+        session: Any session.
+
+    Returns:
+        HTML.
+    """
+    try:
+        tables = session.tables
+        catalogs = session.catalogs
+    except Exception as error:
+        return box("Session", failure(error))
+    # What a catalog holds it would have to be asked for, over a network perhaps.
+    below = line(f"catalogs: {', '.join(catalogs)}") if catalogs else None
+    if not tables:
+        return box("Session", line(muted("no tables")), below)
+    rows: list[list[Any]] = []
+    columns: list[Raw] = []
+    with Limit(_SECONDS) as limit:
+        for info in tables[:_TABLES]:
+            row = [
+                info.name,
+                info.kind,
+                "" if info.files is None else f"{info.files:,}",
+                "" if info.bytes is None else sized(info.bytes),
+                "" if info.rows is None else f"{info.rows:,}",
+                muted("?"),
+            ]
+            rows.append(row)
+            try:
+                found = columns_of(session, info.name)
+            except Exception as error:
+                columns.append(folded(info.name, failure(error)))
+                continue
+            row[-1] = f"{len(found):,}"
+            shown = table(
+                ["column", "type"],
+                [(name, kind) for name, kind, _ in found[:_COLUMNS]],
+                [False] * 2,
+            )
+            if len(found) > _COLUMNS:
+                shown = Raw(shown + line(muted(f"… and {len(found) - _COLUMNS:,} more columns")))
+            columns.append(folded(info.name, shown))
+    titles = ["table", "kind", "files", "size", "rows", "columns"]
+    left_out = [
+        failure(
+            f"{info.name}: {len(info.quarantined):,} files are left out, for example {info.quarantined[0].path}"
+        )
+        for info in tables
+        if info.quarantined
+    ]
+    more = len(tables) - len(rows)
+    return box(
+        "Session",
+        table(titles, rows, [False, False, True, True, True, True]),
+        line(muted(f"… and {more:,} more tables")) if more else None,
+        below,
+        line(muted(f"columns took longer than {_SECONDS:g} s")) if limit.passed else None,
+        *left_out,
+        *columns,
+    )
