@@ -175,6 +175,8 @@ class Query:
         """Count the rows; from metadata where that suffices."""
     def explain(self, stage: str, place: str) -> str:
         """DataFusion's plan, what is staged of it and why, and the plan by splits; with the sizes of stages in `place`."""
+    def analyze(self) -> list[tuple[int, str, int | None, int | None]]:
+        """Run the query; depth, description, rows and nanoseconds of each operator, in pre-order."""
     def nested(self, before: str, after: str) -> Query:
         """The query whose SQL is this one's between two texts, over the tables of this one."""
     def union_all(self, others: Sequence[Query], stage: str) -> tuple[Query, list[int]]:

@@ -10,13 +10,19 @@ from tensorquery import _core
 from tensorquery.arrow_c import import_pyarrow
 from tensorquery.checkpoint import digest
 from tensorquery.display import query_html
+from tensorquery.display.tree import operator_tree
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.explore import describe, import_for, sample
 from tensorquery.filters import to_sql
 from tensorquery.iceberg import SnapshotChange
-from tensorquery.options import check_non_negative_int, check_positive_int, nearest_name
+from tensorquery.options import (
+    check_bool,
+    check_non_negative_int,
+    check_positive_int,
+    nearest_name,
+)
 from tensorquery.quarantine import Quarantined, of_files
 from tensorquery.shards import ShardPlan, SplitStrategy, check_strategy, plan_splits
 
@@ -288,26 +294,36 @@ class Query:
         return self._core.__arrow_c_schema__()
 
     def explain(
-        self, *, stage: str = "auto", stage_dir: str | os.PathLike[str] | None = None
+        self,
+        *,
+        analyze: bool = False,
+        stage: str = "auto",
+        stage_dir: str | os.PathLike[str] | None = None,
     ) -> str:
         """DataFusion's physical plan, what is staged of it and why, and the plan by splits that a loader runs.
 
-        Nothing runs, and nothing is staged.
+        Nothing runs, and nothing is staged, unless `analyze` is true.
 
         Args:
+            analyze: Run the query once in this process, as `to_arrow` does but without keeping rows, and show for each operator
+                the rows that it gave and the time that it computed. Then `stage` and `stage_dir` say nothing.
             stage: As for `create_dataloader`: "auto", "never" or "always".
             stage_dir: Where stages are looked for, as for `create_dataloader`; None is the default folder.
 
         Returns:
             Indented trees as text: the plan before, each part that runs once with the reason, and the plan after, in which a
             stage is a scan: with its rows and bytes where it is in `stage_dir`, else "not built yet". With
-            ``stage="never"`` the last one says which operator is not row-local.
+            ``stage="never"`` the last one says which operator is not row-local. With `analyze`, the tree of operators
+            with rows, time and share of the times.
 
         Raises:
             QueryError: The query cannot be planned.
-            ConfigError: `stage` or `stage_dir` is malformed.
+            DataError: With `analyze`, a file cannot be read.
+            ConfigError: `analyze`, `stage` or `stage_dir` is malformed.
             StorageError: Something is staged, and `stage_dir` does not answer.
         """
+        if check_bool("analyze", analyze):
+            return operator_tree(self._core.analyze())
         # It imports this module.
         from tensorquery.staging import place_of
 

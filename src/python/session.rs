@@ -419,6 +419,16 @@ impl PyQuery {
         wait(py, move || async move { query.explain(&PlanOptions::default(), mode, &place).await })
     }
 
+    /// Runs the query; depth, text, rows and nanoseconds of each operator, in pre-order.
+    fn analyze(
+        &self,
+        py: Python<'_>,
+    ) -> PyResult<Vec<(usize, String, Option<usize>, Option<usize>)>> {
+        let query = self.query.clone();
+        let runs = wait(py, move || async move { query.analyze().await })?;
+        Ok(runs.into_iter().map(|run| (run.depth, run.text, run.rows, run.nanoseconds)).collect())
+    }
+
     /// Name and identity of every file or table in memory that the query can read.
     fn files(&self) -> Vec<(String, String)> {
         self.query.files()

@@ -1,5 +1,6 @@
 //! The session: registered tables over a DataFusion context, lazy queries, and their plans.
 
+mod analyze;
 mod count;
 mod engine;
 mod files;
@@ -20,6 +21,7 @@ mod samples;
 mod staged;
 mod verify;
 
+pub use analyze::OperatorRun;
 pub use count::{SplitCount, SplitCounter};
 pub use engine::StageEngine;
 pub use functions::{FunctionInfo, decode_schema, encode_schema};

@@ -269,14 +269,20 @@ impl Query {
     }
 
     async fn run(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
-        let state = self.session.context().state();
-        let physical = state.create_physical_plan(&plan).await?;
+        self.start(self.session.context().state().create_physical_plan(&plan).await?)
+    }
+
+    pub(super) fn start(
+        &self,
+        physical: Arc<dyn ExecutionPlan>,
+    ) -> Result<SendableRecordBatchStream> {
+        let context = self.session.context().task_ctx();
         let partitions = physical.output_partitioning().partition_count();
         if partitions == 1 {
-            return Ok(execute_stream(physical, state.task_ctx())?);
+            return Ok(execute_stream(physical, context)?);
         }
         // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread timing.
-        let (schema, context) = (physical.schema(), state.task_ctx());
+        let schema = physical.schema();
         let rows = futures::stream::iter(0..partitions)
             .map(move |partition| physical.execute(partition, Arc::clone(&context)))
             .try_flatten();
@@ -296,7 +302,11 @@ impl Query {
     /// task.
     async fn gather(&self, plan: LogicalPlan) -> Result<Vec<RecordBatch>> {
         let stream = self.run(plan).await?;
-        let task = SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) });
+        self.finish(SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) })).await
+    }
+
+    /// Waits for a task that reads.
+    pub(super) async fn finish<T: 'static>(&self, task: SpawnedTask<Result<T>>) -> Result<T> {
         let stopped = |error| Error::data("the process is ending").with_source(error);
         match task.join_unwind().await.map_err(stopped)? {
             Err(error)

@@ -79,7 +79,7 @@ def test_the_snippets_and_commands_of_the_page_on_exploration_run(capsys, monkey
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "exploration.md").read_text()
     snippets = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 4
+    assert len(snippets) == 5
     names = {}
     for snippet in snippets:
         exec(compile(snippet, "docs/exploration.md", "exec"), names)

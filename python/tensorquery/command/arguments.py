@@ -52,6 +52,7 @@ class Arguments:
     epochs: int = 2
     output_format: str = "torch"
     shuffle: bool = False
+    analyze: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,6 +98,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
             name, help=meaning, description=f"Print {meaning}.", allow_abbrev=False
         )
         _add_common(command)
+        if name == "explain":
+            command.add_argument(
+                "--analyze", action="store_true", help="run it, and show rows and times by operator"
+            )
         if name == "head":
             command.add_argument("-n", "--rows", type=_count, default=10, help="how many (10)")
         if name in ("shards", "bench"):

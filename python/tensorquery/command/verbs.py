@@ -18,7 +18,7 @@ __all__ = ["VERBS"]
 
 
 def _explain(query: Query, asked: Arguments) -> Iterator[str]:
-    text = query.explain().rstrip()
+    text = query.explain(analyze=asked.analyze).rstrip()
     yield _json({"explain": text}) if asked.format == "json" else text
 
 

@@ -9,6 +9,10 @@ from types import FrameType, TracebackType
 __all__ = ["Limit"]
 
 
+_SOON = 0.0001
+"""Seconds."""
+
+
 class _TimeIsUp(BaseException):
     """No `Exception`, so that no other code takes it for an error of its own."""
 
@@ -50,6 +54,10 @@ class Limit:
     def _end(self, number: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code is Limit.__exit__.__code__:
             # It came when all was done.
+            return
+        if frame is not None and frame.f_code is Limit.__enter__.__code__:
+            # Nothing catches it yet.
+            signal.setitimer(signal.ITIMER_REAL, _SOON)
             return
         self.passed = True
         raise _TimeIsUp

@@ -1,0 +1,55 @@
+//! Running a query for what its operators say of the run.
+
+use std::sync::Arc;
+
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+use futures::TryStreamExt;
+
+use super::query::Query;
+use crate::{Error, Result};
+
+/// What an operator says of a run.
+#[derive(Clone, Debug)]
+pub struct OperatorRun {
+    /// Operators above it.
+    pub depth: usize,
+    /// The operator in one line.
+    pub text: String,
+    /// Rows that it gave; None where it does not count.
+    pub rows: Option<usize>,
+    /// Time that it computed, without those below it; None where it does not measure.
+    pub nanoseconds: Option<usize>,
+}
+
+impl Query {
+    /// Runs the query in this process without keeping its rows: its operators, each before those below it.
+    ///
+    /// # Errors
+    /// As those of [`collect`](Self::collect).
+    pub async fn analyze(&self) -> Result<Vec<OperatorRun>> {
+        let physical = self.physical_plan().await?;
+        let mut rows = self.start(Arc::clone(&physical))?;
+        let task = SpawnedTask::spawn(async move {
+            while rows.try_next().await?.is_some() {}
+            Ok::<_, Error>(())
+        });
+        self.finish(task).await?;
+        let mut runs = Vec::new();
+        collect(&physical, 0, &mut runs);
+        Ok(runs)
+    }
+}
+
+fn collect(operator: &Arc<dyn ExecutionPlan>, depth: usize, runs: &mut Vec<OperatorRun>) {
+    let metrics = operator.metrics();
+    runs.push(OperatorRun {
+        depth,
+        text: displayable(operator.as_ref()).one_line().to_string().trim().to_owned(),
+        rows: metrics.as_ref().and_then(|metrics| metrics.output_rows()),
+        nanoseconds: metrics.as_ref().and_then(|metrics| metrics.elapsed_compute()),
+    });
+    for child in operator.children() {
+        collect(child, depth + 1, runs);
+    }
+}
