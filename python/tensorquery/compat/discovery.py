@@ -69,10 +69,9 @@ def open_path(register: Callable[[str], Query], path: str, *, recursive: bool) -
     try:
         if recursive or any(wildcard in path for wildcard in "*?"):
             return register(path)
-        local = _local(path)
+        local = local_path(path)
         if local is not None:
-            folder = Path(local)
-            return register(f"{glob.escape(str(folder))}/*" if folder.is_dir() else path)
+            return register(f"{as_it_is(path)}/*" if Path(local).is_dir() else as_it_is(path))
         try:
             return register(f"{path.rstrip('/')}/*")
         except TableNotFoundError:
@@ -107,8 +106,28 @@ def files_of(table: Query) -> list[DataFileInfo]:
     ]
 
 
-def _local(path: str) -> str | None:
-    """The path of a file on disk; None for one in a store."""
+def as_it_is(path: str) -> str:
+    """A path that is no pattern, whatever characters it has.
+
+    Args:
+        path: A path or URL.
+
+    Returns:
+        What names it alone.
+    """
+    local = local_path(path)
+    return path if local is None else glob.escape(local)
+
+
+def local_path(path: str) -> str | None:
+    """The path of a file on disk.
+
+    Args:
+        path: A path or URL.
+
+    Returns:
+        The path, without ``file://``; None for one in a store.
+    """
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return None if "://" in path else path

@@ -24,7 +24,7 @@ class IcebergDataset(CompatDataset):
 
     Args:
         table: ``namespace.table``, or ``catalog.namespace.table`` with any name for the catalog.
-        catalog_config: The catalog's properties, as pyiceberg takes them; see docs/catalogs.md.
+        catalog_config: The catalog's properties, as pyiceberg takes them, and its ``name``; see docs/catalogs.md.
         batch_size: Rows per batch; only the last of a rank is short.
         columns: Columns to keep; None keeps all.
         filters: A `pyarrow.compute.Expression`: the rows to keep; files and row groups that have none are not read.
@@ -81,10 +81,12 @@ class IcebergDataset(CompatDataset):
     ) -> None:
         check_output(output_format, filters, collate_fn, show_progress)
         check_group(num_ranks, rank)
+        # pyiceberg's name for a catalog without one; SQL catalogs keep it beside each table.
+        config = {"name": "default", **catalog_config}
         session = Session()
         with _once_per_job(session, rank, num_ranks, None, None):
             name = register_from_config(
-                session, table, catalog_config, snapshot_id=snapshot_id, scan_filter=scan_filter
+                session, table, config, snapshot_id=snapshot_id, scan_filter=scan_filter
             )
             query = session.table(name).select(columns, filters)
 
@@ -145,7 +147,7 @@ class IcebergDataset(CompatDataset):
 
         Args:
             table: ``namespace.table``, or ``catalog.namespace.table`` with any name for the catalog.
-            catalog_config: The catalog's properties, as pyiceberg takes them; see docs/catalogs.md.
+            catalog_config: The catalog's properties, as pyiceberg takes them, and its ``name``; see docs/catalogs.md.
             batch_size: Rows per batch; only the last of a rank is short.
             columns: Columns to keep; None keeps all.
             filters: A `pyarrow.compute.Expression`: the rows to keep; files and row groups that have none are not read.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorquery.compat.base import CompatDataset, check_group, check_output
-from tensorquery.compat.discovery import MissingFilesError, files_of, open_path
+from tensorquery.compat.discovery import (
+    MissingFilesError,
+    as_it_is,
+    files_of,
+    local_path,
+    open_path,
+)
 from tensorquery.compat.splits import DataFileInfo, SplitStrategy
 from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.loader import QueryDataLoader, _once_per_job
+from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
 from tensorquery.session import PathOrPaths, Session, table_format_of
 
@@ -106,7 +114,8 @@ class StructuredDataset(CompatDataset):
         if files is not None and not files:
             raise MissingFilesError("files=[] names no file; give at least one")
         session = Session()
-        where = path if files is None else [file.path for file in files]
+        where = path if files is None else [as_it_is(file.path) for file in files]
+        storage_options = _for_stores(storage_options, path or files)
         with _once_per_job(session, rank, num_ranks, None, None):
             table = _open(session, where, format, is_hive, storage_options)
         found = files_of(table)
@@ -255,6 +264,21 @@ def _open(
     if all(table.schema.field(key).type == "string" for key in keys):
         return table
     return register(where, _with_texts(table.schema, keys))
+
+
+def _for_stores(
+    options: Mapping[str, Any] | None, where: str | Sequence[DataFileInfo] | None
+) -> Mapping[str, Any] | None:
+    """Options of an object store; none for a local path, which the other library takes them for, too."""
+    path = where if isinstance(where, str) else where[0].path if where else ""
+    if not options or local_path(path) is None:
+        return options
+    warnings.warn(
+        f"storage_options ({', '.join(options)}) have no effect on the local path {path}",
+        UserWarning,
+        stacklevel=stack_level_outside(),
+    )
+    return None
 
 
 def _with_texts(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
