@@ -141,7 +141,11 @@ class CompatDataset(QueryDataset):
         dataset = make(num_workers=num_workers or 0, collate_fn=collate_fn, **options)
         if num_workers is None:
             num_workers = default_workers(dataset.topology)
-        return QueryDataLoader(dataset, collate_fn, num_workers=num_workers), dataset
+        loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers)
+        if not isinstance(dataset._deal.strategy, str):
+            # What is wrong with a strategy's answer is said now, and workers are given the answer.
+            dataset._epochs.shards(num_workers, 0)
+        return loader, dataset
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order; forgets the metrics of the one before.

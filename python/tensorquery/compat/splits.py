@@ -36,6 +36,9 @@ class IcebergDataFileInfo(DataFileInfo):
     """A data file of an Iceberg table.
 
     Attributes:
+        path: Its path or URL.
+        file_size: Its size in bytes.
+        record_count: Its rows; where filters leave out row groups, those that are left.
         partition: The values of its identity partitions, as text; None without any.
         snapshot_id: The snapshot that is read.
     """
