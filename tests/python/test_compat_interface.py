@@ -5,6 +5,7 @@ import inspect
 import json
 import logging
 import pickle
+import random
 import re
 import subprocess
 import sys
@@ -269,6 +270,22 @@ def test_a_strategys_order_is_the_order_of_the_rows(files):
     assert numbers(loader) == sorted(first)
     dataset.set_epoch(0)
     assert numbers(loader) == first
+
+
+def test_workers_are_given_one_answer_of_a_strategy(files):
+    """Worker processes would get other ones, were they to ask by themselves."""
+
+    class Random:
+        def generate(self, files, num_workers, epoch):
+            shards = [compat.Shard(n) for n in range(num_workers)]
+            for file in files:
+                random.SystemRandom().choice(shards).splits.append(compat.Split(file))
+            return shards
+
+    loader, dataset = structured(files, split_strategy=Random(), num_workers=2)
+    for epoch in range(8):
+        dataset.set_epoch(epoch)
+        assert len(set(numbers(loader))) == 4800
 
 
 @pytest.mark.parametrize("strategy", [ThreeArguments, FiveArguments, "size"])

@@ -98,7 +98,8 @@ class SplitStrategy(Protocol):
     """What deals files to workers: any object with such a method.
 
     One without the parameters `num_ranks` and `rank` will do as well: it is then asked for the shards of the workers
-    of all ranks together, so that no two ranks read the same file.
+    of all ranks together, so that no two ranks read the same file. Each rank asks by itself, so the answer over several ranks must
+    follow from the arguments alone.
     """
 
     def generate(
