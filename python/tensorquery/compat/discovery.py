@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,18 @@ from urllib.parse import unquote, urlsplit
 
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.errors import TableNotFoundError
+from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
 from tensorquery.session import Session
 
-__all__ = ["MissingFilesError", "discover_files", "files_of", "open_path"]
+__all__ = [
+    "MissingFilesError",
+    "as_it_is",
+    "discover_files",
+    "files_of",
+    "for_stores",
+    "open_path",
+]
 
 
 class MissingFilesError(TableNotFoundError, FileNotFoundError):
@@ -131,6 +140,29 @@ def local_path(path: str) -> str | None:
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return None if "://" in path else path
+
+
+def for_stores(
+    options: Mapping[str, Any] | None, where: str | list[str]
+) -> Mapping[str, Any] | None:
+    """Options of an object store; none for a local path, for which the other library takes them, too.
+
+    Args:
+        options: The user's.
+        where: A path, or paths of one store.
+
+    Returns:
+        The options that count; a warning names those that do not.
+    """
+    path = where if isinstance(where, str) else where[0]
+    if not options or local_path(path) is None:
+        return options
+    warnings.warn(
+        f"storage_options ({', '.join(options)}) have no effect on the local path {path}",
+        UserWarning,
+        stacklevel=stack_level_outside(),
+    )
+    return None
 
 
 def path_depth(path: str) -> int:

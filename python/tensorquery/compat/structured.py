@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,12 @@ from tensorquery.compat.discovery import (
     MissingFilesError,
     as_it_is,
     files_of,
-    local_path,
+    for_stores,
     open_path,
 )
 from tensorquery.compat.splits import DataFileInfo, SplitStrategy
 from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.loader import QueryDataLoader, _once_per_job
-from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
 from tensorquery.session import PathOrPaths, Session, table_format_of
 
@@ -92,7 +91,7 @@ class StructuredDataset(CompatDataset):
         progress_interval_sec: float = 120.0,
         shuffle_buffer_size: int | None = None,
         *,
-        path: str | None = None,
+        path: str | os.PathLike[str] | None = None,
     ) -> None:
         if format not in _FORMATS:
             raise ConfigError(
@@ -114,8 +113,13 @@ class StructuredDataset(CompatDataset):
         if files is not None and not files:
             raise MissingFilesError("files=[] names no file; give at least one")
         session = Session()
-        where = path if files is None else [as_it_is(file.path) for file in files]
-        storage_options = _for_stores(storage_options, path or files)
+        where: str | list[str]
+        if files is None:
+            assert path is not None
+            where = os.fspath(path)
+        else:
+            where = [as_it_is(file.path) for file in files]
+        storage_options = for_stores(storage_options, where)
         with _once_per_job(session, rank, num_ranks, None, None):
             table = _open(session, where, format, is_hive, storage_options)
         found = files_of(table)
@@ -145,7 +149,7 @@ class StructuredDataset(CompatDataset):
     @classmethod
     def create_dataloader(
         cls,
-        path: str,
+        path: str | os.PathLike[str],
         format: str,
         batch_size: int = 1024,
         columns: Sequence[str] | None = None,
@@ -229,7 +233,7 @@ class StructuredDataset(CompatDataset):
 
 def _open(
     session: Session,
-    where: str | list[str] | None,
+    where: str | list[str],
     format: str,
     is_hive: bool,
     storage_options: Mapping[str, Any] | None,
@@ -252,7 +256,6 @@ def _open(
     if isinstance(where, str):
         table = open_path(register, where, recursive=is_hive)
     else:
-        assert where is not None
         try:
             table = register(where)
         except TableNotFoundError as error:
@@ -264,21 +267,6 @@ def _open(
     if all(table.schema.field(key).type == "string" for key in keys):
         return table
     return register(where, _with_texts(table.schema, keys))
-
-
-def _for_stores(
-    options: Mapping[str, Any] | None, where: str | Sequence[DataFileInfo] | None
-) -> Mapping[str, Any] | None:
-    """Options of an object store; none for a local path, which the other library takes them for, too."""
-    path = where if isinstance(where, str) else where[0].path if where else ""
-    if not options or local_path(path) is None:
-        return options
-    warnings.warn(
-        f"storage_options ({', '.join(options)}) have no effect on the local path {path}",
-        UserWarning,
-        stacklevel=stack_level_outside(),
-    )
-    return None
 
 
 def _with_texts(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
