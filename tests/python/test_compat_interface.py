@@ -229,6 +229,16 @@ def test_metrics(files, num_workers, caplog):
     assert (mine.total_rows, mine.workers, mine.epoch) == (4800, len(ours), 0)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_metrics_are_there_with_the_last_batch(files, num_workers):
+    loader, dataset = structured(files, num_workers=num_workers)
+    batches = iter(loader)
+    for _ in range(48):
+        next(batches)
+    assert sum(worker.rows_read for worker in dataset.get_metrics()) == 4800
+    assert next(batches, None) is None
+
+
 def test_metrics_of_epochs_and_of_a_part_of_one(files):
     loader, dataset = structured(files)
     numbers(loader)

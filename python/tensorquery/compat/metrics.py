@@ -174,7 +174,8 @@ class MeasuredIterator(ShardIterator):
 
     def close(self) -> None:
         """Stop reading; nothing where it is closed already."""
-        if not self.closed and self._stream is not None:
+        # Not what was said with the last batch: somebody may have asked for it already.
+        if not self.closed and not self.last and self._stream is not None:
             self._record()
         super().close()
         if self._bar is not None:
