@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch_dataloader_utils as peer
+from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 import ranks
@@ -105,10 +106,7 @@ def test_the_example_of_a_dataloader_of_ones_own(files):
     lines = snippet("StructuredDataset(path=").replace('path="..."', f'path="{files}"')
     text = substituted(lines, {", ...)": ", batch_size=500)"})
 
-    class Accelerator:
-        prepare = staticmethod(pass_on)
-
-    names = {"DataLoader": DataLoader, "accelerator": Accelerator}
+    names = {"DataLoader": DataLoader, "accelerator": Accelerator()}
     with pytest.raises(TypeError, match="path"):
         run(text, peer, **names)
     files_of_peer = sys.modules["torch_dataloader_utils.filesystem.discovery"].discover_files

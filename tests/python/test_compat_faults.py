@@ -170,3 +170,11 @@ def test_workers_are_counted_alike(files, monkeypatch):
     for library in SHARDS:
         assert structured(files, library, num_workers=None)[0].num_workers == 2
     assert_same_rows(lambda library: structured(files, library, num_workers=None)[0], least=1200)
+
+
+def test_fewer_rows_than_ranks(tmp_path):
+    write_files(tmp_path, sizes=(1,))
+    ranks = [structured(tmp_path, peer, num_ranks=2, rank=rank)[0] for rank in range(2)]
+    assert [len(numbers(loader)) for loader in ranks] == [1, 0]
+    with pytest.raises(ValueError, match="1 rows .* cannot give each of 2 ranks"):
+        structured(tmp_path, num_ranks=2)

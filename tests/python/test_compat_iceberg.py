@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import torch
 import torch_dataloader_utils as peer
 from pyiceberg import expressions as ex
 from pyiceberg.catalog import load_catalog
@@ -15,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
+import ranks
 import tensorquery as tq
 from compat_rows import assert_same_rows, pass_on, rows_of, snippet, substituted, write_files
 from iceberg_fixtures import open_fixture, truth
@@ -157,6 +159,27 @@ def test_ranks(lake):
     found = [rows_of(iceberg(lake, num_ranks=2, rank=rank)[0]) for rank in range(2)]
     assert found[0] + found[1] == rows_of(iceberg(lake)[0])
     assert sum(found[0].values()) == sum(found[1].values()) == 1500
+
+
+def read_in_a_group(rank, world_size, lake):
+    """What this rank reads, with and without a strategy, and of two rows of one file."""
+    torch.distributed.init_process_group("gloo")
+    place = {"num_ranks": world_size, "rank": rank, "num_workers": 1, "columns": ["feature_b"]}
+    two = {"filters": pc.field("feature_b").isin([1003, 1004])}
+    ways = [{}, {"split_strategy": compat.RoundRobinSplitStrategy()}, two]
+    return [
+        values_of(iceberg(lake, table="my_db.by_day", **place, **way)[0], "feature_b")
+        for way in ways
+    ]
+
+
+def test_ranks_of_a_process_group(lake):
+    found = ranks.run(read_in_a_group, 2, lake)
+    expected = [*range(500), *range(1000, 2000), *range(2000, 3500)]
+    for first, second in list(zip(*found, strict=True))[:2]:
+        assert sorted(first + second) == expected
+        assert len(first) == len(second)
+    assert [third for _, _, third in found] == [[1003], [1004]]
 
 
 def test_metrics_and_states(lake):
