@@ -163,8 +163,11 @@ def test_the_built_in_strategies_deal_alike(files):
         compat.SizeBalancedSplitStrategy(),
         compat.TargetSizeSplitStrategy(target_rows=600, shuffle=True, seed=5),
         compat.TargetSizeSplitStrategy("1KiB"),
+        # Those of the peer go, too.
+        peer.RoundRobinSplitStrategy(shuffle=True),
+        peer.splits.target_size.TargetSizeSplitStrategy(target_rows=600, shuffle=True),
     ],
-    ids=lambda strategy: type(strategy).__name__,
+    ids=lambda strategy: f"{type(strategy).__module__.partition('.')[0]}.{type(strategy).__name__}",
 )
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 def test_the_built_in_strategies_read_the_same_rows(files, strategy):
@@ -230,3 +233,17 @@ def test_ranges_of_text_are_refused(tmp_path):
 def test_filters_may_leave_nothing_of_a_file(files):
     options = {"split_strategy": ThreeArguments(), "filters": pc.field("id") >= 10_000}
     assert_same_rows(lambda library: structured(files, library, **options)[0], least=4100)
+
+
+def test_a_strategy_that_derives_from_a_built_in_one_is_asked(files):
+    class Reversed(compat.TargetSizeSplitStrategy):
+        def generate(self, *arguments, **place):
+            shards = super().generate(*arguments, **place)
+            for shard in shards:
+                shard.splits.sort(key=lambda split: -split.row_range.offset)
+            return shards
+
+    loader, _ = structured(files, split_strategy=Reversed(target_rows=300))
+    found = numbers(loader)
+    assert sorted(found) == sorted(pq.read_table(files)["id"].to_pylist())
+    assert found[0] == 22_400

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,25 +10,20 @@ from torch.utils.data import get_worker_info
 
 from tensorquery import _core
 from tensorquery.compat.batches import OUTPUT_FORMATS, CompatBatches, Output
-from tensorquery.compat.dealing import FileStrategy
 from tensorquery.compat.metrics import MeasuredIterator, Measures, WorkerMetrics
+from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
-from tensorquery.compat.strategies import TargetSizeSplitStrategy, check_place
+from tensorquery.compat.strategies import check_place
 from tensorquery.dataset import QueryDataset
 from tensorquery.distributed import default_workers, has_group
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.iterator import ShardIterator
 from tensorquery.loader import QueryDataLoader
 from tensorquery.options import check_choice, check_non_negative_int
-from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
-from tensorquery.shards import DEFAULT_SPLIT_BYTES
 from tensorquery.tensors import BatchBuilder
 
 __all__ = ["CompatDataset", "check_output"]
-
-# A window of one row: parts of files are permuted, and the rows within keep their order.
-_UNMIXED = 1
 
 
 def check_output(output_format: str, filters: Any, collate_fn: Any, show_progress: bool) -> None:
@@ -95,40 +89,23 @@ class CompatDataset(QueryDataset):
         self._output = Output.of(query.schema, output_format)
         self._bars = float(progress_interval_sec) if show_progress else None
         self._measures = Measures()
-        if not shuffle_buffer_size:
-            shuffle_buffer_size = _UNMIXED if shuffle is True else None
-        if isinstance(split_strategy, TargetSizeSplitStrategy):
-            _warn_of_unread(split_strategy, shuffle, split_bytes, split_rows)
-            split_bytes, split_rows = split_strategy.target_bytes, split_strategy.target_rows
-            if split_strategy.shuffle:
-                shuffle_seed = split_strategy.seed
-            shuffle, split_strategy = split_strategy.shuffle, None
-            if shuffle and shuffle_buffer_size is None:
-                shuffle_buffer_size = _UNMIXED
-        options: dict[str, Any] = {}
-        if split_strategy is not None:
-            _warn_of_unread(split_strategy, shuffle, split_bytes, split_rows)
-            if shuffle_buffer_size == _UNMIXED:
-                shuffle_buffer_size = None
-            # Row groups by themselves, so that any range that ends with one can be dealt.
-            shuffle, split_bytes, split_rows = False, None, 1
-            given, paths = files()
-            options["split_strategy"] = FileStrategy(split_strategy, given, paths, num_ranks)
-            if num_ranks == 1:
-                # Ranks need equal steps, for which rows move between shards; workers of one rank read what they are dealt.
-                options["remainder"] = "uneven"
+        order = order_options(
+            split_strategy,
+            files,
+            num_ranks,
+            shuffle=shuffle,
+            shuffle_seed=shuffle_seed,
+            shuffle_buffer_size=shuffle_buffer_size or None,
+            split_bytes=split_bytes,
+            split_rows=split_rows,
+        )
         super().__init__(
             query,
             batch_size=batch_size,
-            shuffle=shuffle,
-            shuffle_seed=shuffle_seed,
-            shuffle_buffer_size=shuffle_buffer_size,
             rank=rank,
             world_size=num_ranks,
-            split_bytes=DEFAULT_SPLIT_BYTES if split_bytes is None else split_bytes,
-            split_rows=split_rows,
             show_progress=show_progress,
-            **options,
+            **order,
             **self._output.options,
         )
 
@@ -263,25 +240,4 @@ def check_group(num_ranks: int, rank: int) -> None:
             f"num_ranks={num_ranks}, rank={rank} contradict torch.distributed, where this process is rank {actual[0]} of "
             f"{actual[1]}: pass num_ranks=torch.distributed.get_world_size(), rank=torch.distributed.get_rank(). Where only "
             "some ranks share the data, use process_group= of tensorquery.create_dataloader"
-        )
-
-
-def _warn_of_unread(
-    strategy: Any, shuffle: bool, split_bytes: int | str | None, split_rows: int | None
-) -> None:
-    """A strategy decides alone; say so where options say something else."""
-    unread = [
-        name
-        for name, value in (("split_bytes", split_bytes), ("split_rows", split_rows))
-        if value is not None
-    ]
-    if shuffle and not getattr(strategy, "shuffle", False):
-        unread.append("shuffle")
-    if unread:
-        name = type(strategy).__name__
-        warnings.warn(
-            f"{' and '.join(unread)} {'has' if len(unread) == 1 else 'have'} no effect beside split_strategy={name}(…), which "
-            "cuts, deals and permutes by itself; give them to the strategy, or leave it out",
-            UserWarning,
-            stacklevel=stack_level_outside(),
         )
