@@ -237,6 +237,8 @@ def test_metrics_are_there_with_the_last_batch(files, num_workers):
         next(batches)
     assert sum(worker.rows_read for worker in dataset.get_metrics()) == 4800
     assert next(batches, None) is None
+    # The end says nothing again.
+    assert dataset.get_metrics() == []
 
 
 def test_metrics_of_epochs_and_of_a_part_of_one(files):

@@ -247,3 +247,13 @@ def test_a_strategy_that_derives_from_a_built_in_one_is_asked(files):
     found = numbers(loader)
     assert sorted(found) == sorted(pq.read_table(files)["id"].to_pylist())
     assert found[0] == 22_400
+
+
+@pytest.mark.filterwarnings("ignore:the data is sorted")
+def test_the_seed_of_a_strategy_is_the_seed_of_the_dataset(files):
+    def order(seed, **options):
+        strategy = compat.TargetSizeSplitStrategy(target_rows=300, shuffle=True, seed=seed)
+        return numbers(structured(files, split_strategy=strategy, **options)[0])
+
+    plain = numbers(structured(files, shuffle=True, shuffle_seed=3, split_rows=300)[0])
+    assert order(3) == order(3, shuffle_seed=8) == plain != order(8)
