@@ -130,6 +130,8 @@ class QueryDataset(TracedDataset):
         UnsupportedTypeError: A column has no tensor form; names the column.
     """
 
+    _iterator_class: type[ShardIterator] = ShardIterator
+
     def __init__(
         self,
         query: Query | Mixture,
@@ -355,7 +357,7 @@ class QueryDataset(TracedDataset):
             older.supersede()
         if in_loader:
             worker = (worker + int(self._epoch[3])) % workers
-        iterator = ShardIterator(self, progress, worker, in_loader)
+        iterator = self._iterator_class(self, progress, worker, in_loader)
         self._newest = weakref.ref(iterator)
         return iterator
 

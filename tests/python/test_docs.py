@@ -96,6 +96,17 @@ def test_the_snippets_and_commands_of_the_page_on_exploration_run(capsys, monkey
     assert printed["head"].split() == ["user", "item", "----", "----", "0", "null", "7", "null", "14", "null"]  # fmt: skip
 
 
+def test_the_snippets_of_the_page_on_migration_run(tmp_path):
+    page = (ROOT / "docs" / "migration.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(snippets) == 4
+    script = tmp_path / "migration.py"
+    script.write_text("\n".join(snippets))
+    paths = [str(Path(path).resolve()) for path in sys.path if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True, timeout=300)
+
+
 def test_the_readme_opens_with_the_two_commands():
     assert README.index("make demo") < README.index("make test") < README.index("```python")
 
@@ -114,6 +125,7 @@ def test_links_of_the_pages_lead_somewhere():
         "docs/storage.md",
         "docs/point-in-time.md",
         "docs/exploration.md",
+        "docs/migration.md",
     ):
         found = re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text())
         links += [(ROOT / page).parent / link for link in found]

@@ -1,0 +1,182 @@
+"""Which files a path names."""
+
+from __future__ import annotations
+
+import glob
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tensorquery.compat.splits import DataFileInfo
+from tensorquery.errors import TableNotFoundError
+from tensorquery.quality import stack_level_outside
+from tensorquery.query import Query
+from tensorquery.session import Session
+
+__all__ = [
+    "MissingFilesError",
+    "as_it_is",
+    "discover_files",
+    "files_of",
+    "for_stores",
+    "open_path",
+]
+
+
+class MissingFilesError(TableNotFoundError, FileNotFoundError):
+    """There is no such path, or no file in it; also a `FileNotFoundError`."""
+
+
+def discover_files(
+    path: str,
+    storage_options: Mapping[str, Any] | None = None,
+    extensions: Sequence[str] | None = None,
+) -> list[DataFileInfo]:
+    """List the files at a path, for the constructor of `StructuredDataset`; their footers are read, too.
+
+    Args:
+        path: A file, a directory or a glob, on disk or in an object store. Of a directory its own files; names that start
+            with ``_`` or ``.`` are left out. All files have one format, which their names say.
+        storage_options: Options and credentials of the object store.
+        extensions: Endings of names to keep, such as ``[".parquet"]``; None keeps all.
+
+    Returns:
+        The files, sorted by path, with their sizes.
+
+    Raises:
+        MissingFilesError: There is no such path, or no file in it.
+        DataError: A file is damaged, or two disagree about a column.
+        StorageError: The store does not answer, or refuses.
+    """
+    session = Session()
+
+    def register(found: str) -> Query:
+        session._register("files", found, None, None, False, storage_options, infer_rows=1)
+        return session.table("files")
+
+    files = files_of(open_path(register, path, recursive=False))
+    return [file for file in files if extensions is None or file.path.endswith(tuple(extensions))]
+
+
+def open_path(register: Callable[[str], Query], path: str, *, recursive: bool) -> Query:
+    """Register what a path names.
+
+    Args:
+        register: Makes a table of a path or pattern.
+        path: A file, a directory or a glob.
+        recursive: Whether the files of directories below are meant, too.
+
+    Returns:
+        The table.
+
+    Raises:
+        MissingFilesError: There is no such path, or no file in it.
+    """
+    try:
+        if recursive or any(wildcard in path for wildcard in "*?"):
+            return register(path)
+        local = local_path(path)
+        if local is not None:
+            return register(f"{as_it_is(path)}/*" if Path(local).is_dir() else as_it_is(path))
+        try:
+            return register(f"{path.rstrip('/')}/*")
+        except TableNotFoundError:
+            # An object, or a prefix of prefixes.
+            table = register(path)
+    except TableNotFoundError as error:
+        raise MissingFilesError(f"{error}. {_ADVICE}") from error
+    [first, *_] = files_of(table)
+    if path_depth(first.path) > path_depth(path):
+        raise MissingFilesError(
+            f"{path} holds no file itself, only others with files such as {first.path}. {_ADVICE}"
+        )
+    return table
+
+
+_ADVICE = 'Directories called key=value are read with partitioning="hive", others below a path with a pattern, path="…/**"'
+
+
+def files_of(table: Query) -> list[DataFileInfo]:
+    """The files of a table, in the order of their listing, with their sizes.
+
+    Args:
+        table: A table of files.
+
+    Returns:
+        The files; their paths are those of the table's splits.
+    """
+    # The identity of a pinned file begins with its size.
+    return [
+        DataFileInfo(path, int(identity.partition(" ")[0]))
+        for path, identity in table._core.files()
+    ]
+
+
+def as_it_is(path: str) -> str:
+    """A path that is no pattern, whatever characters it has.
+
+    Args:
+        path: A path or URL.
+
+    Returns:
+        What names it alone.
+    """
+    local = local_path(path)
+    return path if local is None else glob.escape(local)
+
+
+def local_path(path: str) -> str | None:
+    """The path of a file on disk.
+
+    Args:
+        path: A path or URL.
+
+    Returns:
+        The path, without ``file://``; None for one in a store.
+    """
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    return None if "://" in path else path
+
+
+def for_stores(
+    options: Mapping[str, Any] | None, where: str | list[str]
+) -> Mapping[str, Any] | None:
+    """Options of an object store; none for a local path, for which the other library takes them, too.
+
+    Args:
+        options: The user's.
+        where: A path, or paths of one store.
+
+    Returns:
+        The options that count; a warning names those that do not.
+    """
+    path = where if isinstance(where, str) else where[0]
+    if not options or local_path(path) is None:
+        return options
+    warnings.warn(
+        f"storage_options ({', '.join(options)}) have no effect on the local path {path}",
+        UserWarning,
+        stacklevel=stack_level_outside(),
+    )
+    return None
+
+
+def path_depth(path: str) -> int:
+    """How many names a path has, without the scheme of a URL.
+
+    Args:
+        path: A path or URL.
+
+    Returns:
+        Their number.
+
+    >>> path_depth("s3://bucket/day/part.parquet"), path_depth("/data/day/")
+    (3, 2)
+    """
+    scheme, found, rest = path.partition("://")
+    names = rest if found else os.fspath(Path(scheme).absolute())
+    return sum(map(bool, names.split("/")))
