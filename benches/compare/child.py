@@ -17,6 +17,7 @@ if __name__ == "__main__":
 from compare import measures, own
 from compare.loaders import LOADERS
 from compare.request import Request
+from compare.warm import read_libraries
 
 
 def main(spec: dict[str, Any]) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def main(spec: dict[str, Any]) -> dict[str, Any]:
         return {"missing": str(error)}
     request = Request.from_json(spec["request"])
     prepare(request)
+    read_libraries()
     name = spec["measure"]
     measure = getattr(measures, name, None) or getattr(own, name)
     return dict(measure(open_batches, request, **spec["options"]))

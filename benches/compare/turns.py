@@ -18,6 +18,7 @@ from compare.limit import LIMIT, decode_command
 from compare.loaders import BARE
 from compare.request import Request
 from compare.sums import differences
+from compare.warm import read_data
 
 CHILD = Path(__file__).with_name("child.py")
 PATIENCE = 300.0
@@ -89,6 +90,7 @@ def run_child(
 
     Sampling stops the process for milliseconds, so that what is sampled is not timed.
     """
+    read_data(request.path)
     if loader == LIMIT:
         command = decode_command(request)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compare.request import Request
+from compare.warm import read_data
 
 TABLES = Path(".bench") / "lance"
 
@@ -29,4 +30,5 @@ def convert(request: Request) -> Path:
             name, rows.scanner().to_reader(), schema=rows.schema, mode="overwrite"
         )
         done.touch()
+    read_data(place)
     return place
