@@ -123,7 +123,7 @@ lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are erro
 	$(CARGO) fmt --check
 	$(CLIPPY) --lib --profile test -- -D warnings
 	$(CLIPPY) --test it -- -D warnings
-	$(CLIPPY) --package decode-limit -- -D warnings
+	$(CARGO) clippy --locked --package decode-limit -- -D warnings
 	$(CLIPPY) --bench micro -- -D warnings
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CLIPPY) --lib --features python -- -D warnings
 	@! $(CARGO) tree --locked -e features -i tokio | grep 'feature "parking_lot"' >/dev/null || { echo "make: a dependency turns on tokio's parking_lot: its locks do not survive fork, and forked workers hang. See which: $(CARGO) tree -e features -i tokio" >&2; exit 1; }
