@@ -32,7 +32,7 @@ def table(tmp_path_factory):
 
 # What all programs below begin with.
 COMMON = """
-import json, os, resource, subprocess, sys
+import json, os, resource, subprocess, sys, time
 import tensorquery as tq
 
 def stage(table, place, sql, options=None, **session):
@@ -88,7 +88,12 @@ def test_a_full_disk_is_told_and_leaves_nothing(table, tmp_path):
         subprocess.run(mount, check=True)
         told = attempt(table, place + "/stages", sql)
         files, shown = left(place), len(tq.list_stages(place + "/stages"))
-        free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+        # A part that was being written may be on its way still, and with it the removed file.
+        deadline = time.monotonic() + 20
+        while (free := os.statvfs(place).f_bavail * os.statvfs(place).f_frsize) <= 3 << 20:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
         subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
         loader, dataset = stage(table, place + "/stages", sql)
         rows = sum(batch.num_rows for batch in loader)
