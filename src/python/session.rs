@@ -34,6 +34,9 @@ type FunctionRow = (String, Vec<String>, String, &'static str);
 /// What a refresh changed in one table.
 type ChangeRow = (String, Option<i64>, Option<i64>, (usize, usize), (usize, usize));
 
+/// Depth, text, rows and nanoseconds of an operator that ran.
+type OperatorRow = (usize, String, Option<usize>, Option<usize>);
+
 /// A path literal, and what another process needs to read it without listing it.
 type PathMemo<'py> = (String, Bound<'py, PyBytes>);
 
@@ -419,11 +422,8 @@ impl PyQuery {
         wait(py, move || async move { query.explain(&PlanOptions::default(), mode, &place).await })
     }
 
-    /// Runs the query; depth, text, rows and nanoseconds of each operator, in pre-order.
-    fn analyze(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<Vec<(usize, String, Option<usize>, Option<usize>)>> {
+    /// Runs the query; its operators in pre-order.
+    fn analyze(&self, py: Python<'_>) -> PyResult<Vec<OperatorRow>> {
         let query = self.query.clone();
         let runs = wait(py, move || async move { query.analyze().await })?;
         Ok(runs.into_iter().map(|run| (run.depth, run.text, run.rows, run.nanoseconds)).collect())
