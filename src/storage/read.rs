@@ -169,6 +169,6 @@ mod tests {
     #[expect(clippy::reversed_empty_ranges)]
     fn a_range_that_ends_before_it_starts_is_an_error() {
         assert!(read_neighbours(&numbered(10), &[0..5, 5..2]).is_err());
-        assert!(read_neighbours(&numbered(10), &[0..3, 8..12]).is_err());
+        assert!(read_neighbours(&numbered(10), &[0..3, 3..12]).is_err());
     }
 }

@@ -105,3 +105,12 @@ def write_files(folder, sizes=(700, 1500, 2600), row_group_size=300):
         path = folder / f"part-{number}.parquet"
         pq.write_table(table(number * 10_000, size), path, row_group_size=row_group_size)
     return folder
+
+
+def structured(path, library=compat, **options):
+    options = {"format": "parquet", "num_workers": 0, "batch_size": 100, **options}
+    return library.StructuredDataset.create_dataloader(path=str(path), **options)
+
+
+def numbers(loader):
+    return [number for batch in loader for number in batch["id"].tolist()]

@@ -21,7 +21,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import ranks
 import tensorquery as tq
-from compat_rows import pass_on, rows_of, write_files
+from compat_rows import numbers, pass_on, rows_of, structured, write_files
 from tensorquery import compat
 from test_compat_strategies import FiveArguments
 
@@ -37,15 +37,6 @@ PEER = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("files"))
-
-
-def structured(path, library=compat, **options):
-    options = {"format": "parquet", "num_workers": 0, "batch_size": 100, **options}
-    return library.StructuredDataset.create_dataloader(path=str(path), **options)
-
-
-def numbers(loader):
-    return [number for batch in loader for number in batch["id"].tolist()]
 
 
 # --- names and parameters ---

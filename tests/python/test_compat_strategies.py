@@ -9,7 +9,7 @@ import torch_dataloader_utils as peer
 import torch_dataloader_utils.splits
 import torch_dataloader_utils.splits.target_size
 
-from compat_rows import assert_same_rows, write_files
+from compat_rows import assert_same_rows, numbers, structured, write_files
 from tensorquery import compat
 
 PEER = {
@@ -21,15 +21,6 @@ PEER = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("files"))
-
-
-def structured(path, library=compat, **options):
-    options = {"format": "parquet", "num_workers": 0, "batch_size": 100, **options}
-    return library.StructuredDataset.create_dataloader(path=str(path), **options)
-
-
-def numbers(loader):
-    return [number for batch in loader for number in batch["id"].tolist()]
 
 
 class ThreeArguments:

@@ -6,6 +6,7 @@ so that integers with a null are float64 in that batch, and None in a list.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -149,14 +150,14 @@ def _nones(values: Any, valid: Any) -> Any:
     return found
 
 
-class _Kit:
+class _Kit(ABC):
     """What differs between tensors and arrays."""
 
     wrap: Callable[[Any], Any]
 
+    @abstractmethod
     def booleans(self, name: str, values: Any) -> Any:
         """Booleans and None."""
-        raise NotImplementedError
 
 
 class _NumpyKit(_Kit):
