@@ -374,11 +374,11 @@ def test_a_plan_is_plotted(session):
     heights = [bar.get_height() for bar in axes.patches]
     assert heights == pytest.approx([shard.bytes / 1024 for shard in plan.shards])
     assert axes.get_ylabel() == "KiB to read"
-    assert axes.figure.patch.get_alpha() == 0
+    assert not axes.figure.patch.get_visible()
     assert "10 splits" in axes.get_title()
     _, own = matplotlib.pyplot.subplots()
     assert plan.plot(own) is own
-    assert own.figure.patch.get_alpha() is None
+    assert own.figure.patch.get_visible()
     # Nothing to read is a picture, too.
     session.sql("SELECT user FROM events WHERE day = '2030-01-01'").plan_shards().plot()
     matplotlib.pyplot.close("all")

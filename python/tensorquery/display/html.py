@@ -9,14 +9,15 @@ from typing import Any
 
 __all__ = ["Raw", "box", "failure", "folded", "line", "muted", "sized", "table", "without_secrets"]
 
-# Jupyter gives tables backgrounds and colours of its own; what is set here is mixed with the colour of the text.
+# Jupyter gives tables backgrounds, colours and sides of its own; what is set here is mixed with the colour of the text. Its rules name two
+# classes, so that ours have to name one twice.
 _STYLE = """<style>
 .tensorquery{color:inherit;background:none;font-size:13px;line-height:1.45;max-width:100%;overflow-x:auto}
 .tensorquery table{border-collapse:collapse;margin:6px 0;color:inherit;background:none;border:none;font-size:12px}
-.tensorquery th,.tensorquery td{padding:2px 10px 2px 0;text-align:left;vertical-align:top;border:none;
+.tensorquery.tensorquery th,.tensorquery.tensorquery td{padding:2px 10px 2px 4px;text-align:left;vertical-align:top;border:none;
 border-bottom:1px solid rgba(128,128,128,.35);color:inherit;background:none;white-space:pre;max-width:none}
-.tensorquery th{font-weight:600}
-.tensorquery td.number,.tensorquery th.number{text-align:right;font-variant-numeric:tabular-nums}
+.tensorquery.tensorquery th{font-weight:600}
+.tensorquery.tensorquery td.number,.tensorquery.tensorquery th.number{text-align:right;font-variant-numeric:tabular-nums}
 .tensorquery .muted{opacity:.65}
 .tensorquery .failure{border-left:3px solid #d5473d;padding:2px 8px;margin:6px 0;white-space:pre-wrap}
 .tensorquery pre{color:inherit;background:none;white-space:pre-wrap;margin:4px 0;font-size:12px}

@@ -10,7 +10,7 @@ from tensorquery.display.plan import bars_of
 if TYPE_CHECKING:
     from tensorquery.shards import ShardPlan
 
-__all__ = ["draw_plan", "import_pyplot", "new_axes"]
+__all__ = ["draw_plan", "import_pyplot", "new_axes", "styled", "without_ground"]
 
 # Between black and white: it can be read on either.
 _GREY = "#808080"
@@ -40,7 +40,21 @@ def new_axes(width: float = 8.0, height: float = 3.0) -> Any:
         ImportError: matplotlib is not installed.
     """
     figure, axes = import_pyplot().subplots(figsize=(width, height), layout="constrained")
-    figure.patch.set_alpha(0)
+    without_ground(figure)
+    return styled(axes)
+
+
+def without_ground(figure: Any) -> None:
+    """Let the page be the background of a figure.
+
+    It is not made transparent: behind such a figure Jupyter puts a ground that fits its letters, black on a light page
+    for one.
+    """
+    figure.patch.set_visible(False)
+
+
+def styled(axes: Any) -> Any:
+    """`axes` without a background, in a grey that light and dark pages let one read."""
     axes.patch.set_alpha(0)
     axes.tick_params(colors=_GREY)
     for spine in axes.spines.values():

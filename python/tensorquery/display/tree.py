@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 __all__ = ["operator_tree"]
 
-_WIDEST = 110
+_WIDEST = 72
+"""Characters of an operator: with the numbers before it a line of a notebook, which would be broken if it were longer."""
 
 
 def operator_tree(operators: Sequence[tuple[int, str, int | None, int | None]]) -> str:

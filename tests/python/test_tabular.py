@@ -1,0 +1,57 @@
+"""Datasets of Hugging Face are tables, with their selection and order; what only looks like a table is refused."""
+
+import datasets
+import pytest
+
+import tensorquery as tq
+
+COLUMNS = {"id": list(range(100)), "text": [f"text {n}" if n % 7 else None for n in range(100)]}
+
+
+@pytest.fixture
+def rows():
+    return datasets.Dataset.from_dict(COLUMNS)
+
+
+def test_a_dataset_is_a_table(session, rows):
+    session.register_table("t", rows)
+    assert session.table("t").to_arrow().to_pydict() == COLUMNS
+    [table] = session.tables
+    assert table.rows == 100
+
+
+def test_with_its_selection_and_order(session, rows):
+    chosen = rows.shuffle(seed=3).select(range(10, 40))
+    session.register_table("t", chosen)
+    assert session.table("t").to_arrow()["id"].to_pylist() == chosen["id"][:]
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", None])
+def test_whatever_its_format(session, rows, kind):
+    session.register_table("t", rows.with_format(kind, columns=["id"]))
+    assert session.table("t").count() == 100
+
+
+def test_from_a_file_that_it_has_cached(session, rows, tmp_path):
+    rows.save_to_disk(tmp_path / "saved")
+    session.register_table("t", datasets.load_from_disk(tmp_path / "saved"))
+    loader, _ = tq.create_dataloader(table="t", session=session, nulls="mask", num_workers=2)
+    assert sorted(row for batch in loader for row in batch["id"].tolist()) == COLUMNS["id"]
+
+
+def test_splits_are_registered_one_by_one(session, rows):
+    both = datasets.DatasetDict({"train": rows, "test": rows.select(range(5))})
+    with pytest.raises(tq.ConfigError, match=r"splits \['test', 'train'\].*data\['test'\]"):
+        session.register_table("t", both)
+    with pytest.raises(tq.ConfigError, match="empty DatasetDict"):
+        session.register_table("t", datasets.DatasetDict())
+
+
+def test_a_stream_is_no_table(session, rows):
+    with pytest.raises(tq.ConfigError, match="IterableDataset, which has no table; .*path="):
+        session.register_table("t", rows.to_iterable_dataset())
+
+
+def test_anything_else_is_refused_by_its_type(session):
+    with pytest.raises(tq.ConfigError, match="__arrow_c_stream__.*got dict"):
+        session.register_table("t", {"id": [1]})
