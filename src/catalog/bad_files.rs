@@ -8,7 +8,7 @@ use object_store::ObjectMeta;
 use super::agree::same_positions;
 use super::file_schema::{FileSchema, Infer};
 use super::merge::merge_schemas;
-use crate::split::{Format, blame_content, caught, concurrent_files};
+use crate::split::{Format, blame_content, concurrent_files};
 use crate::{ErrorKind, Result};
 
 /// Files that are left out, and why.
@@ -100,9 +100,7 @@ impl Infer<'_> {
     ) -> Result<Vec<FileSchema>> {
         let found: Vec<Result<FileSchema>> =
             futures::stream::iter(files.iter().zip(names).map(|(meta, name)| async move {
-                caught(self.one_tolerantly(meta))
-                    .await
-                    .map_err(|error| error.with_context("file", name))
+                self.one_tolerantly(meta).await.map_err(|error| error.with_context("file", name))
             }))
             .buffered(concurrent_files(self.format))
             .collect()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::Schema;
 use datafusion::catalog::Session;
+use datafusion::common::config::JsonOptions;
 use datafusion::datasource::file_format::FileFormat;
 use datafusion::datasource::file_format::csv::CsvFormat as DfCsvFormat;
 use datafusion::datasource::file_format::json::JsonFormat as DfJsonFormat;
@@ -13,11 +14,12 @@ use parquet::arrow::parquet_to_arrow_schema;
 
 use super::agree::possible;
 use super::json_array;
+use super::long_lines::check_lines;
 use crate::split::avro::read_avro_head;
 use crate::split::ipc::{Layout, read_ipc_head};
 use crate::split::orc::read_orc_footer;
 use crate::split::{
-    ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, concurrent_files,
+    ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files,
     read_footer,
 };
 use crate::{Error, ErrorKind, Result};
@@ -27,6 +29,8 @@ use crate::{Error, ErrorKind, Result};
 pub(super) struct Infer<'a> {
     pub session: &'a dyn Session,
     pub store: &'a Arc<dyn ObjectStore>,
+    /// The same, where whole files are read as text.
+    pub unpacked: &'a Arc<dyn ObjectStore>,
     pub footers: &'a FooterCache,
     pub format: &'a Format,
     /// Records of each text file from which its schema is inferred.
@@ -53,9 +57,9 @@ impl Infer<'_> {
         .await
     }
 
-    /// Of one file; its name is added to errors by the caller.
+    /// Of one file; its name is added to errors by the caller. Decoders panic on some damaged files.
     pub async fn one(&self, meta: &ObjectMeta) -> Result<FileSchema> {
-        let read = self.read(meta).await?;
+        let read = caught(self.read(meta)).await?;
         possible(&read.schema)?;
         Ok(read)
     }
@@ -74,7 +78,7 @@ impl Infer<'_> {
 
     async fn csv(&self, csv: &CsvFormat, meta: &ObjectMeta) -> Result<Schema> {
         let format = DfCsvFormat::default().with_options(csv.options());
-        self.text(&format.with_schema_infer_max_rec(self.rows), meta).await
+        self.text(&format.with_schema_infer_max_rec(self.rows), self.unpacked, meta).await
     }
 
     async fn json(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
@@ -92,8 +96,11 @@ impl Infer<'_> {
     }
 
     async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
-        let format = DfJsonFormat::default().with_options(json.options());
-        let read = self.text(&format.with_schema_infer_max_rec(self.rows), meta).await;
+        // It takes in all of the file before it looks at the first line: so it gets the file as it is stored.
+        let compression = self.format.compression().variant();
+        let options = JsonOptions { compression, ..json.options() };
+        let format = DfJsonFormat::default().with_options(options);
+        let read = self.text(&format.with_schema_infer_max_rec(self.rows), self.store, meta).await;
         read.map_err(|error| match error.to_string().contains("JSON record to be an object") {
             // The parser's own message would print the whole value.
             true => Error::data(
@@ -105,9 +112,15 @@ impl Infer<'_> {
     }
 
     /// The schema of a text file, decompressed where the format says so.
-    async fn text(&self, format: &dyn FileFormat, meta: &ObjectMeta) -> Result<Schema> {
+    async fn text(
+        &self,
+        format: &dyn FileFormat,
+        store: &Arc<dyn ObjectStore>,
+        meta: &ObjectMeta,
+    ) -> Result<Schema> {
         let compression = self.format.compression();
-        self.by(format, meta).await.map_err(|error| {
+        check_lines(self.unpacked, meta, compression, self.rows).await?;
+        self.by(format, store, meta).await.map_err(|error| {
             match compression != Compression::None && error.kind() == ErrorKind::Storage {
                 true => json_array::undecompressable(compression, error),
                 false => error,
@@ -127,9 +140,13 @@ impl Infer<'_> {
         Ok((head.schema().as_ref().clone(), Format::Avro))
     }
 
-    async fn by(&self, format: &dyn FileFormat, meta: &ObjectMeta) -> Result<Schema> {
-        let schema =
-            format.infer_schema(self.session, self.store, std::slice::from_ref(meta)).await?;
+    async fn by(
+        &self,
+        format: &dyn FileFormat,
+        store: &Arc<dyn ObjectStore>,
+        meta: &ObjectMeta,
+    ) -> Result<Schema> {
+        let schema = format.infer_schema(self.session, store, std::slice::from_ref(meta)).await?;
         Ok(schema.as_ref().clone())
     }
 

@@ -154,18 +154,20 @@ pub async fn infer_table(
     let hive = decode(&listing.pins, &listing.roots, options.partitioning, &declared_types)
         .map_err(|error| error.with_context("path", first))?;
     let mut spec_files = listing.pins.clone();
-    let store: Arc<dyn ObjectStore> = Arc::new(
-        PinnedStore::new(inner, first.store_root(), listing.pins)
-            .with_counters(counters)
-            .with_cache(cache, None),
-    );
+    let stored = PinnedStore::new(inner, first.store_root(), listing.pins)
+        .with_counters(counters)
+        .with_cache(cache, None);
+    let store: Arc<dyn ObjectStore> =
+        Arc::new(stored.clone().unpacking(format.compression().members()));
+    let stored: Arc<dyn ObjectStore> = Arc::new(stored);
     let footers = Arc::new(FooterCache::default());
     let mut metas: Vec<ObjectMeta> = spec_files.iter().map(|pin| pin.clone().into()).collect();
     let mut names: Vec<String> = spec_files.iter().map(&display).collect();
     let mut hive_values = hive.values;
     let infer = Infer {
         session,
-        store: &store,
+        store: &stored,
+        unpacked: &store,
         footers: &footers,
         format: &format,
         rows: options.infer_rows.unwrap_or(DEFAULT_INFER_ROWS),
@@ -277,7 +279,8 @@ impl FilesSpec {
         let store = Arc::new(
             PinnedStore::new(inner, &self.root, pins)
                 .with_counters(counters)
-                .with_cache(cache, None),
+                .with_cache(cache, None)
+                .unpacking(self.format.compression().members()),
         );
         let fields = schema.fields();
         let file_columns = fields.len().saturating_sub(self.partition_columns);

@@ -34,7 +34,7 @@ pub(super) async fn is_array(
         // A decoder may need a whole block before it gives a byte.
         _ => store.get(&meta.location).await?.bytes().await?,
     };
-    for byte in BufReader::new(reader(bytes, compression)?).bytes() {
+    for byte in reader(bytes, compression)?.take(PROBE).bytes() {
         let byte = byte.map_err(|error| undecompressable(compression, error))?;
         if !byte.is_ascii_whitespace() {
             return Ok(byte == b'[');

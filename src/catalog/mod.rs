@@ -8,6 +8,7 @@ pub mod iceberg;
 mod infer;
 mod json_array;
 mod lake;
+mod long_lines;
 mod merge;
 mod sound_scan;
 

@@ -2,6 +2,7 @@
 
 mod check;
 mod cut;
+mod depth;
 mod moment;
 mod parse;
 mod sample;

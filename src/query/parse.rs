@@ -11,6 +11,7 @@ use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
+use super::depth::check_depth;
 use super::sample::{alias_first, take_samples};
 use super::travel::{split_name, take_clauses};
 use super::unsound::check_sound;
@@ -53,6 +54,7 @@ pub struct ParsedQuery {
 /// # Errors
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
 pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<ParsedQuery> {
+    check_depth(sql)?;
     let without_clauses = take_clauses(sql)?;
     let sql = without_clauses.as_deref().unwrap_or(sql);
     let with_aliases_first = alias_first(sql);
@@ -118,6 +120,7 @@ fn plain(error: &datafusion::error::DataFusionError) -> String {
 /// # Errors
 /// `Query` saying where the expression ends too early.
 pub fn check_predicate(text: &str) -> Result<()> {
+    check_depth(text)?;
     let mut parser = Parser::new(&GenericDialect {})
         .try_with_sql(text)
         .map_err(|error| malformed_filter(text, &error))?;

@@ -1,15 +1,16 @@
 //! Whose fault an error is: the content of a file, which can be left out, or anything else, which cannot.
 
-use std::any::Any;
+use std::fmt::Display;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use datafusion::error::Result as DfResult;
-use futures::{FutureExt, Stream, StreamExt};
+use futures::{Stream, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use crate::panics::{caught_later, message_of};
 use crate::{Error, ErrorKind, Result};
 
 /// The error itself where the content of a file is to blame: a `Data` error, while the store still has the file as it
@@ -34,30 +35,33 @@ pub async fn blame_content(
 /// # Errors
 /// That of `work`; `Data` for a panic.
 pub async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(found) => found,
-        Err(panic) => Err(gave_up(panic.as_ref())),
-    }
+    caught_later(work, gave_up).await
+}
+
+/// The same of work whose own errors name `file`: that of a panic names it too.
+///
+/// # Errors
+/// As [`caught`].
+pub(super) async fn caught_of<T>(
+    file: impl Display,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    caught_later(work, |message| gave_up(message).with_context("file", file)).await
 }
 
 /// The same of rows that come one after the other; after a panic there are no more.
 pub fn caught_rows<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
     AssertUnwindSafe(rows)
         .catch_unwind()
-        .map(|found| found.unwrap_or_else(|panic| Err(gave_up(panic.as_ref()).into())))
+        .map(|found| found.unwrap_or_else(|panic| Err(gave_up(message_of(panic.as_ref())).into())))
 }
 
 /// The error that stands for a panic.
-fn gave_up(panic: &(dyn Any + Send)) -> Error {
+fn gave_up(message: &str) -> Error {
     Error::data(format!(
-        "a decoder ended abnormally ({}), as damaged data can make it",
-        message_of(panic)
+        "the engine ended abnormally ({message}), as damaged data can make it; if other programs read the file, please \
+         report it with the file's writer"
     ))
-}
-
-fn message_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 #[cfg(test)]

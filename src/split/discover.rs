@@ -6,7 +6,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use futures::{StreamExt, TryStreamExt};
 
 use super::access::deleted_in;
-use super::blame::{blame_content, caught};
+use super::blame::{blame_content, caught_of};
 use super::files::TableFiles;
 use super::format::{Compression, Format};
 use super::units::UnitRange;
@@ -170,8 +170,7 @@ async fn discover_tolerantly(
     target: SplitTarget,
     explicit: bool,
 ) -> Result<FileSplits> {
-    let found = caught(discover_file(table, index, request, target, explicit)).await;
-    match found {
+    match discover_file(table, index, request, target, explicit).await {
         Err(error) => {
             let location = &table.files[index].meta.location;
             let error = blame_content(&table.store, location, error).await?;
@@ -181,7 +180,18 @@ async fn discover_tolerantly(
     }
 }
 
+/// The splits of one file. Decoders panic on some damaged files.
 async fn discover_file(
+    table: &TableFiles,
+    index: usize,
+    request: &ScanRequest,
+    target: SplitTarget,
+    explicit: bool,
+) -> Result<FileSplits> {
+    caught_of(table.display_path(index), found_in(table, index, request, target, explicit)).await
+}
+
+async fn found_in(
     table: &TableFiles,
     index: usize,
     request: &ScanRequest,

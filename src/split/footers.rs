@@ -16,17 +16,17 @@ use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::ParquetMetaData;
 
 use super::avro::AvroHead;
+use super::float_bounds::without_float_maxima;
 use super::ipc::IpcHead;
 use super::orc::OrcFooter;
+use super::pages::check_pages;
+use super::parquet_footer::FooterOf;
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
 use crate::{Error, Result};
-
-/// Bytes asked for at the end of a file in the first request: most footers fit.
-const FOOTER_HINT: usize = 64 << 10;
 
 /// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
@@ -159,31 +159,21 @@ pub async fn read_footer(
     if let Some(footer) = known(cache, meta, page_index) {
         return Ok(footer);
     }
-    let mut reader = ParquetObjectReader::new(Arc::clone(store), meta.location.clone())
-        .with_file_size(meta.size)
-        .with_footer_size_hint(FOOTER_HINT);
-    let policy = if page_index { PageIndexPolicy::Optional } else { PageIndexPolicy::Skip };
-    let footer = match cache.get(&meta.location) {
-        Some(footer) => {
-            let mut loader = ParquetMetaDataReader::new_with_metadata(Arc::unwrap_or_clone(footer))
-                .with_page_index_policy(policy);
-            loader.load_page_index(&mut reader).await.map_err(damaged)?;
-            loader.finish().map_err(damaged)?
-        }
+    let mut file = FooterOf::new(store, meta);
+    let mut footer = match cache.get(&meta.location) {
+        Some(footer) => Arc::unwrap_or_clone(footer),
         None => {
-            let footer = ParquetMetaDataReader::new()
-                .with_page_index_policy(policy)
-                .with_prefetch_hint(Some(FOOTER_HINT))
-                .load_and_finish(&mut reader, meta.size)
-                .await
-                .map_err(damaged)?;
+            let footer = file.footer().await.map_err(damaged)?;
             match &cache.columns {
                 Some(columns) => columns.apply(footer)?,
                 None => footer,
             }
         }
     };
-    let footer = Arc::new(footer);
+    if page_index {
+        footer = file.with_page_index(footer).await.map_err(damaged)?;
+    }
+    let footer = Arc::new(without_float_maxima(footer).map_err(damaged)?);
     cache.parquet.put(&meta.location, &footer);
     Ok(footer)
 }
@@ -265,7 +255,12 @@ impl AsyncFileReader for CachedFooterReader {
         &mut self,
         ranges: Vec<Range<u64>>,
     ) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
-        self.inner.get_byte_ranges(ranges)
+        async move {
+            let read = self.inner.get_byte_ranges(ranges).await?;
+            read.iter().try_for_each(|pages| check_pages(pages))?;
+            Ok(read)
+        }
+        .boxed()
     }
 
     fn get_metadata<'a>(

@@ -14,6 +14,7 @@ use super::avro::{Avro, AvroSource};
 use super::footers::FooterCache;
 use super::ipc::{Ipc, IpcSource};
 use super::orc::{Orc, OrcSource};
+use crate::storage::Members;
 use crate::{Error, Result, suggestion};
 
 /// How text files are compressed.
@@ -42,6 +43,24 @@ impl Compression {
             Self::Bz2 => "bz2",
             Self::Xz => "xz",
             Self::Zstd => "zstd",
+        }
+    }
+
+    /// How the store unpacks such a file, where DataFusion would not read all of it.
+    pub fn members(self) -> Option<Members> {
+        match self {
+            Self::None | Self::Gzip => None,
+            Self::Bz2 => Some(Members::Bz2),
+            Self::Xz => Some(Members::Xz),
+            Self::Zstd => Some(Members::Zstd),
+        }
+    }
+
+    /// What is left for DataFusion to unpack of files that a store has unpacked by [`members`](Self::members).
+    fn left(self) -> CompressionTypeVariant {
+        match self.members() {
+            Some(_) => CompressionTypeVariant::UNCOMPRESSED,
+            None => self.variant(),
         }
     }
 
@@ -107,7 +126,7 @@ impl CsvFormat {
             quote: self.quote,
             escape: self.escape,
             comment: self.comment,
-            compression: self.compression.unwrap_or_default().variant(),
+            compression: self.compression.unwrap_or_default().left(),
             newlines_in_values: Some(true),
             ..CsvOptions::default()
         }
@@ -132,7 +151,7 @@ impl JsonFormat {
     /// DataFusion's options.
     pub fn options(&self) -> JsonOptions {
         JsonOptions {
-            compression: self.compression.unwrap_or_default().variant(),
+            compression: self.compression.unwrap_or_default().left(),
             newline_delimited: !self.is_array(),
             ..JsonOptions::default()
         }
@@ -270,7 +289,7 @@ impl Format {
 
     /// The compression as DataFusion's scan configuration wants it.
     pub fn file_compression_type(&self) -> FileCompressionType {
-        self.compression().variant().into()
+        self.compression().left().into()
     }
 
     /// A DataFusion source of this format with fresh metrics and no projection.

@@ -84,6 +84,12 @@ pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> R
 
 async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
     let prefix = location.prefix();
+    if location.is_local() && is_special(prefix) {
+        return Err(Error::data(
+            "this is no regular file but a pipe, a socket or a device; write what comes from it to a file",
+        )
+        .with_context("path", location));
+    }
     if !location.is_directory() && !prefix.is_root() {
         match store.head(prefix).await {
             Ok(meta) => return Ok(vec![meta.into()]),
@@ -120,6 +126,12 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
         (false, true) => not_found(location, "there is no file or directory"),
         (false, false) => not_found(location, "there is no object with the key or prefix"),
     })
+}
+
+/// Whether there is something that is neither a file nor a directory: to open a pipe waits for who writes into it.
+fn is_special(path: &Path) -> bool {
+    let found = std::fs::metadata(to_local(path));
+    found.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
 }
 
 /// Walks down the parts of a pattern, listing only directories that fit so far.

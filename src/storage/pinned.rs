@@ -20,6 +20,7 @@ use object_store::{
 use super::cache::{CachedFile, RangeCache, Tee};
 use super::location::describe;
 use super::mapped::OpenInstead;
+use super::members::Members;
 use super::pin::FilePin;
 use super::read::{OpenFile, blocking};
 use super::requests::{bytes_of, requests_of};
@@ -90,6 +91,8 @@ pub struct PinnedStore {
     counters: Arc<IoCounters>,
     remedy: Arc<str>,
     cache: Option<Arc<RangeCache>>,
+    /// How whole files are unpacked.
+    members: Option<Members>,
     /// What the files belong to where none is ever written twice; for the cache.
     scope: Option<Arc<str>>,
 }
@@ -105,8 +108,9 @@ impl PinnedStore {
         let pins: HashMap<_, _> =
             pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
         let (pins, remedy) = (Arc::new(pins), "register the table again".into());
-        let (cache, scope) = (None, None);
-        Self { inner, root: root.into(), pins, counters: Arc::default(), remedy, cache, scope }
+        let (cache, members, scope) = (None, None, None);
+        let (root, counters) = (root.into(), Arc::default());
+        Self { inner, root, pins, counters, remedy, cache, members, scope }
     }
 
     /// The files belong to a snapshot of an Iceberg table, which this names.
@@ -116,6 +120,13 @@ impl PinnedStore {
             "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
         )
         .into();
+        self
+    }
+
+    /// Whole files are read as the text that they are compressed from; ranges are of the stored bytes.
+    #[must_use]
+    pub fn unpacking(mut self, members: Option<Members>) -> Self {
+        self.members = members;
         self
     }
 
@@ -159,6 +170,29 @@ impl PinnedStore {
             counters: self.counters(),
             remedy: Arc::clone(&self.remedy),
         }
+    }
+
+    /// A file as it is stored, or what the cache has of it.
+    async fn get_stored(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let Some(file) = self.cached(location) else {
+            return self.get_from_store(location, options).await;
+        };
+        if let Some(range) = plain_range(&options, file.size()) {
+            let (store, path) = (self.clone(), location.clone());
+            let fetch = move |range: Range<u64>| {
+                let (store, path) = (store.clone(), path.clone());
+                async move { Ok(store.get_and_keep(&path, range).await?.into_stream()) }
+            };
+            let counters = self.counters();
+            let hit = move |bytes| counters.count_hit(bytes);
+            if let Some(stream) = file.stream(range.clone(), fetch, hit).await? {
+                let payload = GetResultPayload::Stream(stream);
+                let meta = self.pins[location].as_ref().clone().into();
+                return Ok(GetResult { payload, meta, range, attributes: Attributes::new() });
+            }
+            return self.get_and_keep(location, range).await;
+        }
+        self.get_from_store(location, options).await
     }
 
     /// Asks the store, with the pin's etag as a condition, and checks the answer.
@@ -395,25 +429,13 @@ fn read_only(operation: &str) -> StoreError {
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for PinnedStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let Some(file) = self.cached(location) else {
-            return self.get_from_store(location, options).await;
-        };
-        if let Some(range) = plain_range(&options, file.size()) {
-            let (store, path) = (self.clone(), location.clone());
-            let fetch = move |range: Range<u64>| {
-                let (store, path) = (store.clone(), path.clone());
-                async move { Ok(store.get_and_keep(&path, range).await?.into_stream()) }
-            };
-            let counters = self.counters();
-            let hit = move |bytes| counters.count_hit(bytes);
-            if let Some(stream) = file.stream(range.clone(), fetch, hit).await? {
-                let payload = GetResultPayload::Stream(stream);
-                let meta = self.pins[location].as_ref().clone().into();
-                return Ok(GetResult { payload, meta, range, attributes: Attributes::new() });
-            }
-            return self.get_and_keep(location, range).await;
-        }
-        self.get_from_store(location, options).await
+        let members = self.members.filter(|_| options.range.is_none() && !options.head);
+        let stored = self.get_stored(location, options).await?;
+        let Some(members) = members else { return Ok(stored) };
+        let (meta, range, attributes) =
+            (stored.meta.clone(), stored.range.clone(), stored.attributes.clone());
+        let payload = GetResultPayload::Stream(members.unpack(stored.into_stream()));
+        Ok(GetResult { payload, meta, range, attributes })
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

@@ -27,6 +27,7 @@ use parquet::file::metadata::ParquetMetaData;
 use super::group::{Group, GroupRows, Wanted, can_skip};
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
+use crate::split::pages::check_pages;
 use crate::split::parquet::{Adapter, wanted_groups};
 use crate::split::{Format, Split, SplitUnit, TableFiles};
 
@@ -183,6 +184,7 @@ impl LateScan {
         if !leaves.is_empty() {
             let path = &self.table.files[self.file].meta.location;
             let chunks = self.table.store.get_ranges(path, &ranges).await?;
+            chunks.iter().try_for_each(|pages| check_pages(pages))?;
             group.put(&leaves, &ranges, chunks);
         }
         Ok(())

@@ -161,6 +161,33 @@ struct Postscript {
     is_orc: bool,
 }
 
+impl Postscript {
+    /// Refuses what another writer's file may have and this reader has not.
+    fn check(&self) -> Result<()> {
+        let (major, minor) = self.version;
+        if !matches!((major, minor), (0, 11 | 12)) {
+            return Err(Error::new(
+                ErrorKind::UnsupportedType,
+                format!(
+                    "ORC version {major}.{minor} cannot be read, only 0.11 and 0.12; write the file with \
+                     orc.write.format=0.12"
+                ),
+            ));
+        }
+        if self.compression > LAST_COMPRESSION {
+            return Err(Error::new(
+                ErrorKind::UnsupportedType,
+                format!(
+                    "ORC compression number {} cannot be read, only none, zlib, snappy, lzo, lz4 and zstd; write the \
+                     file with one of these",
+                    self.compression
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
 async fn read_tail(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Tail> {
     if meta.size == 0 {
         return Err(unreadable("it is empty"));
@@ -173,13 +200,15 @@ async fn read_tail(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Ta
         return Err(unreadable("it is shorter than its postscript"));
     };
     let postscript = read_postscript(&bytes[at..at + length])?;
-    // The writer of Hive 0.11 left its mark at the beginning only.
+    // The writer of Hive 0.11 left its mark at the beginning only. So does a file that was cut short, which ends with any
+    // bytes: those seldom make sense.
     if !postscript.is_orc {
         let beginning = store.get_range(&meta.location, 0..meta.size.min(3)).await?;
-        if beginning.as_ref() != b"ORC" {
+        if beginning.as_ref() != b"ORC" || postscript.check().is_err() {
             return Err(unreadable("it does not end with an ORC postscript"));
         }
     }
+    postscript.check()?;
     let wanted = (postscript_bytes as u64)
         .saturating_add(postscript.footer)
         .saturating_add(postscript.metadata.unwrap_or(0));
@@ -212,26 +241,6 @@ fn read_postscript(message: &[u8]) -> Result<Postscript> {
             (8000, value) => found.is_orc = value.bytes()? == b"ORC",
             _ => {}
         }
-    }
-    let (major, minor) = found.version;
-    if !matches!((major, minor), (0, 11 | 12)) {
-        return Err(Error::new(
-            ErrorKind::UnsupportedType,
-            format!(
-                "ORC version {major}.{minor} cannot be read, only 0.11 and 0.12; write the file with \
-                 orc.write.format=0.12"
-            ),
-        ));
-    }
-    if found.compression > LAST_COMPRESSION {
-        return Err(Error::new(
-            ErrorKind::UnsupportedType,
-            format!(
-                "ORC compression number {} cannot be read, only none, zlib, snappy, lzo, lz4 and zstd; write the \
-                 file with one of these",
-                found.compression
-            ),
-        ));
     }
     Ok(found)
 }

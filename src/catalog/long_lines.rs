@@ -1,0 +1,92 @@
+//! Text whose lines have no end, such as what a small compressed file of zeros becomes: refused before all of it is in memory.
+
+use std::sync::Arc;
+
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
+use datafusion::error::DataFusionError;
+use futures::{StreamExt, TryStreamExt};
+use memchr::{memchr_iter, memrchr};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use crate::split::Compression;
+use crate::{Error, Result};
+
+/// Bytes of the longest line among those that types are inferred from; a decoder takes several times as much for it.
+const LONGEST: usize = 64 << 20;
+
+/// Looks at the lines that types are inferred from, where one of them may be too long.
+///
+/// # Arguments
+/// `store`: unpacks what DataFusion does not ([`Compression::members`]).
+///
+/// # Errors
+/// `Data` for a line that is; storage errors of the first request. What is damaged is told by who reads it next.
+pub(super) async fn check_lines(
+    store: &Arc<dyn ObjectStore>,
+    meta: &ObjectMeta,
+    compression: Compression,
+    lines: usize,
+) -> Result<()> {
+    if compression == Compression::None && meta.size <= LONGEST as u64 {
+        return Ok(());
+    }
+    let stored = store.get(&meta.location).await?.into_stream().map_err(DataFusionError::from);
+    let left: FileCompressionType = match compression.members() {
+        Some(_) => FileCompressionType::UNCOMPRESSED,
+        None => compression.variant().into(),
+    };
+    let mut text = left.convert_stream(stored.boxed())?;
+    let mut seen = Lines::default();
+    while let Some(Ok(chunk)) = text.next().await {
+        seen.feed(&chunk);
+        if seen.longest > LONGEST {
+            return Err(Error::data(format!(
+                "a line is longer than {} MiB; write one record per line, or say what the file is: format=, compression=",
+                LONGEST >> 20
+            )));
+        }
+        if seen.ended >= lines {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The lines of chunks that follow each other.
+#[derive(Default)]
+struct Lines {
+    ended: usize,
+    /// Bytes of the last line so far.
+    open: usize,
+    /// Bytes of the longest one that a chunk or two show.
+    longest: usize,
+}
+
+impl Lines {
+    fn feed(&mut self, chunk: &[u8]) {
+        let mut ends = memchr_iter(b'\n', chunk);
+        match (ends.next(), memrchr(b'\n', chunk)) {
+            (Some(first), Some(last)) => {
+                self.ended += 1 + ends.count();
+                self.longest = self.longest.max(self.open + first);
+                self.open = chunk.len() - last - 1;
+            }
+            _ => self.open += chunk.len(),
+        }
+        self.longest = self.longest.max(self.open);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_across_chunks() {
+        let mut lines = Lines::default();
+        for chunk in [&b"a\nbb"[..], b"bb", b"", b"b\n\nc"] {
+            lines.feed(chunk);
+        }
+        assert_eq!((lines.ended, lines.open, lines.longest), (3, 1, 5));
+    }
+}

@@ -1,0 +1,107 @@
+//! Pages of Parquet files as they come from a store, looked at before they are decompressed.
+//!
+//! The reader of the `parquet` crate takes as much memory as a page says that it becomes, before it looks at what is stored of
+//! it: a file of four kilobytes asks for gigabytes, which ends the process where they are not there.
+
+use parquet::errors::{ParquetError, Result};
+
+use super::thrift::page_header;
+
+/// What a page may become, however little is stored of it. Writers end pages at a megabyte, DuckDB at a hundred.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// How many times what is stored of it a larger page may become: what deflate can make of it at most. Brotli and zstd can make
+/// more, of a page that says the same all over.
+const MOST_TIMES: u64 = 1024;
+
+/// With what writers begin the header of a page: its first field, a number.
+const FIRST: u8 = 0x15;
+
+/// Refuses pages that declare what nobody would store. `bytes` are pages one after another, from the header of the first one
+/// on, and perhaps something behind the last.
+///
+/// # Errors
+/// For the first of them, and for headers that are none.
+pub(super) fn check_pages(bytes: &[u8]) -> Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Some(page) = page_header(rest) else {
+            if rest.len() == bytes.len() || rest[0] == FIRST {
+                return Err(ParquetError::General("the header of a page is damaged".to_owned()));
+            }
+            break;
+        };
+        if page.declared > MOST_BYTES && page.declared / MOST_TIMES > page.stored {
+            return Err(ParquetError::General(format!(
+                "a page of {} stored bytes says that it becomes {}, more than {MOST_TIMES} times as many",
+                page.stored, page.declared
+            )));
+        }
+        let end =
+            usize::try_from(page.stored).ok().and_then(|stored| page.length.checked_add(stored));
+        rest = end.and_then(|end| rest.get(end..)).unwrap_or_default();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header as the format writes it (type, declared and stored bytes, the head of a data page), and as many bytes.
+    fn page(declared: u32, stored: u32) -> Vec<u8> {
+        let number = |number: u32| {
+            let mut rest = u64::from(number) << 1;
+            let mut bytes = Vec::new();
+            while rest > 0x7f {
+                bytes.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push(rest as u8);
+            bytes
+        };
+        let mut bytes = vec![0x15, 0, 0x15];
+        bytes.extend(number(declared));
+        bytes.push(0x15);
+        bytes.extend(number(stored));
+        bytes.extend([0x2c, 0x15, 2, 0x15, 0, 0x15, 6, 0x15, 6, 0, 0]);
+        bytes.resize(bytes.len() + stored as usize, 0xA5);
+        bytes
+    }
+
+    #[test]
+    fn a_page_that_becomes_too_much_is_refused_wherever_it_is() {
+        let plausible = [page(0, 0), page(1 << 20, 1 << 10), page(100 << 20, 7)].concat();
+        assert!(check_pages(&plausible).is_ok());
+        for (declared, stored) in [(1 << 30, 3346), (i32::MAX as u32, 0), ((256 << 20) + 1024, 1)] {
+            let one = page(declared, stored);
+            let error = check_pages(&[plausible.clone(), one].concat()).unwrap_err();
+            assert!(error.to_string().contains(&declared.to_string()), "{error}");
+        }
+        // Large pages of which enough is stored.
+        assert!(check_pages(&page(300 << 20, 300 << 10)).is_ok());
+    }
+
+    #[test]
+    fn a_header_that_is_cut_or_none_is_refused_and_what_lies_behind_pages_is_not_looked_at() {
+        let one = page(1 << 20, 1 << 10);
+        let header = one.len() - (1 << 10);
+        for end in 1..header {
+            assert!(check_pages(&one[..end]).is_err(), "{end} bytes");
+        }
+        for end in header..one.len() {
+            assert!(check_pages(&one[..end]).is_ok(), "{end} bytes");
+        }
+        assert!(check_pages(&[]).is_ok());
+        assert!(check_pages(&[one, vec![0; 100]].concat()).is_ok());
+    }
+
+    /// The reader takes it for a number all the same.
+    #[test]
+    fn sizes_of_another_type_are_refused() {
+        let mut confused = page(1 << 30, 10);
+        assert_eq!(confused[2], 0x15);
+        confused[2] = 0x18;
+        assert!(check_pages(&confused).is_err());
+    }
+}
