@@ -1,0 +1,6 @@
+//! Bytes of a file in JSON, as lines or an array, plain or compressed: opened, planned and read to tensors.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(init: tensorquery_fuzz::judge_panics(), |bytes: &[u8]| tensorquery_fuzz::read_file("json", bytes));

@@ -1,0 +1,6 @@
+//! A URL and the options of its store as JSON: read and opened, without a request.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(init: tensorquery_fuzz::judge_panics(), |bytes: &[u8]| tensorquery_fuzz::open_store(bytes));

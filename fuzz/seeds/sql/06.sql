@@ -1,0 +1,1 @@
+SELECT DISTINCT record['name'], list[1], unnest(list) FROM t

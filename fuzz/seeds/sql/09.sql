@@ -1,0 +1,1 @@
+SELECT * FROM t WHERE id IN (SELECT max(id) FROM t) OR EXISTS (SELECT 1 FROM t AS u WHERE u.id = t.id)

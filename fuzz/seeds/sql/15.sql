@@ -1,0 +1,1 @@
+/* a comment -- in it */ SELECT "id" AS "a ""b"" " FROM public.t -- end

@@ -1,0 +1,45 @@
+//! Unsafe code under Miri, which finds memory used after it was freed, read before it was written, aliased, or raced for.
+//!
+//! The modules themselves are those of the crate, with their unit tests; what they need of other modules stands here in
+//! short. `make miri` runs it. Memory that goes to Python is reached through addresses there, so provenance is permissive.
+//!
+//! Not here, since Miri knows no such calls: mapped files (`storage/mapped.rs`, `stage/map.rs`), locks of files, `fork`
+//! (`runtime.rs`), and Python (`python/`); what `python/tensor.rs` does with memory is repeated by `lending.rs`.
+
+// Parts of modules are used here.
+#![allow(dead_code, unused_imports, missing_docs)]
+
+mod error;
+#[path = "../../../src/stream/feed.rs"]
+mod feed;
+#[path = "../../../src/packed.rs"]
+mod packed;
+#[path = "../../../src/partition/mod.rs"]
+pub mod partition;
+#[path = "../../../src/pool.rs"]
+mod pool;
+mod split;
+#[path = "../../../src/tensor/mod.rs"]
+pub mod tensor;
+
+pub mod storage {
+    mod options;
+    #[path = "../../../../src/storage/secrets.rs"]
+    mod secrets;
+
+    #[cfg(test)]
+    pub(crate) fn note_and_scrub(
+        options: &std::collections::BTreeMap<String, String>,
+        text: &str,
+    ) -> String {
+        secrets::note_secrets(options);
+        secrets::scrub(text)
+    }
+}
+
+pub use error::{Error, ErrorKind, Result, list_names, suggestion};
+
+#[cfg(test)]
+mod lending;
+#[cfg(test)]
+mod sharing;
