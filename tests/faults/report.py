@@ -1,0 +1,131 @@
+"""What a run of schedules has shown, as data that are committed and as the table of the README."""
+
+import datetime
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+import tensorquery as tq
+
+from .schedule import KINDS
+
+MARKS = "<!-- proof -->", "<!-- end of proof -->"
+
+
+@dataclass
+class Record:
+    """The sum of all verdicts.
+
+    Attributes:
+        schedules: Schedules that count: each of their faults struck in the middle of the epoch.
+        missed: Schedules of which a fault struck too late, or found nothing to strike.
+        disturbed: Schedules under which the machine stood still each time.
+        faults: Faults that struck in the middle of an epoch, by kind, of schedules that count.
+        met: Those of them that a process of the job has met.
+        rows: Rows compared with those of the queries.
+        violations: What should not have been.
+        cpu_seconds: Of all processes.
+        planted: By bug, the number of the schedule that found it; None where none did.
+        lacking: Kinds that this machine cannot make, and why.
+    """
+
+    schedules: int = 0
+    missed: int = 0
+    disturbed: int = 0
+    faults: Counter = field(default_factory=Counter)
+    met: Counter = field(default_factory=Counter)
+    rows: int = 0
+    violations: list = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    planted: dict = field(default_factory=dict)
+    lacking: dict = field(default_factory=dict)
+
+    def add(self, verdict):
+        """Count a schedule without a planted bug."""
+        self.cpu_seconds += verdict["cpu_seconds"]
+        if verdict["violations"]:
+            self.violations.append(
+                {key: verdict[key] for key in ("seed", "kind", "violations", "attempts")}
+            )
+            return
+        if verdict["disturbed"]:
+            self.disturbed += 1
+        elif not counts(verdict):
+            self.missed += 1
+        else:
+            self.schedules += 1
+            self.rows += verdict["rows"]
+            self.faults.update(one["kind"] for one in verdict["struck"])
+            self.met.update(one["kind"] for one in verdict["struck"] if one["met"])
+
+    def plain(self, seconds):
+        """As plain data."""
+        return {
+            "version": tq.__version__,
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "cpus": os.cpu_count(),
+            "schedules": self.schedules,
+            "violations": self.violations,
+            "faults": {kind: self.faults[kind] for kind in KINDS},
+            "met": {kind: self.met[kind] for kind in KINDS},
+            "rows": self.rows,
+            "missed": self.missed,
+            "disturbed": self.disturbed,
+            "lacking": self.lacking,
+            "planted": self.planted,
+            "seconds": round(seconds),
+            "cpu_seconds": round(self.cpu_seconds),
+        }
+
+
+def counts(verdict):
+    """Whether all faults of a schedule struck in the middle of the epoch, the one whose turn it was among them."""
+    return verdict["landed"] and all(one["landed"] for one in verdict["struck"])
+
+
+def read(path):
+    """A record; None where there is none."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(record):
+    """Markdown of a record."""
+    if record is None:
+        return "None on record; `make prove` makes one."
+    planted = ", ".join(
+        f"{name} ({'not found' if number is None else f'by schedule {number}'})"
+        for name, number in record["planted"].items()
+    )
+    lines = [
+        f"{record['schedules']:,} schedules on {record['date']} (version {record['version']}, {record['cpus']} CPUs, "
+        f"{record['seconds'] / 60:.0f} minutes): **{len(record['violations'])} violations**, {record['rows']:,} rows compared.",
+        "",
+        "| fault, in the middle of an epoch | times | met |",
+        "|---|---|---|",
+        *(
+            f"| {kind} | {times:,} | {record['met'][kind]:,} |"
+            for kind, times in record["faults"].items()
+        ),
+        "",
+        f"Of {record['missed']:,} more schedules a fault came too late or found nothing to strike; they do not count. "
+        f"Bugs planted to test the harness were found: {planted or 'not tried'}.",
+    ]
+    if record["lacking"]:
+        kinds = "; ".join(f"{kind} ({why})" for kind, why in record["lacking"].items())
+        lines.append(f"Not possible on that machine: {kinds}.")
+    return "\n".join(lines)
+
+
+def show(record, readme):
+    """Write the table of a record into the README.
+
+    Raises:
+        ValueError: It has no place for it.
+    """
+    begin, end = MARKS
+    text = readme.read_text()
+    if begin not in text or end not in text:
+        raise ValueError(f"{readme} has no place for the record: {begin} … {end}")
+    before, after = text.partition(begin)[0], text.partition(end)[2]
+    readme.write_text(f"{before}{begin}\n{table(record)}\n{end}{after}")
