@@ -8,7 +8,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use futures::TryStreamExt;
 use tokio::task::JoinSet;
 
-use super::plan::{EpochPlan, Plan, executable};
+use super::epoch_plan::EpochPlan;
+use super::plan::{Plan, executable};
 use crate::exec::{RowFate, ScanSource, rewrite};
 use crate::runtime::Runtimes;
 use crate::split::{Format, Split, SplitUnit, matched_groups};

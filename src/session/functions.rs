@@ -8,7 +8,8 @@ use datafusion::logical_expr::Volatility;
 
 use super::ipc;
 use super::query::Query;
-use super::registry::{FUNCTION_SCHEMA, Registered, Session};
+use super::registered::Registered;
+use super::registry::{FUNCTION_SCHEMA, Session};
 use crate::exec::ForeignUdf;
 use crate::storage::ForeignFunction;
 use crate::{Error, Result, list_names, suggestion};

@@ -7,7 +7,8 @@ use object_store::ObjectStore;
 use serde::{Deserialize, Serialize};
 
 use super::metadata_tables;
-use super::registry::{Registered, Session, TableKey};
+use super::registered::{Registered, TableKey};
+use super::registry::Session;
 use crate::catalog::iceberg::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
 use crate::catalog::open_lake;
 use crate::lake::{DeleteFile, LakeSpec, LakeTable, TravelTo, load};

@@ -6,7 +6,8 @@ use chrono::Utc;
 use datafusion::logical_expr::LogicalPlan;
 
 use super::query::Query;
-use super::registry::{Registered, Session, TableKey};
+use super::registered::{Registered, TableKey};
+use super::registry::Session;
 use crate::Result;
 use crate::query::{Moment, fix_moment};
 

@@ -5,23 +5,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use datafusion::execution::memory_pool::MemoryLimit;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::epoch_plan::position;
 use super::ipc;
 use super::memo;
 use super::plan_cache::name_of;
 use super::query::Query;
-use super::registry::Registered;
+use super::registered::Registered;
 use super::staged::STAGE_SCHEMA;
-use crate::exec::{DrivingScan, ReadOnly, Rewritten, ScanSource, SplitScanExec, rewrite};
+use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite};
 use crate::split::{
-    ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, access_after, discover,
-    memory, sorted_columns,
+    ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, discover, memory,
+    sorted_columns,
 };
 use crate::{Error, Result};
 
@@ -146,7 +144,7 @@ pub struct Plan {
     /// The splits of files that could not be understood when they were planned tolerantly, and why.
     damaged: BTreeMap<u32, String>,
     /// The ids of the splits, where they are only some of the plan's; ascending.
-    ids: Option<Arc<[u32]>>,
+    pub(super) ids: Option<Arc<[u32]>>,
     totals: Totals,
     reports: Vec<ScanReport>,
     sorted: Option<Vec<SortedColumn>>,
@@ -445,24 +443,6 @@ impl Plan {
         &self.partitions
     }
 
-    /// A fresh copy for one epoch: operators' states and metrics start anew, build sides stay.
-    ///
-    /// # Errors
-    /// Where an operator cannot be reset.
-    pub fn epoch(&self) -> Result<EpochPlan> {
-        let context = self.query.session().context().task_ctx();
-        let epoch = EpochPlan::new(&self.physical, &self.partitions, context)?;
-        let epoch = EpochPlan { ids: self.ids.clone(), ..epoch };
-        let fates = self.rewritten.fates()?;
-        let skippable = self.rewritten.scans.iter().zip(fates).map(|(scan, fate)| {
-            fate.keeps_all().then(|| SplitScanExec::skippable(&scan.source)).flatten()
-        });
-        let skippable = Some((Arc::clone(&self.splits), skippable.collect()));
-        let stored: u64 = self.splits.iter().map(|split| split.bytes).sum();
-        let split_bytes = stored / (self.splits.len() as u64).max(1);
-        Ok(EpochPlan { skippable, split_bytes, ..epoch })
-    }
-
     /// Paths and hive values of a split.
     pub fn describe(&self, split: &Split) -> SplitInfo {
         match self.rewritten.scans.get(split.scan as usize).map(|scan| &scan.source) {
@@ -497,119 +477,8 @@ impl Plan {
     }
 }
 
-/// By driving scan, its files where rows can be passed over.
-type Skippable = Arc<[Option<Arc<TableFiles>>]>;
-
 /// A plan by splits, and for each split its partition there.
 pub(super) type Executable = (Arc<dyn ExecutionPlan>, Arc<[u32]>);
-
-/// One epoch's executable plan.
-#[derive(Clone, Debug)]
-pub struct EpochPlan {
-    plan: Arc<dyn ExecutionPlan>,
-    partitions: Arc<[u32]>,
-    /// The ids of the splits, where they are only some of a plan's.
-    ids: Option<Arc<[u32]>>,
-    /// The splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
-    /// rows are the output rows.
-    skippable: Option<(Arc<[Split]>, Skippable)>,
-    /// Stored bytes of a split, in the mean; 0 where nobody asks.
-    split_bytes: u64,
-    context: Arc<TaskContext>,
-}
-
-impl EpochPlan {
-    /// The columns of the query.
-    pub fn schema(&self) -> SchemaRef {
-        self.plan.schema()
-    }
-
-    /// A fresh copy of `physical`, where split `i` is partition `partitions[i]`.
-    pub(super) fn new(
-        physical: &Arc<dyn ExecutionPlan>,
-        partitions: &Arc<[u32]>,
-        context: Arc<TaskContext>,
-    ) -> Result<Self> {
-        let plan = reset_plan_states(Arc::clone(physical))?;
-        let partitions = Arc::clone(partitions);
-        Ok(Self { plan, partitions, ids: None, skippable: None, split_bytes: 0, context })
-    }
-
-    /// Stored bytes of a split, in the mean; 0 where they are not known.
-    pub fn split_bytes(&self) -> u64 {
-        self.split_bytes
-    }
-
-    /// Bytes that the session may hold; None where it has no limit.
-    pub fn memory_limit(&self) -> Option<usize> {
-        match self.context.runtime_env().memory_pool.memory_limit() {
-            MemoryLimit::Finite(bytes) => Some(bytes),
-            MemoryLimit::Infinite | MemoryLimit::Unknown => None,
-        }
-    }
-
-    /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
-    /// else all of its rows. With the number of rows passed over: `skip` or 0.
-    ///
-    /// # Errors
-    /// Where DataFusion cannot open it, or the file's footer cannot be read.
-    pub async fn execute_after(
-        &self,
-        id: u32,
-        skip: u64,
-    ) -> Result<(SendableRecordBatchStream, u64)> {
-        let at = position(self.ids.as_deref(), self.partitions.len(), id);
-        let access = match &self.skippable {
-            Some((splits, tables)) if skip > 0 => match at.and_then(|at| splits.get(at)) {
-                Some(split) => match tables.get(split.scan as usize) {
-                    Some(Some(table)) => access_after(table, split, skip).await?,
-                    _ => None,
-                },
-                None => None,
-            },
-            _ => None,
-        };
-        let Some(access) = access else { return Ok((self.execute(id)?, 0)) };
-        let context = &self.context;
-        let config = context.session_config().clone().with_extension(Arc::new(ReadOnly(access)));
-        let context = TaskContext::new(
-            context.task_id(),
-            context.session_id(),
-            config,
-            context.scalar_functions().clone(),
-            context.aggregate_functions().clone(),
-            context.window_functions().clone(),
-            context.runtime_env(),
-        );
-        Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, skip))
-    }
-
-    /// The rows of split `id`, in file order.
-    ///
-    /// # Errors
-    /// Where DataFusion cannot open it.
-    pub fn execute(&self, id: u32) -> Result<SendableRecordBatchStream> {
-        Ok(self.plan.execute(self.partition(id)?, Arc::clone(&self.context))?)
-    }
-
-    fn partition(&self, id: u32) -> Result<usize> {
-        match position(self.ids.as_deref(), self.partitions.len(), id) {
-            Some(at) => Ok(self.partitions[at] as usize),
-            None => Err(Error::config(format!(
-                "split {id} does not exist in this process, which has {} splits",
-                self.partitions.len()
-            ))),
-        }
-    }
-}
-
-/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids `ids`.
-fn position(ids: Option<&[u32]>, count: usize, id: u32) -> Option<usize> {
-    match ids {
-        Some(ids) => ids.binary_search(&id).ok(),
-        None => Some(id as usize).filter(|at| *at < count),
-    }
-}
 
 /// The plan over these splits, and for each split its partition there: the splits of one scan lie side
 /// by side, while a recipe's splits may come in any order.

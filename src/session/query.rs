@@ -19,9 +19,12 @@ use super::lake::LakeChange;
 use super::memo;
 use super::moment::MOMENT_SCHEMA;
 use super::plan::{Plan, PlanOptions, count_scans};
-use super::registry::{FUNCTION_SCHEMA, Registered, Session, TableKey};
+use super::registered::{Registered, TableKey};
+use super::registry::{FUNCTION_SCHEMA, Session};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
+use crate::panics::caught_later;
 use crate::query::{PATH_SCHEMA, check_repeatable};
+use crate::split::caught_rows;
 use crate::{Error, ErrorKind, Result};
 
 /// One read-only SQL statement bound to a session.
@@ -249,7 +252,13 @@ impl Query {
 
     /// The optimised physical plan, with one partition.
     pub(super) async fn physical_plan(&self) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self.session.context().state().create_physical_plan(&self.plan).await?)
+        self.physical_plan_of(&self.plan).await
+    }
+
+    /// The planner has `unwrap`s that SQL may reach.
+    async fn physical_plan_of(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+        let state = self.session.context().state();
+        caught_later(async { Ok(state.create_physical_plan(plan).await?) }, not_planned).await
     }
 
     /// The physical plan of as many rows without the query's columns: joins, filters and unnesting stay,
@@ -257,7 +266,7 @@ impl Query {
     pub(super) async fn physical_plan_of_rows(&self) -> Result<Arc<dyn ExecutionPlan>> {
         use datafusion::logical_expr::lit;
         let plan = LogicalPlanBuilder::from(self.plan.clone()).project([lit(true)])?.build()?;
-        Ok(self.session.context().state().create_physical_plan(&plan).await?)
+        self.physical_plan_of(&plan).await
     }
 
     /// Runs the query in this process and streams its rows.
@@ -269,7 +278,7 @@ impl Query {
     }
 
     async fn run(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
-        self.start(self.session.context().state().create_physical_plan(&plan).await?)
+        self.start(self.physical_plan_of(&plan).await?)
     }
 
     pub(super) fn start(
@@ -278,15 +287,16 @@ impl Query {
     ) -> Result<SendableRecordBatchStream> {
         let context = self.session.context().task_ctx();
         let partitions = physical.output_partitioning().partition_count();
+        let schema = physical.schema();
         if partitions == 1 {
-            return Ok(execute_stream(physical, context)?);
+            let rows = caught_rows(execute_stream(physical, context)?);
+            return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
         }
         // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread timing.
-        let schema = physical.schema();
         let rows = futures::stream::iter(0..partitions)
             .map(move |partition| physical.execute(partition, Arc::clone(&context)))
             .try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, caught_rows(rows))))
     }
 
     /// All rows.
@@ -436,7 +446,7 @@ impl Query {
     /// `NotShardable` naming the operator that is not row-local.
     pub async fn plan_splits(&self, options: &PlanOptions) -> Result<Plan> {
         self.check()?;
-        Plan::discover(self.clone(), options, false).await
+        caught_later(Plan::discover(self.clone(), options, false), not_planned).await
     }
 
     /// The same, where a file whose footer or record borders cannot be read is a split that
@@ -446,13 +456,20 @@ impl Query {
     /// As for [`plan_splits`](Self::plan_splits), but for damaged files.
     pub async fn plan_splits_tolerantly(&self, options: &PlanOptions) -> Result<Plan> {
         self.check()?;
-        Plan::discover(self.clone(), options, true).await
+        caught_later(Plan::discover(self.clone(), options, true), not_planned).await
     }
 
     /// The checks of [`Self::plan_splits`] that planning in a worker repeats.
     pub(super) fn check(&self) -> Result<()> {
         check_repeatable(&self.plan)
     }
+}
+
+/// The error for a panic of the planner.
+pub(super) fn not_planned(message: &str) -> Error {
+    Error::query(format!(
+        "the engine failed while it planned the SQL ({message}); write it in another way, and please report it with the SQL"
+    ))
 }
 
 /// Memos of those of these tables that are path literals, by path.

@@ -12,7 +12,8 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::TryStreamExt;
 
-use super::plan::{EpochPlan, Plan};
+use super::epoch_plan::EpochPlan;
+use super::plan::Plan;
 use crate::exec::{ScanSource, SplitScanExec, numbered};
 use crate::split::{Format, Split, SplitUnit, read_footer, units};
 use crate::{Error, ErrorKind, Result};

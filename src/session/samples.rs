@@ -8,7 +8,7 @@ use datafusion::catalog::{CatalogProvider, SchemaProvider, TableProvider};
 use datafusion::datasource::TableType;
 use datafusion::error::Result as DfResult;
 
-use super::registry::TableKey;
+use super::registered::TableKey;
 use crate::exec::{Sample, SampledTable};
 use crate::query::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
 

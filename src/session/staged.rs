@@ -13,7 +13,8 @@ use super::engine::{StageEngine, Target};
 use super::plan::classify;
 use super::plan_cache::name_of;
 use super::query::Query;
-use super::registry::{Session, TableKey};
+use super::registered::TableKey;
+use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
 use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
 use crate::query::{

@@ -10,8 +10,9 @@ use futures::TryStreamExt;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
+use super::epoch_plan::EpochPlan;
 use super::ipc;
-use super::plan::{EpochPlan, Plan, executable};
+use super::plan::{Plan, executable};
 use crate::exec::{ScanSource, SplitScanExec};
 use crate::runtime::Runtimes;
 use crate::split::{ScanRequest, Split, SplitTarget, SplitUnit, blame_content, caught, discover};

@@ -1,0 +1,175 @@
+//! A plan as one epoch executes it: each split a stream, from any of its rows on.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::prelude::SessionConfig;
+
+use super::plan::Plan;
+use crate::exec::{ReadOnly, SplitScanExec};
+use crate::split::{Split, TableFiles, access_after};
+use crate::{Error, Result};
+
+/// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are
+/// converted.
+const LONG_BATCH_ROWS: usize = 32_768;
+const LONG_BATCH_BYTES: usize = 2 << 20;
+
+impl Plan {
+    /// A fresh copy for one epoch: operators' states and metrics start anew, build sides stay.
+    ///
+    /// # Errors
+    /// Where an operator cannot be reset.
+    pub fn epoch(&self) -> Result<EpochPlan> {
+        let context = self.query().session().context().task_ctx();
+        let epoch = EpochPlan::new(self.physical(), self.partitions(), context)?;
+        let epoch = EpochPlan { ids: self.ids.clone(), ..epoch };
+        let fates = self.rewritten.fates()?;
+        let skippable = self.rewritten.scans.iter().zip(fates).map(|(scan, fate)| {
+            fate.keeps_all().then(|| SplitScanExec::skippable(&scan.source)).flatten()
+        });
+        let splits = self.shared_splits();
+        let skippable = Some((Arc::clone(splits), skippable.collect()));
+        let stored: u64 = splits.iter().map(|split| split.bytes).sum();
+        let split_bytes = stored / (splits.len() as u64).max(1);
+        let long_rows = LONG_BATCH_BYTES / usize::try_from(self.row_bytes()).unwrap_or(usize::MAX);
+        Ok(EpochPlan { skippable, split_bytes, long_rows, ..epoch })
+    }
+}
+
+/// By driving scan, its files where rows can be passed over.
+type Skippable = Arc<[Option<Arc<TableFiles>>]>;
+
+/// One epoch's executable plan.
+#[derive(Clone, Debug)]
+pub struct EpochPlan {
+    plan: Arc<dyn ExecutionPlan>,
+    partitions: Arc<[u32]>,
+    /// The ids of the splits, where they are only some of a plan's.
+    ids: Option<Arc<[u32]>>,
+    /// The splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
+    /// rows are the output rows.
+    skippable: Option<(Arc<[Split]>, Skippable)>,
+    /// Stored bytes of a split, in the mean; 0 where nobody asks.
+    split_bytes: u64,
+    /// Rows of long batches; few where rows are wide.
+    long_rows: usize,
+    context: Arc<TaskContext>,
+}
+
+impl EpochPlan {
+    /// The columns of the query.
+    pub fn schema(&self) -> SchemaRef {
+        self.plan.schema()
+    }
+
+    /// A fresh copy of `physical`, where split `i` is partition `partitions[i]`.
+    pub(super) fn new(
+        physical: &Arc<dyn ExecutionPlan>,
+        partitions: &Arc<[u32]>,
+        context: Arc<TaskContext>,
+    ) -> Result<Self> {
+        let plan = reset_plan_states(Arc::clone(physical))?;
+        let partitions = Arc::clone(partitions);
+        let (split_bytes, long_rows) = (0, 0);
+        Ok(Self { plan, partitions, ids: None, skippable: None, split_bytes, long_rows, context })
+    }
+
+    /// The same rows in longer batches, as far as they are not wide: of at most [`LONG_BATCH_ROWS`].
+    #[must_use]
+    pub fn in_long_batches(self) -> Self {
+        let config = self.context.session_config().clone();
+        let rows = self.long_rows.min(LONG_BATCH_ROWS).max(config.batch_size());
+        let context = with_config(&self.context, config.with_batch_size(rows));
+        Self { context: Arc::new(context), ..self }
+    }
+
+    /// Stored bytes of a split, in the mean; 0 where they are not known.
+    pub fn split_bytes(&self) -> u64 {
+        self.split_bytes
+    }
+
+    /// Bytes that the session may hold; None where it has no limit.
+    pub fn memory_limit(&self) -> Option<usize> {
+        match self.context.runtime_env().memory_pool.memory_limit() {
+            MemoryLimit::Finite(bytes) => Some(bytes),
+            MemoryLimit::Infinite | MemoryLimit::Unknown => None,
+        }
+    }
+
+    /// The driving scan of split `id`, and the file of that scan which it reads; None where nobody asks.
+    pub fn file_of(&self, id: u32) -> Option<(u32, u32)> {
+        let (splits, _) = self.skippable.as_ref()?;
+        let at = position(self.ids.as_deref(), self.partitions.len(), id)?;
+        splits.get(at).map(|split| (split.scan, split.file))
+    }
+
+    /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
+    /// else all of its rows. With the number of rows passed over: `skip` or 0.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot open it, or the file's footer cannot be read.
+    pub async fn execute_after(
+        &self,
+        id: u32,
+        skip: u64,
+    ) -> Result<(SendableRecordBatchStream, u64)> {
+        let at = position(self.ids.as_deref(), self.partitions.len(), id);
+        let access = match &self.skippable {
+            Some((splits, tables)) if skip > 0 => match at.and_then(|at| splits.get(at)) {
+                Some(split) => match tables.get(split.scan as usize) {
+                    Some(Some(table)) => access_after(table, split, skip).await?,
+                    _ => None,
+                },
+                None => None,
+            },
+            _ => None,
+        };
+        let Some(access) = access else { return Ok((self.execute(id)?, 0)) };
+        let config = self.context.session_config().clone();
+        let context = with_config(&self.context, config.with_extension(Arc::new(ReadOnly(access))));
+        Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, skip))
+    }
+
+    /// The rows of split `id`, in file order.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot open it.
+    pub fn execute(&self, id: u32) -> Result<SendableRecordBatchStream> {
+        Ok(self.plan.execute(self.partition(id)?, Arc::clone(&self.context))?)
+    }
+
+    fn partition(&self, id: u32) -> Result<usize> {
+        match position(self.ids.as_deref(), self.partitions.len(), id) {
+            Some(at) => Ok(self.partitions[at] as usize),
+            None => Err(Error::config(format!(
+                "split {id} does not exist in this process, which has {} splits",
+                self.partitions.len()
+            ))),
+        }
+    }
+}
+
+fn with_config(context: &TaskContext, config: SessionConfig) -> TaskContext {
+    TaskContext::new(
+        context.task_id(),
+        context.session_id(),
+        config,
+        context.scalar_functions().clone(),
+        context.aggregate_functions().clone(),
+        context.window_functions().clone(),
+        context.runtime_env(),
+    )
+}
+
+/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids `ids`.
+pub(super) fn position(ids: Option<&[u32]>, count: usize, id: u32) -> Option<usize> {
+    match ids {
+        Some(ids) => ids.binary_search(&id).ok(),
+        None => Some(id as usize).filter(|at| *at < count),
+    }
+}

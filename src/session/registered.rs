@@ -1,0 +1,146 @@
+//! What names stand for, and how that is told apart and shown.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
+
+use super::ipc;
+use super::lake::Lake;
+use crate::Result;
+use crate::catalog::FilesSpec;
+use crate::query::Moment;
+use crate::split::TableFiles;
+use crate::storage::ForeignFunction;
+
+/// A table's schema and name: `("public", "flights")` or `("path", "data/*.parquet")`.
+pub(super) type TableKey = (String, String);
+
+/// A registered table as `Session.tables()` shows it.
+#[derive(Clone, Debug)]
+pub struct TableInfo {
+    /// The name in SQL.
+    pub name: String,
+    /// `parquet`, `csv`, `json`, `arrow`, `iceberg`, `memory` or `view`.
+    pub kind: &'static str,
+    /// Files, for tables over files.
+    pub files: Option<usize>,
+    /// Bytes stored or held.
+    pub bytes: Option<u64>,
+    /// Rows, where known without reading.
+    pub rows: Option<u64>,
+    /// Files that were left out, with the reason.
+    pub quarantined: Vec<(String, String)>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Registered {
+    /// Pinned files.
+    Files { table: Arc<TableFiles>, spec: FilesSpec },
+    /// Batches in memory, and digest and length of their content as Arrow IPC.
+    Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
+    /// A pinned snapshot of an Iceberg table.
+    Lake(Arc<Lake>),
+    /// A query by name, with what it read when it was registered.
+    View { sql: String, tables: Vec<(TableKey, Registered)> },
+    /// A function of the user's.
+    Function(Arc<dyn ForeignFunction>),
+    /// What functions of the time stand for.
+    Moment(Moment),
+}
+
+impl Registered {
+    /// Batches in memory.
+    ///
+    /// # Errors
+    /// Where they cannot be written as Arrow IPC.
+    pub(super) fn of_batches(schema: SchemaRef, batches: Vec<RecordBatch>) -> Result<Self> {
+        let (digest, bytes) = ipc::digest(&schema, &batches)?;
+        Ok(Self::Memory { schema, batches: Arc::new(batches), digest, bytes })
+    }
+
+    /// Whether both stand for the same pinned files, the same rows in memory, or the same view.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Files { table: one, .. }, Self::Files { table: two, .. }) => {
+                Arc::ptr_eq(one, two)
+            }
+            (Self::Lake(one), Self::Lake(two)) => Arc::ptr_eq(&one.table, &two.table),
+            (Self::Memory { digest: one, .. }, Self::Memory { digest: two, .. }) => one == two,
+            (Self::View { sql: one, tables: left }, Self::View { sql: two, tables: right }) => {
+                one == two
+                    && left.len() == right.len()
+                    && left.iter().zip(right).all(|((a, one), (b, two))| a == b && one.is_same(two))
+            }
+            (Self::Function(one), Self::Function(two)) => one.digest() == two.digest(),
+            (Self::Moment(one), Self::Moment(two)) => one == two,
+            _ => false,
+        }
+    }
+}
+
+/// Whether two registrations of one name read the same.
+pub(super) fn same_content(a: &Registered, b: &Registered) -> bool {
+    match (a, b) {
+        (Registered::Files { table: a, spec: x }, Registered::Files { table: b, spec: y }) => {
+            Arc::ptr_eq(a, b)
+                || (x.files == y.files
+                    && x.format == y.format
+                    && a.schema.table_schema() == b.schema.table_schema())
+        }
+        (Registered::Lake(a), Registered::Lake(b)) => {
+            a.identity() == b.identity()
+                && a.table.schema.table_schema() == b.table.schema.table_schema()
+        }
+        (Registered::Memory { digest: a, .. }, Registered::Memory { digest: b, .. }) => a == b,
+        (Registered::View { sql: a, tables: x }, Registered::View { sql: b, tables: y }) => {
+            let same = |((k, a), (l, b)): (&(TableKey, Registered), &(TableKey, Registered))| {
+                k == l && same_content(a, b)
+            };
+            a == b && x.len() == y.len() && x.iter().zip(y).all(same)
+        }
+        (Registered::Function(a), Registered::Function(b)) => a.digest() == b.digest(),
+        (Registered::Moment(a), Registered::Moment(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// How a registration is shown.
+pub(super) fn describe(name: &str, registered: &Registered) -> TableInfo {
+    let name = name.to_owned();
+    match registered {
+        Registered::Files { table, spec } => TableInfo {
+            name,
+            quarantined: spec.quarantined.clone(),
+            kind: table.format.name(),
+            files: Some(table.files.len()),
+            bytes: Some(table.files.iter().map(|file| file.meta.size).sum()),
+            rows: table.files.iter().map(|file| file.rows).sum(),
+        },
+        Registered::Lake(lake) => TableInfo {
+            name,
+            quarantined: Vec::new(),
+            kind: "iceberg",
+            files: Some(lake.table.files.len()),
+            bytes: Some(lake.table.files.iter().map(|file| file.meta.size).sum()),
+            rows: lake.table.files.iter().map(|file| file.rows).sum(),
+        },
+        Registered::Memory { batches, .. } => TableInfo {
+            name,
+            quarantined: Vec::new(),
+            kind: "memory",
+            files: None,
+            bytes: Some(batches.iter().map(|batch| batch.get_array_memory_size() as u64).sum()),
+            rows: Some(batches.iter().map(|batch| batch.num_rows() as u64).sum()),
+        },
+        Registered::View { .. } => {
+            let quarantined = Vec::new();
+            TableInfo { name, kind: "view", files: None, bytes: None, rows: None, quarantined }
+        }
+        Registered::Function(_) | Registered::Moment(_) => {
+            let quarantined = Vec::new();
+            TableInfo { name, kind: "function", files: None, bytes: None, rows: None, quarantined }
+        }
+    }
+}
