@@ -12,7 +12,7 @@ const SMALLEST: usize = 32 << 10;
 /// Bytes that lie here at most.
 const MOST_BYTES: usize = 64 << 20;
 
-/// How often the lock is tried: it is held for a look through a short list.
+/// How often a lock is tried: it is held for a look through a short list.
 const TRIES: usize = 100;
 
 /// Kept memory, the last one given back at the end: it is the likeliest to be in a cache.
@@ -24,7 +24,7 @@ pub fn take(bytes: usize) -> Option<Vec<u8>> {
         return None;
     }
     let fits = |memory: &Vec<u8>| (bytes..=2 * bytes).contains(&memory.len());
-    with(|kept| {
+    briefly(&KEPT, |kept| {
         let found = kept.iter().rposition(fits)?;
         Some(kept.remove(found))
     })
@@ -37,7 +37,7 @@ pub fn give(memory: Vec<u8>) {
         return;
     }
     // What is too much goes back to the system after the lock is released.
-    let _oldest = with(|kept| {
+    let _oldest = briefly(&KEPT, |kept| {
         let mut bytes: usize = kept.iter().map(Vec::len).sum::<usize>() + memory.len();
         kept.push(memory);
         let excess = kept.iter().take_while(|memory| {
@@ -50,10 +50,11 @@ pub fn give(memory: Vec<u8>) {
     });
 }
 
-/// Never waits for long: a process forked while another thread was in here would wait for ever.
-fn with<T>(work: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> Option<T> {
+/// Works with what a lock guards that is only held for a moment. Never waits for long: a process forked while another thread
+/// was in there would wait for ever.
+pub fn briefly<T, R>(lock: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> Option<R> {
     for _ in 0..TRIES {
-        match KEPT.try_lock() {
+        match lock.try_lock() {
             Ok(mut kept) => return Some(work(&mut kept)),
             Err(TryLockError::Poisoned(kept)) => return Some(work(&mut kept.into_inner())),
             Err(TryLockError::WouldBlock) => std::hint::spin_loop(),

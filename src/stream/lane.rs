@@ -25,6 +25,9 @@ pub struct LaneReader {
     delivered: u64,
     /// Rows of the lane in all, where they are counted.
     total: Option<u64>,
+    /// Pieces that are read to their end in all, from the cursor on; and those that are so far.
+    pieces: u64,
+    pieces_read: u64,
     counters: Arc<StreamCounters>,
 }
 
@@ -53,9 +56,12 @@ impl LaneReader {
     ) -> Result<Self> {
         let pieces = Arc::from(lane.pieces.as_slice());
         let (state, total) = (cursor.state.clone(), lane.rows().filter(|_| feed.is_none()));
+        let ended = u64::from(state.next()) - state.open().len() as u64;
+        let left = (lane.pieces.len() as u64).saturating_sub(ended);
+        let (at, reads) = (runtime.clone(), Arc::clone(&counters.reads));
         let rows = match feed {
-            Some(feed) => Rows::fed(source, pieces, state, feed, runtime.clone()),
-            None => Rows::new(source, pieces, state, ahead, runtime.clone()),
+            Some(feed) => Rows::fed(source, pieces, state, feed, at, reads),
+            None => Rows::new(source, pieces, state, ahead, at, reads),
         };
         let input = match lane.mixing.window {
             None => Input::Rows(Box::new(rows)),
@@ -68,7 +74,8 @@ impl LaneReader {
                 Input::Windows(Windows::start(filler, cursor.clone(), &runtime))
             }
         };
-        Ok(Self { input, queue: RowQueue::new(tiny), delivered: cursor.rows, total, counters })
+        let (queue, delivered) = (RowQueue::new(tiny), cursor.rows);
+        Ok(Self { input, queue, delivered, total, pieces: left, pieces_read: 0, counters })
     }
 
     /// The next `rows` rows; fewer only at the lane's end.
@@ -83,18 +90,29 @@ impl LaneReader {
                     (windows.next(&self.counters).await?, windows.pieces_read())
                 }
                 Input::Rows(rows) => {
-                    let more = rows.next(missing).await?.map(|(_, batch)| batch.into());
+                    let more = rows.next(missing).await?.map(|(_, portion)| portion);
                     (more, rows.pieces_read())
                 }
             };
-            self.counters.splits.fetch_max(pieces_read, Ordering::Relaxed);
+            self.ended(pieces_read);
             let Some(portion) = more else { break };
             // Rows of a window leave in larger portions than those asked for.
             self.queue.push(portion)?;
         }
         let pieces = self.queue.take(usize::try_from(rows).unwrap_or(usize::MAX))?;
         self.delivered += pieces.iter().map(|piece| piece.num_rows() as u64).sum::<u64>();
+        if self.total == Some(self.delivered) {
+            // Nobody asks for a row after the last one, so that the end of its piece is not seen.
+            self.ended(self.pieces);
+        }
         Ok(pieces)
+    }
+
+    /// So many pieces are read to their end.
+    fn ended(&mut self, pieces: u64) {
+        let more = pieces.saturating_sub(self.pieces_read);
+        self.counters.splits.fetch_add(more, Ordering::Relaxed);
+        self.pieces_read += more;
     }
 
     /// Rows that are left, where they are counted.
@@ -226,9 +244,9 @@ impl Filler {
         let mut by_piece: HashMap<u32, u64> = HashMap::new();
         while (self.shuffle.rows() as u64) < capacity {
             let missing = capacity - self.shuffle.rows() as u64;
-            let Some((piece, batch)) = self.rows.next(missing).await? else { break };
-            *by_piece.entry(piece).or_default() += batch.num_rows() as u64;
-            self.shuffle.push(batch)?;
+            let Some((piece, portion)) = self.rows.next(missing).await? else { break };
+            *by_piece.entry(piece).or_default() += portion.num_rows() as u64;
+            self.shuffle.push(portion)?;
         }
         let Some(mut window) = self.shuffle.finish()? else { return Ok(None) };
         let skip = std::mem::take(&mut self.skip);

@@ -5,6 +5,7 @@ mod gather;
 mod lane;
 mod outbox;
 mod queue;
+mod reads;
 mod rows;
 mod shard;
 mod shuffle;
@@ -12,7 +13,8 @@ mod source;
 
 pub use feed::{Counter, Feed};
 pub use queue::RowQueue;
+pub use reads::Reads;
 pub use rows::Rows;
-pub use shard::{Delivered, Finished, Next, Output, ShardStream, StreamCounters, tiny};
+pub use shard::{Delivered, Finished, Home, Next, Output, ShardStream, StreamCounters, tiny};
 pub use shuffle::{ShuffleWindow, Window};
 pub use source::{Batches, RowSource};

@@ -95,7 +95,9 @@ impl Finished {
         match self {
             Self::Tensors(batch) => {
                 let texts = batch.texts().iter().flat_map(|text| text.arrays());
-                batch.block().as_slice().len() + texts.map(array_bytes).sum::<usize>()
+                let lent = batch.lent().iter().flatten().map(|memory| memory.as_slice().len());
+                let numbers = batch.block().as_slice().len() + lent.sum::<usize>();
+                numbers + texts.map(array_bytes).sum::<usize>()
             }
             Self::Arrow(batch) => batch_bytes(batch),
         }

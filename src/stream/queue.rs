@@ -68,16 +68,16 @@ impl RowQueue {
         let mut missing = rows;
         let mut taken = Vec::new();
         while missing > 0 {
-            let Some(piece) = self.pieces.pop_front() else { break };
+            let Some(mut piece) = self.pieces.pop_front() else { break };
             let here = piece.num_rows().min(missing);
             self.piece_rows -= here;
             missing -= here;
-            if here == piece.num_rows() {
-                taken.push(piece);
-            } else {
-                taken.push(piece.slice(0, here));
-                self.pieces.push_front(piece.slice(here, piece.num_rows() - here));
+            if here < piece.num_rows() {
+                let rest;
+                (piece, rest) = piece.split_at(here);
+                self.pieces.push_front(rest);
             }
+            taken.push(piece);
         }
         Ok(taken)
     }

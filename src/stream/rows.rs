@@ -5,16 +5,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
-use futures::TryStreamExt;
+use futures::{Stream, TryStreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::feed::Feed;
-use super::source::{Batches, RowSource};
+use super::reads::Reads;
+use super::source::RowSource;
 use crate::partition::{Interleave, Piece};
 use crate::runtime::Runtimes;
+use crate::tensor::Portion;
 use crate::traffic::Traffic;
 use crate::{Error, Result};
 
@@ -33,7 +35,7 @@ const MOST_FETCHED: u64 = 64;
 /// What a decoding task sends. A task that ends without `End` or an error has panicked: its rows must
 /// not be lost silently.
 enum Message {
-    Batch(RecordBatch, OwnedSemaphorePermit),
+    Rows(Portion, OwnedSemaphorePermit),
     Failed(Error),
     End,
 }
@@ -42,7 +44,7 @@ enum Message {
 struct Reading {
     receiver: UnboundedReceiver<Message>,
     /// What is left of the batch that was received last.
-    rest: Option<RecordBatch>,
+    rest: Option<Portion>,
 }
 
 /// The rows of pieces, in the order of an interleave.
@@ -59,6 +61,7 @@ pub struct Rows {
     open: HashMap<u32, Reading>,
     tasks: JoinSet<()>,
     runtime: Handle,
+    reads: Arc<Reads>,
     pieces_read: u64,
 }
 
@@ -71,6 +74,7 @@ impl Rows {
         state: Interleave,
         ahead: usize,
         runtime: Handle,
+        reads: Arc<Reads>,
     ) -> Self {
         let in_flight = state.width() as usize - 1 + ahead.max(1);
         let fetch = Fetch::of(&source);
@@ -85,6 +89,7 @@ impl Rows {
             open: HashMap::new(),
             tasks: JoinSet::new(),
             runtime,
+            reads,
             pieces_read: 0,
         };
         for open in rows.state.open().to_vec() {
@@ -101,8 +106,9 @@ impl Rows {
         state: Interleave,
         feed: Arc<Feed>,
         runtime: Handle,
+        reads: Arc<Reads>,
     ) -> Self {
-        let rows = Self::new(source, pieces, state, 1, runtime);
+        let rows = Self::new(source, pieces, state, 1, runtime, reads);
         Self { feed: Some(feed), fetch: None, ..rows }
     }
 
@@ -128,7 +134,7 @@ impl Rows {
     ///
     /// # Errors
     /// The first error of the piece whose turn it is.
-    pub async fn next(&mut self, most: u64) -> Result<Option<(u32, RecordBatch)>> {
+    pub async fn next(&mut self, most: u64) -> Result<Option<(u32, Portion)>> {
         loop {
             let unopened = self.state.width() - self.state.open().len() as u32;
             let pieces = self.listed(self.state.next() + unopened);
@@ -146,15 +152,15 @@ impl Rows {
                     turn.piece
                 )));
             };
-            let Some(batch) = reading.front().await? else {
+            let Some(found) = reading.front().await? else {
                 self.open.remove(&turn.piece);
                 self.pieces_read += 1;
                 let pieces = self.listed(self.state.next() + 1);
                 self.state.ended(pieces);
                 continue;
             };
-            let rows = turn.rows.min(most).min(batch.num_rows() as u64);
-            let taken = reading.take(batch, rows as usize);
+            let rows = turn.rows.min(most).min(found.num_rows() as u64);
+            let taken = reading.take(found, rows as usize);
             self.state.took(rows);
             return Ok(Some((turn.piece, taken)));
         }
@@ -170,12 +176,13 @@ impl Rows {
         let limit = (BUFFERED_BYTES / KIB / self.in_flight()).max(1);
         let budget = Arc::new(Semaphore::new(limit));
         let (source, pieces) = (self.source.clone(), Arc::clone(&self.pieces));
+        let reads = Arc::clone(&self.reads);
         let number = match &self.feed {
             Some(feed) => feed.piece(piece).unwrap_or(u32::MAX),
             None => piece,
         };
         let task = async move {
-            let rows = source.read(&pieces[number as usize], row);
+            let rows = reads.timed(source.read(&pieces[number as usize], row, &reads));
             let last = match decode(rows, &sender, &budget, limit).await {
                 Ok(()) => Message::End,
                 Err(error) => Message::Failed(error),
@@ -213,12 +220,12 @@ impl Fetch {
 
 impl Reading {
     /// The rows that come next; None at the end of the piece.
-    async fn front(&mut self) -> Result<Option<RecordBatch>> {
+    async fn front(&mut self) -> Result<Option<Portion>> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
         }
         match self.receiver.recv().await {
-            Some(Message::Batch(batch, _permit)) => Ok(Some(batch)),
+            Some(Message::Rows(rows, _permit)) => Ok(Some(rows)),
             Some(Message::Failed(error)) => Err(error),
             Some(Message::End) => Ok(None),
             None => Err(Error::data(
@@ -228,18 +235,19 @@ impl Reading {
         }
     }
 
-    /// The first `rows` rows of `batch`; the others come next.
-    fn take(&mut self, batch: RecordBatch, rows: usize) -> RecordBatch {
-        if rows == batch.num_rows() {
-            return batch;
+    /// The first `rows` rows of `found`; the others come next.
+    fn take(&mut self, found: Portion, rows: usize) -> Portion {
+        if rows == found.num_rows() {
+            return found;
         }
-        self.rest = Some(batch.slice(rows, batch.num_rows() - rows));
-        batch.slice(0, rows)
+        let (taken, rest) = found.split_at(rows);
+        self.rest = Some(rest);
+        taken
     }
 }
 
 async fn decode(
-    mut rows: Batches,
+    mut rows: impl Stream<Item = Result<RecordBatch>> + Unpin,
     sender: &UnboundedSender<Message>,
     budget: &Arc<Semaphore>,
     limit_kib: usize,
@@ -251,7 +259,7 @@ async fn decode(
         let kib = (batch.get_array_memory_size() / KIB).clamp(1, limit_kib) as u32;
         let permit = Arc::clone(budget).acquire_many_owned(kib).await;
         let Ok(permit) = permit else { return Ok(()) };
-        if sender.send(Message::Batch(batch, permit)).is_err() {
+        if sender.send(Message::Rows(Portion::decoded(batch), permit)).is_err() {
             return Ok(());
         }
         // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the

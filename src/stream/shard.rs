@@ -1,6 +1,5 @@
 //! A shard's stream: lanes, exact batches and conversion, in the background.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use super::feed::{Feed, Tally};
 use super::lane::LaneReader;
 use super::outbox::{Closed, Handed, Outbox};
 use super::queue::RowQueue;
+use super::reads::Reads;
 use super::rows::Rows;
 use super::source::RowSource;
 use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
@@ -44,7 +44,8 @@ pub enum Finished {
 }
 
 impl Finished {
-    pub(super) fn rows(&self) -> usize {
+    /// Its rows.
+    pub fn rows(&self) -> usize {
         match self {
             Self::Tensors(batch) => batch.rows(),
             Self::Arrow(batch) => batch.num_rows(),
@@ -68,8 +69,9 @@ pub struct Delivered {
 /// What [`ShardStream::next`] found.
 #[derive(Debug)]
 pub enum Next {
-    /// A batch.
-    Batch(Box<Delivered>),
+    /// The next batch, and those that were finished with it. Each counts as handed out when
+    /// [`StreamCounters::hand_out`] hears of it.
+    Batches(Vec<Delivered>),
     /// The shard is exhausted.
     End,
     /// Nothing within the time given; ask again.
@@ -93,6 +95,10 @@ pub struct StreamCounters {
     pub window_most_rows: AtomicU64,
     /// Rows that were repeated to fill the last batch.
     pub padded_rows: AtomicU64,
+    /// Rows of finished batches, handed to the consumer or not.
+    pub finished_rows: AtomicU64,
+    /// What reading took.
+    pub reads: Arc<Reads>,
     /// Time that the consumer waited for a batch.
     pub wait_nanos: AtomicU64,
     /// Time spent turning rows into tensors.
@@ -107,10 +113,16 @@ impl StreamCounters {
         if rows == 0 { 1.0 } else { most as f64 / rows as f64 / self.equal_lanes.max(1) as f64 }
     }
 
-    fn hand_out(&self, delivered: Delivered) -> Next {
-        self.rows.fetch_add(delivered.batch.rows() as u64, Ordering::Relaxed);
+    /// Rows of finished batches that the consumer has not asked for yet.
+    pub fn buffered_rows(&self) -> u64 {
+        let handed_out = self.rows.load(Ordering::Relaxed);
+        self.finished_rows.load(Ordering::Relaxed).saturating_sub(handed_out)
+    }
+
+    /// A batch of so many rows is handed to the consumer.
+    pub fn hand_out(&self, rows: u64) {
+        self.rows.fetch_add(rows, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
-        Next::Batch(Box::new(delivered))
     }
 
     pub(super) fn add_window(&self, rows: u64, most: u64) {
@@ -131,11 +143,39 @@ pub struct ShardStream {
 #[derive(Debug)]
 struct Live {
     receiver: Receiver<Handed>,
-    /// What was handed over and not asked for yet.
-    ready: VecDeque<Delivered>,
     task: JoinHandle<()>,
     runtimes: Arc<Runtimes>,
-    process: u32,
+    home: Home,
+}
+
+/// The process that something belongs to: a fork of it has none of its threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Home(u32);
+
+impl Home {
+    /// This process.
+    pub fn here() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Whether this is still that process.
+    pub fn is_here(self) -> bool {
+        self.0 == std::process::id()
+    }
+
+    /// Refuses to go on with a stream in a fork of the process that started it.
+    ///
+    /// # Errors
+    /// `Config`.
+    pub fn check(self) -> Result<()> {
+        match self.is_here() {
+            true => Ok(()),
+            false => Err(Error::config(
+                "this iterator was made before a fork and belongs to the parent process; make a new one \
+                 with iter()",
+            )),
+        }
+    }
 }
 
 impl ShardStream {
@@ -200,26 +240,17 @@ impl ShardStream {
         let (shard, cursor) = (shard.clone(), cursor.clone());
         let task = assembler.run(source, shard, cursor, threads);
         let task = runtimes.cpu().spawn(task);
-        let (ready, process) = (VecDeque::new(), std::process::id());
-        let live = Live { receiver, ready, task, runtimes, process };
+        let live = Live { receiver, task, runtimes, home: Home::here() };
         Ok(Self { live: Some(live), counters, ended: false })
     }
 
-    /// Waits up to `patience` for the next batch.
+    /// Waits up to `patience` for the next batches.
     ///
     /// # Errors
     /// The first error of the shard; after it the stream has ended.
     pub fn next(&mut self, patience: Duration) -> Result<Next> {
         let Some(live) = self.live.as_mut().filter(|_| !self.ended) else { return Ok(Next::End) };
-        if live.process != std::process::id() {
-            return Err(Error::config(
-                "this iterator was made before a fork and belongs to the parent process; make a new one \
-                 with iter()",
-            ));
-        }
-        if let Some(delivered) = live.ready.pop_front() {
-            return Ok(self.counters.hand_out(delivered));
-        }
+        live.home.check()?;
         let message = match live.receiver.try_recv() {
             Ok(message) => Some(message),
             Err(TryRecvError::Disconnected) => None,
@@ -238,13 +269,7 @@ impl ShardStream {
             }
         };
         match message {
-            Some(Ok((group, _room))) => {
-                live.ready.extend(group);
-                match live.ready.pop_front() {
-                    Some(delivered) => Ok(self.counters.hand_out(delivered)),
-                    None => Ok(Next::Pending),
-                }
-            }
+            Some(Ok((group, _room))) => Ok(Next::Batches(group)),
             Some(Err(error)) => {
                 self.ended = true;
                 Err(error)
@@ -277,7 +302,7 @@ impl Live {
 impl Drop for ShardStream {
     fn drop(&mut self) {
         match self.live.take() {
-            Some(live) if live.process == std::process::id() => live.task.abort(),
+            Some(live) if live.home.is_here() => live.task.abort(),
             // Inherited by a fork: its runtime has no threads here, and its locks may be held forever.
             inherited => std::mem::forget(inherited),
         }
@@ -422,7 +447,8 @@ impl Assembler {
             let before = queue.rows();
             let pieces = Arc::from(shard.padding.as_slice());
             let runtime = tokio::runtime::Handle::current();
-            let mut again = Rows::new(source.clone(), pieces, Interleave::sequential(), 1, runtime);
+            let (start, reads) = (Interleave::sequential(), Arc::clone(&self.counters.reads));
+            let mut again = Rows::new(source.clone(), pieces, start, 1, runtime, reads);
             while (queue.rows() as u64) < rows {
                 let Some((_, batch)) = again.next(rows - queue.rows() as u64).await? else { break };
                 queue.push(batch)?;
@@ -438,6 +464,7 @@ impl Assembler {
         let start = Instant::now();
         let finished = self.output.finish(pieces)?;
         add_elapsed(&self.counters.convert_nanos, start);
+        self.counters.finished_rows.fetch_add(finished.rows() as u64, Ordering::Relaxed);
         Ok(finished)
     }
 }
@@ -455,6 +482,15 @@ async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Ve
 }
 
 impl Output {
+    /// The same, where columns may have memory of their own: see [`Converter::lending`].
+    #[must_use]
+    pub fn lending(self) -> Self {
+        match self {
+            Self::Tensors(converter) => Self::Tensors(converter.lending()),
+            arrow => arrow,
+        }
+    }
+
     fn finish(&self, pieces: Vec<Portion>) -> Result<Finished> {
         let schema = match self {
             Self::Tensors(converter) => {

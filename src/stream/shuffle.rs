@@ -83,8 +83,8 @@ impl ShuffleWindow {
 
     /// Appends rows; a batch without rows changes nothing. An error says that its column types are not
     /// those of the batches before.
-    pub fn push(&mut self, batch: RecordBatch) -> Result<()> {
-        self.queue.push(batch)
+    pub fn push(&mut self, rows: impl Into<Portion>) -> Result<()> {
+        self.queue.push(rows)
     }
 
     /// The next window, if all its rows are there. A pushed batch may fill several: take them all before

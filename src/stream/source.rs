@@ -9,6 +9,7 @@ use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 
 use super::queue::RowQueue;
+use super::reads::Reads;
 use super::rows::Rows;
 use super::shuffle;
 use crate::partition::{Order, Piece, Source, Window};
@@ -77,19 +78,41 @@ impl RowSource {
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
-    /// The rows of `piece` after its first `skip`.
-    pub fn read(&self, piece: &Piece, skip: u64) -> Batches {
+    /// The same rows in longer batches, where they are decoded: a batch that is handed out seldom has rows of two of them.
+    #[must_use]
+    pub fn in_long_batches(self) -> Self {
+        match self {
+            Self::Plan(plan) => Self::Plan(plan.in_long_batches()),
+            other => other,
+        }
+    }
+
+    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of what is read to fill windows again.
+    pub fn read(&self, piece: &Piece, skip: u64, reads: &Arc<Reads>) -> Batches {
         let piece = piece.clone().skip(skip);
         match &piece.source {
-            Source::Window(window) => self.refill(Arc::clone(window), piece.start, piece.end),
+            Source::Window(window) => {
+                self.refill(Arc::clone(window), piece.start, piece.end, Arc::clone(reads))
+            }
             Source::Split(id) => {
                 let (source, id) = (self.clone(), *id);
+                if let Some(file) = self.file_of(id) {
+                    reads.opened(file);
+                }
                 let open = async move {
                     let (rows, skipped) = source.execute_after(id, piece.start).await?;
                     Ok::<_, Error>(trim(rows, &piece, id, skipped))
                 };
                 stream::once(open).try_flatten().boxed()
             }
+        }
+    }
+
+    /// The file of a split, where it has one.
+    fn file_of(&self, id: u32) -> Option<(u32, u32)> {
+        match self {
+            Self::Plan(plan) => plan.file_of(id),
+            Self::Permuted { .. } | Self::Positions(_) => None,
         }
     }
 
@@ -120,13 +143,20 @@ impl RowSource {
     }
 
     /// The rows `start..end` of a window, filled and permuted as it was before.
-    fn refill(&self, window: Arc<Window>, start: u64, end: Option<u64>) -> Batches {
+    fn refill(
+        &self,
+        window: Arc<Window>,
+        start: u64,
+        end: Option<u64>,
+        reads: Arc<Reads>,
+    ) -> Batches {
         let source = self.clone();
         let fill = async move {
             let end = end.unwrap_or(window.rows);
             let pieces = Arc::from(window.pieces.as_slice());
             // One at a time: other windows are refilled at the same time.
-            let mut rows = Rows::new(source, pieces, window.from.clone(), 1, Handle::current());
+            let state = window.from.clone();
+            let mut rows = Rows::new(source, pieces, state, 1, Handle::current(), reads);
             let mut queue = RowQueue::new(shuffle::TINY_ROWS);
             while (queue.rows() as u64) < window.rows {
                 let Some((_, batch)) = rows.next(window.rows - queue.rows() as u64).await? else {

@@ -4,6 +4,8 @@ use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 
+use super::alone::native_values;
+use super::block::Lent;
 use super::codes::Codes;
 use super::dtype::{DType, Scalar};
 use super::leaf::{Leaf, flatten};
@@ -12,6 +14,9 @@ use super::nulls::{Policy, patch_nulls};
 use super::options::Value;
 use super::portion::Portion;
 use crate::Result;
+
+/// Fewer bytes are copied: memory of its own costs a column more than that.
+const LENT_BYTES: usize = 4096;
 
 /// How one column, or one field of a struct, is converted.
 #[derive(Debug)]
@@ -65,6 +70,8 @@ pub(super) struct Part {
     picked: Option<UInt32Array>,
     /// Null rows, where there are any: the array's own and those of the structs around it.
     pub(super) nulls: Option<NullBuffer>,
+    /// Whether nothing else holds the memory of these rows.
+    is_alone: bool,
 }
 
 impl Part {
@@ -100,7 +107,9 @@ impl Column {
             array = array.as_struct().column(*field).clone();
             nulls = NullBuffer::union(nulls.as_ref(), row_nulls(&array).as_ref());
         }
-        Ok(Part { array, picked: None, nulls: nulls.filter(|nulls| nulls.null_count() > 0) })
+        let is_alone = self.path.len() == 1 && portion.is_alone(self.path[0]);
+        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+        Ok(Part { array, picked: None, nulls, is_alone })
     }
 
     fn part_in_place(&self, portion: &Portion) -> Result<Part> {
@@ -113,7 +122,21 @@ impl Column {
             NullBuffer::new(BooleanBuffer::collect_bool(numbers.len(), is_valid))
         });
         let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
-        Ok(Part { array: array.clone(), picked: Some(rows.clone()), nulls })
+        Ok(Part { array: array.clone(), picked: Some(rows.clone()), nulls, is_alone: false })
+    }
+
+    /// The slot of the column and the memory of its rows, where they need no copy: they are one part, as it is to be
+    /// written, and nothing else holds it.
+    pub(super) fn lent(&self, parts: &[Part]) -> Option<(usize, Lent)> {
+        let (Kind::Fixed { fixed, slot }, [part]) = (&self.kind, parts) else { return None };
+        if !part.is_alone || part.nulls.is_some() || !fixed.leaf.copies(fixed.dtype) {
+            return None;
+        }
+        let (values, nulls) = flatten(&part.array, fixed.depth);
+        let values = native_values(&values).filter(|_| nulls.is_none())?;
+        let is_whole = values.len() == part.rows() * fixed.width * fixed.dtype.size();
+        let is_large = values.len() >= LENT_BYTES;
+        (is_whole && is_large).then(|| (*slot, Lent::new(values)))
     }
 
     /// Fails where rows are null and the policy does not cover them.

@@ -3,7 +3,7 @@
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::block::{Block, Slot};
+use super::block::{Block, Lent, Slot};
 use super::column::{Column, Kind, Part};
 use super::nulls::write_mask;
 use super::options::{TensorOptions, Value};
@@ -18,6 +18,7 @@ use crate::{Error, Result};
 pub struct Converter {
     schema: SchemaRef,
     plan: Plan,
+    lends: bool,
 }
 
 /// A finished batch: one block of memory for all numbers, and the strings beside it.
@@ -26,6 +27,8 @@ pub struct TensorBatch {
     rows: usize,
     block: Block,
     slots: Vec<Slot>,
+    /// By slot, where any is lent.
+    lent: Vec<Option<Lent>>,
     texts: Vec<TextColumn>,
     categories: Vec<Vec<Value>>,
 }
@@ -39,7 +42,15 @@ impl Converter {
     /// its type, and for two outputs of one name; [`UnsupportedType`](crate::ErrorKind::UnsupportedType)
     /// for a column that has no tensor form.
     pub fn try_new(schema: &SchemaRef, options: &TensorOptions) -> Result<Self> {
-        Ok(Self { schema: schema.clone(), plan: Plan::try_new(schema, options)? })
+        Ok(Self { schema: schema.clone(), plan: Plan::try_new(schema, options)?, lends: false })
+    }
+
+    /// Hands out the memory of decoded columns where nothing else holds it, and it is as it is to be; otherwise all numbers
+    /// are in the block.
+    #[must_use]
+    pub fn lending(mut self) -> Self {
+        self.lends = true;
+        self
     }
 
     /// What every batch becomes, in the order of the dictionary: columns, each with its mask after it,
@@ -98,15 +109,31 @@ impl Converter {
             }
         }
 
+        let mut lent: Vec<Option<Lent>> = Vec::new();
+        if self.lends {
+            lent.resize_with(counts.len(), || None);
+            for (column, parts) in plan.columns.iter().zip(&columns) {
+                if let Some((slot, memory)) = column.lent(parts) {
+                    lent[slot] = Some(memory);
+                    counts[slot] = 0;
+                }
+            }
+        }
+
         let wanted: Vec<_> = plan.slots.iter().copied().zip(counts).collect();
-        let (block, slots) = Block::allocate(&wanted, plan.fills_slots()).ok_or_else(|| {
+        let (block, mut slots) = Block::allocate(&wanted, plan.fills_slots()).ok_or_else(|| {
             Error::data(format!(
                 "a batch of {rows} rows exceeds the address space; choose a smaller batch_size"
             ))
         })?;
+        for (slot, memory) in slots.iter_mut().zip(&lent) {
+            if let Some(memory) = memory {
+                (slot.offset, slot.count) = (0, memory.as_slice().len() / slot.dtype.size());
+            }
+        }
         let texts = Vec::with_capacity(plan.texts);
         let categories = Vec::with_capacity(plan.categories);
-        let mut batch = TensorBatch { rows, block, slots, texts, categories };
+        let mut batch = TensorBatch { rows, block, slots, lent, texts, categories };
         for (column, parts) in plan.columns.iter().zip(columns) {
             column.write(parts, &mut batch)?;
         }
@@ -166,7 +193,7 @@ impl Column {
     }
 
     fn write(&self, parts: Vec<Part>, batch: &mut TensorBatch) -> Result<()> {
-        let TensorBatch { block, slots, texts, categories, .. } = batch;
+        let TensorBatch { block, slots, lent, texts, categories, .. } = batch;
         if let Some(mask) = self.mask {
             let mut rest = block.slot_mut(slots[mask]);
             for part in &parts {
@@ -176,6 +203,7 @@ impl Column {
             }
         }
         match &self.kind {
+            Kind::Fixed { slot, .. } if lent.get(*slot).is_some_and(Option::is_some) => {}
             Kind::Fixed { fixed, slot } => {
                 let slot = slots[*slot];
                 let row_bytes = fixed.width * slot.dtype.size();
@@ -226,8 +254,13 @@ impl TensorBatch {
         &self.categories
     }
 
-    /// The block alone; what else is wanted of the batch is read before.
-    pub fn into_block(self) -> Block {
-        self.block
+    /// The memory of slots that are not in the block, by slot; nothing where all are.
+    pub fn lent(&self) -> &[Option<Lent>] {
+        &self.lent
+    }
+
+    /// The block, and the memory of slots that are not in it; what else is wanted of the batch is read before.
+    pub fn into_memory(self) -> (Block, Vec<Option<Lent>>) {
+        (self.block, self.lent)
     }
 }

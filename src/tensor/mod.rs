@@ -7,9 +7,11 @@
 //! ```
 //!
 //! A batch is one allocation. Portions are gathered straight into it, so that each value is copied once, also where it
-//! is picked from a window of mixed rows, and Arrow's shared buffers are never handed out as writable memory. The table
+//! is picked from a window of mixed rows. A column of a portion that is as it will be, in memory that nothing else holds, is not
+//! copied at all, but lent. Arrow's shared buffers are never handed out as writable memory. The table
 //! of types is `docs/types.md`.
 
+mod alone;
 mod block;
 mod codes;
 mod column;
@@ -27,7 +29,7 @@ mod stack;
 mod text;
 mod transpose;
 
-pub use block::{ALIGNMENT, Block, Slot};
+pub use block::{ALIGNMENT, Block, Lent, Slot};
 pub use convert::{Converter, TensorBatch};
 pub use dtype::DType;
 pub use options::{DecimalFormat, NullPolicy, Nulls, Pad, TensorOptions, Value};

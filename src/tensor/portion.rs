@@ -7,6 +7,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
+use super::alone::alone;
 use crate::Result;
 
 /// Some rows of one schema.
@@ -14,12 +15,15 @@ use crate::Result;
 /// A column either holds their values, in their order, or is *picked*: it is an array of more rows, such as a shuffle
 /// window, and the rows are those with certain numbers. So a value that ends in a tensor is copied there from the
 /// window, and not first into an array in between.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Portion {
     schema: SchemaRef,
     columns: Vec<ArrayRef>,
     rows: usize,
     picked: Option<Picked>,
+    /// Of which columns these rows are in no other portion, and their memory is held by portions alone. So a portion
+    /// cannot be cloned.
+    alone: Option<Arc<[bool]>>,
 }
 
 /// Which columns are picked, and the numbers of their rows.
@@ -40,7 +44,15 @@ impl Portion {
     ) -> Self {
         let count = rows.len();
         let picked = picked.contains(&true).then_some(Picked { columns: picked, rows });
-        Self { schema, columns, rows: count, picked }
+        Self { schema, columns, rows: count, picked, alone: None }
+    }
+
+    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds.
+    pub fn decoded(batch: RecordBatch) -> Self {
+        let (schema, columns, rows) = batch.into_parts();
+        let (columns, alone): (Vec<_>, Vec<_>) = columns.into_iter().map(alone).unzip();
+        let alone = alone.contains(&true).then(|| Arc::from(alone));
+        Self { schema, columns, rows, picked: None, alone }
     }
 
     /// What its columns are.
@@ -58,9 +70,14 @@ impl Portion {
         self.columns.iter().map(|array| array.data_type())
     }
 
-    /// Some rows in a row, without a copy.
+    /// Its first `rows` rows, and the others, without a copy.
     #[must_use]
-    pub fn slice(&self, first: usize, rows: usize) -> Self {
+    pub fn split_at(self, rows: usize) -> (Self, Self) {
+        let rest = Self { alone: self.alone.clone(), ..self.slice(rows, self.rows - rows) };
+        (Self { alone: self.alone.clone(), ..self.slice(0, rows) }, rest)
+    }
+
+    fn slice(&self, first: usize, rows: usize) -> Self {
         let columns = self.columns.iter().enumerate();
         let columns = columns.map(|(index, array)| match self.picks(index) {
             Some(_) => Arc::clone(array),
@@ -70,7 +87,8 @@ impl Portion {
             columns: Arc::clone(&picked.columns),
             rows: picked.rows.slice(first, rows),
         });
-        Self { schema: Arc::clone(&self.schema), columns: columns.collect(), rows, picked }
+        let (schema, columns) = (Arc::clone(&self.schema), columns.collect());
+        Self { schema, columns, rows, picked, alone: None }
     }
 
     /// As a record batch, for which picked values are copied.
@@ -103,6 +121,11 @@ impl Portion {
         (&self.columns[index], self.picks(index))
     }
 
+    /// Whether the memory of column `index` may be handed out with its rows.
+    pub(super) fn is_alone(&self, index: usize) -> bool {
+        self.alone.as_ref().is_some_and(|alone| alone[index])
+    }
+
     fn picks(&self, index: usize) -> Option<&UInt32Array> {
         self.picked.as_ref().filter(|picked| picked.columns[index]).map(|picked| &picked.rows)
     }
@@ -111,6 +134,6 @@ impl Portion {
 impl From<RecordBatch> for Portion {
     fn from(batch: RecordBatch) -> Self {
         let (schema, columns, rows) = batch.into_parts();
-        Self { schema, columns, rows, picked: None }
+        Self { schema, columns, rows, picked: None, alone: None }
     }
 }

@@ -1,0 +1,121 @@
+//! Decoded columns whose memory is theirs alone: they may be handed out to be written to, without a copy.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, downcast_primitive_array, make_array,
+};
+use arrow::buffer::Buffer;
+use arrow::datatypes::DataType;
+
+/// The same array, and whether its values lie in memory that nothing else holds: no other array, slice, column or cache,
+/// and no mapped file or other library. Only arrays without nulls are looked at; they are left without a bitmap of them.
+///
+/// Taking the array is the proof: memory that somebody else could see cannot be taken out of it.
+pub(super) fn alone(array: ArrayRef) -> (ArrayRef, bool) {
+    if array.null_count() > 0 {
+        return (array, false);
+    }
+    if let DataType::FixedSizeList(_, 1..) = array.data_type() {
+        let (field, width, values, _) = array.as_fixed_size_list().clone().into_parts();
+        drop(array);
+        let (values, is_alone) = alone(values);
+        return (Arc::new(FixedSizeListArray::new(field, width, values, None)), is_alone);
+    }
+    let Some(values) = native_values(&array) else { return (array, false) };
+    let (data_type, len) = (array.data_type().clone(), array.len());
+    drop(array);
+    let (values, is_alone) = match values.into_mutable() {
+        Ok(mut values) => {
+            // A pointer that may be written through: that of a `Buffer` may only be read through. See `Lent::address`.
+            values.as_mut_ptr().expose_provenance();
+            (Buffer::from(values), true)
+        }
+        Err(values) => (values, false),
+    };
+    // SAFETY: type, length and values are those of the array that was taken apart, which had no nulls.
+    let data =
+        unsafe { ArrayData::builder(data_type).len(len).add_buffer(values).build_unchecked() };
+    (make_array(data), is_alone)
+}
+
+/// The memory of the values of a primitive array; None for other arrays.
+pub(super) fn native_values(array: &dyn Array) -> Option<Buffer> {
+    downcast_primitive_array!(
+        array => Some(array.values().inner().clone()),
+        _ => None,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{BooleanArray, Float32Array, Int64Array, StringArray};
+    use arrow::datatypes::Field;
+
+    use super::*;
+
+    fn numbers() -> ArrayRef {
+        Arc::new(Int64Array::from((0..100).collect::<Vec<i64>>()))
+    }
+
+    fn vectors() -> ArrayRef {
+        let values: ArrayRef = Arc::new(Float32Array::from(vec![0.5; 12]));
+        let field = Arc::new(Field::new("item", DataType::Float32, false));
+        Arc::new(FixedSizeListArray::new(field, 4, values, None))
+    }
+
+    #[test]
+    fn what_nobody_else_holds_is_alone_and_keeps_its_values() {
+        for array in [numbers(), vectors()] {
+            let address = array.to_data().buffers().first().map(Buffer::as_ptr);
+            let copy = make_array(array.to_data().slice(0, array.len()));
+            let expected = format!("{copy:?}");
+            drop(copy);
+            let (array, is_alone) = alone(array);
+            assert!(is_alone, "{:?}", array.data_type());
+            assert_eq!(format!("{array:?}"), expected);
+            assert_eq!(array.to_data().buffers().first().map(Buffer::as_ptr), address);
+        }
+    }
+
+    #[test]
+    fn what_anybody_else_holds_is_not() {
+        for array in [numbers(), vectors()] {
+            let other = Arc::clone(&array);
+            assert!(!alone(array).1);
+            let slice = other.slice(0, 2);
+            assert!(!alone(other).1);
+            // What it was cut from is gone, but for the slice.
+            let values = slice.to_data();
+            assert!(!alone(slice).1);
+            drop(values);
+        }
+        let memory = Buffer::from_vec((0..10_i64).collect::<Vec<_>>());
+        let column = |memory: Buffer| Arc::new(Int64Array::new(memory.into(), None)) as ArrayRef;
+        assert!(!alone(column(memory.clone())).1);
+        assert!(alone(column(memory)).1);
+    }
+
+    /// Memory of another library, aligned as numbers are.
+    struct Foreign(Buffer);
+
+    impl AsRef<[u8]> for Foreign {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_slice()
+        }
+    }
+
+    #[test]
+    fn memory_of_others_nulls_and_other_types_are_not() {
+        let foreign = Foreign(Buffer::from_vec(vec![0_i64; 10]));
+        let foreign = Buffer::from(bytes::Bytes::from_owner(foreign));
+        let foreign: ArrayRef = Arc::new(Int64Array::new(foreign.into(), None));
+        assert!(!alone(foreign).1);
+        let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+        assert!(!alone(nulls).1);
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
+        assert!(!alone(texts).1);
+        let bits: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
+        assert!(!alone(bits).1);
+    }
+}
