@@ -385,6 +385,21 @@ pub(crate) fn plain_text(text: &str) -> String {
     rest.to_owned()
 }
 
+/// A message without its middle where it is long: it may repeat a value of the data or of the SQL, which may be of any length.
+#[cfg(feature = "python")]
+pub(crate) fn shortened(text: String) -> String {
+    const SHOWN: usize = 4000;
+    let (Some((head, _)), Some((tail, _))) =
+        (text.char_indices().nth(SHOWN), text.char_indices().nth_back(SHOWN / 4))
+    else {
+        return text;
+    };
+    if tail <= head {
+        return text;
+    }
+    format!("{} … ({} bytes are left out) … {}", &text[..head], tail - head, &text[tail..])
+}
+
 /// Up to twenty names, comma-separated, and how many more there are.
 pub fn list_names(names: &[&str]) -> String {
     const SHOWN: usize = 20;

@@ -11,6 +11,7 @@ mod error;
 pub mod exec;
 pub mod lake;
 mod packed;
+mod panics;
 pub mod partition;
 mod pool;
 #[cfg(feature = "python")]

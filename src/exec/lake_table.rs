@@ -137,7 +137,7 @@ impl TableProvider for LakeProvider {
             return Ok(Arc::new(EmptyExec::new(Arc::new(self.schema.project(&projection)?))));
         }
         let parquet = state.default_table_options().parquet;
-        let source = self.files.source(&parquet, false);
+        let source = self.files.source(&parquet, !filters.is_empty());
         let group = kept.iter().map(|index| self.files.partitioned_file(*index)).collect();
         let config = FileScanConfigBuilder::new(self.files.store_url.clone(), source)
             .with_file_group(FileGroup::new(group))

@@ -113,6 +113,7 @@ async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Resu
         )));
     }
     let bytes = fetch(store, &file.manifest_path).await?;
+    let uri = file.manifest_path.clone();
     // Decoding Avro takes the processor, so it goes where decoding goes.
     let task: JoinHandle<Result<Vec<Entry>>> = Runtimes::current()?.cpu().spawn(async move {
         let renamed = with_plain_names(&bytes);
@@ -121,7 +122,12 @@ async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Resu
         let (entries, _) = manifest.into_parts();
         entries.into_iter().filter(|entry| entry.is_alive()).map(|e| inherit(&file, e)).collect()
     });
-    task.await.map_err(|error| Error::data("the process is ending").with_source(error))?
+    task.await.map_err(|stopped| {
+        Error::data(format!(
+            "{uri} was not decoded to its end; if other programs read it, please report it"
+        ))
+        .with_source(stopped)
+    })?
 }
 
 /// An entry with the sequence number and the snapshot that it inherits:

@@ -18,6 +18,7 @@ use tokio::time::error::Elapsed;
 use super::error::to_py;
 use super::wait::PATIENCE;
 use crate::Error;
+use crate::panics::{caught_later, unexpected};
 use crate::runtime::Runtimes;
 use crate::session::Query;
 
@@ -105,7 +106,8 @@ impl QueryReader {
                 }
                 Ok::<(), Error>(())
             };
-            if let Err(error) = forward.await {
+            // A panic would only close the channel, which looks like the end of the rows.
+            if let Err(error) = caught_later(forward, unexpected).await {
                 // Nobody listens when the reader was dropped.
                 let _ = sender.send(Err(ArrowError::ExternalError(Box::new(error)))).await;
             }

@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyException, PyImportError};
 use pyo3::prelude::*;
 use pyo3::types::PyTracebackMethods;
 
+use crate::error::shortened;
 use crate::storage::scrub;
 use crate::{Error, ErrorKind};
 
@@ -34,7 +35,7 @@ pub fn to_py(error: Error) -> PyErr {
         let raised = py
             .import("tensorquery.errors")
             .and_then(|module| module.getattr(class))
-            .and_then(|class| class.call1((scrub(&error.to_string()),)));
+            .and_then(|class| class.call1((shortened(scrub(&error.to_string())),)));
         match raised {
             Ok(exception) => {
                 let exception = PyErr::from_value(exception);

@@ -8,6 +8,7 @@ mod error;
 mod feed;
 mod filesystem;
 mod lease;
+mod logs;
 mod plan;
 mod session;
 mod shards;
@@ -24,6 +25,7 @@ use pyo3::prelude::*;
 /// The compiled half of the package; `tensorquery` wraps it.
 #[pymodule(name = "_core")]
 fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    logs::listen();
     crate::storage::set_foreign_opener(std::sync::Arc::new(filesystem::PyOpener));
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrow::ArrowStream>()?;
@@ -46,5 +48,6 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;
     module.add_function(wrap_pyfunction!(udf::function_types, module)?)?;
     module.add_function(wrap_pyfunction!(calls::end_calls, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::set_log_level, module)?)?;
     tensor::register(module)
 }

@@ -15,7 +15,7 @@ use super::shards::PyShards;
 use super::stage::PyStage;
 use super::stream::{BatchStream, IoCounts};
 use super::verify::PySplitVerifier;
-use super::wait::wait;
+use super::wait::{at_once, compute, wait};
 use crate::partition::{Assignment, Builtin, ShardSpec};
 use crate::session::{Numbering, Plan, PlanOptions, Recipe};
 use crate::stream::{Feed, Output, RowSource, ShardStream};
@@ -218,7 +218,7 @@ impl PyPlan {
         py: Python<'py>,
         ids: Option<Vec<u32>>,
     ) -> PyResult<(String, Bound<'py, PyList>, Vec<Shipped>)> {
-        let recipe = py.detach(|| Recipe::of(&self.plan, ids.as_deref())).map_err(to_py)?;
+        let recipe = compute(py, || Recipe::of(&self.plan, ids.as_deref()))?;
         let blobs = PyList::empty(py);
         for blob in &recipe.blobs {
             blobs.append(PyBytes::new(py, blob))?;
@@ -231,19 +231,19 @@ impl PyPlan {
     /// The splits as bytes for another process that has the same tables: all, or those with these ids (ascending).
     #[pyo3(signature = (ids=None))]
     fn memo<'py>(&self, py: Python<'py>, ids: Option<Vec<u32>>) -> PyResult<Bound<'py, PyBytes>> {
-        let memo = py.detach(|| self.plan.memo(ids.as_deref())).map_err(to_py)?;
+        let memo = compute(py, || self.plan.memo(ids.as_deref()))?;
         Ok(PyBytes::new(py, &memo))
     }
 
     /// Output columns by which Parquet row groups are sorted, and whether in descending order; reads nothing.
-    fn sorted_by(&self, py: Python<'_>) -> Vec<(String, bool)> {
-        let columns = py.detach(|| self.plan.sorted_by());
-        columns.into_iter().map(|column| (column.name, column.descending)).collect()
+    fn sorted_by(&self, py: Python<'_>) -> PyResult<Vec<(String, bool)>> {
+        let columns = compute(py, || Ok(self.plan.sorted_by()))?;
+        Ok(columns.into_iter().map(|column| (column.name, column.descending)).collect())
     }
 
     /// Output rows by split, where metadata says them all.
     fn known_counts(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
-        py.detach(|| self.plan.known_counts()).map_err(to_py)
+        compute(py, || self.plan.known_counts())
     }
 
     /// The verification of splits.
@@ -270,9 +270,10 @@ impl PyPlan {
         Ok(PySplitCounter::new(wait(py, move || async move { plan.counter().await })?))
     }
 
-    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches.
+    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches. With `lends` columns
+    /// may have memory of their own instead of a slot in the batch's block.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None))]
+    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false))]
     fn stream(
         &self,
         py: Python<'_>,
@@ -283,15 +284,21 @@ impl PyPlan {
         threads: usize,
         tensor_options: Option<&str>,
         stage: Option<&PyStage>,
+        lends: bool,
     ) -> PyResult<BatchStream> {
-        let (shard, cursor) = shards.at(rank, worker, &cursor).map_err(to_py)?;
+        let (shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
         let start = || -> Result<ShardStream> {
-            let source = shards.source(&self.plan, stage)?;
-            let output = Arc::new(self.output(tensor_options)?);
-            ShardStream::start(source, &shard, &cursor, threads, output)
+            let mut source = shards.source(&self.plan, stage)?;
+            let mut output = self.output(tensor_options)?;
+            // A window holds a batch of each of many splits, and copies their rows anyway.
+            if lends && shard.lanes.iter().all(|lane| lane.mixing.window.is_none()) {
+                source = source.in_long_batches();
+                output = output.lending();
+            }
+            ShardStream::start(source, &shard, &cursor, threads, Arc::new(output))
         };
         let before = IoCounts::of(self.plan.query().session());
-        let stream = py.detach(start).map_err(to_py)?;
+        let stream = compute(py, start)?;
         Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session()), before))
     }
 
@@ -308,7 +315,7 @@ impl PyPlan {
         threads: usize,
         tensor_options: Option<&str>,
     ) -> PyResult<BatchStream> {
-        let (shard, pieces) = shards.of_taker(rank, worker).map_err(to_py)?;
+        let (shard, pieces) = at_once(|| shards.of_taker(rank, worker))?;
         let feed = Arc::new(Feed::new(counter.counter(), iteration, pieces));
         let start = || -> Result<ShardStream> {
             let source = shards.source(&self.plan, None)?;
@@ -317,7 +324,7 @@ impl PyPlan {
         };
         let session = Arc::clone(self.plan.query().session());
         let before = IoCounts::of(&session);
-        let stream = py.detach(start).map_err(to_py)?;
+        let stream = compute(py, start)?;
         Ok(BatchStream::new(stream, session, before).fed_by(feed))
     }
 
@@ -331,12 +338,12 @@ impl PyPlan {
         cursor: Vec<u64>,
         counts: Vec<u64>,
     ) -> PyResult<BatchStream> {
-        let (shard, cursor) = shards.at(rank, worker, &cursor).map_err(to_py)?;
+        let (shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
         let output = Arc::new(Output::Arrow(RowSource::positions_schema()));
         let source = RowSource::Positions(Arc::from(counts));
         let start = || ShardStream::start(source, &shard, &cursor, 1, output);
         let before = IoCounts::of(self.plan.query().session());
-        let stream = py.detach(start).map_err(to_py)?;
+        let stream = compute(py, start)?;
         Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session()), before))
     }
 

@@ -13,7 +13,7 @@ use super::error::to_py;
 use super::filesystem::{PyCredentials, PyFiles};
 use super::plan::PyPlan;
 use super::udf::PyFunction;
-use super::wait::wait;
+use super::wait::{at_once, compute, wait};
 use crate::Error;
 use crate::catalog::TableOptions;
 use crate::lake::TravelTo;
@@ -71,7 +71,7 @@ impl PySession {
             Some(place) => {
                 wait(py, move || async move { Session::with_plan_cache(options, &place).await })?
             }
-            None => Session::try_new(options).map_err(to_py)?,
+            None => at_once(|| Session::try_new(options))?,
         };
         Ok(Self { session })
     }
@@ -83,12 +83,12 @@ impl PySession {
 
     /// A memo of a registered table over files: `register_files` takes it in another process, without listing.
     fn table_memo<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.session.table_memo(name).map_err(to_py)?))
+        Ok(PyBytes::new(py, &at_once(|| self.session.table_memo(name))?))
     }
 
     /// Memos of the path literals of a view, by path.
     fn view_memos<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Vec<PathMemo<'py>>> {
-        Ok(path_memos(py, self.session.view_memos(name).map_err(to_py)?))
+        Ok(path_memos(py, at_once(|| self.session.view_memos(name))?))
     }
 
     /// What kept the local cache from being used, once.
@@ -134,11 +134,10 @@ impl PySession {
     fn register_arrow(&self, py: Python<'_>, name: &str, data: AnyRecordBatch) -> PyResult<()> {
         let reader = data.into_reader()?;
         let schema = reader.schema();
-        py.detach(|| {
-            let batches = reader.collect::<Result<Vec<_>, _>>().map_err(Error::from)?;
+        compute(py, || {
+            let batches = reader.collect::<Result<Vec<_>, _>>()?;
             self.session.register_batches(name, schema, batches)
         })
-        .map_err(to_py)
     }
 
     /// Registers a view; `paths` are memos of path literals that another process has listed.
@@ -186,7 +185,7 @@ impl PySession {
 
     /// Registers an Iceberg catalog by pyiceberg's properties.
     fn register_catalog(&self, name: &str, properties: BTreeMap<String, String>) -> PyResult<()> {
-        self.session.register_catalog(name, properties).map_err(to_py)
+        at_once(|| self.session.register_catalog(name, properties))
     }
 
     /// The names of the registered catalogs.
@@ -226,7 +225,7 @@ impl PySession {
         let origin: LakeOrigin = serde_json::from_str(origin).map_err(malformed)?;
         let at: TravelTo = serde_json::from_str(at).map_err(malformed)?;
         if let Some(filter) = &scan_filter {
-            crate::query::check_predicate(filter).map_err(to_py)?;
+            at_once(|| crate::query::check_predicate(filter))?;
         }
         let source = LakeSource { origin, at, scan_filter };
         let session = Arc::clone(&self.session);
@@ -235,7 +234,7 @@ impl PySession {
 
     /// The paths that a statement names as tables.
     fn path_literals(&self, sql: &str) -> PyResult<Vec<String>> {
-        self.session.path_literals(sql).map_err(to_py)
+        at_once(|| self.session.path_literals(sql))
     }
 
     /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
@@ -314,7 +313,7 @@ impl PyQuery {
 
     /// The same query at another moment.
     fn at_moment(&self, py: Python<'_>, moment: &str) -> PyResult<Self> {
-        let (query, moment) = (self.query.clone(), Moment::parse(moment).map_err(to_py)?);
+        let (query, moment) = (self.query.clone(), at_once(|| Moment::parse(moment))?);
         Ok(Self { query: wait(py, move || async move { query.at_moment(moment).await })? })
     }
 
@@ -332,7 +331,7 @@ impl PyQuery {
         predicate: Option<String>,
     ) -> PyResult<Self> {
         if let Some(predicate) = &predicate {
-            crate::query::check_predicate(predicate).map_err(to_py)?;
+            at_once(|| crate::query::check_predicate(predicate))?;
         }
         let chosen = match columns {
             Some(names) => {
@@ -372,7 +371,7 @@ impl PyQuery {
     /// The rows, as they are computed.
     fn stream(&self, py: Python<'_>) -> PyResult<ArrowStream> {
         let query = self.query.clone();
-        let reader = py.detach(|| QueryReader::start(query)).map_err(to_py)?;
+        let reader = compute(py, || QueryReader::start(query))?;
         Ok(ArrowStream::new(Box::new(reader)))
     }
 
@@ -446,7 +445,7 @@ impl PyQuery {
 
     /// Memos of the tables of its path literals, by path.
     fn path_memos<'py>(&self, py: Python<'py>) -> PyResult<Vec<PathMemo<'py>>> {
-        Ok(path_memos(py, self.query.path_memos().map_err(to_py)?))
+        Ok(path_memos(py, at_once(|| self.query.path_memos())?))
     }
 
     /// The plan whose splits another process found: `memo` is what `Plan.memo` gave there.
@@ -491,7 +490,7 @@ impl PyQuery {
 /// Raises where `text` is not one boolean SQL expression.
 #[pyfunction]
 pub fn check_predicate(text: &str) -> PyResult<()> {
-    crate::query::check_predicate(text).map_err(to_py)
+    at_once(|| crate::query::check_predicate(text))
 }
 
 /// `name` as an SQL identifier in double quotes.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::error::to_py;
 use super::plan::PyPlan;
 use super::stage::PyStage;
+use super::wait::{at_once, compute};
 use crate::partition::{
     Layout, Order, OrderKey, Permutation, RankShare, Run, Shard, ShardCursor, Stock, cursor_of,
     resume, shares, weight,
@@ -85,18 +86,18 @@ impl PyRankShare {
             let wanted = |share: &RankShare| rank.is_none_or(|rank| share.rank() == rank);
             Ok(shares.into_iter().filter(wanted).map(|share| Self { share }).collect())
         };
-        py.detach(deal).map_err(to_py)
+        compute(py, deal)
     }
 
     /// What `encode` wrote.
     #[staticmethod]
     fn decode(bytes: &[u8]) -> PyResult<Self> {
-        Ok(Self { share: RankShare::decode(bytes).map_err(to_py)? })
+        Ok(Self { share: at_once(|| RankShare::decode(bytes))? })
     }
 
     /// As bytes, for another process.
     fn encode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.share.encode().map_err(to_py)?))
+        Ok(PyBytes::new(py, &at_once(|| self.share.encode())?))
     }
 
     #[getter]
@@ -125,7 +126,7 @@ impl PyRankShare {
             let first_rank = self.share.rank() as usize;
             Ok(PyShards::new(shards, first_rank, &request.layout, key))
         };
-        py.detach(deal).map_err(to_py)
+        compute(py, deal)
     }
 }
 
@@ -163,7 +164,7 @@ impl PyShards {
             let shards = resume(&stock, &request.runs, &request.layout, lists.as_deref(), key)?;
             Ok(Self::new(shards, 0, &request.layout, key))
         };
-        py.detach(deal).map_err(to_py)
+        compute(py, deal)
     }
 
     /// Batches and rows of a shard, repeated rows included; None where they are not counted.
@@ -201,7 +202,7 @@ impl PyShards {
             };
             positions.into_iter().map(row).collect()
         };
-        py.detach(find).map_err(to_py)
+        compute(py, find)
     }
 
     /// Whether the number of a shard's batches is known to it before it ends.
@@ -213,12 +214,12 @@ impl PyShards {
     fn cursor_of(&self, run: &str, rank: usize, worker: usize) -> PyResult<Vec<u64>> {
         let run: Run = serde_json::from_str(run).map_err(|error| to_py(unreadable(error)))?;
         let shard = self.get(rank, worker).map_err(to_py)?;
-        Ok(cursor_of(&run, shard, rank, worker).map_err(to_py)?.encode())
+        at_once(|| Ok(cursor_of(&run, shard, rank, worker)?.encode()))
     }
 
     /// The cursor of a shard of counted rows after so many batches.
     fn cursor_at(&self, rank: usize, worker: usize, batches: u64) -> PyResult<Vec<u64>> {
-        Ok(self.get(rank, worker).map_err(to_py)?.cursor_at(batches).encode())
+        at_once(|| Ok(self.get(rank, worker)?.cursor_at(batches).encode()))
     }
 
     /// How many pieces the workers of a rank take.

@@ -8,7 +8,7 @@ use pyo3_arrow::PyRecordBatch;
 
 use super::error::to_py;
 use super::plan::PyPlan;
-use super::wait::wait_with;
+use super::wait::{compute, wait_with};
 use crate::stage::{Drawing, Progress, Stage, weight_column};
 
 /// The rows of a query on disk, for access at random.
@@ -60,7 +60,7 @@ impl PyStage {
     /// Opens the stage in `dir`, which must have this fingerprint.
     #[staticmethod]
     fn open(py: Python<'_>, dir: PathBuf, fingerprint: &str) -> PyResult<Self> {
-        let stage = py.detach(|| Stage::open(&dir, fingerprint)).map_err(to_py)?;
+        let stage = compute(py, || Stage::open(&dir, fingerprint))?;
         Ok(Self { stage: Arc::new(stage), drawing: None })
     }
 
@@ -80,7 +80,7 @@ impl PyStage {
         draws: Option<u64>,
     ) -> PyResult<Self> {
         let weigh = || Drawing::try_new(&self.stage, column, replacement, draws);
-        let drawing = py.detach(weigh).map_err(to_py)?;
+        let drawing = compute(py, weigh)?;
         Ok(Self { stage: Arc::clone(&self.stage), drawing: Some(Arc::new(drawing)) })
     }
 
@@ -107,12 +107,12 @@ impl PyStage {
 
     /// The given rows, in that order, as an Arrow record batch.
     fn gather<'py>(&self, py: Python<'py>, rows: Vec<u64>) -> PyResult<Bound<'py, PyRecordBatch>> {
-        let batch = py.detach(|| self.stage.gather(&rows)).map_err(to_py)?;
+        let batch = compute(py, || self.stage.gather(&rows))?;
         Bound::new(py, PyRecordBatch::new(batch))
     }
 
     /// Deletes its files; whoever has it open keeps reading.
     fn remove(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.stage.remove()).map_err(to_py)
+        compute(py, || self.stage.remove())
     }
 }

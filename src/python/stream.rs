@@ -1,28 +1,30 @@
-//! A shard's batches, one at a time.
+//! A shard's batches, one at a time or as they are finished together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use pyo3_arrow::PyRecordBatch;
 
 use super::error::to_py;
+use super::logs::deliver;
 use super::tensor::to_python;
-use super::wait::PATIENCE;
+use super::wait::{PATIENCE, compute};
 use crate::Error;
 use crate::partition::{Holding, ShardCursor};
 use crate::runtime::Runtimes;
 use crate::session::Session;
-use crate::stream::{Delivered, Feed, Finished, Next, ShardStream, StreamCounters};
+use crate::stream::{Delivered, Feed, Finished, Home, Next, ShardStream, StreamCounters};
 use crate::traffic::Counts;
 
 /// The batches of one shard and epoch; reading goes on in the background.
 #[pyclass(module = "tensorquery._core", frozen)]
 pub struct BatchStream {
     stream: Mutex<Option<ShardStream>>,
-    /// Where the batch handed out last has left the shard.
-    place: Mutex<Option<Place>>,
+    ahead: Mutex<Ahead>,
+    home: Home,
     /// Where it takes its pieces from, if workers share them.
     feed: Option<Arc<Feed>>,
     counters: Arc<StreamCounters>,
@@ -56,9 +58,21 @@ impl IoCounts {
     }
 }
 
-/// How far a shard is consumed with a batch, as numbers; the pieces taken from a feed that were consumed since the
+/// What was received of the stream and not handed out, and where that which was has left the shard.
+#[derive(Default)]
+struct Ahead {
+    /// Not in Python yet.
+    batches: VecDeque<Delivered>,
+    /// Of batches that Python has, and the consumer not.
+    places: VecDeque<Place>,
+    /// Of the batch handed out last.
+    last: Option<Place>,
+}
+
+/// The rows of a batch; how far the shard is consumed with it; the pieces taken from a feed that were consumed since the
 /// batch before; and whether it is the last.
 struct Place {
+    rows: u64,
     cursor: Cursor,
     consumed: Vec<u32>,
     last: bool,
@@ -85,7 +99,8 @@ impl BatchStream {
         Self {
             counters: Arc::clone(stream.counters()),
             stream: Mutex::new(Some(stream)),
-            place: Mutex::new(None),
+            ahead: Mutex::default(),
+            home: Home::here(),
             feed: None,
             session,
             before,
@@ -99,17 +114,19 @@ impl BatchStream {
         self
     }
 
-    fn at_last<T>(&self, found: impl FnOnce(&Place) -> T) -> Option<T> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(found)
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-#[pymethods]
-impl BatchStream {
-    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        loop {
-            let found = py.detach(|| {
+    fn at_last<T>(&self, found: impl FnOnce(&Place) -> T) -> Option<T> {
+        self.ahead().last.as_ref().map(found)
+    }
+
+    /// Waits until a batch is there; false at the end.
+    fn receive(&self, py: Python<'_>) -> PyResult<bool> {
+        self.home.check().map_err(to_py)?;
+        while self.ahead().batches.is_empty() {
+            let found = compute(py, || {
                 let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
                 match stream.as_mut() {
                     Some(stream) => stream.next(PATIENCE),
@@ -119,30 +136,80 @@ impl BatchStream {
                     )),
                 }
             });
-            match found.map_err(to_py)? {
-                Next::Batch(delivered) => {
-                    let Delivered { batch, cursor, holding, last } = *delivered;
-                    let batch = match batch {
-                        Finished::Tensors(batch) => to_python(py, *batch)?.into_any(),
-                        Finished::Arrow(batch) => {
-                            Bound::new(py, PyRecordBatch::new(batch))?.into_any()
-                        }
-                    };
-                    *self.place.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some(match holding {
-                            Some((holding, consumed)) => {
-                                Place { cursor: Cursor::Holding(holding), consumed, last }
-                            }
-                            None => {
-                                Place { cursor: Cursor::Shard(cursor), consumed: Vec::new(), last }
-                            }
-                        });
-                    return Ok(Some(batch));
-                }
-                Next::End => return Ok(None),
+            match found? {
+                Next::Batches(group) => self.ahead().batches.extend(group),
+                Next::End => return Ok(false),
                 Next::Pending => py.check_signals()?,
             }
         }
+        Ok(true)
+    }
+
+    /// The first batch that was received, for Python, and where it leaves the shard.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>, Place)>> {
+        let Some(delivered) = self.ahead().batches.pop_front() else { return Ok(None) };
+        let Delivered { batch, cursor, holding, last } = delivered;
+        let rows = batch.rows() as u64;
+        let batch = match batch {
+            Finished::Tensors(batch) => to_python(py, *batch)?.into_any(),
+            Finished::Arrow(batch) => Bound::new(py, PyRecordBatch::new(batch))?.into_any(),
+        };
+        let (cursor, consumed) = match holding {
+            Some((holding, consumed)) => (Cursor::Holding(holding), consumed),
+            None => (Cursor::Shard(cursor), Vec::new()),
+        };
+        Ok(Some((batch, Place { rows, cursor, consumed, last })))
+    }
+
+    fn hand_out(&self, place: Place) {
+        self.counters.hand_out(place.rows);
+        self.ahead().last = Some(place);
+    }
+}
+
+#[pymethods]
+impl BatchStream {
+    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end. It counts as handed out.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if !self.receive(py)? {
+            return Ok(None);
+        }
+        let Some((batch, place)) = self.take(py)? else { return Ok(None) };
+        self.hand_out(place);
+        Ok(Some(batch))
+    }
+
+    /// The next batch and those that were finished with it, None at the end. Each counts as handed out with a call of
+    /// `advance`.
+    fn next_group<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let received = self.receive(py);
+        deliver(py)?;
+        if !received? {
+            return Ok(None);
+        }
+        let group = PyList::empty(py);
+        while let Some((batch, place)) = self.take(py)? {
+            group.append(batch)?;
+            self.ahead().places.push_back(place);
+        }
+        Ok(Some(group))
+    }
+
+    /// Says that the first batch of the groups that was not handed out is; returns whether it is the shard's last.
+    fn advance(&self) -> PyResult<bool> {
+        self.home.check().map_err(to_py)?;
+        let Some(place) = self.ahead().places.pop_front() else {
+            return Err(to_py(Error::data("no batch is left to hand out; please report it")));
+        };
+        let last = place.last;
+        self.hand_out(place);
+        Ok(last)
+    }
+
+    /// Rows of the batch handed out last.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.at_last(|place| place.rows).unwrap_or(0)
     }
 
     /// How far the shard is consumed with the batch handed out last, as numbers; none before the first.
@@ -175,11 +242,12 @@ impl BatchStream {
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(stream);
+            let batches = std::mem::take(&mut self.ahead().batches);
+            drop((stream, batches));
         });
     }
 
-    /// Rows and batches handed out, splits, seconds waited and spent converting, bytes, requests.
+    /// Rows and batches handed out, splits, files, seconds waited and spent decoding and converting, bytes, requests.
     fn metrics(&self) -> HashMap<&'static str, f64> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         let (now, before) = (IoCounts::of(&self.session), self.before);
@@ -188,9 +256,12 @@ impl BatchStream {
             ("rows", self.counters.rows.load(Ordering::Relaxed) as f64),
             ("batches", self.counters.batches.load(Ordering::Relaxed) as f64),
             ("splits", self.counters.splits.load(Ordering::Relaxed) as f64),
+            ("files", self.counters.reads.files() as f64),
+            ("buffered_rows", self.counters.buffered_rows() as f64),
             ("padded_rows", self.counters.padded_rows.load(Ordering::Relaxed) as f64),
             ("split_share", self.counters.split_share()),
             ("wait_seconds", seconds(self.counters.wait_nanos.load(Ordering::Relaxed))),
+            ("decode_seconds", seconds(self.counters.reads.decode_nanos())),
             ("convert_seconds", seconds(self.counters.convert_nanos.load(Ordering::Relaxed))),
             ("bytes_read", now.bytes.saturating_sub(before.bytes) as f64),
             ("requests", now.requests.saturating_sub(before.requests) as f64),

@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::Buffer;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use pyo3::exceptions::PyTypeError;
@@ -15,7 +16,10 @@ use pyo3_arrow::input::AnyArray;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 
 use crate::python::error::to_py;
-use crate::tensor::{Block, Converter, TensorBatch, TensorOptions, TextColumn, TextRef, Value};
+use crate::python::wait::{at_once, compute};
+use crate::tensor::{
+    Block, Converter, Lent, TensorBatch, TensorOptions, TextColumn, TextRef, Value,
+};
 use crate::{Error, Result};
 
 /// Adds this file's classes and functions to the extension module.
@@ -27,17 +31,22 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The memory of one batch. Each tensor over it keeps it alive.
+/// The memory of one batch, or of one column of it. Each tensor over it keeps it alive.
 #[pyclass(name = "Block", module = "tensorquery._core", frozen)]
 pub struct PyBlock {
-    /// The allocation, taken apart: Python may write to it at any time, so that no Rust reference to
-    /// its bytes may exist from here on.
-    allocation: *mut u8,
-    length: usize,
-    capacity: usize,
-    /// Where the block begins in the allocation, and how long it is, in bytes.
-    start: usize,
+    /// Where the block begins, and how long it is, in bytes. Python may write there at any time, so that no Rust reference
+    /// to these bytes may exist from here on.
+    address: *mut u8,
     len: usize,
+    owner: Owner,
+}
+
+/// What keeps the memory of a [`PyBlock`].
+enum Owner {
+    /// An allocation, taken apart.
+    Own { allocation: *mut u8, length: usize, capacity: usize },
+    /// What was decoded. Others may keep the same allocation, for other rows.
+    Lent { _memory: Buffer },
 }
 
 // SAFETY: the pointer is owned and never dereferenced by this code; what Python does with the bytes
@@ -51,16 +60,30 @@ impl From<Block> for PyBlock {
         let (bytes, start, len) = block.into_parts();
         let mut bytes = ManuallyDrop::new(bytes);
         let (length, capacity) = (bytes.len(), bytes.capacity());
-        Self { allocation: bytes.as_mut_ptr(), length, capacity, start, len }
+        let allocation = bytes.as_mut_ptr();
+        // SAFETY: the block lies in its allocation.
+        let address = unsafe { allocation.add(start) };
+        Self { address, len, owner: Owner::Own { allocation, length, capacity } }
+    }
+}
+
+impl From<Lent> for PyBlock {
+    fn from(lent: Lent) -> Self {
+        // A lent buffer was allocated by Rust, and nobody else looks at these rows of it: see `tensor/alone.rs`.
+        let address = lent.address();
+        let memory = lent.into_buffer();
+        Self { address, len: memory.len(), owner: Owner::Lent { _memory: memory } }
     }
 }
 
 impl Drop for PyBlock {
     fn drop(&mut self) {
-        // SAFETY: pointer, length and capacity come from the vector taken apart in `from`, and Python
-        // has released every view: each of them holds a reference to this object.
-        let bytes = unsafe { Vec::from_raw_parts(self.allocation, self.length, self.capacity) };
-        Block::recycle(bytes);
+        if let Owner::Own { allocation, length, capacity } = self.owner {
+            // SAFETY: pointer, length and capacity come from the vector taken apart in `from`, and Python
+            // has released every view: each of them holds a reference to this object.
+            let bytes = unsafe { Vec::from_raw_parts(allocation, length, capacity) };
+            Block::recycle(bytes);
+        }
     }
 }
 
@@ -79,11 +102,8 @@ impl PyBlock {
         flags: c_int,
     ) -> PyResult<()> {
         let block = slf.get();
-        // SAFETY: the bytes `start..start + len` lie inside the allocation and live as long as `slf`.
-        unsafe {
-            let bytes = block.allocation.add(block.start).cast::<c_void>();
-            fill_view(&slf, view, bytes, block.len, flags)
-        }
+        // SAFETY: the bytes are writable and live as long as `slf`.
+        unsafe { fill_view(&slf, view, block.address.cast::<c_void>(), block.len, flags) }
     }
 }
 
@@ -128,7 +148,7 @@ impl TensorConverter {
     fn new(schema: PySchema, options: &str) -> PyResult<Self> {
         let options: TensorOptions = serde_json::from_str(options)
             .map_err(|error| to_py(Error::config(format!("malformed tensor options: {error}"))))?;
-        let converter = Converter::try_new(&schema.into_inner(), &options).map_err(to_py)?;
+        let converter = at_once(|| Converter::try_new(&schema.into_inner(), &options))?;
         Ok(Self { converter: Arc::new(converter) })
     }
 
@@ -145,13 +165,13 @@ impl TensorConverter {
         pieces: Vec<PyRecordBatch>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let pieces: Vec<RecordBatch> = pieces.into_iter().map(PyRecordBatch::into_inner).collect();
-        let batch = py.detach(|| self.converter.convert(&pieces)).map_err(to_py)?;
+        let batch = compute(py, || self.converter.convert(&pieces))?;
         to_python(py, batch)
     }
 }
 
 /// A finished batch for `tensors.BatchBuilder`: (rows, block, [(offset, count)], [strings],
-/// [categories]). No number is copied.
+/// [categories]), where the slot of a lent column is (0, count, its own block). No number is copied.
 pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
     let slots: Vec<(usize, usize)> =
         batch.slots().iter().map(|slot| (slot.offset, slot.count)).collect();
@@ -165,7 +185,16 @@ pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTup
         categories.append(PyList::new(py, values?)?)?;
     }
     let rows = batch.rows();
-    let block = Bound::new(py, PyBlock::from(batch.into_block()))?;
+    let (block, lent) = batch.into_memory();
+    let block = Bound::new(py, PyBlock::from(block))?;
+    if lent.is_empty() {
+        return (rows, block, slots, texts, categories).into_pyobject(py);
+    }
+    let slots = slots.into_iter().zip(lent).map(|((offset, count), lent)| match lent {
+        None => (offset, count).into_pyobject(py),
+        Some(lent) => (offset, count, PyBlock::from(lent)).into_pyobject(py),
+    });
+    let slots = slots.collect::<PyResult<Vec<_>>>()?;
     (rows, block, slots, texts, categories).into_pyobject(py)
 }
 
@@ -207,14 +236,12 @@ fn read_arrow(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(PySchema, Ve
         )));
     }
     let reader = data.extract::<AnyArray>()?.into_reader()?;
-    let (schema, batches) = py
-        .detach(|| {
-            let schema = struct_schema(&reader.field())?;
-            let batches: Result<Vec<_>> =
-                reader.map(|array| struct_batch(&schema, array?.as_ref())).collect();
-            Ok((schema, batches?))
-        })
-        .map_err(to_py)?;
+    let (schema, batches) = compute(py, || {
+        let schema = struct_schema(&reader.field())?;
+        let batches: Result<Vec<_>> =
+            reader.map(|array| struct_batch(&schema, array?.as_ref())).collect();
+        Ok((schema, batches?))
+    })?;
     Ok((PySchema::new(schema), batches.into_iter().map(PyRecordBatch::new).collect()))
 }
 
@@ -259,6 +286,5 @@ fn merge_batches(
     {
         return Ok(PyRecordBatch::new(only));
     }
-    let merged = py.detach(|| concat_batches(&schema, &pieces));
-    merged.map(PyRecordBatch::new).map_err(|error| to_py(Error::from(error)))
+    compute(py, || Ok(concat_batches(&schema, &pieces)?)).map(PyRecordBatch::new)
 }

@@ -1,6 +1,5 @@
 //! Waiting for the engine with the GIL released and Ctrl-C answered.
 
-use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -10,8 +9,10 @@ use futures::future::{Either, select};
 use pyo3::prelude::*;
 
 use super::error::to_py;
+use super::logs::deliver;
+use crate::Result;
+use crate::panics::{caught, message_of, unexpected};
 use crate::runtime::Runtimes;
-use crate::{Error, Result};
 
 /// How often a waiting call looks for signals.
 pub const PATIENCE: Duration = Duration::from_millis(100);
@@ -32,7 +33,7 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     on_tick: impl Fn(Python<'_>) -> PyResult<()> + Send + Sync,
 ) -> PyResult<T> {
     let runtimes = Runtimes::current().map_err(to_py)?;
-    py.detach(|| {
+    let found = py.detach(|| {
         let run = || {
             runtimes.cpu().block_on(async {
                 let mut future = Box::pin(make());
@@ -46,6 +47,7 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
                         Either::Left((result, _)) => return result.map_err(to_py),
                         Either::Right(_) => Python::attach(|py| {
                             py.check_signals()?;
+                            deliver(py)?;
                             on_tick(py)
                         })?,
                     }
@@ -53,19 +55,18 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
             })
         };
         catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|panic| Err(to_py(panicked(panic.as_ref()))))
-    })
+            .unwrap_or_else(|panic| Err(to_py(unexpected(message_of(panic.as_ref())))))
+    });
+    deliver(py)?;
+    found
 }
 
-/// A panic of the engine as an error that says what to report.
-fn panicked(panic: &(dyn Any + Send)) -> Error {
-    let message = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message");
-    Error::data(format!(
-        "the engine failed unexpectedly ({message}); please report it with the query and the files' \
-         writer"
-    ))
+/// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in [`wait`] is.
+pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    py.detach(|| caught(work, unexpected)).map_err(to_py)
+}
+
+/// The same with the GIL held, for work that takes no time.
+pub fn at_once<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
+    caught(work, unexpected).map_err(to_py)
 }
