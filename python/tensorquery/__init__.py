@@ -24,6 +24,7 @@ from tensorquery.iceberg import SnapshotChange
 from tensorquery.mixture import Mixture, mix
 from tensorquery.quarantine import Quarantined
 from tensorquery.query import Query
+from tensorquery.samples import LoaderStatistics
 from tensorquery.session import Session, TableInfo
 from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
 from tensorquery.staging import StagedRows, StoredStage, clear_stages, list_stages
@@ -31,8 +32,10 @@ from tensorquery.tensors import Encoded, Jagged, to_tensors
 from tensorquery.trace import Trace, TraceRange
 
 if TYPE_CHECKING:
+    from tensorquery.dataloader import QueryDataLoader
     from tensorquery.dataset import QueryDataset
-    from tensorquery.loader import QueryDataLoader, create_dataloader
+    from tensorquery.loader import create_dataloader
+    from tensorquery.metrics import Metrics
     from tensorquery.nodes import QueryNode as QueryNode
     from tensorquery.trainer import QueryTrainerMixin
 
@@ -42,6 +45,8 @@ __all__ = [
     "DataError",
     "Encoded",
     "Jagged",
+    "LoaderStatistics",
+    "Metrics",
     "Mixture",
     "NotShardableError",
     "Quarantined",
@@ -78,8 +83,9 @@ __all__ = [
 
 _NEEDS_TORCH = {
     "QueryDataset": "tensorquery.dataset",
-    "QueryDataLoader": "tensorquery.loader",
+    "QueryDataLoader": "tensorquery.dataloader",
     "QueryTrainerMixin": "tensorquery.trainer",
+    "Metrics": "tensorquery.metrics",
     "create_dataloader": "tensorquery.loader",
 }
 # Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from tensorquery.dataset import QueryDataset
     from tensorquery.planning import PlannedDataset
 
-__all__ = ["AcceleratePrepared", "Turn", "begin", "device_of", "refuse_foreign"]
+__all__ = [
+    "AcceleratePrepared",
+    "Turn",
+    "begin",
+    "check_accelerator",
+    "device_of",
+    "place_of",
+    "refuse_foreign",
+]
+
+# The dimensions of Accelerate's mesh along which processes read different rows.
+_DATA_PARALLEL = {"dp_replicate", "dp_shard"}
 
 
 class AcceleratePrepared:
@@ -87,6 +98,44 @@ class Turn:
         if self._loader._turn is self:
             self._loader._turn = None
             self._gradient_state._remove_dataloader(self._loader)
+
+
+def check_accelerator(accelerator: Any) -> None:
+    """Refuse what is no `Accelerator`.
+
+    Args:
+        accelerator: What a user gave as ``accelerator=``.
+
+    Raises:
+        ConfigError: It is something else; names its type.
+    """
+    module = sys.modules.get("accelerate")
+    if module is None or not isinstance(accelerator, module.Accelerator):
+        raise ConfigError(
+            f"accelerator={accelerator!r} is a {type(accelerator).__name__}; expected an "
+            "accelerate.Accelerator"
+        )
+
+
+def place_of(accelerator: Any) -> tuple[int, int]:
+    """Rank and world size of this process among those of an `Accelerator`.
+
+    Args:
+        accelerator: Says them, as long as all of its processes read different rows.
+
+    Raises:
+        ConfigError: In its mesh some processes need the same rows; names the dimensions.
+    """
+    mesh = getattr(accelerator, "torch_device_mesh", None)
+    if mesh is not None:
+        others = [name for name in mesh.mesh_dim_names or () if name not in _DATA_PARALLEL]
+        if any(mesh[name].size() > 1 for name in others):
+            raise ConfigError(
+                f"the accelerator's mesh {tuple(mesh.mesh_dim_names)} has processes that need the same rows "
+                f"({', '.join(others)}); say along which dimensions the data are divided, for example "
+                'device_mesh=accelerator.torch_device_mesh["dp_shard"]'
+            )
+    return accelerator.process_index, accelerator.num_processes
 
 
 def begin(loader: AcceleratePrepared) -> Turn | None:

@@ -36,6 +36,7 @@ __all__ = [
     "merge_batches",
     "quote_identifier",
     "read_arrow",
+    "set_log_level",
     "stage_query",
     "stages_of",
 ]
@@ -260,8 +261,12 @@ class Plan:
         threads: int,
         tensor_options: str | None,
         stage: Stage | None = None,
+        lends: bool = False,
     ) -> BatchStream:
-        """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches."""
+        """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches.
+
+        With `lends`, a column may have memory of its own: its slot is (0, count, block).
+        """
     def stream_taken(
         self,
         shards: Shards,
@@ -458,7 +463,17 @@ class BatchStream:
     """The batches of one shard and epoch; reading goes on in the background."""
 
     def next(self) -> _TensorBatch | _Rows | None:
-        """Wait for the next batch; None at the end."""
+        """Wait for the next batch; None at the end. It counts as handed out."""
+    def next_group(self) -> list[_TensorBatch] | list[_Rows] | None:
+        """Wait for the next batch, and return it with those that were finished with it; None at the end.
+
+        Each counts as handed out with a call of `advance`.
+        """
+    def advance(self) -> bool:
+        """Say that the next batch of the groups is handed out, and return whether it is the shard's last."""
+    @property
+    def rows(self) -> int:
+        """Rows of the batch handed out last."""
     def cursor(self) -> list[int]:
         """How far the shard is consumed with the batch handed out last."""
     def consumed(self) -> list[int]:
@@ -473,7 +488,7 @@ class BatchStream:
     def close(self) -> None:
         """Stop the background work."""
     def metrics(self) -> dict[str, float]:
-        """Rows, batches and splits handed out; seconds waited and converting; bytes, requests, cache hits."""
+        """Rows, batches and splits handed out; files; seconds waited, decoding and converting; bytes, requests, cache hits."""
 
 @final
 class ArrowStream:
@@ -529,6 +544,9 @@ def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes,
 
 def end_calls(patience: float) -> None:
     """Refuse calls of functions from now on, and wait so many seconds for those under way."""
+
+def set_log_level(level: int) -> None:
+    """Ask for what crates say from this level of ``logging`` on; `tensorquery.logs.hand_over` gets it."""
 
 def quote_identifier(name: str) -> str:
     """Write `name` as an SQL identifier in double quotes."""

@@ -89,14 +89,15 @@ def asof_join(
     Raises:
         ConfigError: A name is missing, doubled or no string, the two sides have a different number of keys, or an option is unknown.
 
-    >>> import pyarrow as pa
-    >>> import tensorquery as tq
-    >>> session = tq.Session()
-    >>> session.register_table("clicks", pa.table({"user": [1, 1, 2], "at": [10, 20, 10]}))
-    >>> session.register_table("prices", pa.table({"user": [1, 1, 2], "at": [5, 20, 11], "price": [0.5, 0.7, 0.9]}))
-    >>> sql = asof_join("clicks", "prices", on="at", by="user", columns=["price"])
-    >>> sorted(session.sql(sql).to_arrow().to_pylist(), key=lambda row: (row["user"], row["at"]))
-    [{'user': 1, 'at': 10, 'price': 0.5}, {'user': 1, 'at': 20, 'price': 0.7}, {'user': 2, 'at': 10, 'price': None}]
+    Examples:
+        >>> import pyarrow as pa
+        >>> import tensorquery as tq
+        >>> session = tq.Session()
+        >>> session.register_table("clicks", pa.table({"user": [1, 1, 2], "at": [10, 20, 10]}))
+        >>> session.register_table("prices", pa.table({"user": [1, 1, 2], "at": [5, 20, 11], "price": [0.5, 0.7, 0.9]}))
+        >>> sql = asof_join("clicks", "prices", on="at", by="user", columns=["price"])
+        >>> sorted(session.sql(sql).to_arrow().to_pylist(), key=lambda row: (row["user"], row["at"]))
+        [{'user': 1, 'at': 10, 'price': 0.5}, {'user': 1, 'at': 20, 'price': 0.7}, {'user': 2, 'at': 10, 'price': None}]
     """
     backward = check_choice("strategy", strategy, STRATEGIES) == "backward"
     exact = check_bool("allow_exact_matches", allow_exact_matches)

@@ -9,24 +9,22 @@ import contextlib
 import json
 import logging
 import os
-import sys
 import tempfile
-import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from tensorquery.distributed import Topology, group_store
+from tensorquery.progress import ProgressLine
 from tensorquery.rendezvous import Board, StoreLostError, share
 
 if TYPE_CHECKING:
     from tensorquery import _core
 
 __all__ = [
-    "ProgressLine",
     "Shared",
     "SplitCounts",
     "cache_folder",
@@ -45,9 +43,6 @@ _CACHE_FILES = 256
 
 _CHUNKS_PER_RANK = 16
 """Portions in which ranks share splits: enough that a fast rank takes more of them."""
-
-_SHOW_AFTER = 0.5
-"""Seconds of counting before a terminal shows it unasked."""
 
 _warned_of_cache = False
 
@@ -78,7 +73,7 @@ def split_counts(
     *,
     topology: Topology,
     process_group: Any | None = None,
-    show_progress: bool = False,
+    show_progress: bool | str = False,
     threads: int,
     timeout: float = 30.0,
 ) -> SplitCounts:
@@ -92,7 +87,7 @@ def split_counts(
         topology: The place of this process.
         process_group: The data-parallel `torch.distributed` group; None: the global one, where it is as large as the
             topology says.
-        show_progress: Show a line on stderr while counting, also where that is no terminal.
+        show_progress: Show a bar while counting; see `progress.shows`.
         threads: Splits that decode at the same time in this process.
         timeout: Seconds without a sign of life of any other rank, after which this one counts what
             they had taken.
@@ -119,7 +114,7 @@ def split_counts(
             _publish(board, cached, portion)
         return SplitCounts(cached, "cache")
 
-    with ProgressLine(splits, topology, always=show_progress) as progress:
+    with ProgressLine(splits, topology, show=show_progress) as progress:
         counting = _Counting(plan, threads, progress)
         if board is None:
             rows = counting.count(range(splits))
@@ -349,64 +344,3 @@ def _warn_of_cache(error: Exception) -> None:
         "TENSORQUERY_CACHE to a folder that can be written",
         error,
     )
-
-
-# ------------------------------------------------------------------------------------------------
-# The line on stderr.
-
-
-class ProgressLine:
-    """A line that follows the counting: on a terminal, or where asked for; of one process a machine."""
-
-    def __init__(
-        self,
-        splits: int,
-        topology: Topology,
-        *,
-        always: bool,
-        what: str = "counting rows",
-        stream: TextIO | None = None,
-    ) -> None:
-        self._splits = splits
-        self._what = what
-        self._stream = sys.stderr if stream is None else stream
-        # Without a console (pythonw) there is no stderr.
-        self._terminal = self._stream is not None and self._stream.isatty()
-        first = not topology.local_rank
-        self._on = self._stream is not None and first and (always or self._terminal)
-        self._next = time.monotonic() + (0.0 if always else _SHOW_AFTER)
-        self._shown = False
-        self._last: tuple[int, int] | None = None
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown and self._last is not None:
-            self._write(*self._last, end="\n" if self._terminal else "")
-
-    def show(self, splits: int, rows: int) -> None:
-        """Show that so many splits and rows are counted; most calls show nothing."""
-        self._last = (splits, rows)
-        if self._on and time.monotonic() >= self._next:
-            self._write(splits, rows)
-            self._next = time.monotonic() + (0.1 if self._terminal else 5.0)
-            self._shown = True
-
-    def _write(self, splits: int, rows: int, end: str = "") -> None:
-        line = f"{self._what}: {splits:,} of {self._splits:,} splits, {_short(rows)} rows"
-        # One line that changes on a terminal, one line after the other in a file.
-        self._stream.write(f"\r{line}\x1b[K{end}" if self._terminal else f"{line}\n")
-        self._stream.flush()
-
-
-def _short(rows: int) -> str:
-    """A number in few characters.
-
-    >>> _short(999), _short(12_100_000), _short(3_000_000_000)
-    ('999', '12.1 M', '3.0 G')
-    """
-    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if rows >= unit:
-            return f"{rows / unit:.1f} {name}"
-    return str(rows)

@@ -17,15 +17,19 @@ from tensorquery.epochs import Deal, Sources
 from tensorquery.errors import ConfigError
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.iterator import Progress, ShardIterator
+from tensorquery.logs import follow
+from tensorquery.measures import Measures
+from tensorquery.metrics import Metrics, measured
 from tensorquery.mixture import Mixture
 from tensorquery.options import (
-    check_bool,
     check_callable,
     check_non_negative_int,
     check_positive_int,
 )
 from tensorquery.parcels import Parcels, Sending, batches_per_parcel
 from tensorquery.pins import agreed
+from tensorquery.processes import end_with_trainer
+from tensorquery.progress import check_progress, shows
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
 from tensorquery.shards import (
@@ -38,6 +42,7 @@ from tensorquery.staging import Staging
 from tensorquery.threads import check_threads, refuse_threads
 from tensorquery.trace import excluded_ranges
 from tensorquery.tracing import TracedDataset
+from tensorquery.watch import Watch
 from tensorquery.weighing import weighing_of
 
 __all__ = ["QueryDataset"]
@@ -115,7 +120,9 @@ class QueryDataset(TracedDataset):
         stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
             ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
-        show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
+        show_progress: Show bars of tqdm while files are listed and rows staged, counted or verified, and over the rows of each
+            epoch that a loader of `create_dataloader` delivers. True: of several ranks on a machine the first one shows them;
+            "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
         output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
         transform: Called on each batch, in the worker; what it returns is yielded.
         transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
@@ -131,6 +138,14 @@ class QueryDataset(TracedDataset):
     """
 
     _iterator_class: type[ShardIterator] = ShardIterator
+    _measures: Measures | None = None
+    """Where the workers of a loader write down what they count."""
+    _reports_here = False
+    """Whether iterators of the training process write it down, too."""
+    _shows_rows = True
+    """Whether a loader shows a bar over the rows of an epoch, where that is wanted."""
+    _watch: Watch | None = None
+    """What the loader that began last has noted of its iteration."""
 
     def __init__(
         self,
@@ -161,7 +176,7 @@ class QueryDataset(TracedDataset):
         stage_from: str | os.PathLike[str] | Query | None = None,
         stage_engine: str | None = None,
         stage_timeout: float | None = None,
-        show_progress: bool = False,
+        show_progress: bool | str = False,
         output_format: str = "torch",
         transform: Callable[[Any], Any] | None = None,
         transform_threads: int | None = None,
@@ -178,20 +193,20 @@ class QueryDataset(TracedDataset):
         self._transform_threads = check_threads(transform_threads, transform)
         self._output_format = output_format
         self._tensor_kwargs = tensor_kwargs
-        self._show_progress = check_bool("show_progress", show_progress)
+        self._show_progress = check_progress(show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)
+        self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         self._staging = Staging.of(
             stage,
             stage_dir,
             stage_timeout,
             stage_from,
             stage_engine,
-            show_progress,
+            shows(self._show_progress, self.topology),
             stage_max_bytes,
         )
         self._skips = check_on_error(on_error)
-        self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
         query = agreed(query, self.topology, self._group())
         self._deal = Deal(
             batch_size=self.batch_size,
@@ -215,7 +230,7 @@ class QueryDataset(TracedDataset):
         self._epoch = torch.tensor([0, -1, 1, 0, 0], dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._process = os.getpid()
-        self._metrics: dict[str, float] = {}
+        self._counted: tuple[int, dict[str, float]] | None = None
         self._progress = Progress(0)
         self._ended: Progress | None = None
         # What was loaded into the loader, whose next iteration begins with it.
@@ -306,36 +321,52 @@ class QueryDataset(TracedDataset):
                 return known
         raise AssertionError("counted rows have a number")
 
-    def metrics(self) -> dict[str, float]:
-        """Counts of the current or last epoch in this process.
+    def metrics(self) -> Metrics:
+        """What this rank has counted in the current or last iteration, together and by worker.
+
+        Nothing is asked of other processes: it takes some microseconds, at any time. Workers write down what they count fifty
+        times a second and with their last batch, so that at an epoch's end all of it is there. In a worker it is
+        that worker's.
 
         Returns:
-            ``rows``, ``batches`` and ``splits`` delivered (a split that is cut between shards counts in each);
-            ``padded_rows`` repeated; ``split_share``, the mean part of a batch that comes from the split with most
-            rows in its shuffle window (1 without windows), as `ShardPlan.quality` predicts it; ``wait_seconds``
-            that the consumer waited; ``convert_seconds`` spent making tensors; ``bytes_read`` and ``requests`` of storage;
-            ``cache_hits`` and ``cache_bytes`` that came from the local cache instead (see `Session`); of all network requests of
-            this process, ``retries`` (those that failed, were throttled or broke off, and were sent again unless retries
-            were used up), ``throttled`` among them, and ``request_wait_seconds`` that requests waited for their turn;
-            where bad data are left out, ``quarantined_splits`` (parts that are `quarantined`) and ``quarantined_rows`` (as
-            far as metadata says them).
+            A dict by field, with a dict of each worker in ``workers``. All are numbers that begin at 0 with each iteration:
+
+            * ``rows``, ``batches``: received by the training loop (of a worker: sent); ``padded_rows``: repeated ones;
+            * ``splits``: read to their end (one that is cut between shards counts in each); ``files``: read of;
+            * ``split_share``: the mean part of a batch that comes from the split with most rows in its shuffle
+              window (1 without windows), as `ShardPlan.quality` predicts it;
+            * ``buffered_rows``: rows of finished batches that are ready now;
+            * ``elapsed_seconds``: since the first batch was asked for; ``input_seconds``: of these the seconds that the
+              training loop spent in getting batches, and ``wait_share`` their part (both only with a loader);
+            * ``wait_seconds``: of these the seconds that it waited for rows (of a worker: that the worker waited);
+            * ``decode_seconds``, ``convert_seconds``: spent reading and computing rows, and making tensors of them, in
+              all threads together;
+            * ``bytes_read``, ``requests``: of storage; ``cache_hits``, ``cache_bytes``: what came from the local cache
+              instead (see `Session`); of all network requests of the process ``retries`` (those that failed, were throttled
+              or broke off, and were sent again unless retries were used up), ``throttled`` among them, and
+              ``request_wait_seconds`` that requests waited for their turn;
+            * ``quarantined_splits``, ``quarantined_rows`` (as far as metadata says them): bad data that are left out,
+              with ``on_error="skip"``; see `quarantined`.
+
+            ``docs/metrics.md`` has more of each, and of ``to_prometheus()``.
         """
-        newest = self._iterator()
-        if newest is not None:
-            self._metrics = newest.metrics()
-        return {**self._metrics, **self._quarantine.metrics()}
+        return measured(self)
 
     def __iter__(self) -> ShardIterator | Parcels:
         """Iterate over the batches of this process's shard."""
         refuse_foreign(self)
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
+        if workers:
+            end_with_trainer()
         return self._sender(worker, workers)
 
     def _sender(self, worker: int, workers: int) -> ShardIterator | Parcels:
         """The batches of a shard, as this process delivers them: a worker of our own loader sends parcels."""
         iterator = self._iterate(worker, workers)
-        return Parcels(iterator, self._sent.batches) if iterator.in_loader else iterator
+        if not iterator.in_loader:
+            return iterator
+        return Parcels(iterator, self._sent.batches, iterator.sent)
 
     def _iterate(self, worker: int, workers: int) -> ShardIterator:
         in_loader = workers > 0 and int(self._epoch[1]) >= 0
@@ -346,6 +377,7 @@ class QueryDataset(TracedDataset):
             )
         if workers:
             refuse_threads(self._transform_threads, workers)
+        follow()
         state, self._loaded = self._loaded, None
         if in_loader and not self._epoch[2]:
             state = None
@@ -355,6 +387,8 @@ class QueryDataset(TracedDataset):
         older = self._iterator()
         if older is not None:
             older.supersede()
+        # A loader that reads through it says so afterwards.
+        self._watch = None
         if in_loader:
             worker = (worker + int(self._epoch[3])) % workers
         iterator = self._iterator_class(self, progress, worker, in_loader)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorquery.cpus import cpu_count
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_non_negative_int, check_positive_int
+from tensorquery.options import MOST_SHARDS, check_non_negative_int, check_positive_int
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -54,7 +54,7 @@ class Topology:
     def __post_init__(self) -> None:
         """Refuse what no world has."""
         check_non_negative_int("rank", self.rank)
-        check_positive_int("world_size", self.world_size)
+        check_positive_int("world_size", self.world_size, MOST_SHARDS)
         check_positive_int("local_world_size", self.local_world_size)
         if self.rank >= self.world_size:
             raise ConfigError(
@@ -198,7 +198,7 @@ def _explicit(rank: int, world_size: int, grouped: Topology | None) -> Topology:
     local_rank, local_size = _local_place(os.environ)
     given = Topology(
         check_non_negative_int("rank", rank),
-        check_positive_int("world_size", world_size),
+        check_positive_int("world_size", world_size, MOST_SHARDS),
         local_rank,
         local_size,
     )

@@ -11,7 +11,7 @@ from tensorquery import _core
 from tensorquery.checkpoint import digest
 from tensorquery.distributed import Topology
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_choice, check_positive_int
+from tensorquery.options import MOST_PADDED, MOST_SHARDS, check_choice, check_positive_int
 from tensorquery.quality import ShuffleQuality, predict
 from tensorquery.shards import SplitStrategy, assign
 from tensorquery.trace import check_excluded
@@ -98,9 +98,14 @@ class Deal:
                 'a mixture shares every batch of every rank, so remainder="uneven" does not go with it; use "even", '
                 '"drop" or "pad"'
             )
+        if self.remainder == "pad" and self.batch_size > MOST_PADDED:
+            raise ConfigError(
+                f'batch_size={self.batch_size} with remainder="pad" must be at most {MOST_PADDED}: every batch has that many '
+                'rows, however few the query has; use a smaller one, or remainder="even"'
+            )
         if self.partitions is None:
             return
-        check_positive_int("partitions", self.partitions)
+        check_positive_int("partitions", self.partitions, MOST_SHARDS)
         if self.remainder == "uneven":
             raise ConfigError(
                 f'partitions={self.partitions} takes equal rows from each of them, so remainder="uneven" '

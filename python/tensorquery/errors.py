@@ -23,8 +23,9 @@ __all__ = [
 class TensorQueryError(Exception):
     """The root of all errors that tensorquery raises on purpose.
 
-    >>> str(TableNotFoundError("no table 'event'; did you mean 'events'?"))
-    "no table 'event'; did you mean 'events'?"
+    Examples:
+        >>> str(TableNotFoundError("no table 'event'; did you mean 'events'?"))
+        "no table 'event'; did you mean 'events'?"
     """
 
     # Pickling calls cls(*args), so the message must be the only argument: a DataLoader worker sends its

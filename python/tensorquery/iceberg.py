@@ -69,11 +69,12 @@ class IcebergTables(ABC):
         Raises:
             ConfigError: The type is unknown, or a property is missing, unknown or malformed.
 
-        >>> from tensorquery import Session
-        >>> session = Session()
-        >>> session.register_iceberg("lake", {"type": "in-memory"})
-        >>> session.catalogs
-        ['lake']
+        Examples:
+            >>> from tensorquery import Session
+            >>> session = Session()
+            >>> session.register_iceberg("lake", {"type": "in-memory"})
+            >>> session.catalogs
+            ['lake']
         """
         self._core.register_catalog(_catalog_name(name), string_properties(properties))
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils.data import get_worker_info
 
 from tensorquery.devices import Copies, one_ahead
 from tensorquery.distributed import threads_for
 from tensorquery.dynamic import Ledger, message_of
 from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.measures import CORE_COUNTS
 from tensorquery.quality import stack_level_outside
 from tensorquery.tensors import tensor_options
 from tensorquery.threads import Transformed, TransformThreads
@@ -64,6 +69,12 @@ class Tagged(NamedTuple):
     """How far the worker's shard is consumed by it; empty where that follows from the step."""
     is_report: bool = False
     """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
+    rows: int = 0
+    """Rows of the batch, whatever a transform has made of it."""
+
+
+_REPORT_SECONDS = 0.02
+"""How often a worker writes down what it has counted."""
 
 
 def _as_it_is(raw: Any) -> Any:
@@ -91,6 +102,17 @@ class ShardIterator:
         """Whether it has ended, failed, or was closed."""
         self.last = False
         """Whether the batch delivered last is the last of the shard."""
+        self.rows = 0
+        """Rows delivered to a loader of `create_dataloader`, in its workers."""
+        self._began = self._until = 0.0
+        measures = dataset._measures
+        if (measures is not None and worker >= measures.workers) or (
+            get_worker_info() is None and not dataset._reports_here
+        ):
+            measures = None
+        self._measures = measures
+        self._iteration = 0.0 if measures is None else measures.joined()
+        self._due = 0.0
         _, builder = dataset._here()
         takes = dataset._epochs.is_dynamic(progress.workers or 0)
         self._taking = dataset._taking() if takes else None
@@ -98,13 +120,22 @@ class ShardIterator:
         # By several threads, or as the first of the calls on each batch.
         self._in_threads = None if dataset._transform_threads is None else dataset._transform
         self._threads: TransformThreads | None = None
+        self._pins = False
         self._copies: Copies | None = None
         self._ahead: Iterator[Transformed] | None = None
         calls = (None if self._in_threads is not None else dataset._transform,)
         self._calls = [call for call in calls if call is not None]
+        # Received and not handed out: finished together, and those of them that are built.
+        self._raw: deque[Any] = deque()
+        self._ready: deque[Any] = deque()
 
     def __iter__(self) -> ShardIterator:
         return self
+
+    @property
+    def progress(self) -> Progress:
+        """How far it has come."""
+        return self._progress
 
     def then(self, *calls: Callable[[Any], Any] | None) -> None:
         """Call these on every batch, after the transform and before it counts as delivered."""
@@ -113,6 +144,7 @@ class ShardIterator:
     def pin_blocks(self) -> None:
         """Put every batch into pinned memory, all its numbers together."""
         build = self._build
+        self._pins = True
 
         def pinned(raw: Any) -> Any:
             rows, block, *others = raw
@@ -139,14 +171,14 @@ class ShardIterator:
             self._warn_of_cache(stream)
             if self._ahead is not None:
                 return self._found_ahead(self._ahead)
-            raw = stream.next()
-            if raw is None:
+            if not self._ready and not self._receive(stream):
                 if self._taking is not None and not self._reported:
                     self._reported = True
                     return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
                 self._end()
                 raise StopIteration
-            batch = self._build(raw)
+            batch = self._ready.popleft()
+            last = stream.advance()
             for call in self._calls:
                 batch = call(batch)
         except BaseException:
@@ -154,19 +186,47 @@ class ShardIterator:
             raise
         progress = self._progress
         progress.step += 1
-        self.last = stream.last
+        self.last = last
+        if last or self._measures is not None:
+            self._measure()
+        rows = 0
+        if self.in_loader:
+            rows = stream.rows
+            self.rows += rows
         if self._taking is not None:
             message = message_of(stream.consumed(), stream.cursor())
-            return Tagged(batch, self._worker, self.last, message)
+            return Tagged(batch, self._worker, self.last, message, rows=rows)
         if progress.cursors is not None:
             progress.cursors[self._worker] = stream.cursor()
         if self.in_loader:
             follows = self._dataset._follows(progress.workers or 0)
             cursor = "" if follows else json.dumps(stream.cursor())
-            return Tagged(batch, self._worker, self.last, cursor)
+            return Tagged(batch, self._worker, self.last, cursor, rows=rows)
         if self.last:
             self._end()
         return batch
+
+    def _receive(self, stream: _core.BatchStream) -> bool:
+        """Wait for the next batch, and build it with those that were finished with it; False at the end.
+
+        A training step has taken this code and its data out of the processor's caches: one batch that finds them again
+        leaves them to the others.
+        """
+        if not self._raw:
+            group = stream.next_group()
+            if group is None:
+                return False
+            self._raw.extend(group)
+        while self._raw:
+            try:
+                self._ready.append(self._build(self._raw[0]))
+            except Exception:
+                # It is raised in the place of its batch.
+                if not self._ready:
+                    raise
+                break
+            self._raw.popleft()
+        return True
 
     def _found_ahead(self, ahead: Iterator[Transformed]) -> Any:
         """The next batch, made ahead of its turn; only now it counts."""
@@ -177,6 +237,8 @@ class ShardIterator:
         progress = self._progress
         progress.step += 1
         self.last = found.last
+        if self.last or self._measures is not None:
+            self._measure()
         if progress.cursors is not None:
             progress.cursors[self._worker] = found.cursor
         if self.last:
@@ -189,7 +251,27 @@ class ShardIterator:
         if trouble is not None:
             warnings.warn(trouble, UserWarning, stacklevel=stack_level_outside())
 
+    def _measure(self) -> None:
+        """Write down what was counted, now and then, and with the last batch before it is handed out."""
+        now = time.perf_counter()
+        if self.last:
+            self._until = now
+        if self._measures is not None and (self.last or now >= self._due):
+            self._report(ended=self.last)
+            self._due = now + _REPORT_SECONDS
+
+    def _report(self, *, ended: bool) -> None:
+        assert self._measures is not None
+        epoch, counts = self._progress.epoch, self.metrics()
+        self._measures.record(self._worker, self._iteration, epoch, counts, ended=ended)
+
+    def sent(self) -> None:
+        """Say that all rows so far are on their way to the loader."""
+        if self._measures is not None:
+            self._measures.sent(self._worker, self.rows)
+
     def _start(self) -> _core.BatchStream:
+        self._began = time.perf_counter()
         dataset, progress = self._dataset, self._progress
         plan, _ = dataset._here()
         workers = progress.workers or 0
@@ -217,6 +299,8 @@ class ShardIterator:
             threads,
             options,
             dataset._stage,
+            # Elsewhere a batch is one block, which is copied as a whole.
+            lends=not (self.in_loader or self._pins),
         )
         if self._in_threads is not None:
             self._threads = TransformThreads(
@@ -240,21 +324,35 @@ class ShardIterator:
 
     def close(self) -> None:
         """Stop reading; nothing where it is closed already."""
-        self.closed = True
+        was_closed, self.closed = self.closed, True
+        self._raw.clear()
+        self._ready.clear()
         if self._threads is not None:
             self._threads.close()
-        if self._stream is not None:
-            self._dataset._metrics = self._stream.metrics()
-            self._stream.close()
+        if self._stream is None:
+            return
+        self._until = self._until or time.perf_counter()
+        # Not what was said with the last batch: somebody may have asked for it already.
+        if self._measures is not None and not (was_closed or self.last):
+            self._report(ended=True)
+        self._dataset._counted = (self._progress.epoch, self.metrics())
+        self._stream.close()
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # An interpreter that ends has taken apart what is needed for it; what Rust holds ends by itself.
+        if is_ending():
+            return
         # Not where __init__ failed.
         if getattr(self, "_stream", None) is not None and not self.closed:
             self.close()
 
     def metrics(self) -> dict[str, float]:
         """Counts so far; see `QueryDataset.metrics`."""
-        return {} if self._stream is None else self._stream.metrics()
+        counts = dict.fromkeys(CORE_COUNTS, 0.0)
+        if self._stream is not None:
+            counts.update(self._stream.metrics())
+            counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
+        return counts
 
     def state_dict(self) -> dict[str, Any]:
         """How far it was consumed; see `QueryDataset.state_dict`."""

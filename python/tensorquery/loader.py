@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
-from tensorquery._accelerate import AcceleratePrepared, begin
+from tensorquery._accelerate import check_accelerator, place_of
 from tensorquery.credentials import CredentialProvider
+from tensorquery.dataloader import QueryDataLoader
 from tensorquery.dataset import QueryDataset
-from tensorquery.devices import checked_device, copies_to, one_ahead
+from tensorquery.devices import checked_device
 from tensorquery.distributed import default_workers, detect, has_group
 from tensorquery.errors import ConfigError
+from tensorquery.files import PathOrPaths, table_format_of
 from tensorquery.iceberg import is_iceberg_name, register_from_config
-from tensorquery.iterator import Progress, Tagged
 from tensorquery.mixture import Mixture
-from tensorquery.options import check_callable, check_non_negative_int, reject_unknown
-from tensorquery.parcels import Packer, Parcel, in_turns
+from tensorquery.options import (
+    MOST_PREFETCHED,
+    check_callable,
+    check_non_negative_int,
+    check_positive_int,
+    check_shards,
+    reject_unknown,
+)
+from tensorquery.progress import check_progress, running, shows
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
-from tensorquery.segments import Inbox
-from tensorquery.session import PathOrPaths, Session, table_format_of
+from tensorquery.session import Session
 from tensorquery.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
 from tensorquery.sharing import channel_of
 from tensorquery.threads import refuse_threads
 
-__all__ = ["QueryDataLoader", "create_dataloader"]
+__all__ = ["create_dataloader"]
 
 TORCH_KEYWORDS = (
     "pin_memory",
@@ -49,226 +56,9 @@ TORCH_KEYWORDS = (
 _OWN_KEYWORDS = (
     "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "credential_provider", "filesystem", "plan_cache", "local_cache", "local_cache_size", "columns",
     "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
-    "world_size", "process_group", "device_mesh", "split_bytes", "split_rows", "split_strategy",
+    "world_size", "process_group", "device_mesh", "accelerator", "split_bytes", "split_rows", "split_strategy",
     "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_engine", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn", "device",
 )  # fmt: skip
-
-
-class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
-    """The DataLoader that `create_dataloader` makes.
-
-    With ``num_workers=0`` it hands out the dataset's batches directly; decoding goes on in Rust threads.
-    An exhausted loader that is iterated again starts the next epoch; after a ``break``, ``iter()`` starts
-    the same epoch anew, unless a state was loaded. A newer ``iter()`` closes the one before.
-    """
-
-    dataset: QueryDataset
-    _loaded: dict[str, Any] | None = None
-    _newest: object | None = None
-    _inbox: Inbox | None = None
-
-    def __init__(
-        self,
-        dataset: QueryDataset,
-        collate_fn: Callable[[Any], Any] | None,
-        device: torch.device | None = None,
-        **kwargs: Any,
-    ):
-        self._collate = collate_fn
-        self._copies = None if device is None else copies_to(device)
-        super().__init__(dataset, batch_size=None, collate_fn=Packer(collate_fn), **kwargs)
-        dataset._workers = self.num_workers
-        dataset._in_order = getattr(self, "in_order", True)
-        self._sent = dataset._sent = dataset._sending(collate_fn is not None, self.timeout > 0)
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
-        state, self._loaded = self._loaded, None
-        if state is None:
-            state, self.dataset._loaded = self.dataset._loaded, None
-        mine = self._newest = object()
-        if self.num_workers == 0:
-            self.dataset._loaded = state
-            batches = self.dataset._iterate(0, 0)
-            # Within the iterator, so that a batch on which one of them fails does not count as received.
-            pin = self._pinner()
-            if pin is not None and self._sent.raw:
-                batches.pin_blocks()
-            else:
-                batches.then(self._collate, pin)
-            batches.onto(self._copies)
-            return self._deliver(((batch, batches.last) for batch in batches), mine)
-        # Not part of the generator, which starts with its first batch: the state is right from now on.
-        epoch = self.dataset.epoch if state is None else state["epoch"]
-        progress = self.dataset._begin(self.num_workers, epoch, state)
-        return self._deliver(self._from_workers(progress, state, mine), mine)
-
-    def _deliver(self, batches: Iterator[tuple[Any, bool]], mine: object) -> Iterator[Any]:
-        """Batches with what Accelerate wants to know of each, and whether it is the epoch's last."""
-        turn = begin(self)
-        try:
-            for batch, last in batches:
-                yield batch if turn is None else turn.deliver(batch, last)
-                if self._newest is not mine:
-                    raise ConfigError(
-                        "this iterator was closed, because a newer one was started; keep using the newer one"
-                    )
-        finally:
-            if turn is not None:
-                turn.end()
-
-    def _pinner(self) -> Callable[[Any], Any] | None:
-        # Older versions of torch know of CUDA alone.
-        if not (self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()):
-            return None
-        return torch.utils.data._utils.pin_memory.pin_memory
-
-    def _from_workers(
-        self, progress: Progress, state: dict[str, Any] | None, mine: object
-    ) -> Iterator[tuple[Any, bool]]:
-        dataset = self.dataset
-        # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
-        steps = dataset._steps(progress)
-        dataset._pin_epoch(progress.epoch, resumed=state is not None, turn=progress.turn)
-        if progress.ledger is not None:
-            dataset._take_anew()
-        dataset._loaded = state
-        inbox = self._addressed()
-        batches = super().__iter__()
-        dataset._loaded = None
-        try:
-            waiting: Tagged | None = None
-            reports: list[Tagged] = []
-            taken = 0
-            for tagged in self._unpacked(batches, progress.turn):
-                if self._newest is not mine:
-                    break
-                if tagged.is_report:
-                    reports.append(tagged)
-                    continue
-                if steps is not None:
-                    yield self._received(tagged, progress, progress.step + 1 == steps)
-                elif waiting is not None:
-                    yield self._received(waiting, progress, False)
-                # What came after that batch counts from the next one on.
-                taken += self._heard(reports, progress)
-                waiting = tagged
-            if progress.ledger is not None and self._newest is mine:
-                progress.ledger.check(taken + sum(len(json.loads(each.cursor)) for each in reports))
-            if steps is None and waiting is not None and self._newest is mine:
-                yield self._received(waiting, progress, True)
-        finally:
-            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
-            # live on until the garbage collector runs, which then waits five seconds for each.
-            if not self.persistent_workers:
-                getattr(batches, "_shutdown_workers", _nothing)()
-                inbox.close()
-            # An older iterator may be closed while a newer one still starts its workers.
-            if self._newest is mine:
-                dataset._pin_epoch(None)
-        if self._newest is mine:
-            dataset._finished(progress)
-
-    def _addressed(self) -> Inbox:
-        """Where the workers that start now, or live on, send their parcels; to be held as long as they are received."""
-        if self._inbox is None or self.__dict__.get("_iterator") is None:
-            self._inbox = Inbox(self.num_workers)
-            assert isinstance(self.collate_fn, Packer)
-            self.collate_fn.letterhead = self._inbox.letterhead()
-        return self._inbox
-
-    def _unpacked(self, parcels: Iterator[Parcel], turn: int) -> Iterator[Tagged]:
-        """Batches from the parcels of the workers, as the training loop sees them."""
-        build = self.dataset._here()[1].build if self._sent.raw else None
-        if self.dataset._in_order:
-            batches = in_turns(parcels, turn, self.num_workers, build)
-        else:
-            batches = (tagged for parcel in parcels for tagged in parcel.opened(build))
-        return batches if self._copies is None else one_ahead(batches, self._copied)
-
-    def _copied(self, tagged: Tagged) -> Callable[[], Tagged]:
-        if tagged.is_report or self._copies is None:
-            return lambda: tagged
-        arrived = self._copies(tagged.batch)
-        return lambda: tagged._replace(batch=arrived())
-
-    def _received(self, tagged: Tagged, progress: Progress, last: bool) -> tuple[Any, bool]:
-        """What the training loop gets now, and so has consumed."""
-        progress.step += 1
-        if progress.ledger is not None:
-            progress.ledger.received(tagged.worker, tagged.cursor)
-        else:
-            progress.turn = (tagged.worker + 1) % self.num_workers
-        if progress.ledger is None and progress.cursors is not None:
-            progress.cursors[tagged.worker] = tagged.cursor
-        if last:
-            self.dataset._finished(progress)
-        return tagged.batch, last
-
-    def _heard(self, reports: list[Tagged], progress: Progress) -> int:
-        """Workers have ended, which took so many pieces."""
-        pieces = 0
-        for report in reports:
-            taken = json.loads(report.cursor)
-            pieces += len(taken)
-            if progress.ledger is not None:
-                progress.ledger.ended(report.worker, taken)
-        reports.clear()
-        return pieces
-
-    def __len__(self) -> int:
-        """Batches of this rank in an epoch; rows are counted where nobody knows them yet.
-
-        Raises:
-            TypeError: With ``remainder="uneven"``, where ranks differ, and with ``assignment="dynamic"``.
-        """
-        return len(self.dataset)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, as `QueryDataset.set_epoch` does.
-
-        Args:
-            epoch: From 0.
-
-        Raises:
-            ConfigError: It is not a whole number of at least 0.
-        """
-        self.dataset.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Which batches the training loop has received, as plain data; never those that were read ahead.
-
-        It takes microseconds: call it at every step if you like. With equal steps the states of all ranks are
-        the same. After an epoch's last batch the state begins the next epoch.
-
-        Returns:
-            A state for `load_state_dict`, ready for JSON.
-        """
-        if self._loaded is not None:
-            return dict(self._loaded)
-        return self.dataset.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
-
-        On the same topology the batches are bit-identical; with another number of ranks or workers or another
-        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
-        will do; otherwise give `merge_state_dicts` of all of them.
-
-        Args:
-            state: What ``state_dict()`` or `merge_state_dicts` returned.
-
-        Raises:
-            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
-        """
-        self._loaded = self.dataset._awaited = self.dataset._checked(state)
-        self.dataset._epoch[0] = self._loaded["epoch"]
-        # An iterator that is under way must not go on, and workers that live on do not know of the state.
-        self._newest = None
-        iterator = self.__dict__.get("_iterator")
-        if iterator is not None:
-            getattr(iterator, "_shutdown_workers", _nothing)()
-            self._iterator = None
 
 
 def create_dataloader(
@@ -299,6 +89,7 @@ def create_dataloader(
     world_size: int | None = None,
     process_group: Any | None = None,
     device_mesh: Any | None = None,
+    accelerator: Any | None = None,
     split_bytes: int | str = DEFAULT_SPLIT_BYTES,
     split_rows: int | None = None,
     split_strategy: SplitStrategy | str | None = None,
@@ -316,7 +107,7 @@ def create_dataloader(
     stage_from: str | os.PathLike[str] | Query | None = None,
     stage_engine: str | None = None,
     stage_timeout: float | None = None,
-    show_progress: bool = False,
+    show_progress: bool | str = False,
     output_format: str = "torch",
     nulls: Any = "error",
     stack: Mapping[str, Sequence[str]] | None = None,
@@ -373,6 +164,8 @@ def create_dataloader(
         process_group: The `torch.distributed` group of the data-parallel ranks, where that is not the
             global one.
         device_mesh: A one-dimensional `DeviceMesh` of the data-parallel ranks.
+        accelerator: The `Accelerator` of Hugging Face Accelerate: its processes are the ranks, unless one of the options
+            above says otherwise, and the loader comes prepared (``accelerator.prepare`` need not be called on it).
         split_bytes: Stored bytes of the projected columns that a split grows towards, as an int or a
             string such as "64MiB".
         split_rows: Rows that a split grows towards; takes precedence.
@@ -386,7 +179,7 @@ def create_dataloader(
             over all ranks do not depend on the number of ranks; see `QueryDataset`.
         assignment: "static": splits are dealt to workers before the epoch. "dynamic": the workers of a rank take the
             next split when they finish one, for skewed work. Each row is still delivered once, before and after a
-            resume, but order is not promised: batches come as they are ready (``in_order=False``), and each worker
+            resume, but order is not promised: batches come as they are ready (``in_order=False``, for which torch 2.6 is needed), and each worker
             ends with a short one. What a worker has in its shuffle window no other can take, so the default window
             is smaller, and a large `shuffle_buffer_size` leaves less to balance. With several ranks it needs ``remainder="uneven"``; with ``num_workers=0`` there
             is nobody to share with, and it is the same as "static".
@@ -413,7 +206,10 @@ def create_dataloader(
         stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
             ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
-        show_progress: Show a line on stderr while rows are staged, counted or verified, also where that is no terminal.
+        show_progress: Show bars of tqdm: while files are listed, queries planned, and rows staged, counted or verified, and over the
+            rows of each epoch, with rows per second, the part of the time that the training loop waits, and where rows are
+            known without counting them the time that is left. True: of several ranks on a machine the first one shows them;
+            "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
         output_format: "torch", "numpy", "arrow" or "dict".
         nulls: "error", "nan", "mask", a fill value, or a dict of these by column.
         stack: ``{"x": ["f0", "f1"]}`` packs columns into one contiguous (N, F) tensor.
@@ -431,8 +227,8 @@ def create_dataloader(
             batches where there is a `transform`, a `collate_fn` or a ``timeout``), ``multiprocessing_context`` and so on.
 
     Returns:
-        The loader (``state_dict`` and ``load_state_dict`` for checkpoints), and its dataset (for ``set_epoch`` and
-        ``metrics``).
+        The loader (``state_dict`` and ``load_state_dict`` for checkpoints, ``statistics``), and its dataset (for
+        ``set_epoch`` and ``metrics``).
 
     Raises:
         ConfigError: An option is unknown or malformed; names it, what is allowed, and the nearest name.
@@ -443,17 +239,24 @@ def create_dataloader(
         DataError: Two files disagree about a column; names both files.
     """
     target = checked_device(device, output_format)
+    check_progress(show_progress)
     reject_unknown(dataloader_kwargs, {*_OWN_KEYWORDS, *TORCH_KEYWORDS}, "create_dataloader")
     if collate_fn is not None:
         check_callable("collate_fn", collate_fn)
     if num_workers is not None:
         num_workers = check_non_negative_int("num_workers", num_workers)
+    if dataloader_kwargs.get("prefetch_factor") is not None:
+        check_positive_int("prefetch_factor", dataloader_kwargs["prefetch_factor"], MOST_PREFETCHED)
     iceberg = {
         "catalog_config": catalog_config,
         "snapshot_id": snapshot_id,
         "scan_filter": scan_filter,
     }
     check_on_error(on_error)
+    if accelerator is not None:
+        check_accelerator(accelerator)
+        if all(each is None for each in (rank, world_size, process_group, device_mesh)):
+            rank, world_size = place_of(accelerator)
     access = {
         "storage_options": storage_options,
         "credential_provider": credential_provider,
@@ -465,7 +268,10 @@ def create_dataloader(
         "local_cache_size": local_cache_size,
     }
     session = _session_of(query, path, session, access, caches)
-    with _once_per_job(session, rank, world_size, process_group, device_mesh):
+    with (
+        _listing(show_progress, rank, world_size, process_group, device_mesh),
+        _once_per_job(session, rank, world_size, process_group, device_mesh),
+    ):
         chosen = _choose(
             query, path, format, partitioning, table, session, access, iceberg, on_error
         )
@@ -508,6 +314,7 @@ def create_dataloader(
     )
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
+    check_shards(dataset.world_size, num_workers)
     dataset._deal.check_workers(num_workers)
     if num_workers:
         refuse_threads(dataset._transform_threads, num_workers)
@@ -516,6 +323,12 @@ def create_dataloader(
         raise ConfigError(
             'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '
             'avoid; leave in_order out, or use assignment="static"'
+        )
+    if is_dynamic and "in_order" not in inspect.signature(torch.utils.data.DataLoader).parameters:
+        raise ConfigError(
+            f'assignment="dynamic" with num_workers={num_workers} needs torch 2.6 or newer, and this is torch '
+            f"{torch.__version__}, whose DataLoader waits for the slowest worker: update torch, or use "
+            'assignment="static" or num_workers=0'
         )
     if target is not None and target.type == "cuda":
         # Only a copy from pinned memory goes on beside the training step.
@@ -526,7 +339,23 @@ def create_dataloader(
         )
     except (ValueError, TypeError) as error:
         raise ConfigError(f"torch's DataLoader refuses these options: {error}") from error
+    if accelerator is not None:
+        accelerator.prepare_data_loader(loader)
     return loader, dataset
+
+
+def _listing(
+    show_progress: bool | str,
+    rank: int | None,
+    world_size: int | None,
+    process_group: Any | None,
+    device_mesh: Any | None,
+) -> contextlib.AbstractContextManager[None]:
+    """What says that files are listed, where that is wanted."""
+    if not show_progress:
+        return contextlib.nullcontext()
+    topology = detect(rank, world_size, process_group, device_mesh)
+    return running("listing files", shows(show_progress, topology))
 
 
 def _session_of(
@@ -661,7 +490,3 @@ def _choose(
     # The query holds the files; the name was only needed to write it.
     session.deregister(name)
     return chosen
-
-
-def _nothing() -> None:
-    pass

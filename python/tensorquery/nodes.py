@@ -16,8 +16,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tensorquery.dataloader import QueryDataLoader
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.loader import QueryDataLoader
 
 try:
     from torchdata.nodes import BaseNode
@@ -93,12 +93,23 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
                 self._epoch = self._loader.state_dict()["epoch"]
 
     def next(self) -> Any:
-        """The next batch; StopIteration at the end of the epoch."""
+        """The next batch.
+
+        Returns:
+            A batch of the loader.
+
+        Raises:
+            StopIteration: At the end of the epoch.
+        """
         with self._lock:
             return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """The position after the last batch that `next` returned, as plain data."""
+        """The position after the last batch that `next` returned.
+
+        Returns:
+            A state for `reset`, as plain data.
+        """
         with self._lock:
             state = self._loader.state_dict()
             # A state after an epoch's last batch belongs to the next epoch.

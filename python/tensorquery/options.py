@@ -13,11 +13,18 @@ from typing import Any
 from tensorquery.errors import ConfigError
 
 __all__ = [
+    "MOST_EPOCHS",
+    "MOST_PADDED",
+    "MOST_PREFETCHED",
+    "MOST_SAMPLES",
+    "MOST_SHARDS",
     "check_bool",
     "check_callable",
     "check_choice",
     "check_non_negative_int",
     "check_positive_int",
+    "check_shards",
+    "check_text",
     "nearest_name",
     "parse_bytes",
     "reject_unknown",
@@ -42,6 +49,18 @@ _SIZE_HELP = (
 )
 # Sizes travel to Rust as a signed 64-bit integer.
 _MAX_INT = 2**63 - 1
+
+# What every process holds a number for is bounded, so that an absurd option is told and takes no memory.
+MOST_SHARDS = 2**20
+"""Ranks of a world, times workers of a rank; and partitions."""
+MOST_SAMPLES = 2**36
+"""Rows that are drawn by weight in an epoch."""
+MOST_PADDED = 2**24
+"""Rows of a batch that is filled up where rows run out."""
+MOST_PREFETCHED = 2**16
+"""Blocks that a worker sends ahead: torch asks for each of them before the first arrives."""
+MOST_EPOCHS = 2**62
+"""The last epoch; there are numbers for all that follow it in one run."""
 
 
 def parse_bytes(value: int | str, name: str = "split_bytes") -> int:
@@ -127,17 +146,41 @@ def reject_unknown(kwargs: Iterable[str], allowed: Collection[str], where: str) 
             )
 
 
-def check_positive_int(name: str, value: object) -> int:
-    """Return `value` as an int where it is a whole number of at least 1, else raise `ConfigError`."""
-    return _check_int(name, value, minimum=1, example=f"{name}=1024")
+def check_positive_int(name: str, value: object, most: int = _MAX_INT) -> int:
+    """Return `value` as an int where it is a whole number in 1..=most, else raise `ConfigError`."""
+    return _check_int(name, value, minimum=1, most=most, example=f"{name}={min(1024, most)}")
 
 
-def check_non_negative_int(name: str, value: object) -> int:
-    """Return `value` as an int where it is a whole number of at least 0, else raise `ConfigError`."""
-    return _check_int(name, value, minimum=0, example=f"{name}=0")
+def check_non_negative_int(name: str, value: object, most: int = _MAX_INT) -> int:
+    """Return `value` as an int where it is a whole number in 0..=most, else raise `ConfigError`."""
+    return _check_int(name, value, minimum=0, most=most, example=f"{name}=0")
 
 
-def _check_int(name: str, value: object, minimum: int, example: str) -> int:
+def check_shards(world_size: int, num_workers: int) -> None:
+    """Refuse more shards than any job has, of each of which every process knows what it gets."""
+    if world_size * max(1, num_workers) > MOST_SHARDS:
+        raise ConfigError(
+            f"world_size={world_size} with num_workers={num_workers} makes {world_size * max(1, num_workers)} shards; "
+            f"there must be at most {MOST_SHARDS}"
+        )
+
+
+def check_text(what: str, value: str) -> str:
+    """Return `value` where it is text of UTF-8, else raise `ConfigError`.
+
+    Python stands for bytes of a file name that are no UTF-8 by surrogates, which no other program knows.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        shown = value[max(0, error.start - 20) : error.end + 20]
+        raise ConfigError(
+            f"{what} is not UTF-8 text: …{shown!r}…; rename a file whose name is not UTF-8"
+        ) from error
+    return value
+
+
+def _check_int(name: str, value: object, minimum: int, most: int, example: str) -> int:
     number = _as_int(value)
     if number is None or not minimum <= number <= _MAX_INT:
         hint = ""
@@ -146,6 +189,8 @@ def _check_int(name: str, value: object, minimum: int, example: str) -> int:
         raise ConfigError(
             f"{name}={value!r} must be an integer of at least {minimum}, for example {example}{hint}"
         )
+    if number > most:
+        raise ConfigError(f"{name}={number} must be at most {most}, for example {example}")
     return number
 
 

@@ -2,8 +2,10 @@
 
 torch's queue sends every tensor as a file of its own: a descriptor that crosses a socket, a mapping, page faults. For
 batches of a few KiB that costs more than to read them. Here a worker sends a `Parcel`: a run of batches whose numbers
-lie in one segment of shared memory, and beside it what is left of each batch once its memory is taken out. The
-loader puts tensors over the segment when a batch's turn comes.
+lie in one segment of shared memory, and with them what is left of each batch once its memory is taken out. The
+loader puts tensors over the segment when a batch's turn comes. What crosses the queue is a line about where they lie:
+short enough that the pipe takes it as a whole, for of a message that a killed worker left unfinished the loader would
+wait for the rest forever.
 
 How many batches a parcel holds follows from the options and the parcel's number alone, never from time or data, so
 that the parcels of all workers hold equally many and batches come in the turns of the workers as ever.
@@ -13,21 +15,25 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
+from multiprocessing.queues import Queue
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from tensorquery import _core
-from tensorquery.iterator import ShardIterator, Tagged
+from tensorquery.iterator import Tagged
 from tensorquery.segments import Inbox, Letterhead, Segments, shared
 from tensorquery.tensors import tensor_over
 
-__all__ = ["Packer", "Parcel", "Parcels", "Sending", "batches_per_parcel", "in_turns"]
+__all__ = ["Packer", "Parcel", "Parcels", "Run", "Sending", "batches_per_parcel", "in_turns"]
 
 PARCEL_BYTES = 1 << 20
 """What a parcel holds where more than one batch is in it: large enough that sending it costs little by the batch."""
@@ -41,6 +47,8 @@ _LENT_AT_ONCE = 5
 MOST_BATCHES = 256
 
 _ALIGNMENT = 64
+
+_Place = tuple[int, int] | bytes
 
 
 class Sending(NamedTuple):
@@ -58,38 +66,57 @@ def batches_per_parcel(batch_bytes: int, workers: int) -> int:
     return max(1, min(MOST_BATCHES, parcel_bytes // max(1, batch_bytes)))
 
 
+class Run(NamedTuple):
+    """Batches of one worker that cross together."""
+
+    batches: list[Tagged]
+    is_torn: bool = False
+    """Whether the next batch failed: what follows the run is that error."""
+
+
 class Parcels:
     """The batches of a worker in runs of growing length: 1, 2, 4 and so on, that the first comes at once.
 
     What fails after the first batch of a run is raised when the next run is asked for, as if the batches had been
     asked for one by one.
+
+    Args:
+        batches: The batches.
+        most: Batches of the longest run.
+        ready: Called with each run that is ready.
     """
 
-    def __init__(self, batches: ShardIterator, most: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], most: int, ready: Callable[[], None] | None = None
+    ) -> None:
         self._batches = batches
         self._most = most
+        self._ready = ready
         self._sent = 0
         self._failure: Exception | None = None
 
     def __iter__(self) -> Parcels:
         return self
 
-    def __next__(self) -> list[Tagged]:
+    def __next__(self) -> Run:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         wanted = min(1 << self._sent, self._most)
         self._sent = min(self._sent + 1, MOST_BATCHES.bit_length())
-        run: list[Tagged] = []
+        batches: list[Tagged] = []
         try:
-            while len(run) < wanted:
-                run.append(next(self._batches))
+            while len(batches) < wanted:
+                batches.append(next(self._batches))
         except Exception as error:
             # The end of the iteration is one of them.
-            if not run:
+            if not batches:
                 raise
             self._failure = error
-        return run
+        if self._ready is not None:
+            self._ready()
+        is_torn = self._failure is not None and not isinstance(self._failure, StopIteration)
+        return Run(batches, is_torn)
 
 
 class Packer:
@@ -110,8 +137,9 @@ class Packer:
 
     def __call__(self, found: Any) -> Any:
         """A parcel of what a worker has found; batches of another loader pass as they are."""
-        if isinstance(found, list) and found and isinstance(found[0], Tagged):
-            return self._packed([self._collated(tagged) for tagged in found])
+        if isinstance(found, Run):
+            Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
+            return self._packed(found._replace(batches=list(map(self._collated, found.batches))))
         # Another DataLoader has taken over this function.
         return found if self._function is None else self._function(found)
 
@@ -120,22 +148,47 @@ class Packer:
             return tagged
         return tagged._replace(batch=self._function(tagged.batch))
 
-    def _packed(self, run: list[Tagged]) -> Parcel:
+    def _packed(self, run: Run) -> Parcel:
         """Numbers are copied once, into memory that the loader sees."""
         space = _Space()
-        letters = [tagged._replace(batch=space.letter(tagged.batch)) for tagged in run]
-        worker, head = run[0].worker, self.letterhead
-        if head is None or not space.size:
-            return Parcel(worker, letters, space.filled(shared(space.size)))
-        if self._segments is None:
-            self._segments = Segments(head.states[worker])
-        lent = self._segments.lend(space.size)
-        if lent is None:
-            return Parcel(worker, letters, space.filled(shared(space.size)))
+        letters = [tagged._replace(batch=space.letter(tagged.batch)) for tagged in run.batches]
+        written = pickle.dumps(letters, pickle.HIGHEST_PROTOCOL)
+        place: _Place = written
+        if len(written) <= PARCEL_BYTES:
+            place = (space.place(np.frombuffer(written, np.uint8)), len(written))
+        worker, head, lent = letters[0].worker, self.letterhead, None
+        # Whose batches a process reads changes with the epoch; what it has lent stays its own.
+        info = get_worker_info()
+        sender = worker if info is None else info.id
+        if head is not None:
+            if self._segments is None:
+                self._segments = Segments(head.states[sender])
+            lent = self._segments.lend(space.size)
+        if head is None or lent is None:
+            memory = space.filled(shared(space.size))
+            return Parcel(worker, place, memory, is_torn=run.is_torn)
         segment, memory, is_new = lent
         space.filled(memory)
-        address = (head.inbox, worker, segment, memory if is_new else None, space.size)
-        return Parcel(worker, letters, address=address)
+        address = (head.inbox, sender, segment, memory if is_new else None, space.size)
+        return Parcel(worker, place, address=address, is_torn=run.is_torn)
+
+
+_drop = Queue._on_queue_feeder_error  # type: ignore[attr-defined]
+
+
+def _not_sent(error: BaseException, item: Any) -> None:
+    """What the queue of a worker does with what it cannot send, for want of memory for example.
+
+    It would print the error and go on, and the loader would wait forever for a parcel that is gone. That the worker has
+    ended it notices. Queues of others do as ever.
+    """
+    if not (isinstance(item, tuple) and any(isinstance(part, Parcel) for part in item)):
+        _drop(error, item)
+        return
+    try:
+        traceback.print_exception(error)
+    finally:
+        os._exit(1)
 
 
 class Parcel:
@@ -143,25 +196,29 @@ class Parcel:
 
     Args:
         worker: Whose they are.
-        letters: The batches, without their memory.
+        place: Where in its memory the batches are that memory was taken out of, and how many bytes they take; or those
+            bytes, where they are many: containers have little shared memory.
         memory: The numbers of all of them; for one that is sent, memory of its own.
         address: For one that is sent, what `Inbox.received` takes: its memory is a segment.
+        is_torn: Whether an error of its worker follows.
     """
 
     def __init__(
         self,
         worker: int,
-        letters: list[Tagged],
+        place: _Place,
         memory: Any = None,
         address: tuple[Any, ...] | None = None,
+        is_torn: bool = False,
     ) -> None:
         self.worker = worker
         self.memory = memory
-        self._letters = letters
+        self.is_torn = is_torn
+        self._place = place
         self._address = address
 
     def __reduce__(self) -> Any:
-        return _arrived, (self.worker, self._letters, self.memory, self._address)
+        return _arrived, (self.worker, self._place, self.memory, self._address, self.is_torn)
 
     def opened(self, build: Callable[[Any], Any] | None = None) -> Iterator[Tagged]:
         """The batches, each unpacked when it is asked for. They share the parcel's memory.
@@ -170,17 +227,20 @@ class Parcel:
             build: Makes a batch of what the core delivered, where that is what crosses.
         """
         memory, self.memory = self.memory, None
-        for letter in self._letters:
-            batch, worker, last, cursor, is_report = letter
-            if is_report:
+        letters = self._place
+        if not isinstance(letters, bytes):
+            letters = tensor_over(memory, torch.uint8, *letters).numpy()
+        for letter in pickle.loads(letters):
+            if letter.is_report:
                 yield letter
                 continue
+            batch = letter.batch
             if isinstance(batch, bytes):
                 batch = _Unpickler(batch, memory).load()
             else:
                 rows, _, *others = batch
                 batch = (rows, memory, *others)
-            yield Tagged(batch if build is None else build(batch), worker, last, cursor)
+            yield letter._replace(batch=batch if build is None else build(batch))
 
     def pin_memory(self) -> Parcel:
         """What torch's pinning thread calls: all numbers together move to pinned memory."""
@@ -190,12 +250,12 @@ class Parcel:
 
 
 def _arrived(
-    worker: int, letters: list[Tagged], memory: torch.Tensor | None, address: Any
+    worker: int, place: _Place, memory: torch.Tensor | None, address: Any, is_torn: bool
 ) -> Parcel:
     """A parcel as its loader gets it: lent from now on, whether it is opened or not."""
     if address is not None:
-        return Parcel(worker, letters, Inbox.received(*address))
-    return Parcel(worker, letters, None if memory is None else memory.numpy())
+        return Parcel(worker, place, Inbox.received(*address), is_torn=is_torn)
+    return Parcel(worker, place, None if memory is None else memory.numpy(), is_torn=is_torn)
 
 
 class _Space:
@@ -284,21 +344,24 @@ def in_turns(
 
     Args:
         parcels: As torch hands them out: one of each worker in turn, beginning with `first`. So where another's
-            comes, the one whose turn it is has ended.
+            comes, the one whose turn it is has ended, or its error is on its way: the other parcel was longer than
+            the run before the error, and its batches are not delivered in place of those that failed.
         first: The worker whose batch comes first.
         workers: How many there are.
         build: As for `Parcel.opened`.
     """
     waiting: list[Iterator[Tagged]] = [iter(())] * workers
+    torn = [False] * workers
     turns = deque((first + step) % workers for step in range(workers))
     while turns:
         worker = turns[0]
         tagged = next(waiting[worker], None)
         if tagged is None:
             parcel = next(parcels, None)
-            if parcel is None or parcel.worker != worker:
+            if parcel is None or (parcel.worker != worker and not torn[worker]):
                 turns.popleft()
             if parcel is not None:
+                torn[parcel.worker] = parcel.is_torn
                 waiting[parcel.worker] = chain(waiting[parcel.worker], parcel.opened(build))
             continue
         yield tagged

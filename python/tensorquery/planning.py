@@ -22,6 +22,7 @@ from tensorquery.errors import ConfigError, DataError
 from tensorquery.found import FoundPlan, find_plan
 from tensorquery.iterator import Progress
 from tensorquery.mixture import Mixture
+from tensorquery.progress import running, shows
 from tensorquery.quality import stack_level_outside
 from tensorquery.quarantine import Quarantine, Quarantined
 from tensorquery.query import Query
@@ -56,7 +57,7 @@ class PlannedDataset(IterableDataset[Any]):
     _split_size: tuple[int | str, int | None]
     _process_group: Any | None
     _device_mesh: Any | None
-    _show_progress: bool
+    _show_progress: bool | str
     _output_format: str
     _tensor_kwargs: dict[str, Any]
     _process: int
@@ -105,7 +106,8 @@ class PlannedDataset(IterableDataset[Any]):
         # With on_error="skip" no rank can deal before all splits are verified, which the ranks do together: then each
         # rank gets the whole plan, and there are no shares.
         deal = None if self._skips else self._deal_out
-        found = find_plan(own, self._split_size, channel, deal, options, tolerant=self._skips)
+        with running("planning", shows(self._show_progress, self.topology)):
+            found = find_plan(own, self._split_size, channel, deal, options, tolerant=self._skips)
         if self._deal.weighing is not None:
             _core.Stage.check_weight(found.plan, self._deal.weighing.column)
         self._whole = found.whole
@@ -259,7 +261,8 @@ class PlannedDataset(IterableDataset[Any]):
                 "the training process first, or use tensorquery.create_dataloader"
             )
         if self._deal.is_global:
-            threads, show = threads_for(self.topology, 0), self._show_progress
+            threads = threads_for(self.topology, 0)
+            show = shows(self._show_progress, self.topology)
             stage = open_stage(plan, threads=threads, show_progress=show)
             self._stage = self._weigh(stage)
             self._stage_path = stage.path
@@ -394,5 +397,5 @@ class PlannedDataset(IterableDataset[Any]):
             _planned_in=None,
         )
         state.update(_process_group=None, _device_mesh=None, _stage=None, _query=None)
-        state.update(_staged=None, _staging=Staging())
+        state.update(_staged=None, _staging=Staging(), _watch=None)
         return state

@@ -25,7 +25,7 @@ import numpy as np
 
 from tensorquery.arrow_c import Field
 from tensorquery.errors import QueryError
-from tensorquery.options import nearest_name
+from tensorquery.options import check_text, nearest_name
 
 __all__ = [
     "Term",
@@ -206,6 +206,7 @@ def literal(format: str, value: Any) -> Term:
 
     Raises:
         QueryError: No SQL constant exists for the type.
+        ConfigError: A string is no text of UTF-8.
     """
     kind = kind_of(format)
     if value is None:
@@ -219,7 +220,7 @@ def literal(format: str, value: Any) -> Term:
         value = float(value)
         sql = _float_sql(value)
     elif kind == "string":
-        sql = quote_text(str(value))
+        sql = quote_text(check_text("a value in filters=", str(value)))
     elif kind == "binary":
         sql = f"X'{bytes(value).hex()}'"
     elif kind == "decimal":

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorquery.checkpoint import digest
-from tensorquery.counts import ProgressLine, Shared, keep, kept, portion_of, together
+from tensorquery.counts import Shared, keep, kept, portion_of, together
 from tensorquery.distributed import Topology, group_store
 from tensorquery.errors import CheckpointMismatchError, ConfigError, DataError, StorageError
 from tensorquery.options import check_choice
+from tensorquery.progress import ProgressLine
 from tensorquery.quality import stack_level_outside
 from tensorquery.rendezvous import Board, StoreLostError
 
@@ -169,7 +170,7 @@ class Quarantine:
         *,
         topology: Topology,
         process_group: Any | None,
-        show_progress: bool,
+        show_progress: bool | str,
         threads: int,
     ) -> _core.Plan:
         """Verify all splits, where that was not done yet, and return the plan of the good ones.
@@ -329,7 +330,7 @@ def _verdicts(
     plan: _core.Plan,
     topology: Topology,
     process_group: Any | None,
-    show_progress: bool,
+    show_progress: bool | str,
     threads: int,
 ) -> list[Any]:
     """The verdict on every split: kept on disk by an earlier run, or found together with other ranks."""
@@ -346,7 +347,7 @@ def _verdicts(
     if known is None and board is not None:
         known = _published(board, splits)
     if known is None:
-        line = ProgressLine(splits, topology, always=show_progress, what="verifying")
+        line = ProgressLine(splits, topology, show=show_progress, what="verifying")
         with line as progress:
             verifying = _Verifying(plan, threads, progress)
             if board is None:

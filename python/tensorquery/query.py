@@ -21,6 +21,8 @@ from tensorquery.options import (
     check_bool,
     check_non_negative_int,
     check_positive_int,
+    check_shards,
+    check_text,
     nearest_name,
 )
 from tensorquery.quarantine import Quarantined, of_files
@@ -86,6 +88,7 @@ class Query:
 
         Raises:
             QueryError: A column is unknown, or a filter is malformed; names the nearest column.
+            ConfigError: A name or a filter holds what is not UTF-8.
         """
         if columns is None and filters is None:
             return self
@@ -93,6 +96,8 @@ class Query:
             self._check_columns(columns)
         names = None if columns is None else list(columns)
         predicate = to_sql(filters, schema=self)
+        for text in (*(names or ()), *([] if predicate is None else [predicate])):
+            check_text("a column or filter", text)
         base = self._narrowed[:1] or (self._core.sql,)
         narrowed = (*base, *self._narrowed[1:], repr(names), repr(predicate))
         return Query(self._session, self._core.select(names, predicate), narrowed)
@@ -198,6 +203,7 @@ class Query:
             A `pyarrow.Table`.
 
         Raises:
+            ConfigError: `rows` is not a whole number of at least 0.
             ImportError: pyarrow is not installed.
         """
         return import_pyarrow().table(self._core.head(check_non_negative_int("rows", rows)))
@@ -386,6 +392,7 @@ class Query:
         """
         world_size = check_positive_int("world_size", world_size)
         num_workers = check_non_negative_int("num_workers", num_workers)
+        check_shards(world_size, num_workers)
         if batch_size is not None:
             batch_size = check_positive_int("batch_size", batch_size)
         if shuffle_buffer_size is not None:

@@ -61,17 +61,17 @@ class Inbox:
 
     def close(self) -> None:
         """Wait for nothing any more: what still comes is dropped."""
-        Inbox._known.pop(self._number, None)
+        self._known.pop(self._number, None)
 
     @classmethod
     def received(
-        cls, inbox: int, worker: int, segment: int, memory: torch.Tensor | None, size: int
+        cls, inbox: int, sender: int, segment: int, memory: torch.Tensor | None, size: int
     ) -> _core.Lease | None:
         """The first `size` bytes of a segment, until nobody holds them; None where nobody waits for them any more.
 
         Args:
             inbox: The number of the loader's inbox.
-            worker: Whose segment it is.
+            sender: The worker process whose segment it is, by its number among them.
             segment: Its number.
             memory: The segment, where it comes for the first time.
             size: The bytes in use.
@@ -80,9 +80,9 @@ class Inbox:
         if self is None:
             return None
         if memory is not None:
-            self._segments[worker, segment] = memory.numpy()
-        buffer = self._segments[worker, segment]
-        return _core.Lease(buffer, size, self._state_rows[worker], segment)
+            self._segments[sender, segment] = memory.numpy()
+        buffer = self._segments[sender, segment]
+        return _core.Lease(buffer, size, self._state_rows[sender], segment)
 
 
 class Segments:

@@ -6,34 +6,32 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tensorquery import _core
 from tensorquery.credentials import CredentialProvider, Credentials
 from tensorquery.display import session_html
 from tensorquery.distributed import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
+from tensorquery.files import FileTables, check_name
 from tensorquery.functions import Function, FunctionInfo
 from tensorquery.iceberg import IcebergTables
-from tensorquery.options import check_bool, check_choice, check_positive_int, parse_bytes
+from tensorquery.logs import follow
+from tensorquery.options import (
+    check_text,
+    parse_bytes,
+)
 from tensorquery.quality import stack_level_outside
 from tensorquery.quarantine import Quarantined, check_on_error, of_files, warn_of
 from tensorquery.query import Query
 from tensorquery.sharing import Channel, channel_of
 from tensorquery.storage import (
-    open_filesystem,
     plain_options,
-    takes_credentials,
 )
+from tensorquery.tabular import tabular
 
-__all__ = ["PathOrPaths", "Session", "TableInfo"]
-
-PathOrPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, a directory (read recursively), a glob, or a list of these."""
-
-_COMPRESSIONS = ("none", "gzip", "bz2", "xz", "zstd")
-
+__all__ = ["Session", "TableInfo"]
 
 DEFAULT_CACHE_SIZE = "10GiB"
 
@@ -55,7 +53,7 @@ class TableInfo(NamedTuple):
     """Files that it was registered without (``on_error="skip"``)."""
 
 
-class Session(IcebergTables):
+class Session(FileTables, IcebergTables):
     """Registered tables, over a DataFusion session.
 
     Files are listed and pinned (path, size, entity tag) when they are registered: a file that changes
@@ -92,11 +90,12 @@ class Session(IcebergTables):
         ConfigError: `memory_limit`, `local_cache_size`, `plan_cache` or an option is malformed, or `local_cache` is no
             folder.
 
-    >>> import pyarrow as pa
-    >>> session = Session()
-    >>> session.register_table("points", pa.table({"x": [1, 2, 3]}))
-    >>> session.sql("SELECT x * 2 AS y FROM points WHERE x > 1").to_arrow().to_pydict()
-    {'y': [4, 6]}
+    Examples:
+        >>> import pyarrow as pa
+        >>> session = Session()
+        >>> session.register_table("points", pa.table({"x": [1, 2, 3]}))
+        >>> session.sql("SELECT x * 2 AS y FROM points WHERE x > 1").to_arrow().to_pydict()
+        {'y': [4, 6]}
     """
 
     def __init__(
@@ -118,6 +117,7 @@ class Session(IcebergTables):
         cache_size = parse_bytes(local_cache_size, "local_cache_size")
         cache = None if local_cache is None else (_cache_folder(local_cache), cache_size)
         place = None if plan_cache is None else _cache_place(plan_cache)
+        follow()
         self._core = _core.Session(
             limit, json.dumps(self._storage_options), cache, self._credentials, place
         )
@@ -126,342 +126,24 @@ class Session(IcebergTables):
             self._channel = channel_of(detect(process_group=process_group), process_group)
         self._warn_of_caches()
 
-    def register_parquet(
-        self,
-        name: str,
-        path: PathOrPaths,
-        *,
-        schema: Any | None = None,
-        partitioning: str | bool | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
-    ) -> None:
-        """Register Parquet files as a table.
-
-        Args:
-            name: The table's name in SQL; an earlier table of that name is replaced.
-            path: A file, a directory, a glob, or a list of these, on disk or in an object store. Names
-                that start with ``_`` or ``.`` are ignored inside directories.
-            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            partitioning: None reads ``key=value`` directories as columns where there are any, "hive"
-                demands them, False turns them off.
-            storage_options: Options and credentials of the object store, instead of the session's (see `Session`).
-            credential_provider: Called for credentials, instead of the session's (see `Session`).
-            filesystem: A file system of fsspec whose paths these are. Slower than the stores that are read without one: each read
-                is a call into Python, followed by another that looks whether the file has changed.
-            on_error: "raise": a file that cannot be read is an error. "skip": files whose content cannot be understood,
-                or contradicts what most files have, are left out, listed in `Session.tables` and warned about. What is
-                damaged within a file is left out by ``on_error=`` of `create_dataloader`.
-
-        Raises:
-            TableNotFoundError: The path holds no file.
-            DataError: Two files disagree about a column, or a file is damaged; names the files.
-            ConfigError: An option is unknown.
-        """
-        self._register(
-            name,
-            path,
-            {"kind": "parquet"},
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
-        )
-
-    def register_csv(
-        self,
-        name: str,
-        path: PathOrPaths,
-        *,
-        header: bool = True,
-        delimiter: str = ",",
-        quote: str = '"',
-        escape: str | None = None,
-        comment: str | None = None,
-        compression: str | None = None,
-        schema: Any | None = None,
-        infer_rows: int = 1000,
-        partitioning: str | bool | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
-    ) -> None:
-        r"""Register delimited text files as a table.
-
-        Args:
-            name: The table's name in SQL; an earlier table of that name is replaced.
-            path: As in `register_parquet`.
-            header: Whether each file's first line names the columns; otherwise they are ``column_1``, ….
-            delimiter: One ASCII character, for example "\t".
-            quote: One ASCII character around fields that hold delimiters or newlines.
-            escape: One ASCII character before a quote inside quotes; None: quotes are doubled.
-            comment: Lines that start with this character are ignored.
-            compression: "gzip", "bz2", "xz", "zstd" or "none"; None goes by the file names.
-            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            infer_rows: Records of each file from which types are inferred.
-            partitioning: As in `register_parquet`.
-            storage_options: As in `register_parquet`.
-            credential_provider: As in `register_parquet`.
-            filesystem: As in `register_parquet`.
-            on_error: As in `register_parquet`.
-
-        An empty field is null, quoted or not. Whole numbers in one file and others in the next make a
-        column of floats, as they do within one file.
-
-        Raises:
-            TableNotFoundError: The path holds no file.
-            DataError: Two files disagree about their columns; names the files.
-            ConfigError: An option is unknown or malformed.
-        """
-        table_format = {
-            "kind": "csv",
-            "header": check_bool("header", header),
-            "delimiter": _byte("delimiter", delimiter),
-            "quote": _byte("quote", quote),
-            "escape": None if escape is None else _byte("escape", escape),
-            "comment": None if comment is None else _byte("comment", comment),
-            "compression": _compression(compression),
-        }
-        self._register(
-            name,
-            path,
-            table_format,
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=infer_rows,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
-        )
-
-    def register_json(
-        self,
-        name: str,
-        path: PathOrPaths,
-        *,
-        array: bool | None = None,
-        compression: str | None = None,
-        schema: Any | None = None,
-        infer_rows: int = 1000,
-        partitioning: str | bool | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
-    ) -> None:
-        """Register JSON files as a table.
-
-        Args:
-            name: The table's name in SQL; an earlier table of that name is replaced.
-            path: As in `register_parquet`.
-            array: True: each file is one array of objects. False: one object per line. None looks at the
-                files.
-            compression: As in `register_csv`.
-            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            infer_rows: Records of each file from which types are inferred.
-            partitioning: As in `register_parquet`.
-            storage_options: As in `register_parquet`.
-            credential_provider: As in `register_parquet`.
-            filesystem: As in `register_parquet`.
-            on_error: As in `register_parquet`.
-
-        Raises:
-            TableNotFoundError: The path holds no file.
-            DataError: Two files disagree about a column; names the files.
-            ConfigError: An option is unknown or malformed.
-        """
-        table_format = {
-            "kind": "json",
-            "array": None if array is None else check_bool("array", array),
-            "compression": _compression(compression),
-        }
-        self._register(
-            name,
-            path,
-            table_format,
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=infer_rows,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
-        )
-
-    def register_arrow(
-        self,
-        name: str,
-        path: PathOrPaths,
-        *,
-        schema: Any | None = None,
-        partitioning: str | bool | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        memory_map: bool = True,
-        on_error: str = "raise",
-    ) -> None:
-        """Register Arrow IPC files (Feather v2) or Arrow IPC streams as a table.
-
-        Record batches are the splits of files. A stream is read from its beginning, so each is one split. Columns are
-        found by name, and widened where files differ and nothing is lost.
-
-        Args:
-            name: The table's name in SQL; an earlier table of that name is replaced.
-            path: As in `register_parquet`.
-            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            partitioning: As in `register_parquet`.
-            storage_options: As in `register_parquet`.
-            credential_provider: As in `register_parquet`.
-            filesystem: As in `register_parquet`.
-            memory_map: Map local files into memory instead of reading them, so that uncompressed columns are
-                not copied. Files on network and FUSE file systems are read in any case. A mapped file must not be written
-                to in place while a job runs: a change is an error at the next record batch, but rows already
-                handed on may change, and cutting the file short kills the process (SIGBUS). Replacing it by renaming
-                another file over it is safe. False reads files, for those that others write to in place.
-            on_error: As in `register_parquet`.
-
-        Raises:
-            TableNotFoundError: The path holds no file.
-            DataError: A file is damaged, or two files disagree about a column; names the files.
-            UnsupportedTypeError: A file is of Feather's first version, or big-endian.
-        """
-        table_format = {"kind": "arrow", "unmapped": not check_bool("memory_map", memory_map)}
-        self._register(
-            name,
-            path,
-            table_format,
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
-        )
-
-    def register_avro(
-        self,
-        name: str,
-        path: PathOrPaths,
-        *,
-        schema: Any | None = None,
-        partitioning: str | bool | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
-    ) -> None:
-        """Register Avro object container files as a table.
-
-        Blocks are the splits, found by walking each file once from block to block: where blocks are larger than 256 KiB
-        their rows are passed over, otherwise the whole file is read. Columns are the fields of the top-level
-        record. Enums become dictionaries, maps and nested records Arrow's own, a union with null a nullable column; a union of
-        several other types is an Arrow union, which has no tensor. Timestamps and dates are those of their logical
-        types, UUIDs the text or bytes that they are.
-
-        Args:
-            name: The table's name in SQL; an earlier table of that name is replaced.
-            path: As in `register_parquet`.
-            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            partitioning: As in `register_parquet`.
-            storage_options: As in `register_parquet`.
-            credential_provider: As in `register_parquet`.
-            filesystem: As in `register_parquet`.
-            on_error: As in `register_parquet`.
-
-        Raises:
-            TableNotFoundError: The path holds no file.
-            DataError: A file is damaged, is compressed by another codec than null, deflate, snappy, zstandard, bzip2 and
-                xz, or two files disagree about a column; names the files.
-            UnsupportedTypeError: A type refers to itself; names the column.
-        """
-        self._register(
-            name,
-            path,
-            {"kind": "avro"},
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
-        )
-
-    def register_orc(
-        self,
-        name: str,
-        path: PathOrPaths,
-        *,
-        schema: Any | None = None,
-        partitioning: str | bool | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
-    ) -> None:
-        """Register ORC files as a table.
-
-        Stripes are the splits, pruned by their statistics of integers, dates and strings. Timestamps are read in
-        nanoseconds, which hold the years 1677 to 2262; declare ``timestamp[us]`` in `schema` for others. A timestamp
-        without a time zone is what the writer's clock said, one with local time zone is in UTC.
-
-        Args:
-            name: The table's name in SQL; an earlier table of that name is replaced.
-            path: As in `register_parquet`.
-            schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            partitioning: As in `register_parquet`.
-            storage_options: As in `register_parquet`.
-            credential_provider: As in `register_parquet`.
-            filesystem: As in `register_parquet`.
-            on_error: As in `register_parquet`.
-
-        Raises:
-            TableNotFoundError: The path holds no file.
-            DataError: A file is damaged, or two files disagree about a column; names the files.
-            UnsupportedTypeError: A file is encrypted, or of a version of ORC other than 0.11 and 0.12.
-        """
-        self._register(
-            name,
-            path,
-            {"kind": "orc"},
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
-        )
-
     def register_table(self, name: str, data: Any) -> None:
         """Register an Arrow table held in memory.
 
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
             data: Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: pyarrow, polars, pandas
-                3 and DuckDB objects, or a `Query`, which runs now. It is read once, here.
+                3 and DuckDB objects; a `datasets.Dataset` of Hugging Face; or a `Query`, which runs now. It is read once,
+                here.
 
         Raises:
-            ConfigError: `data` does not speak the Arrow PyCapsule interface.
+            ConfigError: `data` is none of these.
             DataError: `data` is a `Query`, and a file cannot be read.
         """
-        name = _name(name)
+        name = check_name(name)
         if isinstance(data, Query):
             data = data._core.collect()
-        if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
-            raise ConfigError(
-                f"register_table needs an Arrow table (an object with __arrow_c_stream__), got "
-                f"{type(data).__name__}; convert it, for example pyarrow.table({{...}})"
-            )
+        else:
+            data = tabular(data)
         try:
             self._core.register_arrow(name, data)
         except (ValueError, TypeError) as error:
@@ -482,8 +164,10 @@ class Session(IcebergTables):
         Raises:
             QueryError: `sql` is not one valid SELECT statement.
             TableNotFoundError: It names an unknown table.
+            ConfigError: `sql` holds what is not UTF-8.
         """
-        name, core = _name(name), self._core
+        name, core = check_name(name), self._core
+        check_text("the query", sql)
 
         def register() -> None:
             core.register_view(name, sql)
@@ -537,12 +221,13 @@ class Session(IcebergTables):
         A query that calls it raises `DataError` where `fn` fails (its own exception is the ``__cause__``, with
         its traceback) or returns another number or type of values, and `QueryError` where arguments do not fit.
 
-        >>> import pyarrow as pa, pyarrow.compute as pc
-        >>> session = Session()
-        >>> session.register_table("points", pa.table({"x": [1, 2, 3]}))
-        >>> session.register_udf("twice", lambda x: pc.multiply(x, 2), ["int64"], "int64")
-        >>> session.sql("SELECT twice(x) AS y FROM points").to_arrow().to_pydict()
-        {'y': [2, 4, 6]}
+        Examples:
+            >>> import pyarrow as pa, pyarrow.compute as pc
+            >>> session = Session()
+            >>> session.register_table("points", pa.table({"x": [1, 2, 3]}))
+            >>> session.register_udf("twice", lambda x: pc.multiply(x, 2), ["int64"], "int64")
+            >>> session.sql("SELECT twice(x) AS y FROM points").to_arrow().to_pydict()
+            {'y': [2, 4, 6]}
         """
         self._core.register_function(Function(name, fn, input_types, return_type, volatility))
 
@@ -599,6 +284,7 @@ class Session(IcebergTables):
             QueryError: The SQL does not parse, is not one read-only statement, or names an unknown
                 column.
             TableNotFoundError: It names an unknown table or a path without files.
+            ConfigError: `query` is no string, or `on_error` is unknown.
         """
         if not isinstance(query, str):
             if hasattr(query, "__arrow_c_stream__"):
@@ -606,6 +292,7 @@ class Session(IcebergTables):
             else:
                 hint = 'for example session.sql("SELECT * FROM t")'
             raise ConfigError(f"a query is a SQL string, got {type(query).__name__}; {hint}")
+        check_text("the query", query)
         try:
             found = Query(self, self._query(query, self._channel, check_on_error(on_error)))
         except QueryError as error:
@@ -651,80 +338,7 @@ class Session(IcebergTables):
         Raises:
             TableNotFoundError: There is no such table.
         """
-        return self.sql(f"SELECT * FROM {_core.quote_identifier(_name(name))}")
-
-    def _register(
-        self,
-        name: str,
-        path: PathOrPaths,
-        table_format: dict[str, Any] | None,
-        schema: Any | None,
-        partitioning: str | bool | None,
-        storage_options: Mapping[str, Any] | None,
-        *,
-        infer_rows: int | None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
-    ) -> None:
-        if infer_rows is not None:
-            infer_rows = check_positive_int("infer_rows", infer_rows)
-        paths = path_list(path)
-        files = None
-        credentials = None if credential_provider is None else Credentials(credential_provider)
-        own_options = plain_options(storage_options)
-        if filesystem is not None:
-            if storage_options is not None or credential_provider is not None:
-                raise ConfigError(
-                    "a file system has its own options and credentials; pass them where it is made, not beside "
-                    "filesystem="
-                )
-            files, paths = open_filesystem(filesystem, paths)
-        elif (
-            storage_options is None
-            and credentials is None
-            and any("://" in path and not path.startswith("file:") for path in paths)
-        ):
-            own_options = self._storage_options
-            credentials = self._credentials if takes_credentials(paths[0]) else None
-        options = {
-            "format": table_format,
-            "partitioning": _partitioning(partitioning),
-            "infer_rows": infer_rows,
-            "storage_options": own_options,
-            "skip_bad": check_on_error(on_error),
-        }
-        if schema is not None and not hasattr(schema, "__arrow_c_schema__"):
-            raise ConfigError(
-                f"schema={schema!r} must be an Arrow schema (an object with __arrow_c_schema__), for "
-                f'example pyarrow.schema([("x", pyarrow.int64())])'
-            )
-        name, core = _name(name), self._core
-
-        def register(memo: bytes | None = None) -> None:
-            core.register_files(name, paths, json.dumps(options), schema, credentials, files, memo)
-
-        if self._channel is None:
-            register()
-        else:
-            # Without the options of the store, which are each rank's own.
-            described = {key: value for key, value in options.items() if key != "storage_options"}
-            self._channel.once(
-                [
-                    "files of a table",
-                    name,
-                    None if files is None else files.root,
-                    paths,
-                    described,
-                    None if schema is None else str(schema),
-                ],
-                register,
-                lambda _: {"table": core.table_memo(name)},
-                lambda got: register(got["table"]),
-            )
-        self._warn_of_caches()
-        left_out = next((row[5] for row in core.tables() if row[0] == name), [])
-        warn_of(of_files(left_out), f"table {name}")
+        return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
 
     def __repr__(self) -> str:
         lines = [
@@ -744,59 +358,6 @@ class Session(IcebergTables):
             "a Session cannot be pickled; pass the dataset or loader made from it, which carries what "
             "worker processes need"
         )
-
-
-def path_list(path: PathOrPaths) -> list[str]:
-    """The paths as strings, in the order given; raises `ConfigError` for anything else."""
-    if isinstance(path, (str, os.PathLike)):
-        paths: list[Any] = [path]
-    elif isinstance(path, Sequence) and not isinstance(path, (bytes, bytearray)):
-        paths = list(path)
-    else:
-        paths = [None]
-    for item in paths:
-        if not isinstance(item, (str, PurePath, os.PathLike)) or os.fspath(item) in ("", b""):
-            raise ConfigError(
-                f"path={path!r} must be a path, a glob, or a list of them, for example "
-                f'"data/*.parquet"'
-            )
-    if not paths:
-        raise ConfigError("path=[] is empty; name at least one file, directory or glob")
-    return [os.fsdecode(item) for item in paths]
-
-
-def table_format_of(name: str | None) -> dict[str, Any] | None:
-    """The format options for ``format=``; None goes by the file names."""
-    if name is None:
-        return None
-    csv = {
-        "kind": "csv",
-        "header": True,
-        "quote": ord('"'),
-        "escape": None,
-        "comment": None,
-        "compression": None,
-    }
-    check_choice(
-        "format", name, ("parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc", "avro")
-    )
-    formats: dict[str, dict[str, Any]] = {
-        "parquet": {"kind": "parquet"},
-        "csv": {**csv, "delimiter": ord(",")},
-        "tsv": {**csv, "delimiter": ord("\t")},
-        "json": {"kind": "json", "array": None, "compression": None},
-        "ndjson": {"kind": "json", "array": False, "compression": None},
-        "arrow": {"kind": "arrow"},
-        "orc": {"kind": "orc"},
-        "avro": {"kind": "avro"},
-    }
-    return formats[name]
-
-
-def _name(name: str) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"a table name must be a non-empty string, got {name!r}")
-    return name
 
 
 def _cache_place(place: str | os.PathLike[str]) -> str:
@@ -824,27 +385,3 @@ def _cache_folder(path: Any) -> str:
         )
     folder = os.fsdecode(path)
     return folder if "://" in folder else str(Path(folder).absolute())
-
-
-def _byte(option: str, value: str) -> int:
-    if not isinstance(value, str) or len(value) != 1 or not value.isascii():
-        raise ConfigError(
-            f"{option}={value!r} must be one ASCII character, for example {option}=','"
-        )
-    return ord(value)
-
-
-def _compression(value: str | None) -> str | None:
-    return None if value is None else check_choice("compression", value, _COMPRESSIONS)
-
-
-def _partitioning(value: str | bool | None) -> str:
-    if value is None:
-        return "detect"
-    if value is False:
-        return "off"
-    if value == "hive":
-        return "hive"
-    raise ConfigError(
-        f'partitioning={value!r} must be None (detect), "hive" (demand) or False (turn off)'
-    )

@@ -212,7 +212,11 @@ class ShardPlan:
         return split_objects(self._core, self._lists[rank * workers + worker])
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data, ready for JSON."""
+        """The plan as plain data, ready for JSON.
+
+        Returns:
+            The attributes by name, with a dict for each shard and rank.
+        """
         return {
             "fingerprint": self.fingerprint,
             "world_size": self.world_size,
@@ -231,7 +235,10 @@ class ShardPlan:
         }
 
     def to_table(self) -> Any:
-        """The shards as a `pyarrow.Table`, a row per shard.
+        """The shards as a table.
+
+        Returns:
+            A `pyarrow.Table` with a row per shard.
 
         Raises:
             ImportError: pyarrow is not installed.

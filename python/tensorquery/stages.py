@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from tensorquery import _core
 from tensorquery.errors import StorageError
+from tensorquery.progress import TaskBar
 
 __all__ = ["QUERY_STAGES", "open_stage", "stage_folder"]
 
@@ -38,7 +38,7 @@ def open_stage(plan: _core.Plan, *, threads: int, show_progress: bool) -> _core.
     Args:
         plan: The plan, with all its splits.
         threads: Splits that are written at the same time.
-        show_progress: Show a line on stderr while rows are written.
+        show_progress: Show a bar while rows are written.
 
     Raises:
         StorageError: There is no room, or no permission to write; names the folder.
@@ -53,13 +53,19 @@ def open_stage(plan: _core.Plan, *, threads: int, show_progress: bool) -> _core.
         ) from error
     _forget_old(root, plan.fingerprint)
 
-    def report(done: int, splits: int, rows: int, size: int) -> None:
-        if splits:
-            text = f"staging rows: {done} of {splits} splits, {rows / 1e6:.1f} M rows, {size / 2**20:,.0f} MiB"
-            sys.stderr.write(f"\r{text}\033[K" + ("\n" if done == splits else ""))
-            sys.stderr.flush()
+    bar: TaskBar | None = None
 
-    stage = _core.Stage.ensure(plan, root, threads, report if show_progress else None)
+    def report(done: int, splits: int, rows: int, size: int) -> None:
+        nonlocal bar
+        if splits:
+            bar = bar or TaskBar("staging rows", splits)
+            bar.show(done, f"{rows / 1e6:.1f} M rows, {size / 2**20:,.0f} MiB")
+
+    try:
+        stage = _core.Stage.ensure(plan, root, threads, report if show_progress else None)
+    finally:
+        if bar is not None:
+            bar.close()
     # Its age counts from its last use.
     with contextlib.suppress(OSError):
         os.utime(stage.path)

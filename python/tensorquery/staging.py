@@ -6,8 +6,6 @@ import gc
 import json
 import math
 import os
-import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tensorquery import _core
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.options import check_choice, nearest_name, parse_bytes
+from tensorquery.progress import TaskBar
 from tensorquery.query import Query
 from tensorquery.stages import QUERY_STAGES, stage_folder
 from tensorquery.storage import plain_options
@@ -84,7 +83,7 @@ class Staging:
         max_bytes: Bytes of all stages of the place above which those that nobody uses go; None is no bound.
         source: Rows that somebody else computed: a path, or a query over them.
         engine: The URL of a cluster that computes stages; None is this process.
-        show_progress: Whether to show a line on stderr.
+        show_progress: Whether to show a bar.
     """
 
     mode: str = "auto"
@@ -150,7 +149,7 @@ class Staging:
         if self.max_bytes is not None:
             # Loaders that nobody holds any more may still hold stages that are to make way.
             gc.collect()
-        line = _Line() if self.show_progress else None
+        bar = _Bar() if self.show_progress else None
         try:
             core = _core.stage_query(
                 query._core,
@@ -158,12 +157,12 @@ class Staging:
                 place_of(self.place),
                 self.timeout,
                 self.max_bytes,
-                None if line is None else line.show,
+                None if bar is None else bar.show,
                 self.engine,
             )
         finally:
-            if line is not None:
-                line.end()
+            if bar is not None:
+                bar.end()
         return query._over(core)
 
     def _given(self, query: Staged) -> Staged:
@@ -310,27 +309,22 @@ def clear_stages(
     return freed
 
 
-class _Line:
-    """A line on stderr while stages are built, here or elsewhere."""
+class _Bar:
+    """A bar while stages are built, here or elsewhere."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._shown = False
+        self._bar: TaskBar | None = None
 
     def show(self, begun: int, stages: int, rows: int, size: int, builder: str | None) -> None:
         """Say how far it is."""
         if not stages:
             return
         who = "building" if builder is None else f"waiting for {builder}, which builds"
-        seconds = time.monotonic() - self._began
-        sys.stderr.write(
-            f"\r{who} stage {begun} of {stages}: {rows / 1e6:.1f} M rows, {size / 2**20:,.0f} MiB, {seconds:.0f} s\033[K"
-        )
-        sys.stderr.flush()
-        self._shown = True
+        text = f"{who} stage {begun} of {stages}: {rows / 1e6:.1f} M rows, {size / 2**20:,.0f} MiB"
+        self._bar = self._bar or TaskBar(text)
+        self._bar.show(0, what=text)
 
     def end(self) -> None:
-        """Leave the line."""
-        if self._shown:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
+        """Leave it."""
+        if self._bar is not None:
+            self._bar.close()

@@ -15,7 +15,7 @@ from tensorquery.checkpoint import check_same, check_state, check_sum, check_sum
 from tensorquery.dynamic import Ledger
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.iterator import Progress, ShardIterator
-from tensorquery.options import check_non_negative_int
+from tensorquery.options import MOST_EPOCHS, check_non_negative_int
 from tensorquery.planning import PlannedDataset
 
 __all__ = ["StatefulDataset"]
@@ -48,10 +48,10 @@ class StatefulDataset(PlannedDataset):
             epoch: From 0. Persistent workers follow it too.
 
         Raises:
-            ConfigError: It is not a whole number of at least 0.
+            ConfigError: It is not a whole number of 0 to 2^62.
         """
         refuse_foreign(self)
-        self._epoch[0] = check_non_negative_int("epoch", epoch)
+        self._epoch[0] = check_non_negative_int("epoch", epoch, MOST_EPOCHS)
 
     def state_dict(self) -> dict[str, Any]:
         """Which rows of the epoch were consumed, as plain data.
@@ -183,22 +183,22 @@ class StatefulDataset(PlannedDataset):
 
     def _restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
         run, parents = run_of(state), tuple(state["parents"])
-        if not run["step"]:
-            progress.parents = parents
-            return
-        if parents or run["layout"] != self._epochs.layout(workers):
-            # What other ranks left is dealt anew.
-            self._widen()
-        self._epochs.prepare(workers, [*parents, run])
-        if run["layout"] != self._epochs.layout(workers) or self._epochs.is_dynamic(workers):
+        differs = run["layout"] != self._epochs.layout(workers)
+        is_anew = bool(run["step"]) and (differs or self._epochs.is_dynamic(workers))
+        if is_anew:
             if state.get("worker") is not None:
                 raise CheckpointMismatchError(
                     "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
                     "options of order; the state of create_dataloader's loader goes on with others too"
                 )
-            progress.parents = (*parents, run)
-            return
+            parents = (*parents, run)
+        if parents:
+            # What other ranks left is dealt anew.
+            self._widen()
         progress.parents = parents
+        if is_anew or not run["step"]:
+            return
+        self._epochs.prepare(workers, [*parents, run])
         shards = self._epochs.shards(workers, progress.epoch, parents)
         text = json.dumps(run)
         progress.start = [

@@ -36,8 +36,10 @@ OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
 _POLICIES = ("error", "nan", "mask")
 _DECIMALS = ("float64", "int64")
 
-# (rows, block, [(offset in bytes, count)], [strings], [categories]): what Rust delivers per batch.
-Raw = tuple[int, Any, Sequence[tuple[int, int]], Sequence[list[Any]], Sequence[list[Any]]]
+# Offset in bytes, and count of elements; and the memory, where it is not the batch's block.
+Slot = tuple[int, int] | tuple[int, int, Any]
+# (rows, block, [slot], [strings], [categories]): what Rust delivers per batch.
+Raw = tuple[int, Any, Sequence[Slot], Sequence[list[Any]], Sequence[list[Any]]]
 
 
 class Encoded(NamedTuple):
@@ -217,12 +219,14 @@ class _Numpy:
     def dtype(self, column: str, name: str) -> Any:
         return self._numpy.dtype(name)
 
-    def array(self, dtype: Any) -> Callable[[Any, tuple[int, int]], Any]:
+    def array(self, dtype: Any) -> Callable[[Any, Slot], Any]:
         """A function that puts a 1-D array over (offset, count) of a block."""
         frombuffer, empty = self._numpy.frombuffer, self._numpy.empty
 
-        def over(block: Any, slot: tuple[int, int]) -> Any:
-            offset, count = slot
+        def over(block: Any, slot: Slot) -> Any:
+            offset, count = slot[:2]
+            if len(slot) == 3:
+                block = slot[2]
             # An empty block has no address to put an array over. One that torch has pinned is a tensor.
             memory = block.numpy() if hasattr(block, "numpy") else block
             return frombuffer(memory, dtype, count, offset) if count else empty(0, dtype)
@@ -234,6 +238,9 @@ class _Numpy:
 
     def jagged(self, values: Any, offsets: Any) -> Any:
         return Jagged(values, offsets)
+
+    def check_jagged(self, column: str) -> None:
+        """Nothing: any NumPy will do."""
 
 
 def tensor_over(block: Any, dtype: Any, offset: int, count: int) -> Any:
@@ -274,12 +281,15 @@ class _Torch:
             )
         return dtype
 
-    def array(self, dtype: Any) -> Callable[[Any, tuple[int, int]], Any]:
+    def array(self, dtype: Any) -> Callable[[Any, Slot], Any]:
         """A function that puts a 1-D tensor over (offset, count) of a block."""
         frombuffer, tensor = self._torch.frombuffer, self._torch.Tensor
 
-        def over(block: Any, slot: tuple[int, int]) -> Any:
-            offset, count = slot
+        def over(block: Any, slot: Slot) -> Any:
+            if len(slot) == 3:
+                offset, count, block = slot
+            else:
+                offset, count = slot
             if count and type(block) is not tensor:
                 # The usual case, with one call less.
                 return frombuffer(block, dtype=dtype, count=count, offset=offset)
@@ -292,6 +302,15 @@ class _Torch:
 
     def jagged(self, values: Any, offsets: Any) -> Any:
         return self._torch.nested.nested_tensor_from_jagged(values, offsets)
+
+    def check_jagged(self, column: str) -> None:
+        """Raise where this torch makes no jagged tensors of values and offsets."""
+        if not hasattr(self._torch.nested, "nested_tensor_from_jagged"):
+            raise UnsupportedTypeError(
+                f"column {column!r} needs torch.nested.nested_tensor_from_jagged, which torch {self._torch.__version__} does "
+                f"not have: fill its rows to one length (pad={{{column!r}: 0}}), update torch to 2.5 or newer, or choose "
+                'output_format="numpy"'
+            )
 
 
 # --------------------------------------------------------------------------------------------------------
@@ -306,6 +325,7 @@ def _maker(spec: dict[str, Any], kit: _Numpy | _Torch, prefix: str = "") -> Call
         case "padded":
             return _padded(spec, kit.array(kit.dtype(column, spec["dtype"])))
         case "jagged":
+            kit.check_jagged(column)
             return _jagged(spec, kit, kit.array(kit.dtype(column, spec["dtype"])))
         case "encoded":
             codes, categories = spec["codes"], spec["categories"]

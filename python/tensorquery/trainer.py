@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tensorquery.dataloader import QueryDataLoader
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.loader import QueryDataLoader
 
 __all__ = ["QueryTrainerMixin"]
 
@@ -81,7 +81,11 @@ class QueryTrainerMixin:
         self.add_callback(_saver(train_loader))  # type: ignore[attr-defined]
 
     def get_train_dataloader(self) -> QueryDataLoader:
-        """The loader, unchanged; batches move to the `Trainer`'s device."""
+        """The loader, unchanged; batches move to the `Trainer`'s device.
+
+        Returns:
+            `train_loader`, prepared by the `Trainer`'s accelerator.
+        """
         loader: QueryDataLoader = self.accelerator.prepare(self.train_loader)
         return loader
 
@@ -92,6 +96,9 @@ class QueryTrainerMixin:
 
         Args:
             dataloader: The loader of this trainer, or another one, which the `Trainer` counts itself.
+
+        Returns:
+            The number of rows.
         """
         if isinstance(dataloader, QueryDataLoader):
             return dataloader.dataset.num_rows * dataloader.dataset.world_size

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_bool, check_positive_int
+from tensorquery.options import MOST_SAMPLES, check_bool, check_positive_int
 
 __all__ = ["Weighing", "weighing_of"]
 
@@ -50,7 +50,7 @@ def weighing_of(
     """
     check_bool("sample_replacement", sample_replacement)
     if num_samples is not None:
-        num_samples = check_positive_int("num_samples", num_samples)
+        num_samples = check_positive_int("num_samples", num_samples, MOST_SAMPLES)
     if sample_weight is None:
         given = {
             "sample_replacement=False": not sample_replacement,

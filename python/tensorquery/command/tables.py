@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from tensorquery.command.arguments import Arguments, UsageError
+from tensorquery.files import table_format_of
 from tensorquery.options import nearest_name
-from tensorquery.session import Session, table_format_of
+from tensorquery.session import Session
 
 __all__ = ["open_session"]
 

@@ -10,15 +10,16 @@ from torch.utils.data import get_worker_info
 
 from tensorquery import _core
 from tensorquery.compat.batches import OUTPUT_FORMATS, CompatBatches, Output
-from tensorquery.compat.metrics import MeasuredIterator, Measures, WorkerMetrics
+from tensorquery.compat.metrics import MOST_WORKERS, MeasuredIterator, WorkerMetrics, summary_of
 from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.compat.strategies import check_place
+from tensorquery.dataloader import QueryDataLoader
 from tensorquery.dataset import QueryDataset
 from tensorquery.distributed import default_workers, has_group
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.iterator import ShardIterator
-from tensorquery.loader import QueryDataLoader
+from tensorquery.measures import Measures
 from tensorquery.options import check_choice, check_non_negative_int
 from tensorquery.query import Query
 from tensorquery.tensors import BatchBuilder
@@ -64,6 +65,10 @@ class CompatDataset(QueryDataset):
     """One rank's batches of a query, with the methods of torch-dataloader-utils; see its subclasses."""
 
     _iterator_class = MeasuredIterator
+    _measures: Measures
+    _reports_here = True
+    # Its bars are those of the workers.
+    _shows_rows = False
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class CompatDataset(QueryDataset):
         check_group(num_ranks, rank)
         self._output = Output.of(query.schema, output_format)
         self._bars = float(progress_interval_sec) if show_progress else None
-        self._measures = Measures()
+        self._measures = Measures(MOST_WORKERS)
         order = order_options(
             split_strategy,
             files,
@@ -137,7 +142,7 @@ class CompatDataset(QueryDataset):
         """
         super().set_epoch(epoch)
         self.reset_metrics()
-        self._measures.is_foreign = False
+        self._measures.mark = False
 
     def get_metrics(self) -> list[WorkerMetrics]:
         """What each worker of this rank has read in the last epoch, once; logs a summary at INFO.
@@ -145,7 +150,7 @@ class CompatDataset(QueryDataset):
         Returns:
             Metrics by worker; empty before the first epoch, and where they were asked for already.
         """
-        summary = self._measures.summary()
+        summary = summary_of(self._measures)
         self.reset_metrics()
         if summary.workers:
             summary.log()
@@ -153,7 +158,7 @@ class CompatDataset(QueryDataset):
 
     def reset_metrics(self) -> None:
         """Forget what workers have read."""
-        self._measures.clear()
+        self._measures.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Which batches of the epoch the training loop has received, as plain data.
@@ -165,7 +170,7 @@ class CompatDataset(QueryDataset):
             ConfigError: The workers of a DataLoader of your own have read: what the loop has received of that, nobody
                 knows here.
         """
-        if self._measures.is_foreign and not self._is_in_worker():
+        if self._measures.mark and not self._is_in_worker():
             raise ConfigError(
                 "the batches came through the workers of a DataLoader of your own, which does not say how many of them "
                 f"were received; use the loader of {type(self).__name__}.create_dataloader, or torchdata's "
@@ -191,12 +196,12 @@ class CompatDataset(QueryDataset):
         super().load_state_dict(state)
         if not self._is_in_worker():
             self.reset_metrics()
-            self._measures.is_foreign = False
+            self._measures.mark = False
 
     def _iterate(self, worker: int, workers: int) -> ShardIterator:
         iterator = super()._iterate(worker, workers)
         if get_worker_info() is not None and not iterator.in_loader:
-            self._measures.is_foreign = True
+            self._measures.mark = True
         return iterator
 
     def _make_builder(self, plan: _core.Plan) -> BatchBuilder:

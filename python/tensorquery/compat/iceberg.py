@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tensorquery.compat.base import CompatDataset, check_group, check_output
 from tensorquery.compat.discovery import MissingFilesError
 from tensorquery.compat.splits import DataFileInfo, IcebergDataFileInfo, SplitStrategy
+from tensorquery.dataloader import QueryDataLoader
 from tensorquery.iceberg import register_from_config
-from tensorquery.loader import QueryDataLoader, _once_per_job
+from tensorquery.loader import _once_per_job
 from tensorquery.query import Query
 from tensorquery.session import Session
 

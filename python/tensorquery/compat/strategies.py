@@ -26,9 +26,10 @@ class RoundRobinSplitStrategy:
         shuffle: Whether files are permuted in each epoch.
         seed: The seed of that permutation; the epoch is added to it.
 
-    >>> files = [DataFileInfo(f"{name}.parquet") for name in "abc"]
-    >>> [[split.file.path for split in shard.splits] for shard in RoundRobinSplitStrategy().generate(files, 2)]
-    [['a.parquet', 'c.parquet'], ['b.parquet']]
+    Examples:
+        >>> files = [DataFileInfo(f"{name}.parquet") for name in "abc"]
+        >>> [[split.file.path for split in shard.splits] for shard in RoundRobinSplitStrategy().generate(files, 2)]
+        [['a.parquet', 'c.parquet'], ['b.parquet']]
     """
 
     def __init__(self, shuffle: bool = False, seed: int = 42) -> None:

@@ -15,10 +15,12 @@ from tensorquery.compat.discovery import (
     open_path,
 )
 from tensorquery.compat.splits import DataFileInfo, SplitStrategy
+from tensorquery.dataloader import QueryDataLoader
 from tensorquery.errors import ConfigError, TableNotFoundError
-from tensorquery.loader import QueryDataLoader, _once_per_job
+from tensorquery.files import PathOrPaths, table_format_of
+from tensorquery.loader import _once_per_job
 from tensorquery.query import Query
-from tensorquery.session import PathOrPaths, Session, table_format_of
+from tensorquery.session import Session
 
 if TYPE_CHECKING:
     import pyarrow as pa
