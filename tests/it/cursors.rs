@@ -28,7 +28,7 @@ fn deliver(
     let mut delivered = Vec::new();
     loop {
         match stream.next(Duration::from_secs(60))? {
-            Next::Batch(batch) => delivered.push(*batch),
+            Next::Batches(group) => delivered.extend(group),
             Next::End => return Ok(delivered),
             Next::Pending => panic!("the stream hangs"),
         }

@@ -127,10 +127,12 @@ pub fn stream(plan: &Plan, shard: &Shard, threads: usize) -> Result<Vec<RecordBa
     let mut batches = Vec::new();
     for _ in 0..10_000 {
         match stream.next(Duration::from_secs(60))? {
-            Next::Batch(delivered) => match delivered.batch {
-                Finished::Arrow(batch) => batches.push(batch),
-                Finished::Tensors(_) => panic!("tensors were not asked for"),
-            },
+            Next::Batches(group) => {
+                batches.extend(group.into_iter().map(|delivered| match delivered.batch {
+                    Finished::Arrow(batch) => batch,
+                    Finished::Tensors(_) => panic!("tensors were not asked for"),
+                }))
+            }
             Next::End => return Ok(batches),
             Next::Pending => panic!("the stream hangs"),
         }

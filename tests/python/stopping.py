@@ -78,16 +78,20 @@ def shards_in_turn(loader):
     for worker in range(loader.num_workers):
         dataset = copy.copy(loader.dataset)
         dataset._newest = None
-        workers.append(dataset._sender(worker, loader.num_workers))
-    return _in_turn(workers, loader.collate_fn)
+        # Each has its own, as processes do.
+        pack = copy.copy(loader.collate_fn)
+        workers.append((dataset._sender(worker, loader.num_workers), pack))
+    return _in_turn(workers)
 
 
-def _in_turn(workers, send):
+def _in_turn(workers):
     while workers:
         for worker in list(workers):
+            runs, pack = worker
             try:
-                # As a worker of torch does: what comes is made ready to be sent.
-                yield send(next(worker))
+                # As torch does with a worker: what comes is made ready to be sent, and received.
+                arrive, facts = pack(next(runs)).__reduce__()
+                yield arrive(*facts)
             except StopIteration:
                 workers.remove(worker)
 

@@ -356,6 +356,20 @@ class Faults:
         return answer
 
 
+# What a loader may take: retries that are quick, so that the tests are.
+PATIENT = {
+    "max_retries": "12",
+    "retry_timeout": "60s",
+    "init_backoff": "5ms",
+    "max_backoff": "50ms",
+    # Longer than any answer takes that no fault keeps back, also on a slow machine that is busy.
+    "timeout": "1500ms",
+    "connect_timeout": "5s",
+}
+# And one that gives up soon.
+HASTY = {**PATIENT, "max_retries": "3", "retry_timeout": "3s"}
+
+
 @contextlib.contextmanager
 def fault_proxy(store, log):
     """The proxy in front of the S3 server of `store`; `log` is a file for what it prints."""

@@ -63,7 +63,9 @@ def train(rank, world_size, folder, options):
         dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True),
     )
     assert accelerator.num_processes == world_size
-    loader, dataset = loader_of(folder, num_workers=options.get("workers", 0))
+    # Prepared by create_dataloader, or by the program, or by both: all the same.
+    given = {"accelerator": accelerator} if options.get("workers") else {}
+    loader, dataset = loader_of(folder, num_workers=options.get("workers", 0), **given)
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -248,6 +250,44 @@ def test_a_loader_is_prepared_once(folder, accelerator):
     assert accelerator.prepare_data_loader(loader) is loader
     assert accelerator._dataloaders == [loader]
     assert loader.total_batch_size == BATCH
+
+
+def test_a_loader_made_with_the_accelerator_is_prepared(folder, accelerator):
+    loader, dataset = loader_of(folder, accelerator=accelerator)
+    assert accelerator._dataloaders == [loader]
+    assert (dataset.rank, dataset.world_size) == (0, 1)
+    for _ in loader:
+        assert accelerator.gradient_state.active_dataloader is loader
+    # What else says the rank is kept.
+    _, dataset = loader_of(folder, accelerator=accelerator, rank=1, world_size=2)
+    assert (dataset.rank, dataset.world_size) == (1, 2)
+
+
+def test_what_is_no_accelerator_is_refused(folder, accelerator):
+    with pytest.raises(tq.ConfigError, match="accelerator='cpu' is a str; expected an accelerate"):
+        loader_of(folder, accelerator="cpu")
+
+
+class Mesh(dict):
+    """A mesh's dimensions with their sizes, as `torch_device_mesh` shows them."""
+
+    mesh_dim_names = property(tuple)
+
+
+class Dimension(int):
+    def size(self):
+        return int(self)
+
+
+@pytest.mark.parametrize("shared", ["tp", "cp"])
+def test_processes_that_need_the_same_rows_are_not_ranks(folder, accelerator, monkeypatch, shared):
+    mesh = Mesh({"dp_shard": Dimension(2), shared: Dimension(2)})
+    monkeypatch.setattr(Accelerator, "torch_device_mesh", mesh)
+    with pytest.raises(tq.ConfigError, match=rf"need the same rows \({shared}\)"):
+        loader_of(folder, accelerator=accelerator)
+    loader_of(folder, accelerator=accelerator, rank=0, world_size=1)
+    mesh[shared] = Dimension(1)
+    loader_of(folder, accelerator=accelerator)
 
 
 def test_the_state_is_saved_and_loaded(folder, accelerator, tmp_path):

@@ -3,6 +3,9 @@
 import re
 
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -50,6 +53,18 @@ def test_operators_show_the_rows_that_they_gave(query):
     assert rows["DataSourceExec"] == ["500"]
     shares = [int(share) for share in re.findall(r"(\d+) %", text)]
     assert sum(shares) == pytest.approx(100, abs=len(shares))
+
+
+def test_decoding_counts_as_the_time_of_its_scan(tmp_path):
+    rows = pa.table({"x": range(300_000)})
+    pq.write_table(rows, tmp_path / "t.parquet", compression="zstd")
+    pa.feather.write_feather(rows, str(tmp_path / "t.arrow"))
+    pa.orc.write_table(rows, tmp_path / "t.orc")
+    pa.csv.write_csv(rows, tmp_path / "t.csv")
+    for path in tmp_path.iterdir():
+        text = tq.Session().sql(f"SELECT x FROM '{path}'").explain(analyze=True)
+        [took] = [re.search(r"([\d.]+) ms", line)[1] for line in text.splitlines() if "DataSourceExec" in line or "SplitScan" in line]  # fmt: skip
+        assert float(took) > 0.05, text
 
 
 def test_a_failure_of_the_run_is_the_query_s(query):

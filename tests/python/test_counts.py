@@ -18,7 +18,7 @@ import pytest
 
 import support
 import tensorquery as tq
-from tensorquery import counts
+from tensorquery import counts, progress
 from tensorquery.counts import SplitCounts, split_counts
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
@@ -407,24 +407,30 @@ class Terminal(io.StringIO):
 
 
 def test_progress_is_shown_on_a_terminal_or_where_asked_for(half, monkeypatch):
-    monkeypatch.setattr(counts, "_SHOW_AFTER", 0.0)
+    monkeypatch.setattr(progress, "_SHOW_AFTER", 0.0)
     shown = {}
     for stream in (io.StringIO(), Terminal()):
-        for always in (False, True):
+        for asked in (False, True):
             monkeypatch.setenv("TENSORQUERY_CACHE", f"/dev/null/{len(shown)}")
             monkeypatch.setattr(sys, "stderr", stream)
-            count(half(), show_progress=always)
-            shown[stream.isatty(), always] = stream.getvalue()
+            count(half(), show_progress=asked)
+            shown[stream.isatty(), asked] = stream.getvalue()
             stream.seek(0)
             stream.truncate()
     assert shown[False, False] == ""
-    assert shown[False, True].endswith("counting rows: 10 of 10 splits, 500 rows\n")
-    for always in (False, True):
-        assert shown[True, always].startswith("\rcounting rows: 1 of 10 splits, 50 rows")
-        assert shown[True, always].endswith("10 of 10 splits, 500 rows\x1b[K\n")
-    monkeypatch.setattr(sys, "stderr", stream := Terminal())
-    count(half(), topology=Topology(1, 2, 1, 2), show_progress=True)
-    assert stream.getvalue() == ""
+    assert shown[True, False].startswith("\rcounting rows: 1 of 10 splits, 50 rows")
+    assert shown[True, False].endswith("10 of 10 splits, 500 rows\x1b[K\n")
+    # A bar of tqdm, on a terminal or not.
+    for terminal in (False, True):
+        last = shown[terminal, True].split("\r")[-1]
+        assert last.startswith("counting rows: 100%")
+        assert "10/10 [" in last
+        assert ", 500 rows]" in last
+    for number, asked in enumerate((True, "all")):
+        monkeypatch.setenv("TENSORQUERY_CACHE", f"/dev/null/second{number}")
+        monkeypatch.setattr(sys, "stderr", stream := Terminal())
+        count(half(), topology=Topology(1, 2, 1, 2), show_progress=asked)
+        assert ("counting rows" in stream.getvalue()) == (asked == "all")
 
 
 def test_what_progress_raises_ends_the_counting(half):

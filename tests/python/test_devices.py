@@ -71,7 +71,7 @@ class Recorded:
 @pytest.fixture
 def recorded(monkeypatch):
     copies = Recorded()
-    monkeypatch.setattr("tensorquery.loader.copies_to", lambda device: copies)
+    monkeypatch.setattr("tensorquery.dataloader.copies_to", lambda device: copies)
     return copies
 
 
@@ -212,7 +212,7 @@ def test_blocks_are_pinned_as_a_whole(folder, monkeypatch):
         return tensor.clone()
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr("tensorquery.loader.QueryDataLoader._pinner", lambda self: dict)
+    monkeypatch.setattr("tensorquery.dataloader.QueryDataLoader._pinner", lambda self: dict)
     columns = ["id", "name", "code", "some", "inner"]
     found = list(loader_of(folder, columns=columns))
     assert len(pinned) == len(found) == ROWS // SIZE

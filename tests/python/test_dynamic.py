@@ -201,6 +201,16 @@ def test_without_workers_it_is_the_same_as_static(filtered):
     assert dataset.state_dict()["layout"]["dynamic"] is False
 
 
+def test_an_old_torch_that_waits_for_the_slowest_is_refused(query, monkeypatch):
+    class Old:
+        def __init__(self, dataset, num_workers=0):
+            pass
+
+    monkeypatch.setattr(torch.utils.data, "DataLoader", Old)
+    with pytest.raises(tq.ConfigError, match=r"num_workers=2 needs torch 2.6 or newer"):
+        tq.create_dataloader(query, num_workers=2, assignment="dynamic")
+
+
 def test_rows_are_counted_and_batches_are_not(filtered):
     loader, dataset = make(filtered)
     with pytest.raises(TypeError, match='assignment="dynamic".*dataset.num_rows'):

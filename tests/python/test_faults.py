@@ -18,6 +18,7 @@ import pytest
 import support
 import tensorquery as tq
 from iceberg_servers import fresh
+from stores import HASTY, PATIENT
 
 # Not about the machine that runs the tests.
 pytestmark = [
@@ -29,19 +30,6 @@ LONG = bool(os.environ.get("TENSORQUERY_LONG_FAULTS"))
 SEEDS = range(5) if LONG else [0]
 ROWS = 4000
 KINDS = ["parquet", "csv", "json", "orc", "arrow", "gz"]
-
-# What a loader may take: retries that are quick, so that the tests are.
-PATIENT = {
-    "max_retries": "12",
-    "retry_timeout": "60s",
-    "init_backoff": "5ms",
-    "max_backoff": "50ms",
-    # Longer than any answer takes that no fault keeps back, also on a slow machine that is busy.
-    "timeout": "1500ms",
-    "connect_timeout": "5s",
-}
-# And one that gives up soon.
-HASTY = {**PATIENT, "max_retries": "3", "retry_timeout": "3s"}
 
 # Faults that pass: a request fails a few times at most, and the rows must arrive.
 PASSING = {

@@ -3,11 +3,13 @@ exactly, on the same and on another topology. And a resume reads only what is le
 
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 
@@ -20,6 +22,7 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, take
+from tensorquery.processes import from_living
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -186,6 +189,43 @@ def test_a_worker_is_killed(folder, where_it_waits, world_size, seed):
             again = {"batch_size": 8, **SHUFFLES["on"]}
             found.update(support.flat(ids(resumed(query, state, rank=rank, world_size=2, **again))))
         assert found == wanted(folder)
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_connection_to_a_worker_breaks(folder, where_it_waits, monkeypatch, dies):
+    """A worker's last message may name a connection that is closed already, a moment before the worker counts as dead."""
+    elders = psutil.Process().children()
+    iterator = iter(loader_of(query_of(folder, "k <> 2"), num_workers=2, batch_size=3))
+    next(iterator)
+    victim = next(child for child in psutil.Process().children() if child not in elders)
+    where_it_waits()
+
+    def closed(iterator, timeout=None):
+        if dies:
+            threading.Timer(0.2, victim.kill).start()
+        raise ConnectionResetError("by the worker")
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", closed)
+    expected = (RuntimeError, f"{victim.pid}. exited") if dies else (ConnectionError, "the worker")
+    with pytest.raises(expected[0], match=expected[1]):
+        for _ in iterator:
+            pass
+
+
+def test_an_error_of_the_user_is_not_the_death_of_a_worker_that_has_finished():
+    class Found:
+        def __init__(self):
+            self._workers = [multiprocessing.get_context("spawn").Process(target=int)]
+
+        def __next__(self):
+            raise FileNotFoundError("of a transform")
+
+    found = Found()
+    for worker in found._workers:
+        worker.start()
+        worker.join()
+    with pytest.raises(FileNotFoundError, match="of a transform"):
+        next(from_living(found))
 
 
 # ------------------------------------------------------------------------------------------------

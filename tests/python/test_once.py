@@ -207,6 +207,43 @@ def test_a_path_without_files_fails_everywhere(folder):
     assert "for all ranks failed" in messages[1]
 
 
+def going_on(rank, world_size, folder, options):
+    """Breaks off, goes on, is saved before the first batch of that, and goes on again; a share does for none of it."""
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    options = {"path": str(folder), "batch_size": 7, "split_rows": 20, "remainder": "uneven"} | options  # fmt: skip
+
+    def all_states(loader):
+        states = [None] * world_size
+        dist.all_gather_object(states, loader.state_dict())
+        return tq.merge_state_dicts(states)
+
+    first, _ = tq.create_dataloader(**options)
+    iterator = iter(first)
+    ids = [value for _ in range(3) for value in next(iterator)["id"].tolist()]
+    state = all_states(first)
+    del iterator
+    second, dataset = tq.create_dataloader(**options)
+    held = dataset._epochs.is_part
+    second.load_state_dict(state)
+    again = iter(second)
+    state = all_states(second)
+    del again
+    third, _ = tq.create_dataloader(**options)
+    third.load_state_dict(state)
+    ids += [value for batch in third for value in batch["id"].tolist()]
+    dist.barrier()
+    return ids, held
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("assignment", ["static", "dynamic"])
+def test_a_rank_with_a_share_goes_on_from_a_state(folder, assignment, workers):
+    options = {"assignment": assignment, "num_workers": workers, "shuffle": True}
+    found = ranks.run(going_on, 3, folder, options)
+    assert sorted(value for own, _ in found for value in own) == ALL
+    assert [held for _, held in found] == [False, True, True]
+
+
 def differing(rank, world_size, folder, what):
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     paths = sorted(str(path) for path in folder.iterdir())

@@ -4,7 +4,10 @@ cross together; what fails in the middle takes nothing with it."""
 import collections
 import datetime
 import decimal
+import pickle
+import select
 import time
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +18,8 @@ import support
 import tensorquery as tq
 from tensorquery.errors import DataError
 from tensorquery.iterator import Tagged
-from tensorquery.parcels import Packer, Parcels, batches_per_parcel, in_turns
+from tensorquery.parcels import Packer, Parcel, Parcels, Run, batches_per_parcel, in_turns
+from tensorquery.segments import Inbox
 
 ROWS = 2_000
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -135,6 +139,26 @@ def test_a_state_counts_what_was_received_not_what_crossed(folder, steps):
     assert begun + [batch["id"].tolist() for batch in rest] == whole
 
 
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_workers_that_live_on_after_a_resume_send_their_own_memory(folder, steps):
+    """Whose turn it is after a resume may be the second worker's: then its process reads what another one reads later."""
+    options = {"columns": ["id", "s1"], "persistent_workers": True, "batch_size": 7}
+
+    def ids(loader):
+        return [(batch["id"].tolist(), batch["s1"].tolist()) for batch in loader]
+
+    loader = loader_of(folder, **options)
+    whole = ids(loader)
+    other = loader_of(folder, **options)
+    iterator = iter(other)
+    for _ in range(steps):
+        next(iterator)
+    loader.load_state_dict(other.state_dict())
+    assert ids(loader) == whole[steps:]
+    for _ in range(2):
+        assert ids(loader) == whole
+
+
 def test_what_comes_before_an_error_arrives(tmp_path):
     values = [None if i == 700 else i for i in range(1_000)]
     table = pa.table({"x": pa.array(values, pa.int64())})
@@ -144,6 +168,25 @@ def test_what_comes_before_an_error_arrives(tmp_path):
         for batch in loader_of(folder, num_workers=1, batch_size=10):
             received.extend(batch["x"].tolist())
     assert received == list(range(700))
+
+
+@pytest.mark.parametrize("step", [40, 41])
+def test_no_batch_of_another_worker_comes_in_place_of_an_error(tmp_path, step):
+    """States know how many batches came, and so which: they must be the same as without the error."""
+
+    def written(where):
+        values = [None if i == where else i for i in range(4_000)]
+        table = pa.table({"id": np.arange(4_000), "x": pa.array(values, pa.int64())})
+        return support.write_parquet(tmp_path / str(where), table, files=1, row_group=500)
+
+    clean = [batch["id"].tolist() for batch in loader_of(written(None), batch_size=10)]
+    received = []
+    with pytest.raises(DataError, match="1 null"):
+        for batch in loader_of(written(clean[step][0]), batch_size=10):
+            received.append(batch["id"].tolist())
+    assert received == clean[: len(received)]
+    # Those of the other worker that crossed before.
+    assert step - 1 <= len(received) <= step
 
 
 def test_slow_code_of_the_user_holds_no_batch_back(folder):
@@ -201,7 +244,9 @@ def test_workers_take_turns_batch_by_batch(lengths, first):
 
 def test_runs_grow_to_their_bound():
     runs = Parcels(iter([tagged(0, number) for number in range(20)]), 6)
-    assert [len(run) for run in runs] == [1, 2, 4, 6, 6, 1]
+    assert [(len(run.batches), run.is_torn) for run in runs] == [
+        (length, False) for length in (1, 2, 4, 6, 6, 1)
+    ]
 
 
 def test_an_error_in_a_run_comes_after_the_run():
@@ -210,9 +255,36 @@ def test_an_error_in_a_run_comes_after_the_run():
         raise DataError("bad")
 
     runs = Parcels(batches(), 6)
-    assert [len(next(runs)), len(next(runs))] == [1, 1]
+    first, second = next(runs), next(runs)
+    assert (len(first.batches), first.is_torn) == (1, False)
+    assert (len(second.batches), second.is_torn) == (1, True)
     with pytest.raises(DataError, match="bad"):
         next(runs)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 5, 6])
+def test_turns_stop_at_a_worker_that_fails(failing, after):
+    def until_error():
+        yield from (tagged(failing, number) for number in range(after))
+        raise DataError("bad")
+
+    sources = [iter([tagged(worker, number) for number in range(12)]) for worker in range(3)]
+    sources[failing] = until_error()
+    runs, pack = [Parcels(source, 4) for source in sources], Packer(None)
+
+    def crossing_parcels():
+        while True:
+            for run in runs:
+                yield pack(next(run))
+
+    found = []
+    with pytest.raises(DataError, match="bad"):
+        for each in in_turns(crossing_parcels(), 0, 3):
+            found.append(each.batch)
+    in_order = [(worker, number) for number in range(12) for worker in range(3)]
+    assert found == in_order[: len(found)]
+    assert (failing, after) not in found
 
 
 def test_what_a_transform_may_return_crosses():
@@ -228,7 +300,7 @@ def test_what_a_transform_may_return_crosses():
         "array": np.arange(3),
         "sparse": torch.eye(2).to_sparse(),
     }
-    [found] = Packer(None)([tagged(0, 0)._replace(batch=batch)]).opened()
+    [found] = Packer(None)(Run([tagged(0, 0)._replace(batch=batch)])).opened()
     sparse, dense = found.batch.pop("sparse"), batch.pop("sparse")
     assert torch.equal(sparse.to_dense(), dense.to_dense())
     assert same(found.batch, batch)
@@ -251,6 +323,30 @@ def test_what_was_sent_outlives_its_worker(folder):
     assert sum(batch["count"].item() for batch in batches) == ROWS
 
 
+@pytest.mark.parametrize("text", ["", "x" * 1000])
+def test_a_message_is_written_as_a_whole(text):
+    """A worker that is killed leaves no part of one, for whose rest the loader would wait."""
+    inbox, pack = Inbox(1), Packer(None)
+    pack.letterhead = inbox.letterhead()
+    run = Run([tagged(0, number)._replace(batch={"s": [text] * 16}) for number in range(256)])
+    for _ in range(3):
+        parcel = pack(run)
+        message = ForkingPickler.dumps((17, parcel))
+        # Behind a length of four bytes; pipe(7): so much is written at once or not at all.
+        assert len(message) + 4 <= select.PIPE_BUF
+        assert [letter.batch for letter in pickle.loads(message)[1].opened()] == [{"s": [text] * 16}] * 256  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [10, 1 << 21])
+def test_what_has_no_numbers_takes_little_shared_memory(length):
+    """Images as bytes, for example: containers have 64 MiB of it."""
+    run = Run([tagged(0, 0)._replace(batch={"s": ["x" * length]})])
+    parcel = Packer(None)(run)
+    assert parcel.memory.nbytes <= 1 << 20
+    [letter] = pickle.loads(ForkingPickler.dumps(parcel)).opened()
+    assert letter.batch == {"s": ["x" * length]}
+
+
 def test_the_size_of_a_parcel():
     assert batches_per_parcel(0, 2) == 256
     assert batches_per_parcel(1 << 30, 2) == 1
@@ -259,3 +355,16 @@ def test_the_size_of_a_parcel():
     for workers in (1, 8, 20, 64):
         assert batches_per_parcel(1 << 10, workers) * (5 << 10) * workers <= 40 << 20
     assert batches_per_parcel(1 << 10, 64) >= 100
+
+
+def test_a_parcel_that_cannot_be_sent_ends_its_worker(folder, monkeypatch):
+    """As where a worker has no memory left: a queue of Python drops it, and the loader would wait forever."""
+
+    def no_memory(parcel):
+        raise MemoryError("no memory for a parcel")
+
+    monkeypatch.setattr(Parcel, "__reduce__", no_memory)
+    # The time limit ends a loader that waits.
+    loader = loader_of(folder, timeout=120, multiprocessing_context="fork", **OPTIONS)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(loader)

@@ -449,3 +449,18 @@ def test_times_are_in_the_columns_own_unit() -> None:
         array = pa.array([moment], pa.timestamp(unit, "Europe/Berlin"))
         assert to_tensors(table(array))["c"].tolist() == [int(moment.timestamp()) * factor]
     assert to_tensors(table(pa.array([datetime.date(1970, 1, 3)])))["c"].tolist() == [2]
+
+
+def test_what_an_old_torch_lacks_is_said(monkeypatch):
+    batch = pa.record_batch({"u": pa.array([1, 2], pa.uint32()), "l": [[1], [2, 3]]})
+    monkeypatch.delattr(torch, "uint32")
+    with pytest.raises(
+        UnsupportedTypeError, match=r"column 'u' needs torch.uint32, .* 2.3 or newer"
+    ):
+        to_tensors(batch.select(["u"]))
+    monkeypatch.delattr(torch.nested, "nested_tensor_from_jagged")
+    with pytest.raises(
+        UnsupportedTypeError, match=r"column 'l' needs .*pad={'l': 0}.* 2.5 or newer"
+    ):
+        to_tensors(batch.select(["l"]))
+    assert to_tensors(batch.select(["l"]), pad={"l": 0})["l"].tolist() == [[1, 0], [2, 3]]

@@ -87,8 +87,8 @@ proptest! {
         let options = TensorOptions { stack, ..nulls(policy) };
         let converter = Converter::try_new(&whole.schema(), &options).unwrap();
         let cut = at.index(picks.len() + 1);
-        let portions =
-            [portion.slice(0, cut), portion.slice(cut, picks.len() - cut), whole.clone().into()];
+        let (first, rest) = portion.split_at(cut);
+        let portions = [first, rest, whole.clone().into()];
         let pieces = [copied.slice(0, cut), copied.slice(cut, picks.len() - cut), whole];
         let found = converter.convert_portions(&portions);
         match converter.convert(&pieces) {
