@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help setup demo fetch test test-rust test-python test-servers test-faults test-ballista lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures clean
+.PHONY: help audit differential setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,11 @@ $(STAMPS)/built: $(STAMPS)/installed pyproject.toml $(RUST_SOURCES)
 demo: $(STAMPS)/built .demo/complete ## Train a small model on 336,776 real flights
 	$(BIN)/python sql-examples/demo.py
 
-fetch: $(STAMPS)/installed .demo/complete test-servers ## Fetch what the tests need beside the Rust core
+docs: $(STAMPS)/installed ## Build the site of the documentation in .site; a broken link or an undocumented page is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open .site/index.html, or read it as it changes: $(BIN)/python -m mkdocs serve"
+
+fetch: $(STAMPS)/installed .demo/complete test-servers browser ## Fetch what the tests need beside the Rust core
 
 test: test-rust test-python ## Run every test, Rust and Python
 
@@ -65,13 +69,38 @@ test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests
 
 test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/complete $(SERVERS)/fake-gcs/complete $(SERVERS)/azurite/complete ## Fetch and build the catalogs and stores that the Python tests start (minutes, once)
 
+# Tests that look at the notebook draw it in a browser, and are skipped where there is none. Only its packager knows all the
+# libraries that it needs, so it comes from there.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+
+browser: ## Install Chromium, in which tests draw the notebook, where apt can
+	@command -v $(BROWSERS) >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update --quiet=2 && apt-get install --quiet=2 --no-install-recommends --yes chromium fonts-dejavu-core; } \
+	  || echo "make: Chromium not found and not installed, so the tests that draw the notebook will be skipped. Install it: apt install chromium" >&2
+
 test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
 	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/test_faults.py
+
+HOURS ?= 1
+
+prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into the README (see tests/faults)
+	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --record tests/faults/record.json
+	$(BIN)/python -m tests.faults --show
 
 # The package with a core that has the client, in a folder of its own: `make test` goes on with the core that it has. Crates
 # below DataFusion have other features with it; those are compiled beside the others.
 BALLISTA := .cache/ballista
 BALLISTA_VERSION := 53.0.0
+
+# A seed replays one case: python tests/python/differential.py --replay 17
+differential: $(STAMPS)/built ## Compare random queries through the loader with DuckDB (QUERIES=5000 SEED=0; some ten minutes)
+	$(BIN)/python tests/python/differential.py --queries $(or $(QUERIES),5000) --seed $(or $(SEED),0) --record tests/fixtures/differential.json
+
+test-leaks: $(STAMPS)/built ## Read 1,000 epochs and make 200 loaders, and look what they leave behind (some minutes)
+	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/test_leaks.py
+
+audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities where a database can be reached
+	$(BIN)/python tests/audit.py
 
 test-ballista: $(STAMPS)/built test-servers $(BALLISTA)/complete ## Test stages that a cluster of two Ballista executors computes (compiles DataFusion twice more; not part of `make test`)
 	$(CARGO) test --locked --lib --features ballista -- ballista engine
@@ -90,6 +119,17 @@ $(BALLISTA)/complete:
 	    --no-default-features --features build-binary ballista-$$program@$(BALLISTA_VERSION); \
 	done
 	@touch $@
+
+# The wheel that users install; a release is built with WHEEL_PROFILE=release.
+WHEEL_PROFILE ?= dev
+PYTHONS ?= $(BIN)/python
+
+wheel: $(STAMPS)/installed ## Build the wheel in .wheels (WHEEL_PROFILE=release: half an hour)
+	rm -rf .wheels
+	$(BIN)/maturin build --profile $(WHEEL_PROFILE) --locked --out .wheels
+
+test-wheel: wheel .demo/complete ## Try the wheel in clean environments, with torch 2.2 and the latest (fetches gigabytes; PYTHONS="python3.11 python3.12"; not part of `make test`)
+	PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest tests/wheel
 
 # Kept by `make clean`: each changes with its pom.xml, go.mod or package-lock.json only.
 $(JARS)/%/complete: tests/python/servers/%/pom.xml
@@ -115,12 +155,46 @@ $(SERVERS)/%/complete: tests/python/servers/%/package.json tests/python/servers/
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# cargo-fuzz compiles everything once more, with counters in it (about as long as the first `make setup`). Without a sanitizer it
+# does so with the stable compiler; the targets' allocator has its own limit.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $(notdir $(basename $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ_FLAGS := -timeout=30 -rss_limit_mb=4096 -print_final_stats=1
+COLLECTIONS := .cache/collections
+
+fuzz: $(STAMPS)/installed ## Fuzz each of FUZZ_TARGETS for FUZZ_SECONDS (60); compiles DataFusion once more; see fuzz/README.md
+	@command -v cargo-fuzz >/dev/null || { echo "make: cargo-fuzz not found. Install it: cargo install cargo-fuzz --locked" >&2; exit 1; }
+	$(BIN)/python fuzz/corpora.py $(wildcard $(COLLECTIONS)/*)
+	for target in $(FUZZ_TARGETS); do \
+	  dictionary=fuzz/dictionaries/$${target/#filter/sql}.dict; \
+	  $(CARGO) fuzz run --dev --sanitizer none $$target -- $(FUZZ_FLAGS) -max_total_time=$(FUZZ_SECONDS) $$([ ! -e $$dictionary ] || echo -dict=$$dictionary); \
+	done
+
+fuzz-collections: $(COLLECTIONS)/parquet-testing $(COLLECTIONS)/arrow-testing ## Fetch public collections of files, good and bad, that `make fuzz` starts from
+
+$(COLLECTIONS)/%:
+	git clone --quiet --depth 1 https://github.com/apache/$* $@
+
+miri: ## Run the modules with unsafe code under Miri (needs rustup, which fetches a nightly compiler)
+	@command -v rustup >/dev/null || { echo "make: rustup not found. Install it from https://rustup.rs" >&2; exit 1; }
+	rustup toolchain install nightly --profile minimal --component miri --component rust-src
+	$(MIRI)
+
+# The standard library is compiled with it, too: an order that only that knows of would look like none.
+races: ## Run the runtime, the queues and what threads share under ThreadSanitizer (needs rustup, which fetches a nightly compiler)
+	@command -v rustup >/dev/null || { echo "make: rustup not found. Install it from https://rustup.rs" >&2; exit 1; }
+	rustup toolchain install nightly --profile minimal --component rust-src
+	CARGO_TARGET_DIR=$(abspath .cache/races) RUSTFLAGS=-Zsanitizer=thread $(CARGO) +nightly test --locked --package tensorquery-races \
+	  -Zbuild-std --target $$(rustc -vV | sed -n 's/^host: //p')
+
+MIRI := MIRIFLAGS=-Zmiri-permissive-provenance $(CARGO) +nightly miri test --locked --package tensorquery-miri -- --skip partition::
+
 # Clippy stands in for the compiler of this package alone, so that the dependencies of the tests serve it too: `cargo clippy`
 # would check all of them anew, which takes DataFusion ten minutes.
 CLIPPY := RUSTC_WORKSPACE_WRAPPER=clippy-driver CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) rustc --locked
 
 lint: $(STAMPS)/built ## Check format, clippy, ruff and types; warnings are errors
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CLIPPY) --lib --profile test -- -D warnings
 	$(CLIPPY) --test it -- -D warnings
 	$(CARGO) clippy --locked --package decode-limit -- -D warnings
@@ -202,6 +276,6 @@ iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests ane
 
 clean: ## Remove what was built here, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true
-	rm -rf $(VENV) $(SPARK) .demo .tpch .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(SPARK) .site .screenshots .wheels .demo .tpch .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find python -name '_core*.so' -delete
 	find python tests sql-examples benches -name __pycache__ -prune -exec rm -rf {} +
