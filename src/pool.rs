@@ -31,6 +31,15 @@ pub fn take(bytes: usize) -> Option<Vec<u8>> {
     .flatten()
 }
 
+/// A little more than `bytes`, so that needs that are almost alike, as those of row groups are, fit the same memory: otherwise each
+/// that is a little larger than all before it takes memory of its own. What nobody writes to is not there.
+pub fn roomy(bytes: usize) -> usize {
+    match (bytes / 4).checked_ilog2() {
+        Some(bits) if bytes <= MOST_BYTES / 2 => bytes.next_multiple_of(1 << bits),
+        _ => bytes,
+    }
+}
+
 /// Keeps `memory`, unless that would be too much.
 pub fn give(memory: Vec<u8>) {
     if memory.len() < SMALLEST || memory.len() > MOST_BYTES / 2 {
@@ -73,7 +82,7 @@ pub struct Pooled {
 impl Pooled {
     /// So many bytes, of any content.
     pub fn new(len: usize) -> Self {
-        let memory = take(len).unwrap_or_else(|| vec![0; len]);
+        let memory = take(len).unwrap_or_else(|| vec![0; roomy(len)]);
         Self { memory, len }
     }
 
@@ -92,5 +101,25 @@ impl AsRef<[u8]> for Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         give(std::mem::take(&mut self.memory));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row groups of a file differ by some bytes.
+    #[test]
+    fn needs_that_are_almost_alike_fit_the_same_memory() {
+        for bytes in [SMALLEST, 4_300_000, MOST_BYTES / 2] {
+            assert!((bytes..=bytes + bytes / 4).contains(&roomy(bytes)), "{bytes}");
+        }
+        // Of a size that no other test has.
+        let first = Pooled::new(21_000_001);
+        let address = first.as_ref().as_ptr();
+        drop(first);
+        let larger = Pooled::new(21_000_999);
+        assert_eq!((larger.as_ref().as_ptr(), larger.as_ref().len()), (address, 21_000_999));
+        assert_eq!([roomy(0), roomy(3), roomy(usize::MAX)], [0, 3, usize::MAX]);
     }
 }

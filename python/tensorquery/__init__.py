@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._core import __version__
@@ -126,3 +127,8 @@ def unload_ipython_extension(shell: Any) -> None:
 def __dir__() -> list[str]:
     # Tools read every name that is listed.
     return sorted([*__all__, *(_NEEDS_TORCHDATA if importlib.util.find_spec("torchdata") else ())])
+
+
+if "torch" in sys.modules:
+    # Who has imported torch is about to train: these milliseconds belong here, and not before the first batch.
+    importlib.import_module("tensorquery.loader")

@@ -29,8 +29,10 @@ _UNBOUNDED = 2**64 - 1
 _WINDOW_BYTES = 64 << 20
 _WINDOW_ROWS = (1 << 12, 1 << 16, 1 << 18)
 _WINDOW_ROWS_OF_ALL_SPLITS = 1 << 20
-# Of open splits: stored bytes of the row groups that they hold, and decoded bytes of a batch of each.
+# Of open splits: stored bytes of the row groups that they hold and the pages that these are decompressed to, a page of each
+# column at a time, which are about twice as much; or decoded bytes of a batch of each.
 _OPEN_BYTES = 256 << 20
+_HELD_BY_STORED = 3
 _DECODED_ROWS = 8192
 _OPEN_SPLITS = (4, 512)
 _CHUNK_ROWS = (64, 4096)
@@ -378,7 +380,7 @@ class Epochs:
         it than others.
         """
         splits = max(1, self._plan.num_splits)
-        stored = max(1, self._plan.bytes // splits)
+        stored = max(1, self._plan.bytes // splits) * _HELD_BY_STORED
         decoded = _DECODED_ROWS * self._plan.row_bytes()
         width = _OPEN_BYTES // max(stored, decoded)
         width = min(max(width, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -159,12 +160,31 @@ pub async fn read_footer(
     if let Some(footer) = known(cache, meta, page_index) {
         return Ok(footer);
     }
-    let mut file = FooterOf::new(store, meta);
-    let mut footer = match cache.get(&meta.location) {
+    let (store, file) = (Arc::clone(store), meta.clone());
+    let (before, columns) = (cache.get(&meta.location), cache.columns.clone());
+    // A task of its own: planning asks for those of many files at once, and decoding one takes milliseconds where it has
+    // thousands of column chunks.
+    let task = SpawnedTask::spawn(read(store, file, before, columns, page_index));
+    let stopped = |error| Error::data("the process is ending").with_source(error);
+    let footer = task.join_unwind().await.map_err(stopped)??;
+    cache.parquet.put(&meta.location, &footer);
+    Ok(footer)
+}
+
+/// Reads what `before` lacks.
+async fn read(
+    store: Arc<dyn ObjectStore>,
+    meta: ObjectMeta,
+    before: Option<Arc<ParquetMetaData>>,
+    columns: Option<Arc<ColumnMap>>,
+    page_index: bool,
+) -> Result<Arc<ParquetMetaData>> {
+    let mut file = FooterOf::new(&store, &meta);
+    let mut footer = match before {
         Some(footer) => Arc::unwrap_or_clone(footer),
         None => {
             let footer = file.footer().await.map_err(damaged)?;
-            match &cache.columns {
+            match &columns {
                 Some(columns) => columns.apply(footer)?,
                 None => footer,
             }
@@ -173,9 +193,7 @@ pub async fn read_footer(
     if page_index {
         footer = file.with_page_index(footer).await.map_err(damaged)?;
     }
-    let footer = Arc::new(without_float_maxima(footer).map_err(damaged)?);
-    cache.parquet.put(&meta.location, &footer);
-    Ok(footer)
+    Ok(Arc::new(without_float_maxima(footer).map_err(damaged)?))
 }
 
 /// The footer as it was read before, if that was with all that is asked for now.

@@ -75,7 +75,7 @@ impl Block {
         let bytes = pool::take(capacity);
         let is_fresh = bytes.is_none();
         // Fresh memory of the system is zero, and nobody writes to it for that.
-        let bytes = bytes.unwrap_or_else(|| vec![0_u8; capacity]);
+        let bytes = bytes.unwrap_or_else(|| vec![0_u8; pool::roomy(capacity)]);
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         let mut block = Self { bytes, start, len };
         if !is_fresh {
