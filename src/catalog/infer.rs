@@ -160,7 +160,7 @@ pub async fn infer_table(
     let store: Arc<dyn ObjectStore> =
         Arc::new(stored.clone().unpacking(format.compression().members()));
     let stored: Arc<dyn ObjectStore> = Arc::new(stored);
-    let footers = Arc::new(FooterCache::default());
+    let footers = Arc::new(FooterCache::default().in_store(first.store_root()));
     let mut metas: Vec<ObjectMeta> = spec_files.iter().map(|pin| pin.clone().into()).collect();
     let mut names: Vec<String> = spec_files.iter().map(&display).collect();
     let mut hive_values = hive.values;
@@ -296,7 +296,7 @@ impl FilesSpec {
             store_url,
             root: display_root(&self.root),
             files: files.collect(),
-            footers: Arc::new(FooterCache::default()),
+            footers: Arc::new(FooterCache::default().in_store(&self.root)),
             lake: None,
             scans: Scans::default(),
         }

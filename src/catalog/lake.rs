@@ -46,7 +46,9 @@ pub fn open_lake(
         store_url,
         root: String::new(),
         files,
-        footers: Arc::new(FooterCache::by_field_id(Arc::clone(lake.columns()))),
+        footers: Arc::new(
+            FooterCache::by_field_id(Arc::clone(lake.columns())).in_store(RoutedStore::ROOT),
+        ),
         lake: Some(Arc::new(lake)),
         scans: Scans::default(),
     })

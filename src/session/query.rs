@@ -13,7 +13,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     ExecutionPlan, ExecutionPlanProperties, displayable, execute_stream,
 };
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 
 use super::lake::LakeChange;
 use super::memo;
@@ -331,7 +331,8 @@ impl Query {
     /// The same error with its place, where reading split by split meets one: DataFusion's own scan
     /// does not say which file it was in.
     async fn locate(&self, error: Error) -> Error {
-        self.damage().await.unwrap_or(error)
+        // Boxed: with all that planning awaits, the future would be nested more deeply than the compiler follows.
+        self.damage().boxed().await.unwrap_or(error)
     }
 
     /// The same for an error of a part of a plan: each table that it reads is looked at by itself.

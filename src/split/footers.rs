@@ -27,10 +27,17 @@ use super::pages::check_pages;
 use super::parquet_footer::FooterOf;
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
+use crate::storage::is_local_file;
 use crate::{Error, Result};
 
 /// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
+
+/// Bytes asked for at the end of a file in the first request: most footers fit, and another request costs more than they do.
+const FIRST_BYTES: usize = 64 << 10;
+
+/// The same of a local file, where it does not: every process of a job reads the footers.
+const FIRST_LOCAL_BYTES: usize = 8 << 10;
 
 /// Gates kept before those that nobody holds are dropped.
 const GATES: usize = 1024;
@@ -44,6 +51,8 @@ pub struct FooterCache {
     avro: Kept<AvroHead>,
     /// For an Iceberg table, how its columns are found in its Parquet files.
     columns: Option<Arc<ColumnMap>>,
+    /// The root of the files' store.
+    root: String,
     reading: Mutex<HashMap<Path, Gate>>,
 }
 
@@ -54,6 +63,12 @@ impl FooterCache {
     /// For files whose columns are found by field id.
     pub fn by_field_id(columns: Arc<ColumnMap>) -> Self {
         Self { columns: Some(columns), ..Self::default() }
+    }
+
+    /// For files of the store with this root: see [`PinnedStore::new`](crate::storage::PinnedStore::new).
+    #[must_use]
+    pub fn in_store(self, root: &str) -> Self {
+        Self { root: root.to_owned(), ..self }
     }
 
     /// The Parquet footer of a file, if it was read before.
@@ -162,9 +177,16 @@ pub async fn read_footer(
     }
     let (store, file) = (Arc::clone(store), meta.clone());
     let (before, columns) = (cache.get(&meta.location), cache.columns.clone());
+    let first_bytes = match is_local_file(&cache.root, &meta.location) {
+        true => FIRST_LOCAL_BYTES,
+        false => FIRST_BYTES,
+    };
     // A task of its own: planning asks for those of many files at once, and decoding one takes milliseconds where it has
     // thousands of column chunks.
-    let task = SpawnedTask::spawn(read(store, file, before, columns, page_index));
+    let task = SpawnedTask::spawn(async move {
+        let file = FooterOf::new(&store, &file, first_bytes);
+        read(file, before, columns, page_index).await
+    });
     let stopped = |error| Error::data("the process is ending").with_source(error);
     let footer = task.join_unwind().await.map_err(stopped)??;
     cache.parquet.put(&meta.location, &footer);
@@ -173,13 +195,11 @@ pub async fn read_footer(
 
 /// Reads what `before` lacks.
 async fn read(
-    store: Arc<dyn ObjectStore>,
-    meta: ObjectMeta,
+    mut file: FooterOf<'_>,
     before: Option<Arc<ParquetMetaData>>,
     columns: Option<Arc<ColumnMap>>,
     page_index: bool,
 ) -> Result<Arc<ParquetMetaData>> {
-    let mut file = FooterOf::new(&store, &meta);
     let mut footer = match before {
         Some(footer) => Arc::unwrap_or_clone(footer),
         None => {

@@ -18,20 +18,23 @@ use parquet::file::metadata::{
 use super::parquet_shapes::{COLUMN_INDEX, FOOTER, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
 
-/// Bytes asked for at the end of a file in the first request: most footers fit.
-const FOOTER_HINT: usize = 64 << 10;
-
 /// A file whose footer is read.
 pub(super) struct FooterOf<'a> {
     store: &'a Arc<dyn ObjectStore>,
     meta: &'a ObjectMeta,
+    first_bytes: usize,
     /// What was read, by its first byte.
     read: Vec<(u64, Bytes)>,
 }
 
 impl<'a> FooterOf<'a> {
-    pub(super) fn new(store: &'a Arc<dyn ObjectStore>, meta: &'a ObjectMeta) -> Self {
-        Self { store, meta, read: Vec::new() }
+    /// With the first request `first_bytes` at the end of the file are asked for.
+    pub(super) fn new(
+        store: &'a Arc<dyn ObjectStore>,
+        meta: &'a ObjectMeta,
+        first_bytes: usize,
+    ) -> Self {
+        Self { store, meta, first_bytes, read: Vec::new() }
     }
 
     /// The footer without the page index.
@@ -42,7 +45,7 @@ impl<'a> FooterOf<'a> {
         let size = self.meta.size;
         ParquetMetaDataReader::new()
             .with_page_index_policy(PageIndexPolicy::Skip)
-            .with_prefetch_hint(Some(FOOTER_HINT))
+            .with_prefetch_hint(Some(self.first_bytes))
             .load_and_finish(&mut *self, size)
             .await
     }

@@ -55,6 +55,7 @@ pub use scopes::StorageOptions;
 pub use secrets::scrub;
 pub use store::open_store;
 pub use text::{TextDialect, record_boundaries};
+pub use uri::is_local_file;
 pub use vended::Refresh;
 
 pub(crate) use known::{slip_among, slip_of};

@@ -24,7 +24,7 @@ use super::members::Members;
 use super::pin::FilePin;
 use super::read::{OpenFile, blocking};
 use super::requests::{bytes_of, requests_of};
-use super::uri::{ROUTED_ROOT, is_local};
+use super::uri::is_local_file;
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
@@ -159,7 +159,7 @@ impl PinnedStore {
 
     /// Whether a file lies on the local file system.
     fn is_local(&self, location: &Path) -> bool {
-        self.root.starts_with("file:") || (&*self.root == ROUTED_ROOT && is_local(location))
+        is_local_file(&self.root, location)
     }
 
     fn guard(&self, location: &Path) -> Guard {

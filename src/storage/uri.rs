@@ -119,9 +119,10 @@ pub fn uri_of(path: &Path) -> String {
     }
 }
 
-/// Whether a path of a routed store names a local file.
-pub(super) fn is_local(path: &Path) -> bool {
-    path.as_ref().split('/').next() == Some(LOCAL)
+/// Whether a file of the store with this root lies on the local file system.
+pub fn is_local_file(root: &str, path: &Path) -> bool {
+    root.starts_with("file:")
+        || (root == ROUTED_ROOT && path.as_ref().split('/').next() == Some(LOCAL))
 }
 
 /// The store of a path, and the key in it.

@@ -301,3 +301,30 @@ fn an_unknown_column_is_an_error() {
     let error = plan_error(&session, "SELECT idd FROM t");
     assert!(error.message().contains("did you mean \"id\""), "{error}");
 }
+
+/// Every process of a job reads the footers: what is read beside them adds up. One that is longer is read whole all the same.
+#[test]
+fn planning_reads_little_more_than_the_footers_of_local_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let groups = |name: &str, rows_of_group: usize| {
+        let path = folder.path().join(name);
+        let batch = batch(0..20_000);
+        write_parquet(&path, &batch.schema(), &[batch], rows_of_group);
+        let footer = footer_bytes(&path);
+        let session = session();
+        register(&session, "t", &path).unwrap();
+        let plan = plan_with(&session, "SELECT id FROM t", &finest()).unwrap();
+        assert_eq!(plan.splits().len(), 20_000 / rows_of_group);
+        (footer, session.counters().bytes())
+    };
+    let (footer, read) = groups("few.parquet", 10_000);
+    assert!(footer < 2_000 && read == 8 << 10, "{read} bytes for {footer}");
+    let (footer, read) = groups("many.parquet", 100);
+    assert!(footer > 32_000 && (footer..footer + (9 << 10)).contains(&read), "{read} for {footer}");
+}
+
+fn footer_bytes(path: &Path) -> u64 {
+    let bytes = std::fs::read(path).unwrap();
+    let (_, tail) = bytes.split_last_chunk::<8>().unwrap();
+    u64::from(u32::from_le_bytes(*tail.first_chunk().unwrap()))
+}
