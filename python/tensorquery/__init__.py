@@ -129,6 +129,6 @@ def __dir__() -> list[str]:
     return sorted([*__all__, *(_NEEDS_TORCHDATA if importlib.util.find_spec("torchdata") else ())])
 
 
-if "torch" in sys.modules:
+if sys.modules.get("torch") is not None:
     # Who has imported torch is about to train: these milliseconds belong here, and not before the first batch.
     importlib.import_module("tensorquery.loader")

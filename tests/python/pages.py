@@ -72,15 +72,16 @@ def run_command(line, folder, timeout=300):
 def _restore(folder, kept):
     """Make a folder what it was. Files that are as they were stay: a file that is written anew is another one to a
     checkpoint."""
-    before = {path.relative_to(kept) for path in Path(kept).rglob("*") if path.is_file()}
-    for path in [path for path in Path(folder).rglob("*") if path.is_file()]:
+    before = {path.relative_to(kept) for path in Path(kept).rglob("*")}
+    for path in sorted(Path(folder).rglob("*"), reverse=True):
         if path.relative_to(folder) not in before:
-            path.unlink()
-    for name in before:
-        path = Path(folder, name)
-        if not path.exists() or not filecmp.cmp(path, Path(kept, name), shallow=False):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(Path(kept, name), path)
+            path.rmdir() if path.is_dir() else path.unlink()
+    for name in sorted(before):
+        path, was = Path(folder, name), Path(kept, name)
+        if was.is_dir():
+            path.mkdir(exist_ok=True)
+        elif not path.exists() or not filecmp.cmp(path, was, shallow=False):
+            shutil.copy2(was, path)
 
 
 def run(command, folder, variables, timeout):

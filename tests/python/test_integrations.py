@@ -1,6 +1,7 @@
 """The pages of the integrations: each program on them runs as the page says, and prints what it promises."""
 
 import re
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -27,6 +28,33 @@ def run(tmp_path):
         return [[line for line in text.splitlines() if line.strip()] for text in printed]
 
     return run
+
+
+ABORTED_ONCE = """
+import os, sys
+
+if not os.path.exists(sys.argv[1]):
+    os.makedirs("run/checkpoint")
+    for name in sys.argv[1], "run/checkpoint/state", "data/changed":
+        open(name, "w").close()
+    os.unlink("data/gone")
+    sys.exit("terminate called without an active exception")
+print(sorted(os.listdir(".")), [open(f"data/{name}").read() for name in sorted(os.listdir("data"))])
+"""
+
+
+def test_a_job_that_torch_aborts_runs_again_from_the_files_that_it_found(tmp_path):
+    """Those that it left alone are the same files: to a checkpoint, copies would be others."""
+    folder, flag = tmp_path / "folder", tmp_path / "flag"
+    (folder / "data").mkdir(parents=True)
+    for name in ("as_it_was", "changed", "gone"):
+        (folder / "data" / name).write_text(name)
+    kept = (folder / "data" / "as_it_was").stat()
+    command = [sys.executable, "-c", ABORTED_ONCE, str(flag), "torch.distributed.run"]
+    printed = pages.run(command, folder, {}, timeout=60).stdout
+    assert printed.strip() == "['data'] ['as_it_was', 'changed', 'gone']"
+    again = (folder / "data" / "as_it_was").stat()
+    assert (again.st_ino, again.st_mtime_ns) == (kept.st_ino, kept.st_mtime_ns)
 
 
 def test_each_page_has_programs_that_its_commands_run():
