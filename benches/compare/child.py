@@ -5,6 +5,7 @@ Prints one line of JSON: what was measured, or ``missing`` where the library is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -42,14 +43,15 @@ def leave() -> None:
     import psutil
 
     sys.stdout.flush()
-    tree = psutil.Process()
-    below = tree.children(recursive=True)
+    tops = [psutil.Process()]
     if "ray" in sys.modules:
-        # Its servers end with this process. If they ended first, or were told to, threads that still fetch what was asked for
-        # would abort it.
-        below = [process for process in below if process.ppid() != tree.pid]
-    for process in below:
-        process.kill()
+        # Its servers, right below, end with this process. If they ended first, or were told to, threads that still fetch what was
+        # asked for would abort it.
+        tops = tops[0].children()
+    for top in tops:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in top.children(recursive=True):
+                process.kill()
     os._exit(0)
 
 

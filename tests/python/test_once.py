@@ -392,7 +392,7 @@ def test_options_and_credentials_are_not_sent(folder, tmp_path):
 def dies(rank, port, folder, answers):
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    # A rank that dies while gloo still connects it with the other fails or hangs that one, inside gloo.
+    # A rank that dies while gloo still connects it with the other fails that one, inside gloo.
     dist.barrier()
     sharing.PATIENCE = 2.0
     if rank == 0:
