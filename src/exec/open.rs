@@ -22,7 +22,9 @@ use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
-use crate::split::{Format, Split, SplitUnit, TableFiles, access_after, caught_rows, plan_late};
+use crate::split::{
+    ALL_ROWS, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_late,
+};
 
 /// The rows of a split as `config` wants them, in file order.
 pub(super) fn open_split(
@@ -141,7 +143,7 @@ async fn open_with_deletes(
     let read = match read {
         Some(read) => Some(read),
         None if lake.file(index).positions.is_empty() => None,
-        None => access_after(&table, &split, 0).await?,
+        None => access_to_rows(&table, &split, ALL_ROWS).await?,
     };
     let keys = lake.equality(&table.store, index).await?;
     if keys.is_empty() {
@@ -166,7 +168,7 @@ fn projected_schema(config: &FileScanConfig) -> DfResult<SchemaRef> {
 /// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per
 /// executed split until the plan is dropped.
 ///
-/// With `skips` rows are passed over, and the page index says which pages need no request.
+/// With `skips` some rows are not read, and the page index says which pages need no request.
 fn fresh_source(
     table: &Arc<TableFiles>,
     config: &FileScanConfig,

@@ -1,8 +1,10 @@
 //! A plan as one epoch executes it: each split a stream, from any of its rows on.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
@@ -11,7 +13,7 @@ use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
 use crate::exec::{ReadOnly, SplitScanExec};
-use crate::split::{Split, TableFiles, access_after};
+use crate::split::{ALL_ROWS, Split, TableFiles, access_to_rows};
 use crate::{Error, Result};
 
 /// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are
@@ -41,7 +43,7 @@ impl Plan {
     }
 }
 
-/// By driving scan, its files where rows can be passed over.
+/// By driving scan, its files where rows can be left out.
 type Skippable = Arc<[Option<Arc<TableFiles>>]>;
 
 /// One epoch's executable plan.
@@ -51,8 +53,8 @@ pub struct EpochPlan {
     partitions: Arc<[u32]>,
     /// The ids of the splits, where they are only some of a plan's.
     ids: Option<Arc<[u32]>>,
-    /// The splits, and by driving scan the files of which the first rows can be passed over: Parquet files whose
-    /// rows are the output rows.
+    /// The splits, and by driving scan the files of which only some rows can be read: Parquet files whose rows are the
+    /// output rows.
     skippable: Option<(Arc<[Split]>, Skippable)>,
     /// Stored bytes of a split, in the mean; 0 where nobody asks.
     split_bytes: u64,
@@ -108,31 +110,38 @@ impl EpochPlan {
         splits.get(at).map(|split| (split.scan, split.file))
     }
 
-    /// The rows of split `id` after its first `skip` output rows, where the storage format can pass over them;
-    /// else all of its rows. With the number of rows passed over: `skip` or 0.
+    /// The output rows of split `id` whose number is in `wanted`, where the storage format can leave out the others;
+    /// else all of its rows. With the number of rows left out before the first: `wanted.start` or 0.
     ///
     /// # Errors
     /// Where DataFusion cannot open it, or the file's footer cannot be read.
-    pub async fn execute_after(
+    pub async fn execute_rows(
         &self,
         id: u32,
-        skip: u64,
+        wanted: Range<u64>,
     ) -> Result<(SendableRecordBatchStream, u64)> {
-        let at = position(self.ids.as_deref(), self.partitions.len(), id);
-        let access = match &self.skippable {
-            Some((splits, tables)) if skip > 0 => match at.and_then(|at| splits.get(at)) {
-                Some(split) => match tables.get(split.scan as usize) {
-                    Some(Some(table)) => access_after(table, split, skip).await?,
-                    _ => None,
-                },
-                None => None,
-            },
-            _ => None,
+        let Some(access) = self.access_to(id, &wanted).await? else {
+            return Ok((self.execute(id)?, 0));
         };
-        let Some(access) = access else { return Ok((self.execute(id)?, 0)) };
         let config = self.context.session_config().clone();
         let context = with_config(&self.context, config.with_extension(Arc::new(ReadOnly(access))));
-        Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, skip))
+        Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, wanted.start))
+    }
+
+    /// What is read of the file of split `id`; None where it is all of the split.
+    async fn access_to(&self, id: u32, wanted: &Range<u64>) -> Result<Option<ParquetAccessPlan>> {
+        let Some((splits, tables)) = &self.skippable else { return Ok(None) };
+        let at = position(self.ids.as_deref(), self.partitions.len(), id);
+        let Some(split) = at.and_then(|at| splits.get(at)) else { return Ok(None) };
+        let end = match split.rows {
+            Some(rows) if rows <= wanted.end => u64::MAX,
+            _ => wanted.end,
+        };
+        let wanted = wanted.start..end;
+        match tables.get(split.scan as usize) {
+            Some(Some(table)) if wanted != ALL_ROWS => access_to_rows(table, split, wanted).await,
+            _ => Ok(None),
+        }
     }
 
     /// The rows of split `id`, in file order.

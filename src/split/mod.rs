@@ -27,7 +27,7 @@ mod units;
 use std::fmt;
 use std::ops::Range;
 
-pub use access::access_after;
+pub use access::{ALL_ROWS, access_to_rows};
 pub use blame::{blame_content, caught, caught_rows};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,

@@ -1,5 +1,6 @@
 //! Where the rows of pieces come from.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{UInt32Array, UInt64Array};
@@ -100,7 +101,9 @@ impl RowSource {
                     reads.opened(file);
                 }
                 let open = async move {
-                    let (rows, skipped) = source.execute_after(id, piece.start).await?;
+                    // To the end where it must be seen that no row follows.
+                    let end = piece.end.filter(|_| !piece.to_end).unwrap_or(u64::MAX);
+                    let (rows, skipped) = source.execute_rows(id, piece.start..end).await?;
                     Ok::<_, Error>(trim(rows, &piece, id, skipped))
                 };
                 stream::once(open).try_flatten().boxed()
@@ -116,25 +119,25 @@ impl RowSource {
         }
     }
 
-    /// The rows of a split, and how many of the first `skip` are left out.
-    async fn execute_after(&self, id: u32, skip: u64) -> Result<(Batches, u64)> {
+    /// The rows of a split, of which those that are not `wanted` may be left out; and how many are, before the first.
+    async fn execute_rows(&self, id: u32, wanted: Range<u64>) -> Result<(Batches, u64)> {
         match self {
             Self::Plan(plan) => {
-                let (rows, skipped) = plan.execute_after(id, skip).await?;
+                let (rows, skipped) = plan.execute_rows(id, wanted).await?;
                 let schema = plan.schema();
                 let rows = rows.map(move |batch| alike(batch?, &schema));
                 Ok((rows.boxed(), skipped))
             }
             Self::Permuted { stage, order, rows } => {
-                let start = u64::from(id) * rows;
-                let end = order.len().min(start + rows);
-                let range = end.min(start + skip)..end;
-                let skipped = range.start - start.min(end);
+                let first = u64::from(id) * rows;
+                let end = order.len().min(first + wanted.end.min(*rows));
+                let range = end.min(first + wanted.start)..end;
+                let skipped = range.start - first.min(end);
                 let read = stage.read(order.clone(), range, POSITION_ROWS as usize, 1)?;
                 Ok((read.boxed(), skipped))
             }
             Self::Positions(counts) => {
-                let rows = counts.get(id as usize).copied().unwrap_or(0);
+                let rows = counts.get(id as usize).copied().unwrap_or(0).min(wanted.end);
                 let batch = move |start: u64| positions(id, start, rows.min(start + POSITION_ROWS));
                 let starts = (0..rows).step_by(POSITION_ROWS as usize);
                 Ok((stream::iter(starts.map(batch)).boxed(), 0))

@@ -167,14 +167,18 @@ def test_workers_read_every_chunk_once(root, server):
     assert footers <= 5 * FILES * FOOTER
 
 
-def test_the_page_index_narrows_reads_within_a_row_group(tmp_path):
-    """One row group of many pages: a 1% range reads few pages of it."""
-    folder, rows = tmp_path / "paged", 200_000
+def one_group_of_pages(folder, rows):
+    """A file of one row group, whose columns have many pages and an index of them."""
     table = pa.table({"id": np.arange(rows), "x": np.random.default_rng(1).random(rows)})
-    support.write_parquet(
+    return support.write_parquet(
         folder, table, row_group=rows, use_dictionary=False, compression="none", write_page_index=True,
         data_page_size=16 << 10, write_batch_size=1024,
     )  # fmt: skip
+
+
+def test_the_page_index_narrows_reads_within_a_row_group(tmp_path):
+    """One row group of many pages: a 1% range reads few pages of it."""
+    folder = one_group_of_pages(tmp_path / "paged", 200_000)
     log = tmp_path / "requests"
     with support.serve(folder, log) as url:
         session = tq.Session()
@@ -188,6 +192,30 @@ def test_the_page_index_narrows_reads_within_a_row_group(tmp_path):
     ranges = support.Traffic(log).take()
     _, data = split_bytes(folder, ranges)
     assert 0 < data < 0.1 * chunk_bytes(folder, [0], [0], ["id", "x"])
+
+
+def test_a_piece_of_a_row_group_is_all_that_is_read_of_it(tmp_path):
+    """A row group that four ranks share: neither the pages before a rank's rows are read, nor those after them."""
+    rows, ranks = 800_000, 4
+    folder = one_group_of_pages(tmp_path / "shared", rows)
+    log = tmp_path / "requests"
+    with support.serve(folder, log) as url:
+        traffic, seen = support.Traffic(log), []
+        for rank in range(ranks):
+            session = tq.Session()
+            session.register_parquet("t", [f"{url}/000.parquet"])
+            loader, _ = tq.create_dataloader(
+                "SELECT id, x FROM t", session=session, rank=rank, world_size=ranks
+            )
+            ids = support.flat(support.ids_of(loader))
+            assert len(ids) == rows // ranks
+            assert ids == list(range(ids[0], ids[-1] + 1))
+            seen += ids
+            _, data = split_bytes(folder, traffic.take())
+            # A page more at either end; the file's last bytes count as its footer.
+            share = chunk_bytes(folder, [0], [0], ["id", "x"]) / ranks
+            assert share - FOOTER <= data <= share + 4 * (16 << 10)
+        assert sorted(seen) == list(range(rows))
 
 
 def test_the_page_index_prunes_a_split_that_statistics_keep(tmp_path):
