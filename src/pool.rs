@@ -18,22 +18,35 @@ const TRIES: usize = 100;
 /// Kept memory, the last one given back at the end: it is the likeliest to be in a cache.
 static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Memory of at least `bytes`, with whatever was written to it before; None where nothing fits.
-pub fn take(bytes: usize) -> Option<Vec<u8>> {
+/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it has whatever was written to it before.
+pub fn take(bytes: usize) -> (Vec<u8>, bool) {
+    if let Some(memory) = kept(bytes) {
+        return (memory, false);
+    }
+    // Only what is asked for is zeroed: a page that nobody writes to is not there.
+    let mut memory = Vec::with_capacity(roomy(bytes));
+    memory.resize(bytes, 0);
+    (memory, true)
+}
+
+/// Memory of `bytes` that was given back; None where nothing fits.
+fn kept(bytes: usize) -> Option<Vec<u8>> {
     if bytes < SMALLEST {
         return None;
     }
-    let fits = |memory: &Vec<u8>| (bytes..=2 * bytes).contains(&memory.len());
-    briefly(&KEPT, |kept| {
+    let fits = |memory: &Vec<u8>| (bytes..=2 * bytes).contains(&memory.capacity());
+    let mut memory = briefly(&KEPT, |kept| {
         let found = kept.iter().rposition(fits)?;
         Some(kept.remove(found))
     })
-    .flatten()
+    .flatten()?;
+    memory.resize(bytes, 0);
+    Some(memory)
 }
 
 /// A little more than `bytes`, so that needs that are almost alike, as those of row groups are, fit the same memory: otherwise each
-/// that is a little larger than all before it takes memory of its own. What nobody writes to is not there.
-pub fn roomy(bytes: usize) -> usize {
+/// that is a little larger than all before it takes memory of its own.
+fn roomy(bytes: usize) -> usize {
     match (bytes / 4).checked_ilog2() {
         Some(bits) if bytes <= MOST_BYTES / 2 => bytes.next_multiple_of(1 << bits),
         _ => bytes,
@@ -42,16 +55,16 @@ pub fn roomy(bytes: usize) -> usize {
 
 /// Keeps `memory`, unless that would be too much.
 pub fn give(memory: Vec<u8>) {
-    if memory.len() < SMALLEST || memory.len() > MOST_BYTES / 2 {
+    if !(SMALLEST..=MOST_BYTES / 2).contains(&memory.capacity()) {
         return;
     }
     // What is too much goes back to the system after the lock is released.
     let _oldest = briefly(&KEPT, |kept| {
-        let mut bytes: usize = kept.iter().map(Vec::len).sum::<usize>() + memory.len();
+        let mut bytes: usize = kept.iter().map(Vec::capacity).sum::<usize>() + memory.capacity();
         kept.push(memory);
         let excess = kept.iter().take_while(|memory| {
             let is_excess = bytes > MOST_BYTES;
-            bytes = bytes.saturating_sub(memory.len());
+            bytes = bytes.saturating_sub(memory.capacity());
             is_excess
         });
         let excess = excess.count();
@@ -74,33 +87,29 @@ pub fn briefly<T, R>(lock: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> Option<
 
 /// Bytes in kept memory, which goes back when it is dropped.
 #[derive(Debug)]
-pub struct Pooled {
-    memory: Vec<u8>,
-    len: usize,
-}
+pub struct Pooled(Vec<u8>);
 
 impl Pooled {
     /// So many bytes, of any content.
     pub fn new(len: usize) -> Self {
-        let memory = take(len).unwrap_or_else(|| vec![0; roomy(len)]);
-        Self { memory, len }
+        Self(take(len).0)
     }
 
     /// The bytes, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.memory[..self.len]
+        &mut self.0
     }
 }
 
 impl AsRef<[u8]> for Pooled {
     fn as_ref(&self) -> &[u8] {
-        &self.memory[..self.len]
+        &self.0
     }
 }
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        give(std::mem::take(&mut self.memory));
+        give(std::mem::take(&mut self.0));
     }
 }
 

@@ -74,9 +74,8 @@ impl Runtimes {
     }
 
     fn start() -> Result<Self> {
-        let cpus = available_parallelism().map_or(1, usize::from);
         Ok(Self {
-            cpu: runtime("tensorquery-cpu", cpus)?,
+            cpu: runtime("tensorquery-cpu", cpus())?,
             io: runtime("tensorquery-io", IO_THREADS)?,
             traffic: Arc::default(),
         })
@@ -96,6 +95,11 @@ impl Runtimes {
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
+}
+
+/// CPUs that this process may use.
+fn cpus() -> usize {
+    available_parallelism().map_or(1, usize::from)
 }
 
 fn runtime(name: &str, threads: usize) -> Result<Runtime> {
@@ -147,10 +151,33 @@ impl Forks {
 /// Largest block that glibc's allocator learns from, less what it puts around it.
 const LEARNT_BYTES: usize = (32 << 20) - (64 << 10);
 
+/// What the allocator does for this process.
+fn settle_allocator() {
+    learn_to_keep();
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    limit_arenas();
+}
+
 /// Lets glibc keep the memory of decoded batches instead of giving it back to the system and fetching it again, with a
 /// page fault for every 4 KiB. It does so by itself for blocks as large as the largest that was ever freed (the "dynamic
 /// mmap threshold" of mallopt(3)), at most 32 MiB; here it learns that at once, and nobody's own settings are
 /// overruled. Other allocators see one block that is never touched.
-fn settle_allocator() {
+fn learn_to_keep() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LEARNT_BYTES)));
+}
+
+/// Lets glibc have as many arenas as threads can run at once, where it would have eight times as many: what was given
+/// back to one of them does not serve the threads of another, so each thread that reads or decodes would touch fresh memory.
+/// An environment that says how many arenas there are has its way.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn limit_arenas() {
+    let is_told = std::env::var_os("MALLOC_ARENA_MAX").is_some()
+        || std::env::var_os("GLIBC_TUNABLES")
+            .is_some_and(|tunables| tunables.to_string_lossy().contains("glibc.malloc.arena_max"));
+    if !is_told {
+        let cpus = libc::c_int::try_from(cpus()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: `mallopt` only sets a number that is read when a thread first allocates. Where it refuses, all stays as
+        // it was.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, cpus) };
+    }
 }

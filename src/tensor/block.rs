@@ -72,10 +72,7 @@ impl Block {
             len = count.checked_mul(dtype.size())?.checked_add(offset)?;
         }
         let capacity = len.checked_add(ALIGNMENT).filter(|bytes| *bytes <= isize::MAX as usize)?;
-        let bytes = pool::take(capacity);
-        let is_fresh = bytes.is_none();
-        // Fresh memory of the system is zero, and nobody writes to it for that.
-        let bytes = bytes.unwrap_or_else(|| vec![0_u8; pool::roomy(capacity)]);
+        let (bytes, is_fresh) = pool::take(capacity);
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         let mut block = Self { bytes, start, len };
         if !is_fresh {
