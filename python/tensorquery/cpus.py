@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 __all__ = ["cpu_count"]
@@ -27,8 +28,13 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
         cpus = len(os.sched_getaffinity(0))
     else:
         cpus = os.cpu_count() or 1
-    quotas = [quota for folder in _cgroup_folders(Path(root)) if (quota := _quota(folder))]
-    return max(1, min([cpus, *quotas]))
+    return max(1, min([cpus, *_quotas(Path(root))]))
+
+
+@cache
+def _quotas(root: Path) -> list[int]:
+    """The quotas of this process's control groups; read once, since that takes as long as planning a query."""
+    return [quota for folder in _cgroup_folders(root) if (quota := _quota(folder))]
 
 
 def _cgroup_folders(root: Path) -> Iterator[Path]:

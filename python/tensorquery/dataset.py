@@ -32,6 +32,7 @@ from tensorquery.processes import end_with_trainer
 from tensorquery.progress import check_progress, shows
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
+from tensorquery.segments import shared
 from tensorquery.shards import (
     DEFAULT_SPLIT_BYTES,
     SplitStrategy,
@@ -227,8 +228,8 @@ class QueryDataset(TracedDataset):
         # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
         # loader's first worker reads: torch asks that one first, wherever a resumed epoch stands. The fifth is the
         # counter from which the workers take splits (see `_core.Counter`).
-        self._epoch = torch.tensor([0, -1, 1, 0, 0], dtype=torch.int64)
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._epoch = shared(5 * 8).view(torch.int64)
+        self._epoch.numpy()[:] = (0, -1, 1, 0, 0)
         self._process = os.getpid()
         self._counted: tuple[int, dict[str, float]] | None = None
         self._progress = Progress(0)
