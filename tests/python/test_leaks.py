@@ -4,6 +4,7 @@ shared memory. `make test-leaks` reads 1,000 epochs and makes 200 loaders; here 
 import contextlib
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -159,3 +160,39 @@ def test_who_is_killed_leaves_no_shared_memory(long, tmp_path, killed, method):
     while seen & set(os.listdir("/dev/shm")) and time.monotonic() < end:
         time.sleep(0.2)
     assert seen & set(os.listdir("/dev/shm")) == set()
+
+
+_ARENAS = """
+import ctypes, os, re, sys
+import tensorquery as tq
+libc = ctypes.CDLL(None)
+libc.open_memstream.restype = ctypes.c_void_p
+def arenas():
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    assert libc.malloc_info(0, stream) == 0
+    libc.fclose(stream)
+    return len(re.findall(rb"<heap nr=", text.value))
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+before = arenas()
+loader, _ = tq.create_dataloader(path=sys.argv[1], output_format="numpy")
+assert sum(len(batch["id"]) for batch in loader) == int(sys.argv[2])
+print(before, arenas(), len(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator of glibc has arenas")
+@pytest.mark.parametrize("told", ["", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
+def test_the_allocator_has_as_many_arenas_as_cpus_unless_it_is_told_otherwise(long, told):
+    """Each of a dozen threads would have one of its own, with memory that serves no other."""
+    command, environment = program("-c", _ARENAS, long, 400_000)
+    for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
+        environment.pop(name, None)
+    if told:
+        environment[told] = "64" if told == "MALLOC_ARENA_MAX" else "glibc.malloc.arena_max=64"
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    before, after, cpus = map(int, answer.stdout.split())
+    if told:
+        assert after > max(before, cpus)
+    else:
+        assert after <= max(before, cpus)
