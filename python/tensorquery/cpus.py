@@ -22,7 +22,7 @@ def cpu_count(root: str | os.PathLike[str] = "/") -> int:
 
     Returns:
         The smaller of the affinity mask's size and the tightest quota from this process's control group
-        (version 1 or 2) up to the top.
+        (version 1 or 2) up to the top, as it was when the process first asked.
     """
     if hasattr(os, "sched_getaffinity"):
         cpus = len(os.sched_getaffinity(0))

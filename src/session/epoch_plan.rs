@@ -133,13 +133,10 @@ impl EpochPlan {
         let Some((splits, tables)) = &self.skippable else { return Ok(None) };
         let at = position(self.ids.as_deref(), self.partitions.len(), id);
         let Some(split) = at.and_then(|at| splits.get(at)) else { return Ok(None) };
-        let end = match split.rows {
-            Some(rows) if rows <= wanted.end => u64::MAX,
-            _ => wanted.end,
-        };
-        let wanted = wanted.start..end;
         match tables.get(split.scan as usize) {
-            Some(Some(table)) if wanted != ALL_ROWS => access_to_rows(table, split, wanted).await,
+            Some(Some(table)) if *wanted != ALL_ROWS => {
+                access_to_rows(table, split, wanted.clone()).await
+            }
             _ => Ok(None),
         }
     }
