@@ -181,7 +181,9 @@ print(before, arenas(), len(os.sched_getaffinity(0)))
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the allocator of glibc has arenas")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only the allocator of glibc has arenas"
+)
 @pytest.mark.parametrize("told", ["", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
 def test_the_allocator_has_as_many_arenas_as_cpus_unless_it_is_told_otherwise(long, told):
     """Each of a dozen threads would have one of its own, with memory that serves no other."""
