@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -21,6 +21,13 @@ use crate::{Error, Result};
 const LONG_BATCH_ROWS: usize = 32_768;
 const LONG_BATCH_BYTES: usize = 2 << 20;
 
+/// Bytes of one column in a batch, about. What is larger goes through memory, not through the processor's cache, from page to
+/// array to tensor, and takes fresh pages for each: vectors of 1 KiB take a third longer in batches of 8 MiB.
+const COLUMN_BYTES: u64 = 1 << 20;
+
+/// Rows of a batch that are not worth a batch of fewer: each is handled by itself.
+const FEWEST_ROWS: u64 = 64;
+
 impl Plan {
     /// A fresh copy for one epoch: operators' states and metrics start anew, build sides stay.
     ///
@@ -28,6 +35,9 @@ impl Plan {
     /// Where an operator cannot be reset.
     pub fn epoch(&self) -> Result<EpochPlan> {
         let context = self.query().session().context().task_ctx();
+        let config = context.session_config().clone();
+        let rows = self.batch_rows().min(config.batch_size());
+        let context = Arc::new(with_config(&context, config.with_batch_size(rows)));
         let epoch = EpochPlan::new(self.physical(), self.partitions(), context)?;
         let epoch = EpochPlan { ids: self.ids.clone(), ..epoch };
         let fates = self.rewritten.fates()?;
@@ -40,6 +50,36 @@ impl Plan {
         let split_bytes = stored / (splits.len() as u64).max(1);
         let long_rows = LONG_BATCH_BYTES / usize::try_from(self.row_bytes()).unwrap_or(usize::MAX);
         Ok(EpochPlan { skippable, split_bytes, long_rows, ..epoch })
+    }
+
+    /// Rows of a decoded batch at most: a power of two, of which whole batches are made, so that the widest column takes
+    /// [`COLUMN_BYTES`].
+    fn batch_rows(&self) -> usize {
+        let schema = self.schema();
+        let widths = schema.fields().iter().map(|field| fixed_width(field.data_type()));
+        let widths: Vec<Option<u64>> = widths.collect();
+        let fixed: u64 = widths.iter().flatten().sum();
+        // Of the others, what is stored of them says how wide they are.
+        let others = widths.iter().filter(|width| width.is_none()).count() as u64;
+        let totals = self.totals();
+        let rows = if totals.all_rows { totals.rows } else { 0 };
+        let stored = totals.bytes.checked_div(rows).unwrap_or(0).saturating_sub(fixed);
+        let widest = widths.iter().flatten().copied().max();
+        let widest = widest.max(stored.checked_div(others)).unwrap_or(0).max(1);
+        1 << (COLUMN_BYTES / widest).max(FEWEST_ROWS).ilog2()
+    }
+}
+
+/// Bytes of a value, where all take equally many.
+fn fixed_width(data_type: &DataType) -> Option<u64> {
+    match data_type {
+        DataType::Boolean => Some(1),
+        DataType::FixedSizeBinary(bytes) => u64::try_from(*bytes).ok(),
+        DataType::FixedSizeList(item, length) => {
+            fixed_width(item.data_type())?.checked_mul(u64::try_from(*length).ok()?)
+        }
+        DataType::Struct(fields) => fields.iter().map(|field| fixed_width(field.data_type())).sum(),
+        other => other.primitive_width().map(|bytes| bytes as u64),
     }
 }
 

@@ -2,6 +2,7 @@
 //! and split size, the shards together deliver each row of DataFusion's own result once, in exact
 //! batches, in an order that does not depend on the number of threads; and a recipe plans the same.
 
+mod batches;
 mod memory;
 
 use std::fmt::Write;
