@@ -25,7 +25,7 @@ FIELDS = {
     "input_seconds": "Seconds that the training loop spent in getting batches: waiting, building, transforms.",
     "wait_seconds": "Seconds of these that it waited for rows; of a worker, that the worker waited for them.",
     "wait_share": "input_seconds / elapsed_seconds, 0 to 1.",
-    "decode_seconds": "Seconds that threads spent decoding, filtering and joining, all threads together.",
+    "decode_seconds": "Seconds that threads spent reading local files, decoding, filtering and joining, all threads together.",
     "convert_seconds": "Seconds that threads spent gathering rows into tensors, all threads together.",
     "bytes_read": "Bytes read of storage.",
     "requests": "Reads of storage: requests over a network, reads of local files.",

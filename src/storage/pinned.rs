@@ -22,7 +22,7 @@ use super::location::describe;
 use super::mapped::OpenInstead;
 use super::members::Members;
 use super::pin::FilePin;
-use super::read::{OpenFile, blocking};
+use super::read::OpenFile;
 use super::requests::{bytes_of, requests_of};
 use super::uri::is_local_file;
 use crate::Error;
@@ -280,15 +280,10 @@ impl PinnedStore {
 
     /// Ranges of a local file: one open, all reads, one check.
     async fn get_local_ranges(&self, file: OpenFile, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let counters = self.counters();
-        let ranges = ranges.to_vec();
-        blocking(move || {
-            let read = file.read_ranges(&ranges)?;
-            let bytes: usize = read.iter().map(Bytes::len).sum();
-            counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-            Ok(read)
-        })
-        .await
+        let read = Arc::new(file).read(ranges).await?;
+        let bytes: usize = read.iter().map(Bytes::len).sum();
+        self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(read)
     }
 
     /// Ranges of a remote file, by requests that are sent together.

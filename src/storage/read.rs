@@ -31,16 +31,23 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Reads all ranges, in their order. The file is checked after the last byte is read, which
-    /// proves all of them: any write before that moved the time of the last write.
-    pub(super) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let read: io::Result<Vec<Vec<Bytes>>> = ranges
-            .chunk_by(|one, next| one.end == next.start)
-            .map(|neighbours| read_neighbours(&self.file, neighbours))
-            .collect();
+    /// Reads all ranges, in their order: here and now where the system has them in memory, so that they are decoded where
+    /// they were copied to, by the same processor; else where reading may block.
+    pub(super) async fn read(self: &Arc<Self>, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        if let Ok(read) = read_all(&self.file, ranges, read_cached_at) {
+            return self.check().and(Ok(read));
+        }
+        let (file, ranges) = (Arc::clone(self), ranges.to_vec());
+        blocking(move || file.read_ranges(&ranges)).await
+    }
+
+    /// The file is checked after the last byte is read, which proves all of them: any write before that moved the time of
+    /// the last write.
+    fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let read = read_all(&self.file, ranges, read_exact_at);
         // A file that was cut short fails to read; that it changed is the better message.
         self.check()?;
-        read.map(|read| read.concat()).map_err(|error| self.guard.read_error(&error))
+        read.map_err(|error| self.guard.read_error(&error))
     }
 
     /// The bytes of `range` in pieces that grow.
@@ -54,13 +61,9 @@ impl OpenFile {
             if end <= range.start {
                 return Ok(None);
             }
-            let reader = Arc::clone(&file);
             let piece = range.start..end;
-            let bytes = blocking(move || {
-                let piece = std::slice::from_ref(&piece);
-                reader.read_ranges(piece).map(|read| read.into_iter().next().unwrap_or_default())
-            })
-            .await?;
+            let read = file.read(std::slice::from_ref(&piece)).await?;
+            let bytes = read.into_iter().next().unwrap_or_default();
             file.guard.count_bytes(bytes.len());
             let next = (file, end..range.end, (length * 2).min(LAST_CHUNK));
             Ok(Some((bytes, next)))
@@ -92,9 +95,22 @@ where
     }
 }
 
+/// Fills a buffer with what a file has from an offset on.
+type ReadAt = fn(&File, &mut [u8], u64) -> io::Result<()>;
+
+fn read_all(file: &File, ranges: &[Range<u64>], read_at: ReadAt) -> io::Result<Vec<Bytes>> {
+    let runs = ranges.chunk_by(|one, next| one.end == next.start);
+    let read: io::Result<Vec<_>> = runs.map(|run| read_neighbours(file, run, read_at)).collect();
+    read.map(|read| read.concat())
+}
+
 /// Ranges of which each begins where the one before ends: the column chunks of a row group, of which all are wanted. They
 /// are read by few calls.
-fn read_neighbours(file: &File, mut ranges: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+fn read_neighbours(
+    file: &File,
+    mut ranges: &[Range<u64>],
+    read_at: ReadAt,
+) -> io::Result<Vec<Bytes>> {
     if ranges.iter().any(|range| range.end < range.start) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a range ends before it starts"));
     }
@@ -104,7 +120,7 @@ fn read_neighbours(file: &File, mut ranges: &[Range<u64>]) -> io::Result<Vec<Byt
         let (together, rest) =
             ranges.split_at(ranges.partition_point(|range| range.end <= most).max(1));
         let end = together.last().map_or(first.end, |range| range.end);
-        let bytes = read_range(file, &(first.start..end))?;
+        let bytes = read_range(file, &(first.start..end), read_at)?;
         let slice = |range: &Range<u64>| {
             bytes.slice((range.start - first.start) as usize..(range.end - first.start) as usize)
         };
@@ -114,10 +130,10 @@ fn read_neighbours(file: &File, mut ranges: &[Range<u64>]) -> io::Result<Vec<Byt
     Ok(read)
 }
 
-fn read_range(file: &File, range: &Range<u64>) -> io::Result<Bytes> {
+fn read_range(file: &File, range: &Range<u64>, read_at: ReadAt) -> io::Result<Bytes> {
     let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
     let mut buffer = Pooled::new(length);
-    read_exact_at(file, buffer.as_mut_slice(), range.start)?;
+    read_at(file, buffer.as_mut_slice(), range.start)?;
     Ok(Bytes::from_owner(buffer))
 }
 
@@ -131,6 +147,33 @@ fn read_exact_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<
     use std::io::{Read, Seek, SeekFrom};
     file.seek(SeekFrom::Start(offset))?;
     file.read_exact(buffer)
+}
+
+/// The same of what is in memory; an error where some of it is not, or the file system cannot tell (on networks, for
+/// example). It never waits for a device.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn read_cached_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    while !buffer.is_empty() {
+        let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let at = libc::off64_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: the descriptor is open, and the kernel writes at most `iov_len` bytes to the buffer.
+        let read = unsafe { libc::preadv64v2(file.as_raw_fd(), &part, 1, at, libc::RWF_NOWAIT) };
+        match usize::try_from(read) {
+            Err(_negative) => return Err(io::Error::last_os_error()),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                buffer = &mut buffer[read..];
+                offset += read as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn read_cached_at(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]
@@ -153,7 +196,7 @@ mod tests {
         let ends = [0, 5, 5, 70_000, 3 << 20, 12 << 20, 20 << 20];
         let ranges: Vec<_> = ends.windows(2).map(|pair| pair[0]..pair[1]).collect();
         for _ in 0..2 {
-            let read = read_neighbours(&file, &ranges).unwrap();
+            let read = read_neighbours(&file, &ranges, read_exact_at).unwrap();
             assert_eq!(read.len(), ranges.len());
             for (bytes, range) in read.iter().zip(&ranges) {
                 assert_eq!(bytes.len() as u64, range.end - range.start);
@@ -166,9 +209,29 @@ mod tests {
     }
 
     #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn what_is_in_memory_is_read_as_it_is_and_nothing_else_is() {
+        use std::os::fd::AsRawFd;
+        let file = numbered(3 << 20);
+        let ranges = [7..11, 11..2 << 20, 100..200];
+        let usual = read_all(&file, &ranges, read_exact_at).unwrap();
+        // Where the file system can tell, as those of local disks can; else it is an error.
+        let cached = || read_all(&file, &ranges, read_cached_at);
+        assert!(cached().is_ok_and(|read| read == usual) || cached().is_err());
+        // Beyond its end there is nothing in memory either.
+        assert!(read_all(&file, &[0..(3 << 20) + 1], read_cached_at).is_err());
+        file.sync_all().unwrap();
+        // SAFETY: the descriptor is open; the call only drops clean pages from memory.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        assert!(cached().is_ok_and(|read| read == usual) || cached().is_err());
+        assert_eq!(read_all(&file, &ranges, read_exact_at).unwrap(), usual);
+        assert!(cached().is_ok_and(|read| read == usual) || cached().is_err());
+    }
+
+    #[test]
     #[expect(clippy::reversed_empty_ranges)]
     fn a_range_that_ends_before_it_starts_is_an_error() {
-        assert!(read_neighbours(&numbered(10), &[0..5, 5..2]).is_err());
-        assert!(read_neighbours(&numbered(10), &[0..3, 3..12]).is_err());
+        assert!(read_neighbours(&numbered(10), &[0..5, 5..2], read_exact_at).is_err());
+        assert!(read_neighbours(&numbered(10), &[0..3, 3..12], read_exact_at).is_err());
     }
 }
