@@ -3,8 +3,9 @@
 //! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store, and what
 //! was evicted. Their sum is what is stored, or a little more: a writer makes its file in its full length,
 //! then adds it to the sum, then writes. So nobody walks the folder to write an entry; only who finds
-//! the sum over the limit does, under a lock that others never wait for, and puts right what processes
-//! that were killed left wrong.
+//! the sum over the limit does, under a lock that others never wait for. Nobody else subtracts: what was
+//! given up or damaged would be taken off twice where it goes while another counts. The next count finds
+//! it gone, and puts right what processes that were killed left wrong.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -40,16 +41,13 @@ pub(super) struct Budget {
 
 /// A file being written, which counts as stored. Dropped before it is kept, it is removed.
 #[derive(Debug)]
-pub(super) struct Draft<'a> {
-    budget: &'a Budget,
+pub(super) struct Draft {
     path: PathBuf,
-    bytes: u64,
-    counted: bool,
     kept: bool,
     pub(super) file: File,
 }
 
-impl Draft<'_> {
+impl Draft {
     /// Gives the file its name; readers see all of it or nothing.
     pub(super) fn keep(mut self, name: &Path) -> io::Result<()> {
         // Two that fetched the same range replace one file: it is counted twice until the next look.
@@ -59,14 +57,11 @@ impl Draft<'_> {
     }
 }
 
-impl Drop for Draft<'_> {
+impl Drop for Draft {
     fn drop(&mut self) {
-        if self.kept {
-            return;
-        }
-        // What stays here is found by a later run, which also puts the sum right.
-        if fs::remove_file(&self.path).is_ok() && self.counted {
-            let _ = self.budget.add(-signed(self.bytes));
+        if !self.kept {
+            // What stays here is found by a later run.
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -81,21 +76,16 @@ impl Budget {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn draft(&self, bytes: u64) -> io::Result<Option<Draft<'_>>> {
+    pub(super) fn draft(&self, bytes: u64) -> io::Result<Option<Draft>> {
         if bytes > self.limit {
             return Ok(None);
         }
         let (path, file) = self.temporary()?;
-        let mut draft = Draft { budget: self, path, bytes, counted: false, kept: false, file };
+        let draft = Draft { path, kept: false, file };
         // In full length from the beginning, so that whoever looks counts all of it.
         draft.file.set_len(bytes)?;
-        draft.counted = self.add(signed(bytes))?;
-        if self.is_within()? {
-            return Ok(Some(draft));
-        }
-        let counted = self.evict()?;
-        draft.counted |= counted;
-        Ok((counted && self.is_within()?).then_some(draft))
+        self.add(signed(bytes))?;
+        Ok((self.is_within()? || (self.evict()? && self.is_within()?)).then_some(draft))
     }
 
     /// Counts what is stored where nobody has yet, and removes what killed processes left.
@@ -113,16 +103,11 @@ impl Budget {
         self.remove_stale()
     }
 
-    /// Counts an entry that was removed.
-    pub(super) fn removed(&self, bytes: u64) -> io::Result<()> {
-        self.add(-signed(bytes)).map(drop)
-    }
-
     /// Removes what processes left that were killed while they wrote.
     fn remove_stale(&self) -> io::Result<()> {
         for found in files_in(&self.folder.join(TEMPORARY))? {
-            if found.is_stale() && fs::remove_file(&found.path).is_ok() {
-                self.add(-signed(found.bytes))?;
+            if found.is_stale() {
+                let _ = fs::remove_file(&found.path);
             }
         }
         Ok(())
@@ -138,13 +123,12 @@ impl Budget {
         Ok((path, file))
     }
 
-    /// Adds to what is stored; false where nobody has counted yet.
-    fn add(&self, bytes: i64) -> io::Result<bool> {
+    /// Adds to what is stored, unless nobody has counted yet: who does will see it.
+    fn add(&self, bytes: i64) -> io::Result<()> {
         match OpenOptions::new().append(true).open(self.folder.join(USED)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // Appended in one piece, so that processes do not mix theirs.
-            Ok(mut file) => file.write_all(&bytes.to_le_bytes()).map(|()| true),
+            file => file?.write_all(&bytes.to_le_bytes()),
         }
     }
 
@@ -378,7 +362,7 @@ mod tests {
                 Some(content) => fs::write(&used, content).unwrap(),
             }
             drop(budget.draft(500).unwrap().unwrap());
-            assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(400));
+            assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(900));
             assert_eq!(fs::metadata(&used).unwrap().len() % 8, 0);
         }
         assert!(store(folder.path(), &budget, "b", 500, 20));
@@ -397,10 +381,12 @@ mod tests {
         assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(700));
         budget.remove_stale().unwrap();
         assert!(!path.exists());
-        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(400));
-        // One that is given up is not counted either.
+        // Nor does one stay that is given up. Both count until there seems to be no room.
         drop(budget.draft(300).unwrap().unwrap());
-        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(400));
         assert!(files_in(&folder.path().join(TEMPORARY)).unwrap().is_empty());
+        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(1000));
+        assert!(store(folder.path(), &budget, "b", 600, 20));
+        assert_eq!(names(folder.path()), ["a", "b"]);
+        assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(1000));
     }
 }

@@ -175,11 +175,7 @@ impl CachedFile {
     /// Removes a damaged entry.
     fn remove(&self, folder: &Path, name: &Range<u64>) {
         self.cache.listings.forget(&self.key);
-        let path = folder.join(listing::name(name));
-        let removed = fs::symlink_metadata(&path)
-            .and_then(|found| fs::remove_file(&path).map(|()| found.len()))
-            .and_then(|bytes| self.cache.budget.removed(bytes));
-        match removed {
+        match fs::remove_file(folder.join(listing::name(name))) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 self.cache.failed("remove a damaged file from", &error);
             }
