@@ -23,7 +23,7 @@ use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
 use crate::split::{
-    ALL_ROWS, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_late,
+    ALL_ROWS, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_columns,
 };
 
 /// The rows of a split as `config` wants them, in file order.
@@ -60,8 +60,8 @@ pub(super) fn open_split(
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
-/// As DataFusion opens it, with projection `projection` in place of the scan's; or the columns of its predicate first,
-/// where that can be done.
+/// As DataFusion opens it, with projection `projection` in place of the scan's; or column by column, where that can be
+/// done.
 fn open(
     table: &Arc<TableFiles>,
     config: &FileScanConfig,
@@ -70,18 +70,20 @@ fn open(
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
 ) -> DfResult<SendableRecordBatchStream> {
-    let late = match (predicate_first(table, config), &projection, &read) {
-        (Some(predicate), Some(projection), None) => Some((predicate, projection.clone())),
+    let by_columns = match &projection {
+        Some(projection) if read.is_none() && is_by_columns(table, config) => {
+            Some(projection.clone())
+        }
         _ => None,
     };
     let direct = one_file(table, config, projection, split, read)?;
-    let Some((predicate, projection)) = late else { return direct.open(0, context) };
+    let Some(projection) = by_columns else { return direct.open(0, context) };
     let schema = projected_schema(&direct)?;
-    let (table, options, split) = (Arc::clone(table), parquet_options(config), *split);
+    let (table, predicate, split) = (Arc::clone(table), config.file_source.filter(), *split);
     let opened = async move {
         let rows = context.session_config().batch_size();
-        match plan_late(&table, &split, &options, &predicate, &projection, rows).await? {
-            Some(late) => Ok::<_, DataFusionError>(late.rows()),
+        match plan_columns(&table, &split, predicate.as_ref(), &projection, rows).await? {
+            Some(scan) => Ok::<_, DataFusionError>(scan.rows()),
             None => Ok(direct.open(0, context)?.boxed()),
         }
     };
@@ -89,15 +91,21 @@ fn open(
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
 }
 
-/// The predicate whose columns are read first, unless there is more against it in a file: see [`plan_late`].
+/// Whether splits are read column by column, those of the predicate first, unless there is more against it in a file: see
+/// [`plan_columns`].
+fn is_by_columns(table: &TableFiles, config: &FileScanConfig) -> bool {
+    let is_first = || parquet_options(config).global.pushdown_filters;
+    table.format == Format::Parquet
+        && config.limit.is_none()
+        && (config.file_source.filter().is_none() || is_first())
+}
+
+/// The predicate whose columns are read first.
 pub(super) fn predicate_first(
     table: &TableFiles,
     config: &FileScanConfig,
 ) -> Option<Arc<dyn PhysicalExpr>> {
-    let may_be = table.format == Format::Parquet
-        && config.limit.is_none()
-        && parquet_options(config).global.pushdown_filters;
-    config.file_source.filter().filter(|_| may_be)
+    config.file_source.filter().filter(|_| is_by_columns(table, config))
 }
 
 /// The scan of one split alone.

@@ -3,6 +3,7 @@
 mod access;
 pub mod avro;
 mod blame;
+mod columns;
 mod discover;
 mod files;
 mod float_bounds;
@@ -10,7 +11,6 @@ mod footers;
 mod format;
 mod guard;
 pub mod ipc;
-mod late;
 mod matched;
 pub(crate) mod memory;
 pub mod orc;
@@ -29,13 +29,13 @@ use std::ops::Range;
 
 pub use access::{ALL_ROWS, access_to_rows};
 pub use blame::{blame_content, caught, caught_rows};
+pub use columns::{ColumnScan, plan as plan_columns};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
-pub use late::{LateScan, plan as plan_late};
 pub use matched::matched_groups;
 pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};

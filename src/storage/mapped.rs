@@ -8,30 +8,16 @@
 
 use std::fmt;
 use std::fs::File;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arrow::buffer::Buffer;
 use bytes::Bytes;
 use memmap2::Mmap;
+use object_store::ObjectStore;
 use object_store::path::Path;
-use object_store::{Error as StoreError, GetOptions, GetRange, ObjectStore};
 
 use super::read::{OpenFile, blocking};
 use crate::Result;
-
-/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of reading it.
-#[derive(Clone, Default)]
-pub(super) struct OpenInstead(Arc<Mutex<Option<OpenFile>>>);
-
-impl OpenInstead {
-    pub(super) fn put(&self, file: OpenFile) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
-    }
-
-    fn take(&self) -> Option<OpenFile> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
 
 /// A local file, mapped as a whole.
 pub struct MappedFile {
@@ -46,16 +32,7 @@ impl MappedFile {
     /// # Errors
     /// `Data` where the file changed since it was pinned; `Storage` where it cannot be opened.
     pub async fn open(store: &Arc<dyn ObjectStore>, location: &Path) -> Result<Option<Self>> {
-        let slot = OpenInstead::default();
-        // A store that does not know the request reads a byte, and not the file.
-        let range = Some(GetRange::Bounded(0..1));
-        let mut options = GetOptions { range, ..GetOptions::default() };
-        options.extensions.insert(slot.clone());
-        match store.get_opts(location, options).await {
-            Ok(_) | Err(StoreError::NotSupported { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let Some(file) = slot.take() else { return Ok(None) };
+        let Some(file) = OpenFile::open(store, location).await? else { return Ok(None) };
         let mapped = blocking(move || {
             if file.opened.size == 0 || !is_mappable(&file.file) {
                 return Ok(None);

@@ -50,6 +50,7 @@ pub use members::Members;
 pub use open::{OpenedPaths, StoreAccess};
 pub use pin::FilePin;
 pub use pinned::{IoCounters, PinnedStore};
+pub use read::LocalFile;
 pub use routed::RoutedStore;
 pub use scopes::StorageOptions;
 pub use secrets::scrub;

@@ -19,10 +19,9 @@ use object_store::{
 
 use super::cache::{CachedFile, RangeCache, Tee};
 use super::location::describe;
-use super::mapped::OpenInstead;
 use super::members::Members;
 use super::pin::FilePin;
-use super::read::OpenFile;
+use super::read::{LocalFile, OpenFile, OpenInstead};
 use super::requests::{bytes_of, requests_of};
 use super::uri::is_local_file;
 use crate::Error;
@@ -174,6 +173,10 @@ impl PinnedStore {
 
     /// A file as it is stored, or what the cache has of it.
     async fn get_stored(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if options.extensions.get::<OpenInstead>().is_some() && !self.is_local(location) {
+            let error = Error::storage("only local files are opened");
+            return Err(StoreError::NotSupported { source: Box::new(error) });
+        }
         let Some(file) = self.cached(location) else {
             return self.get_from_store(location, options).await;
         };
@@ -240,10 +243,6 @@ impl PinnedStore {
         let guard = self.guard(location);
         let head = options.head;
         let instead = options.extensions.get::<OpenInstead>().cloned();
-        if instead.is_some() && !self.is_local(location) {
-            let error = Error::storage("only local files are opened");
-            return Err(StoreError::NotSupported { source: Box::new(error) });
-        }
         let GetResult { payload, meta, range, attributes } =
             self.get_checked(&guard, options).await?;
         let stream = match (payload, instead) {
@@ -276,14 +275,6 @@ impl PinnedStore {
             result.payload = GetResultPayload::Stream(stream);
         }
         Ok(result)
-    }
-
-    /// Ranges of a local file: one open, all reads, one check.
-    async fn get_local_ranges(&self, file: OpenFile, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let read = Arc::new(file).read(ranges).await?;
-        let bytes: usize = read.iter().map(Bytes::len).sum();
-        self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(read)
     }
 
     /// Ranges of a remote file, by requests that are sent together.
@@ -441,8 +432,9 @@ impl ObjectStore for PinnedStore {
             let guard = self.guard(location);
             let result = self.get_checked(&guard, GetOptions::new()).await?;
             if let GetResultPayload::File(file, _) = result.payload {
+                // One open, all reads, one check.
                 let file = OpenFile { file, opened: result.meta, guard };
-                return self.get_local_ranges(file, ranges).await;
+                return LocalFile::from(file).read(ranges).await;
             }
         }
         // A range beyond the file's end is the store's to refuse.

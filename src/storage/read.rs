@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use object_store::{ObjectMeta, Result};
+use object_store::path::Path;
+use object_store::{Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, Result};
 
 use super::pinned::Guard;
 use crate::pool::Pooled;
@@ -22,6 +23,20 @@ const LAST_CHUNK: u64 = 1024 * 1024;
 /// Ranges that lie side by side are read together up to here: what is left of one of them keeps all in memory.
 const JOINED_BYTES: u64 = 8 * 1024 * 1024;
 
+/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of reading it.
+#[derive(Clone, Default)]
+pub(super) struct OpenInstead(Arc<Mutex<Option<OpenFile>>>);
+
+impl OpenInstead {
+    pub(super) fn put(&self, file: OpenFile) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+    }
+
+    fn take(&self) -> Option<OpenFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
 /// A local file as a store opened it.
 pub(super) struct OpenFile {
     pub(super) file: File,
@@ -31,14 +46,39 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
+    /// A file of `store`, its pin checked; None where it is not local.
+    pub(super) async fn open(
+        store: &Arc<dyn ObjectStore>,
+        location: &Path,
+    ) -> Result<Option<Self>> {
+        let slot = OpenInstead::default();
+        // A store that does not know the request reads a byte, and not the file.
+        let range = Some(GetRange::Bounded(0..1));
+        let mut options = GetOptions { range, ..GetOptions::default() };
+        options.extensions.insert(slot.clone());
+        match store.get_opts(location, options).await {
+            Ok(_) | Err(StoreError::NotSupported { .. }) => Ok(slot.take()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads all ranges, in their order: here and now where the system has them in memory, so that they are decoded where
     /// they were copied to, by the same processor; else where reading may block.
     pub(super) async fn read(self: &Arc<Self>, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        if let Ok(read) = read_all(&self.file, ranges, read_cached_at) {
-            return self.check().and(Ok(read));
+        if let Some(read) = self.read_cached(ranges)? {
+            return Ok(read);
         }
         let (file, ranges) = (Arc::clone(self), ranges.to_vec());
         blocking(move || file.read_ranges(&ranges)).await
+    }
+
+    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell.
+    fn read_cached(&self, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
+        match read_all(&self.file, ranges, read_cached_at) {
+            Ok(read) => self.check().and(Ok(Some(read))),
+            // Reading it the other way finds out what else is wrong.
+            Err(_) => Ok(None),
+        }
     }
 
     /// The file is checked after the last byte is read, which proves all of them: any write before that moved the time of
@@ -80,6 +120,48 @@ impl OpenFile {
             return Ok(());
         }
         self.guard.changed_while_read(now.len())
+    }
+}
+
+/// A local file that stays open from one read to the next.
+#[derive(Clone)]
+pub struct LocalFile(Arc<OpenFile>);
+
+impl From<OpenFile> for LocalFile {
+    fn from(file: OpenFile) -> Self {
+        Self(Arc::new(file))
+    }
+}
+
+impl LocalFile {
+    /// Opens a file of `store`, its pin checked; None where it is not local.
+    ///
+    /// # Errors
+    /// Where the file changed since it was pinned, or cannot be opened.
+    pub async fn open(store: &Arc<dyn ObjectStore>, location: &Path) -> Result<Option<Self>> {
+        let file = OpenFile::open(store, location).await?;
+        Ok(file.map(Self::from))
+    }
+
+    /// Reads all ranges, in their order, and counts their bytes.
+    ///
+    /// # Errors
+    /// Where the file changed since it was opened, or cannot be read.
+    pub async fn read(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        Ok(self.counted(self.0.read(ranges).await?))
+    }
+
+    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell.
+    ///
+    /// # Errors
+    /// Where the file changed since it was opened.
+    pub fn read_cached(&self, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
+        Ok(self.0.read_cached(ranges)?.map(|read| self.counted(read)))
+    }
+
+    fn counted(&self, read: Vec<Bytes>) -> Vec<Bytes> {
+        self.0.guard.count_bytes(read.iter().map(Bytes::len).sum());
+        read
     }
 }
 
@@ -219,7 +301,9 @@ mod tests {
         let cached = || read_all(&file, &ranges, read_cached_at);
         assert!(cached().is_ok_and(|read| read == usual) || cached().is_err());
         // Beyond its end there is nothing in memory either.
-        assert!(read_all(&file, &[0..(3 << 20) + 1], read_cached_at).is_err());
+        assert!(
+            read_all(&file, std::slice::from_ref(&(0..(3 << 20) + 1)), read_cached_at).is_err()
+        );
         file.sync_all().unwrap();
         // SAFETY: the descriptor is open; the call only drops clean pages from memory.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, BooleanBufferBuilder};
 use arrow::compute::{concat, filter, prep_null_mask_filter};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use bytes::Bytes;
 use datafusion::common::cast::as_boolean_array;
-use datafusion::common::config::TableParquetOptions;
 use datafusion::common::internal_datafusion_err;
 use datafusion::datasource::physical_plan::parquet::{
     RowGroupAccess, apply_file_schema_type_coercions,
@@ -17,7 +17,7 @@ use datafusion::datasource::physical_plan::parquet::{
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
-use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
+use datafusion::physical_expr::utils::reassign_expr_columns;
 use futures::stream::{self, BoxStream, StreamExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::Type;
@@ -30,46 +30,54 @@ use crate::split::footers::read_footer;
 use crate::split::pages::check_pages;
 use crate::split::parquet::{Adapter, wanted_groups};
 use crate::split::{Format, Split, SplitUnit, TableFiles};
+use crate::storage::LocalFile;
 
 /// A decoded column of a row group that takes more bytes is not kept for later, but decoded again.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// How the rows of one split are read, the columns of its predicate first.
-pub struct LateScan {
+/// How the rows of one split are read, column by column.
+pub struct ColumnScan {
     table: Arc<TableFiles>,
     file: usize,
     footer: Arc<ParquetMetaData>,
+    /// The file, where it is local.
+    local: Option<LocalFile>,
     /// All columns of the file, as they are decoded.
     physical: SchemaRef,
     groups: VecDeque<usize>,
     stages: Vec<Stage>,
     /// The columns of the file that the projection needs, by place, ascending.
     columns: Vec<usize>,
+    /// These columns alone.
+    narrow: SchemaRef,
     projector: Projector,
     output: SchemaRef,
     batch_rows: usize,
 }
 
 /// A scan of `split` by `predicate` and `projection`, both over the table's schema. None where DataFusion's own scan is
-/// to be taken: for other formats, where row groups are read in part only or Bloom filters may leave some out, and for
-/// types that it reads in its own way.
+/// to be taken: for other formats, where row groups are read in part only or Bloom filters may leave some out, for types
+/// that it reads in its own way, and for remote files without a predicate, which gain nothing here.
 ///
 /// # Errors
 /// `Data` where the footer is damaged; storage errors as they are.
 pub async fn plan(
     table: &Arc<TableFiles>,
     split: &Split,
-    options: &TableParquetOptions,
-    predicate: &Arc<dyn PhysicalExpr>,
+    predicate: Option<&Arc<dyn PhysicalExpr>>,
     projection: &ProjectionExprs,
     batch_rows: usize,
-) -> crate::Result<Option<LateScan>> {
+) -> crate::Result<Option<ColumnScan>> {
     let index = split.file as usize;
-    if !options.global.pushdown_filters || *table.format_of(index) != Format::Parquet {
+    if *table.format_of(index) != Format::Parquet {
         return Ok(None);
     }
     let file = &table.files[index];
-    let footer = read_footer(&table.store, &file.meta, &table.footers, true)
+    let local = LocalFile::open(&table.store, &file.meta.location).await?;
+    if local.is_none() && predicate.is_none() {
+        return Ok(None);
+    }
+    let footer = read_footer(&table.store, &file.meta, &table.footers, predicate.is_some())
         .await
         .map_err(|error| error.with_context("file", table.display_path(index)))?;
     let groups = match split.unit {
@@ -86,8 +94,8 @@ pub async fn plan(
         return Ok(None);
     }
     let adapter = Adapter::try_new(table, index, &physical)?;
-    let predicate = adapter.rewrite(Arc::clone(predicate))?;
-    let Some(groups) = whole_groups(&physical, &footer, &predicate, groups) else {
+    let predicate = predicate.map(|asked| adapter.rewrite(Arc::clone(asked))).transpose()?;
+    let Some(groups) = whole_groups(&physical, &footer, predicate.as_ref(), groups) else {
         return Ok(None);
     };
     let output = Arc::new(projection.project_schema(table.schema.table_schema())?);
@@ -95,22 +103,25 @@ pub async fn plan(
     let mut columns = projection.column_indices();
     columns.sort_unstable();
     columns.dedup();
-    let asked = collect_columns(&predicate).into_iter().map(|column| column.index());
+    let stages = predicate.as_ref().map(stages).unwrap_or_default();
+    let asked = stages.iter().flat_map(|stage| stage.columns.iter().copied());
     let all: Vec<usize> = columns.iter().copied().chain(asked).collect();
-    if !is_plain(&footer, &groups, &all) {
+    if !is_plain(&footer, &all) || predicate.is_some() && may_save(&footer, &groups, &all) {
         return Ok(None);
     }
-    let narrow: Schema = physical.project(&columns)?;
+    let narrow = Arc::new(physical.project(&columns)?);
     let projection = projection.try_map_exprs(|expr| reassign_expr_columns(expr, &narrow))?;
-    Ok(Some(LateScan {
+    Ok(Some(ColumnScan {
         table: Arc::clone(table),
         file: index,
-        stages: stages(&predicate),
+        local,
+        stages,
         projector: projection.make_projector(&narrow)?,
         footer,
         physical,
         groups,
         columns,
+        narrow,
         output,
         batch_rows,
     }))
@@ -121,10 +132,13 @@ pub async fn plan(
 fn whole_groups(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
-    predicate: &Arc<dyn PhysicalExpr>,
+    predicate: Option<&Arc<dyn PhysicalExpr>>,
     groups: Range<usize>,
 ) -> Option<VecDeque<usize>> {
-    let access = wanted_groups(physical, footer, predicate);
+    let access = match predicate {
+        Some(predicate) => wanted_groups(physical, footer, predicate),
+        None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
+    };
     let mut whole = VecDeque::new();
     for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
     {
@@ -143,32 +157,43 @@ fn whole_groups(
     Some(whole)
 }
 
-/// Whether no Bloom filter is there that may save reading, nor a type of which DataFusion makes another.
-fn is_plain(footer: &ParquetMetaData, groups: &VecDeque<usize>, columns: &[usize]) -> bool {
+fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
     let schema = footer.file_metadata().schema_descr();
-    let leaves: Vec<usize> = (0..schema.num_columns())
+    (0..schema.num_columns())
         .filter(|leaf| columns.contains(&schema.get_column_root_idx(*leaf)))
-        .collect();
-    leaves.iter().all(|leaf| schema.column(*leaf).physical_type() != Type::INT96)
-        && groups.iter().all(|group| {
-            let group = footer.row_group(*group);
-            // Where the decoder could not pass over values, DataFusion's scan would fail; better to read more.
-            !can_skip(group, &leaves)
-                || leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none())
-        })
+        .collect()
+}
+
+/// Whether there is no type of which DataFusion makes another.
+fn is_plain(footer: &ParquetMetaData, columns: &[usize]) -> bool {
+    let schema = footer.file_metadata().schema_descr();
+    leaves_of(footer, columns)
+        .iter()
+        .all(|leaf| schema.column(*leaf).physical_type() != Type::INT96)
+}
+
+/// Whether Bloom filters are there that may save reading.
+fn may_save(footer: &ParquetMetaData, groups: &VecDeque<usize>, columns: &[usize]) -> bool {
+    let leaves = leaves_of(footer, columns);
+    groups.iter().any(|group| {
+        let group = footer.row_group(*group);
+        // Where the decoder could not pass over values, DataFusion's scan would fail; better to read more.
+        can_skip(group, &leaves)
+            && leaves.iter().any(|leaf| group.column(*leaf).bloom_filter_offset().is_some())
+    })
 }
 
 /// Columns of the rows that were kept so far, by their place in the file.
 type Kept = Vec<(usize, ArrayRef)>;
 
-impl LateScan {
+impl ColumnScan {
     /// The rows, in file order.
     pub fn rows(self) -> BoxStream<'static, DfResult<RecordBatch>> {
         let state = (self, None::<OpenGroup>);
         stream::try_unfold(state, |(mut scan, mut open)| async move {
             loop {
                 if let Some(group) = &mut open
-                    && let Some(batch) = group.next(&scan)?
+                    && let Some(batch) = group.next(&scan).await?
                 {
                     return Ok(Some((batch, (scan, open))));
                 }
@@ -181,13 +206,26 @@ impl LateScan {
 
     async fn fetch(&self, group: &mut Group, columns: &[usize]) -> DfResult<()> {
         let (leaves, ranges) = group.missing(columns);
-        if !leaves.is_empty() {
-            let path = &self.table.files[self.file].meta.location;
-            let chunks = self.table.store.get_ranges(path, &ranges).await?;
-            chunks.iter().try_for_each(|pages| check_pages(pages))?;
-            group.put(&leaves, &ranges, chunks);
+        if leaves.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let chunks = match &self.local {
+            Some(file) => file.read(&ranges).await?,
+            None => {
+                let path = &self.table.files[self.file].meta.location;
+                self.table.store.get_ranges(path, &ranges).await?
+            }
+        };
+        put(group, &leaves, &ranges, chunks)
+    }
+
+    /// The same of what the system has in memory; false where that is not all.
+    fn fetch_cached(&self, group: &mut Group, columns: &[usize]) -> DfResult<bool> {
+        let Some(file) = &self.local else { return Ok(false) };
+        let (leaves, ranges) = group.missing(columns);
+        let Some(chunks) = file.read_cached(&ranges)? else { return Ok(false) };
+        put(group, &leaves, &ranges, chunks)?;
+        Ok(true)
     }
 
     /// A row group after its conditions; None where they keep no row.
@@ -211,9 +249,12 @@ impl LateScan {
         }
         let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
         let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
-        self.fetch(&mut group, &rest).await?;
-        let rows = RowsOf::open(&group, &rest, &wanted, self.batch_rows)?;
-        Ok(Some(OpenGroup { rows, rest, kept, at: 0, wanted: wanted.count() }))
+        let tiles = match wanted.is_all() {
+            true => group.tiles(&rest),
+            false => vec![rest],
+        };
+        let tiles = tiles.into_iter().map(|columns| Tile { columns, rows: None }).collect();
+        Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted }))
     }
 
     /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
@@ -266,6 +307,17 @@ impl LateScan {
         }
         Ok((wanted.narrowed(mask.values().clone()), narrowed))
     }
+}
+
+fn put(
+    group: &mut Group,
+    leaves: &[usize],
+    ranges: &[Range<u64>],
+    chunks: Vec<Bytes>,
+) -> DfResult<()> {
+    chunks.iter().try_for_each(|pages| check_pages(pages))?;
+    group.put(leaves, ranges, chunks);
+    Ok(())
 }
 
 /// Pages say themselves how many rows they hold; where they are others than the footer says, none may be lost for it.
@@ -328,35 +380,74 @@ impl RowsOf {
     }
 }
 
+/// Columns of a row group that are read together.
+struct Tile {
+    columns: Vec<usize>,
+    /// None before the first rows are read.
+    rows: Option<RowsOf>,
+}
+
 /// A row group whose wanted rows are known.
 struct OpenGroup {
-    rows: RowsOf,
-    /// The columns that `rows` gives.
-    rest: Vec<usize>,
+    group: Group,
+    /// The columns that no condition has read.
+    tiles: Vec<Tile>,
     kept: Kept,
-    /// How many rows were given, of how many.
+    /// How many rows were given.
     at: usize,
-    wanted: usize,
+    wanted: Wanted,
 }
 
 impl OpenGroup {
-    fn next(&mut self, scan: &LateScan) -> DfResult<Option<RecordBatch>> {
-        while let Some((count, read)) = self.rows.next()? {
+    async fn next(&mut self, scan: &ColumnScan) -> DfResult<Option<RecordBatch>> {
+        loop {
+            let Some((count, read)) = self.read(scan).await? else { break };
             if count == 0 {
                 continue;
             }
-            let column = |column: &usize| match self.rest.iter().position(|rest| rest == column) {
-                Some(place) => Ok(Arc::clone(&read[place])),
+            let column = |column: &usize| match read.iter().find(|(read, _)| read == column) {
+                Some((_, array)) => Ok(Arc::clone(array)),
                 None => Ok(of_kept(&self.kept, *column)?.slice(self.at, count)),
             };
             let columns = scan.columns.iter().map(column).collect::<DfResult<_>>()?;
+            drop(read);
             self.at += count;
-            let narrow: SchemaRef = Arc::new(scan.physical.project(&scan.columns)?);
-            let projected = scan.projector.project_batch(&batch(&narrow, columns, count)?)?;
+            let projected = scan.projector.project_batch(&batch(&scan.narrow, columns, count)?)?;
             let (_, columns, _) = projected.into_parts();
             return batch(&scan.output, columns, count).map(Some);
         }
-        check_rows(self.at, self.wanted)?;
+        check_rows(self.at, self.wanted.count())?;
         Ok(None)
+    }
+
+    /// The next rows of all tiles; None where one of them has no more.
+    async fn read(&mut self, scan: &ColumnScan) -> DfResult<Option<(usize, Kept)>> {
+        let (mut count, mut read) = (None, Kept::new());
+        for at in 0..self.tiles.len() {
+            if self.tiles[at].rows.is_none() {
+                self.begin(scan, at).await?;
+            }
+            let tile = &mut self.tiles[at];
+            let Some((rows, columns)) = tile.rows.as_mut().map(RowsOf::next).transpose()?.flatten()
+            else {
+                return Ok(None);
+            };
+            check_rows(rows, *count.get_or_insert(rows))?;
+            read.extend(tile.columns.iter().copied().zip(columns));
+        }
+        Ok(count.map(|count| (count, read)))
+    }
+
+    /// Begins to read a tile. What is not in the system's memory is fetched for all tiles that are left, by few long reads.
+    async fn begin(&mut self, scan: &ColumnScan, at: usize) -> DfResult<()> {
+        let (tile, later) = (&self.tiles[at].columns, &self.tiles[at..]);
+        if !scan.fetch_cached(&mut self.group, tile)? {
+            let columns = later.iter().flat_map(|tile| &tile.columns).copied();
+            scan.fetch(&mut self.group, &columns.collect::<Vec<_>>()).await?;
+        }
+        let rows = RowsOf::open(&self.group, tile, &self.wanted, scan.batch_rows)?;
+        self.group.forget(tile);
+        self.tiles[at].rows = Some(rows);
+        Ok(())
     }
 }

@@ -26,6 +26,10 @@ use super::compact::PageLayout;
 /// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
 const DENSE: f64 = 0.8;
 
+/// Columns of a row group are read from its file and decoded together up to so many bytes: what was read is then still in
+/// the processor's cache. Measured with 128, 256 and 512 KiB and all columns at once.
+const TILE_BYTES: u64 = 512 << 10;
+
 /// The rows of a row group that are wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -62,6 +66,11 @@ impl Wanted {
             }
         };
         Self { rows: self.rows, some: Some(some) }
+    }
+
+    /// Whether all are.
+    pub(super) fn is_all(&self) -> bool {
+        self.some.is_none()
     }
 
     fn is_dense(&self) -> bool {
@@ -153,6 +162,37 @@ impl Group {
         for ((leaf, range), bytes) in leaves.iter().zip(ranges).zip(chunks) {
             self.chunks.insert(*leaf, Arc::new(Chunk { start: range.start, bytes }));
         }
+    }
+
+    /// Drops the chunks of `roots`; readers keep theirs as long as they need them.
+    pub(super) fn forget(&mut self, roots: &[usize]) {
+        for leaf in self.leaves(roots) {
+            self.chunks.remove(&leaf);
+        }
+    }
+
+    /// `roots`, as they are read together; one tile at least.
+    pub(super) fn tiles(&self, roots: &[usize]) -> Vec<Vec<usize>> {
+        let schema = self.footer.file_metadata().schema_descr();
+        let mut bytes = vec![0_u64; self.schema.fields().len()];
+        for (leaf, column) in self.metadata().columns().iter().enumerate() {
+            let found = u64::try_from(column.uncompressed_size()).unwrap_or(0);
+            let root = &mut bytes[schema.get_column_root_idx(leaf)];
+            *root = root.saturating_add(found);
+        }
+        let (mut tiles, mut filled) = (vec![Vec::new()], 0_u64);
+        for root in roots {
+            let bytes = bytes[*root];
+            if filled > 0 && filled.saturating_add(bytes) > TILE_BYTES {
+                tiles.push(Vec::new());
+                filled = 0;
+            }
+            filled = filled.saturating_add(bytes);
+            if let Some(tile) = tiles.last_mut() {
+                tile.push(*root);
+            }
+        }
+        tiles
     }
 
     /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of `batch_rows` at most.

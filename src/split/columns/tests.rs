@@ -174,6 +174,25 @@ fn all_rows_are_read_as_they_are() {
 }
 
 #[test]
+fn columns_are_read_together_up_to_what_a_cache_holds() {
+    let column = |name: usize, rows: usize| {
+        let values = Int64Array::from_iter_values((0..rows).map(|row| mixed(row, name) as i64));
+        (format!("c{name}"), Arc::new(values) as ArrayRef)
+    };
+    let tiles = |rows: usize, wanted: &[usize]| {
+        let batch = RecordBatch::try_from_iter((0..10).map(|name| column(name, rows))).unwrap();
+        let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+        group(&batch, properties).tiles(wanted)
+    };
+    // Of 160, 640 and 8 KB each.
+    assert_eq!(tiles(20_000, &[0, 2, 3, 4, 5, 8, 9]), [&[0, 2, 3][..], &[4, 5, 8], &[9]]);
+    assert_eq!(tiles(80_000, &[1, 7]), [[1], [7]]);
+    assert_eq!(tiles(1000, &[1, 7, 8]), [[1, 7, 8]]);
+    // Rows are counted where no column is wanted.
+    assert_eq!(tiles(1000, &[]), [Vec::<usize>::new()]);
+}
+
+#[test]
 fn rows_are_narrowed_one_condition_after_the_other() {
     let first: BooleanArray = (0..100).map(|row| Some(row % 3 == 0)).collect();
     let second: BooleanArray = (0..34).map(|row| Some(row % 2 == 1)).collect();

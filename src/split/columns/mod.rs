@@ -1,0 +1,17 @@
+//! Parquet read column by column: the columns of a predicate first, and the others for the rows that it keeps.
+//!
+//! The rows and their order are those of DataFusion's own scan, which is the way of every split that [`plan`] does not
+//! take. Four things are done differently here. A range of one column is one condition, not two with a selection between
+//! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
+//! estimated: as a rule these are looked up in the pages (`compact.rs`), but where few are missing, everything is decoded
+//! and those left out. Of a row group without a row to keep, nothing more is read. And where all rows are kept, or there
+//! is no predicate, a few columns at a time are copied from the file and decoded, if the file is in the system's memory.
+
+mod compact;
+mod group;
+mod scan;
+mod stages;
+#[cfg(test)]
+mod tests;
+
+pub use scan::{ColumnScan, plan};
