@@ -168,8 +168,8 @@ class ShardIterator:
             raise StopIteration
         stream = self._stream or self._start()
         try:
-            self._warn_of_cache(stream)
             if self._ahead is not None:
+                self._warn_of_cache(stream)
                 return self._found_ahead(self._ahead)
             if not self._ready and not self._receive(stream):
                 if self._taking is not None and not self._reported:
@@ -212,6 +212,7 @@ class ShardIterator:
         A training step has taken this code and its data out of the processor's caches: one batch that finds them again
         leaves them to the others.
         """
+        self._warn_of_cache(stream)
         if not self._raw:
             group = stream.next_group()
             if group is None:

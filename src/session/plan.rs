@@ -506,8 +506,20 @@ pub(super) async fn count_scans(query: &Query) -> Result<usize> {
     Ok(scans.filter(|scan| !matches!(scan.source, ScanSource::Empty)).count())
 }
 
-pub(super) async fn classify(query: &Query) -> Result<(Rewritten, String)> {
-    let physical = query.physical_plan().await?;
+/// A row-local plan, and its text.
+pub(super) type Classified = (Rewritten, String);
+
+pub(super) async fn classify(query: &Query) -> Result<Classified> {
+    match query.take_classified() {
+        Some(found) => Ok(found),
+        None => classify_planned(query, query.physical_plan().await?),
+    }
+}
+
+pub(super) fn classify_planned(
+    query: &Query,
+    physical: Arc<dyn ExecutionPlan>,
+) -> Result<Classified> {
     let mut shape = displayable(physical.as_ref()).indent(false).to_string();
     // A stage that is built again lies elsewhere, and is the same.
     for part in query.parts() {

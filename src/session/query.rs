@@ -1,7 +1,7 @@
 //! A lazy query: SQL bound to the tables it read when it was made.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -18,7 +18,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt};
 use super::lake::LakeChange;
 use super::memo;
 use super::moment::MOMENT_SCHEMA;
-use super::plan::{Plan, PlanOptions, count_scans};
+use super::plan::{Classified, Plan, PlanOptions, count_scans};
 use super::registered::{Registered, TableKey};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
@@ -36,6 +36,8 @@ pub struct Query {
     tables: Vec<(TableKey, Registered)>,
     /// Where parts of it are staged: `plan` is the rest.
     parts: Arc<[StagedPart]>,
+    /// What planning found while it looked for what is to be staged: whoever plans next takes it.
+    classified: Arc<Mutex<Option<Classified>>>,
 }
 
 impl Query {
@@ -45,7 +47,7 @@ impl Query {
         plan: LogicalPlan,
         tables: Vec<(TableKey, Registered)>,
     ) -> Self {
-        Self { session, sql, plan, tables, parts: Arc::from([]) }
+        Self { session, sql, plan, tables, parts: Arc::from([]), classified: Arc::default() }
     }
 
     /// The session it is bound to.
@@ -70,7 +72,7 @@ impl Query {
 
     /// The same query by another plan.
     pub(super) fn with_plan(&self, plan: LogicalPlan) -> Self {
-        Self { plan, ..self.clone() }
+        Self { plan, classified: Arc::default(), ..self.clone() }
     }
 
     /// The same query, which reads these stages, too.
@@ -81,7 +83,18 @@ impl Query {
     ) -> Self {
         self.tables.extend(stages);
         self.parts = Arc::from(parts);
+        self.classified = Arc::default();
         self
+    }
+
+    /// Leaves what planning found to whoever plans next.
+    pub(super) fn leave_classified(&self, found: Classified) {
+        *self.classified.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+    }
+
+    /// What was left, once: plans hold the state of one execution.
+    pub(super) fn take_classified(&self) -> Option<Classified> {
+        self.classified.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     pub(super) fn tables(&self) -> &[(TableKey, Registered)] {
@@ -253,6 +266,16 @@ impl Query {
     /// The optimised physical plan, with one partition.
     pub(super) async fn physical_plan(&self) -> Result<Arc<dyn ExecutionPlan>> {
         self.physical_plan_of(&self.plan).await
+    }
+
+    /// The same, where the plan is optimised already.
+    pub(super) async fn physical_plan_of_optimized(
+        &self,
+        plan: &LogicalPlan,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let state = self.session.context().state();
+        let planned = async { Ok(state.query_planner().create_physical_plan(plan, &state).await?) };
+        caught_later(planned, not_planned).await
     }
 
     /// The planner has `unwrap`s that SQL may reach.

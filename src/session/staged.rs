@@ -10,7 +10,7 @@ use datafusion::physical_plan::{displayable, execute_stream};
 use object_store::path::Path;
 
 use super::engine::{StageEngine, Target};
-use super::plan::classify;
+use super::plan::{classify, classify_planned};
 use super::plan_cache::name_of;
 use super::query::Query;
 use super::registered::TableKey;
@@ -127,12 +127,20 @@ impl Query {
         let broadcast = limit.unwrap_or(BROADCAST_BYTES).min(BROADCAST_BYTES);
         let cuts = find_cuts(&plan, Sizes { bytes_of: &stored_bytes, broadcast });
         // The physical plan has the last word: it may not be row-local where the logical one is.
-        let rest = match cuts.is_empty() {
-            true => self.clone(),
-            false => self.without_rows(&cuts, &[])?,
+        let classified = match cuts.is_empty() {
+            true => self
+                .physical_plan_of_optimized(&plan)
+                .await
+                .and_then(|physical| classify_planned(self, physical)),
+            false => classify(&self.without_rows(&cuts, &[])?).await,
         };
-        match classify(&rest).await {
-            Ok(_) => Ok(cuts),
+        match classified {
+            Ok(found) => {
+                if cuts.is_empty() {
+                    self.leave_classified(found);
+                }
+                Ok(cuts)
+            }
             Err(error) if error.kind() == ErrorKind::NotShardable => {
                 // What comes behind is the way out that this is.
                 let why = error.message().split("; ").next().unwrap_or_default();

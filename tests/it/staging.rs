@@ -52,6 +52,17 @@ fn row_local_queries_are_not_cut() {
         "SELECT v FROM a WHERE k IN (SELECT k FROM b ORDER BY w LIMIT 3)",
     ] {
         assert_eq!(cuts(sql), Vec::<String>::new(), "{sql}");
+        // What was planned for it serves one plan, which is the plan of a query that was never asked.
+        let (_directory, session) = tables(SessionOptions::default());
+        let plan = |query: &Query| block_on(query.plan_splits(&PlanOptions::default())).unwrap();
+        let never = plan(&query(&session, sql).unwrap());
+        let asked = query(&session, sql).unwrap();
+        assert!(block_on(asked.cuts(StageMode::Auto)).unwrap().is_empty());
+        for again in [plan(&asked), plan(&asked), plan(&asked.clone())] {
+            assert_eq!((again.shape(), again.fingerprint()), (never.shape(), never.fingerprint()));
+            let rows = |plan| sorted(&execute(plan, &all_splits(plan)).unwrap());
+            assert_eq!(rows(&again), rows(&never), "{sql}");
+        }
     }
 }
 
