@@ -68,11 +68,6 @@ impl Wanted {
         Self { rows: self.rows, some: Some(some) }
     }
 
-    /// Whether all are.
-    pub(super) fn is_all(&self) -> bool {
-        self.some.is_none()
-    }
-
     fn is_dense(&self) -> bool {
         self.count() as f64 > DENSE * self.rows as f64
     }

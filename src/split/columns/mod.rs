@@ -4,8 +4,8 @@
 //! take. Four things are done differently here. A range of one column is one condition, not two with a selection between
 //! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
 //! estimated: as a rule these are looked up in the pages (`compact.rs`), but where few are missing, everything is decoded
-//! and those left out. Of a row group without a row to keep, nothing more is read. And where all rows are kept, or there
-//! is no predicate, a few columns at a time are copied from the file and decoded, if the file is in the system's memory.
+//! and those left out. Of a row group without a row to keep, nothing more is read. And of local files that the system has
+//! in memory, a few columns at a time are copied and decoded, whether there is a predicate or not.
 
 mod compact;
 mod group;

@@ -249,10 +249,7 @@ impl ColumnScan {
         }
         let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
         let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
-        let tiles = match wanted.is_all() {
-            true => group.tiles(&rest),
-            false => vec![rest],
-        };
+        let tiles = group.tiles(&rest);
         let tiles = tiles.into_iter().map(|columns| Tile { columns, rows: None }).collect();
         Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted }))
     }
