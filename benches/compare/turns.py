@@ -107,7 +107,11 @@ def run_child(
     if child.returncode != 0 or not output.strip():
         lines = [line for line in errors.splitlines() if line.strip()]
         raise FailedError(lines[-1] if lines else f"exit status {child.returncode}")
-    return json.loads(output.splitlines()[-1]), peak
+    # Loaders may print around it, and after it while they end.
+    results = [line for line in output.splitlines() if line.startswith("{")]
+    if not results:
+        raise FailedError(f"no result in {output[-200:]!r}")
+    return json.loads(results[-1]), peak
 
 
 def _sampled(pid: int) -> Memory:
