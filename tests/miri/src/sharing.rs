@@ -53,7 +53,8 @@ fn kept_memory_has_one_owner() {
         })
         .collect();
     users.into_iter().for_each(|user| user.join().unwrap());
-    assert!(pool::take(BYTES).is_some());
+    let (_kept, is_fresh) = pool::take(BYTES);
+    assert!(!is_fresh);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A plan whose splits are made up: each row is its own number.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, RecordBatch};
@@ -46,22 +47,23 @@ impl EpochPlan {
     }
 
     /// Like a decoder it makes memory of its own, and like storage it lets others run meanwhile.
-    pub async fn execute_after(
+    pub async fn execute_rows(
         &self,
         id: u32,
-        skip: u64,
+        wanted: Range<u64>,
     ) -> Result<(BoxStream<'static, Result<RecordBatch>>, u64)> {
         let Some(rows) = self.counts.get(id as usize).copied() else {
             return Err(Error::config(format!("split {id} does not exist")));
         };
         let first: u64 = self.counts[..id as usize].iter().sum();
-        let (skipped, step) = (skip.min(rows), self.batch_rows.max(1));
-        let (schema, starts) = (self.schema(), (skipped..rows).step_by(step as usize));
+        let (end, step) = (rows.min(wanted.end), self.batch_rows.max(1));
+        let skipped = wanted.start.min(end);
+        let (schema, starts) = (self.schema(), (skipped..end).step_by(step as usize));
         let batches = stream::iter(starts).then(move |start| {
             let schema = Arc::clone(&schema);
             async move {
                 tokio::task::yield_now().await;
-                let numbers = first + start..first + rows.min(start + step);
+                let numbers = first + start..first + end.min(start + step);
                 let ids = Int64Array::from_iter_values(numbers.clone().map(|id| id as i64));
                 let floats = Float32Array::from_iter_values(numbers.map(|id| id as f32));
                 Ok(RecordBatch::try_new(schema, vec![Arc::new(ids), Arc::new(floats)])?)
