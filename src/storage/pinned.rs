@@ -333,13 +333,17 @@ impl Guard {
 
     /// A reader wants bytes behind the end: what the file says of itself is wrong.
     fn check_end(&self, end: u64) -> Result<()> {
-        match &self.pin {
-            Some(pin) if end > pin.size => Err(self.fail(Error::data(format!(
-                "the file is cut short or damaged: it refers to byte {end} of {}",
-                pin.size
-            )))),
-            _ => Ok(()),
+        self.pin.as_ref().map_or(Ok(()), |pin| self.check_end_of(end, pin.size))
+    }
+
+    /// The same of a file whose size is known.
+    pub(super) fn check_end_of(&self, end: u64, size: u64) -> Result<()> {
+        if end <= size {
+            return Ok(());
         }
+        Err(self.fail(Error::data(format!(
+            "the file is cut short or damaged: it refers to byte {end} of {size}"
+        ))))
     }
 
     /// A store sent other bytes than were asked for.

@@ -72,8 +72,15 @@ impl OpenFile {
         blocking(move || file.read_ranges(&ranges)).await
     }
 
-    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell.
+    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell. No memory is
+    /// asked for where a range is not in the file.
     fn read_cached(&self, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
+        let size = self.opened.size;
+        if let Some(range) = ranges.iter().find(|range| range.end > size) {
+            // A file that was cut short meanwhile changed, which is the better message.
+            self.check()?;
+            self.guard.check_end_of(range.end, size)?;
+        }
         match read_all(&self.file, ranges, read_cached_at) {
             Ok(read) => self.check().and(Ok(Some(read))),
             // Reading it the other way finds out what else is wrong.

@@ -76,6 +76,27 @@ fn an_unchanged_file_is_read_and_counted() {
     });
 }
 
+/// What refers to bytes that are not there is damaged: no memory is asked for, which would end the process.
+#[test]
+fn a_range_behind_the_end_is_refused_before_memory_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, path) = pinned(directory.path(), "abcdef");
+    for ranges in [vec![0..u64::MAX / 4], vec![0..2, 2..1 << 60], vec![7..8]] {
+        let end = ranges.last().unwrap().end;
+        let error = runtime().block_on(store.get_ranges(&path, &ranges)).unwrap_err();
+        let error = Error::from(error);
+        assert_eq!(error.kind(), ErrorKind::Data, "{error}");
+        let message = format!("cut short or damaged: it refers to byte {end} of 6");
+        assert!(error.to_string().contains(&message), "{error}");
+    }
+    // One that became shorter is named as changed.
+    let read = runtime().block_on(store.get_ranges(&path, &[0..6, 4..6])).unwrap();
+    assert_eq!(read, ["abcdef", "ef"]);
+    write(directory.path(), "a b.bin", "abc");
+    let error = runtime().block_on(store.get_ranges(&path, &[0..7])).unwrap_err();
+    assert!(Error::from(error).to_string().ends_with("register the table again"));
+}
+
 #[test]
 fn a_changed_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
