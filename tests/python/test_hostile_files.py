@@ -338,3 +338,30 @@ def test_parquet_footers_that_lie(tmp_path):
         path.write_bytes(data[:-8] + claimed.to_bytes(4, "little") + b"PAR1")
         with pytest.raises(tq.DataError, match="not a readable Parquet file"):
             rows_of(path)
+
+
+def zigzag(number):
+    """An integer as Thrift's compact protocol writes it."""
+    number, written = 2 * number, []
+    while number >= 0x80:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*written, number])
+
+
+@pytest.mark.parametrize("claimed", [1 << 30, 1 << 44, 1 << 60, 1 << 62])
+@pytest.mark.parametrize("filters", [None, "id < 50"])
+def test_parquet_chunks_that_end_behind_the_file(tmp_path, claimed, filters):
+    """Memory for such a chunk ended the process, which no `except` sees."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"id": range(10_000)})
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    size = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:-8].replace(zigzag(size), zigzag(claimed))
+    assert footer != data[start:-8]
+    path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    loader, _ = tq.create_dataloader(path=path, filters=filters, rank=0, world_size=1)
+    with pytest.raises(tq.DataError, match="cut short or damaged: it refers to byte"):
+        list(loader)
