@@ -158,6 +158,26 @@ def test_the_same_rows_as_a_filter_in_memory(tmp_path: Path, layout: str) -> Non
     assert kept > ROWS
 
 
+def test_columns_that_are_read_apart_and_of_which_one_cannot_be_passed_over(tmp_path: Path) -> None:
+    """Columns of more than 512 KiB are decoded one after the other: all in the same way, or their batches differ."""
+    rows = 200_000
+    columns = {
+        "key": [row * 7919 % 100 for row in range(rows)],
+        "plain": [row * 2_654_435_761 % 2**40 for row in range(rows)],
+        "deltas": [row * 40_503_113 % 2**40 for row in range(rows)],
+    }
+    encodings = {"key": "PLAIN", "plain": "PLAIN", "deltas": "DELTA_BINARY_PACKED"}
+    memory = pa.table(columns)
+    pq.write_table(memory, tmp_path / "f.parquet", use_dictionary=False, column_encoding=encodings)
+    session = tq.Session()
+    session.register_parquet("files", str(tmp_path / "f.parquet"))
+    session.register_table("memory", memory)
+    query = "SELECT key, plain, deltas FROM {} WHERE key < 5"
+    found = rows_of(session, query.format("files"))
+    assert found == expected_of(session, query.format("memory"))
+    assert len(found) == rows // 20
+
+
 def test_files_that_differ_and_values_of_folders(tmp_path: Path) -> None:
     """A column that a file lacks, or has in a narrower type, and one that is in no file."""
     rows = table(seed=5, rows=3_000).select(["row", "key", "name", "price"])

@@ -190,7 +190,14 @@ impl Group {
         tiles
     }
 
-    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of `batch_rows` at most.
+    /// Whether it is better to look for the wanted rows of the top-level columns `roots` than to decode all of them. The one and
+    /// the other way give batches of other lengths, so columns that are read side by side must be asked for together.
+    pub(super) fn looks(&self, roots: &[usize], wanted: &Wanted) -> bool {
+        !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
+    }
+
+    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of `batch_rows` at most: where not all rows are
+    /// wanted it `looks` for them, or decodes all and leaves out the others.
     ///
     /// # Errors
     /// Where the chunks are damaged.
@@ -198,12 +205,13 @@ impl Group {
         &self,
         roots: &[usize],
         wanted: &Wanted,
+        looks: bool,
         batch_rows: usize,
     ) -> Result<GroupRows> {
         let Some(rows) = wanted.some.as_ref() else {
             return Ok(GroupRows::All(self.reader(roots, None, batch_rows, None)?));
         };
-        if wanted.is_dense() || !can_skip(self.metadata(), &self.leaves(roots)) {
+        if !looks {
             let reader = self.reader(roots, None, batch_rows, None)?;
             return Ok(GroupRows::Filtered { reader, rows: rows.clone(), at: 0 });
         }

@@ -249,9 +249,10 @@ impl ColumnScan {
         }
         let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
         let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
+        let looks = group.looks(&rest, &wanted);
         let tiles = group.tiles(&rest);
         let tiles = tiles.into_iter().map(|columns| Tile { columns, rows: None }).collect();
-        Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted }))
+        Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted, looks }))
     }
 
     /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
@@ -266,7 +267,8 @@ impl ColumnScan {
     ) -> DfResult<(Wanted, Kept)> {
         let schema: SchemaRef = Arc::new(self.physical.project(&stage.columns)?);
         let condition = reassign_expr_columns(Arc::clone(&stage.condition), &schema)?;
-        let mut rows = RowsOf::open(group, new, &wanted, self.batch_rows)?;
+        let looks = group.looks(new, &wanted);
+        let mut rows = RowsOf::open(group, new, &wanted, looks, self.batch_rows)?;
         let mut found: Vec<(usize, Vec<ArrayRef>)> =
             new.iter().filter(|column| later(column)).map(|column| (*column, Vec::new())).collect();
         let mut mask = BooleanBufferBuilder::new(wanted.count());
@@ -356,11 +358,12 @@ impl RowsOf {
         group: &Group,
         columns: &[usize],
         wanted: &Wanted,
+        looks: bool,
         batch_rows: usize,
     ) -> DfResult<Self> {
         Ok(match columns.is_empty() {
             true => Self::Count { left: wanted.count(), batch_rows },
-            false => Self::Columns(group.read(columns, wanted, batch_rows)?),
+            false => Self::Columns(group.read(columns, wanted, looks, batch_rows)?),
         })
     }
 
@@ -393,6 +396,8 @@ struct OpenGroup {
     /// How many rows were given.
     at: usize,
     wanted: Wanted,
+    /// Whether they are looked for, in all tiles.
+    looks: bool,
 }
 
 impl OpenGroup {
@@ -442,7 +447,7 @@ impl OpenGroup {
             let columns = later.iter().flat_map(|tile| &tile.columns).copied();
             scan.fetch(&mut self.group, &columns.collect::<Vec<_>>()).await?;
         }
-        let rows = RowsOf::open(&self.group, tile, &self.wanted, scan.batch_rows)?;
+        let rows = RowsOf::open(&self.group, tile, &self.wanted, self.looks, scan.batch_rows)?;
         self.group.forget(tile);
         self.tiles[at].rows = Some(rows);
         Ok(())

@@ -133,7 +133,8 @@ fn rows_are_those_of_a_filter_whichever_way_they_are_read() {
             let wanted = Wanted::all(ROWS).narrowed(mask.values().clone());
             assert_eq!(wanted.count(), mask.true_count());
             let columns = [0, 1, 2, 3, 4, 5, 6, 7, 8];
-            let mut read = group.read(&columns, &wanted, 128).unwrap();
+            let mut read =
+                group.read(&columns, &wanted, group.looks(&columns, &wanted), 128).unwrap();
             match &read {
                 GroupRows::Looked { .. } => looked += 1,
                 GroupRows::Filtered { .. } => filtered += 1,
@@ -167,7 +168,7 @@ fn all_rows_are_read_as_they_are() {
     let group = group(&rows, WriterProperties::default());
     let all = BooleanArray::from(vec![true; ROWS]);
     let wanted = Wanted::all(ROWS).narrowed(all.values().clone());
-    let mut read = group.read(&[0, 4], &wanted, 2000).unwrap();
+    let mut read = group.read(&[0, 4], &wanted, false, 2000).unwrap();
     assert!(matches!(read, GroupRows::All(_)));
     let (count, columns) = read.next().unwrap().unwrap();
     assert_eq!((count, &columns[1]), (2000, &rows.column(4).slice(0, 2000)));
@@ -200,7 +201,7 @@ fn rows_are_narrowed_one_condition_after_the_other() {
     let both = wanted.narrowed(second.values().clone());
     assert_eq!((wanted.count(), both.count()), (34, 17));
     let group = group(&rows().slice(0, 100), WriterProperties::default());
-    let (_, columns) = group.read(&[0], &both, 100).unwrap().next().unwrap().unwrap();
+    let (_, columns) = group.read(&[0], &both, true, 100).unwrap().next().unwrap().unwrap();
     let expected: Int64Array = (0..100).filter(|row| row % 6 == 3).map(Some).collect();
     assert_eq!(columns[0].as_ref(), &expected as &dyn arrow::array::Array);
 }
