@@ -54,25 +54,41 @@ pub(super) struct PageHeader {
     pub(super) stored: u64,
     /// Bytes that it has when it is decompressed.
     pub(super) declared: u64,
+    /// What the page is; its number in the format.
+    pub(super) kind: Option<i64>,
+    /// What is said of pages of this kind.
+    pub(super) details: Details,
 }
+
+/// The numbers of a flat structure, by the numbers of its fields; truths are 1 and 0.
+pub(super) type Details = [Option<i64>; 10];
 
 /// The header with which `bytes` begin; None where they do not begin with one.
 pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut walk = Walk { rest: bytes };
-    let (mut field, mut declared, mut stored) = (0, None, None);
+    let (mut field, mut numbers) = (0, Details::default());
+    let mut details = [Details::default(); 4];
     while let Some(kind) = walk.field(&mut field)? {
-        let value = walk.rest;
+        let mut value = Walk { rest: walk.rest };
         walk.known(kind, field, PAGE_HEADER, 0)?;
         // Of fields that come twice the last one counts, as it does for the reader.
-        match field {
-            UNCOMPRESSED_PAGE_SIZE => declared = Walk { rest: value }.signed(),
-            COMPRESSED_PAGE_SIZE => stored = Walk { rest: value }.signed(),
+        match usize::try_from(field) {
+            Ok(number @ 1..=3) => numbers[number] = value.signed(),
+            Ok(number @ 5..=8) => details[number - 5] = value.numbers()?,
             _ => (),
         }
     }
     let length = bytes.len() - walk.rest.len();
-    let (declared, stored) = (u64::try_from(declared?).ok()?, u64::try_from(stored?).ok()?);
-    Some(PageHeader { length, stored, declared })
+    let size = |field: i16| u64::try_from(numbers[usize::try_from(field).ok()?]?).ok();
+    let kind = numbers[1];
+    let of_kind = kind.and_then(|kind| details.get(usize::try_from(kind).ok()?).copied());
+    Some(PageHeader {
+        length,
+        stored: size(COMPRESSED_PAGE_SIZE)?,
+        declared: size(UNCOMPRESSED_PAGE_SIZE)?,
+        kind,
+        details: of_kind.unwrap_or_default(),
+    })
 }
 
 /// What was not looked at yet. None of a step means that it ends before it should, or is something else.
@@ -155,6 +171,30 @@ impl Walk<'_> {
             few => few.into(),
         };
         (count <= self.rest.len() as u64).then_some((count, header & 0x0f))
+    }
+
+    /// The numbers of a structure, of which those of other structures are none.
+    fn numbers(&mut self) -> Option<Details> {
+        let (mut field, mut numbers) = (0, Details::default());
+        while let Some(kind) = self.field(&mut field)? {
+            let mut value = Walk { rest: self.rest };
+            self.unknown_or_truth(kind)?;
+            let found = match kind {
+                TRUE | FALSE => Some(i64::from(kind == TRUE)),
+                I16..=I64 => value.signed(),
+                _ => None,
+            };
+            if let Some(slot) = usize::try_from(field).ok().and_then(|field| numbers.get_mut(field))
+            {
+                *slot = found;
+            }
+        }
+        Some(numbers)
+    }
+
+    /// A field of any type; the value of a truth is in its type.
+    fn unknown_or_truth(&mut self, kind: u8) -> Option<()> {
+        if matches!(kind, TRUE | FALSE) { Some(()) } else { self.unknown(kind, 1) }
     }
 
     fn text(&mut self) -> Option<()> {

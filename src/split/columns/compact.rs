@@ -7,11 +7,15 @@
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::Page;
-use parquet::errors::{ParquetError, Result};
+use parquet::errors::Result;
 use parquet::file::metadata::ColumnChunkMetaData;
 
+use super::damaged;
+use super::present::{Present, places};
+use super::runs::{MOST_BITS, pick};
+
 /// The width in bits of the dictionary indices that are written: their bytes are those of a `u32`.
-const INDEX_BITS: u8 = 32;
+const INDEX_BITS: u8 = MOST_BITS;
 
 /// What is to be known of a column to take its pages apart.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +85,7 @@ impl PageLayout {
             }
             Present::Some(bits) => {
                 let mut kept = vec![0u8; rows.len().div_ceil(8)];
-                let places = bits.places(first, rows, &mut kept);
+                let places = places(bits, first, rows, &mut kept);
                 let packed = [packed_of(kept.len()).as_slice(), &kept].concat();
                 push_levels(&mut buffer, &packed);
                 places
@@ -125,132 +129,6 @@ impl PageLayout {
         };
         let levels = buffer.get(at..end).ok_or_else(|| damaged("its levels end beyond it"))?;
         Ok((self.nullable.then_some(levels), &buffer[end..]))
-    }
-}
-
-fn damaged(what: impl std::fmt::Display) -> ParquetError {
-    ParquetError::General(format!("a data page is damaged: {what}"))
-}
-
-/// Which rows of a page have a value.
-enum Present {
-    All,
-    Some(Bits),
-}
-
-impl Present {
-    /// From definition levels of one bit.
-    fn parse(levels: &[u8], rows: u32) -> Result<Self> {
-        let rows = rows as usize;
-        let mut bits = Bits { words: vec![0; rows.div_ceil(64)] };
-        let mut runs = Runs::new(levels, 1);
-        while runs.end < rows {
-            match runs.next()? {
-                Run::Same(1) if runs.start == 0 && runs.end >= rows => return Ok(Self::All),
-                Run::Same(0) => {}
-                Run::Same(_) => (runs.start..runs.end.min(rows)).for_each(|row| bits.set(row)),
-                Run::Packed(packed) => {
-                    for row in runs.start..runs.end.min(rows) {
-                        let at = row - runs.start;
-                        let byte =
-                            packed.get(at / 8).ok_or_else(|| damaged("a level is missing"))?;
-                        if byte >> (at % 8) & 1 == 1 {
-                            bits.set(row);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(Self::Some(bits))
-    }
-}
-
-/// A bit by row.
-struct Bits {
-    words: Vec<u64>,
-}
-
-impl Bits {
-    fn set(&mut self, row: usize) {
-        self.words[row / 64] |= 1 << (row % 64);
-    }
-
-    /// Where the values of `rows` lie among the values of the page; whether there is one, by bit in `kept`.
-    fn places(&self, first: u32, rows: &[u32], kept: &mut [u8]) -> Vec<u32> {
-        let mut places = Vec::with_capacity(rows.len());
-        let (mut word, mut before) = (0, 0);
-        for (number, row) in rows.iter().enumerate() {
-            let row = (row - first) as usize;
-            while word < row / 64 {
-                before += self.words[word].count_ones();
-                word += 1;
-            }
-            let (bits, at) = (self.words[word], row % 64);
-            if bits >> at & 1 == 1 {
-                kept[number / 8] |= 1 << (number % 8);
-                places.push(before + (bits & ((1 << at) - 1)).count_ones());
-            }
-        }
-        places
-    }
-}
-
-/// A run of the hybrid of run lengths and packed bits.
-enum Run<'a> {
-    /// One value all over.
-    Same(u32),
-    /// A value by `width` bits.
-    Packed(&'a [u8]),
-}
-
-/// Goes through the runs of an encoded sequence.
-struct Runs<'a> {
-    rest: &'a [u8],
-    width: usize,
-    /// The number of the last run's first value, and of the value after its last.
-    start: usize,
-    end: usize,
-}
-
-impl<'a> Runs<'a> {
-    fn new(data: &'a [u8], width: u8) -> Self {
-        Self { rest: data, width: width as usize, start: 0, end: 0 }
-    }
-
-    fn next(&mut self) -> Result<Run<'a>> {
-        let header = self.header()?;
-        let count = (header >> 1) as usize;
-        self.start = self.end;
-        if header & 1 == 0 {
-            let bytes = self.take(self.width.div_ceil(8))?;
-            self.end = self.start.saturating_add(count);
-            let mut value = [0; 4];
-            value[..bytes.len()].copy_from_slice(bytes);
-            return Ok(Run::Same(u32::from_le_bytes(value)));
-        }
-        self.end = self.start.saturating_add(count.saturating_mul(8));
-        // The padding of the last run may be missing.
-        let bytes = count.saturating_mul(self.width).min(self.rest.len());
-        Ok(Run::Packed(self.take(bytes)?))
-    }
-
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
-        let (taken, rest) =
-            self.rest.split_at_checked(bytes).ok_or_else(|| damaged("a run ends beyond it"))?;
-        self.rest = rest;
-        Ok(taken)
-    }
-
-    fn header(&mut self) -> Result<u64> {
-        let mut header = 0u64;
-        for shift in (0..u64::BITS).step_by(7) {
-            let byte = self.take(1)?[0];
-            header |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(header);
-            }
-        }
-        Err(damaged("the length of a run has no end"))
     }
 }
 
@@ -321,59 +199,17 @@ fn gather_prefixed(values: &[u8], places: &[u32], to: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// Dictionary indices: their width in bits, and runs.
+/// Dictionary indices: their width in bits, and one run of them.
 fn gather_indices(values: &[u8], places: &[u32], to: &mut Vec<u8>) -> Result<()> {
     to.push(INDEX_BITS);
     if places.is_empty() {
         return Ok(());
     }
-    let (width, runs) = values.split_first().ok_or_else(|| damaged("it has no indices"))?;
-    if *width > INDEX_BITS {
-        return Err(damaged(format!("indices of {width} bits")));
-    }
     let groups = places.len().div_ceil(8);
     to.extend_from_slice(&packed_of(groups));
     let end = to.len() + groups * 8 * size_of::<u32>();
     to.reserve(end - to.len());
-    let mut runs = Runs::new(runs, *width);
-    let mut rest = places;
-    while let Some(first) = rest.first() {
-        let run = runs.next()?;
-        if *first as usize >= runs.end {
-            continue;
-        }
-        let (here, after) = rest.split_at(rest.partition_point(|at| (*at as usize) < runs.end));
-        match run {
-            Run::Same(value) => {
-                here.iter().for_each(|_| to.extend_from_slice(&value.to_le_bytes()))
-            }
-            Run::Packed(packed) => {
-                for place in here {
-                    let value = unpack(packed, *place as usize - runs.start, *width as usize)
-                        .ok_or_else(|| damaged("an index is missing"))?;
-                    to.extend_from_slice(&value.to_le_bytes());
-                }
-            }
-        }
-        rest = after;
-    }
+    pick(values, places)?.iter().for_each(|index| to.extend_from_slice(&index.to_le_bytes()));
     to.resize(end, 0);
     Ok(())
-}
-
-/// Value `number` of those packed by `width` bits, which are 32 at most.
-fn unpack(packed: &[u8], number: usize, width: usize) -> Option<u32> {
-    let bit = number * width;
-    let (at, shift) = (bit / 8, bit % 8);
-    let word = match packed.get(at..).and_then(<[u8]>::first_chunk) {
-        Some(bytes) => u64::from_le_bytes(*bytes),
-        None if bit + width <= packed.len() * 8 => {
-            let mut bytes = [0; 8];
-            let rest = &packed[at..];
-            bytes[..rest.len()].copy_from_slice(rest);
-            u64::from_le_bytes(bytes)
-        }
-        None => return None,
-    };
-    Some((word >> shift & ((1 << width) - 1)) as u32)
 }

@@ -5,22 +5,21 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, BooleanBufferBuilder};
+use arrow::array::{BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::filter;
 use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
-use bytes::buf::{Buf, Reader};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGroups, RowSelection};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Encoding;
-use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
+use parquet::column::page::PageIterator;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
-use parquet::file::reader::{ChunkReader, Length};
-use parquet::file::serialized_reader::SerializedPageReader;
 
+use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
+use super::flat::{FlatColumn, flat_column};
+use super::rows::GroupRows;
 
 /// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
 /// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
@@ -70,44 +69,6 @@ impl Wanted {
 
     fn is_dense(&self) -> bool {
         self.count() as f64 > DENSE * self.rows as f64
-    }
-}
-
-/// A column chunk, at its place in the file.
-struct Chunk {
-    start: u64,
-    bytes: Bytes,
-}
-
-impl Chunk {
-    fn range(&self, start: u64, length: usize) -> Result<Bytes> {
-        let at = start.checked_sub(self.start).and_then(|at| usize::try_from(at).ok());
-        let found = at
-            .and_then(|at| Some(at..at.checked_add(length)?))
-            .filter(|range| range.end <= self.bytes.len())
-            .map(|range| self.bytes.slice(range));
-        found.ok_or_else(|| {
-            ParquetError::EOF(format!("{length} bytes at {start} are not in the column chunk"))
-        })
-    }
-}
-
-impl Length for Chunk {
-    fn len(&self) -> u64 {
-        self.start + self.bytes.len() as u64
-    }
-}
-
-impl ChunkReader for Chunk {
-    type T = Reader<Bytes>;
-
-    fn get_read(&self, start: u64) -> Result<Self::T> {
-        let length = usize::try_from(self.len().saturating_sub(start))?;
-        Ok(self.range(start, length)?.reader())
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
-        self.range(start, length)
     }
 }
 
@@ -208,47 +169,49 @@ impl Group {
         looks: bool,
         batch_rows: usize,
     ) -> Result<GroupRows> {
-        let Some(rows) = wanted.some.as_ref() else {
-            return Ok(GroupRows::All(self.reader(roots, None, batch_rows, None)?));
-        };
-        if !looks {
-            let reader = self.reader(roots, None, batch_rows, None)?;
-            return Ok(GroupRows::Filtered { reader, rows: rows.clone(), at: 0 });
+        let some = wanted.some.as_ref();
+        let places: Option<Arc<[u32]>> =
+            some.filter(|_| looks).map(|rows| rows.set_indices_u32().collect());
+        let mut read = GroupRows::new(batch_rows, some.filter(|_| !looks).cloned());
+        let mut others = Vec::new();
+        for root in roots {
+            match self.flat(*root, places.as_ref()) {
+                Some(column) => read.add_flat(*root, column),
+                None => others.push(*root),
+            }
         }
-        let places: Arc<[u32]> = rows.set_indices_u32().collect();
         let short = |root: &usize| {
             let layout = |leaf: &usize| PageLayout::of(self.metadata().column(*leaf)).is_some();
             !has_narrow_keys(self.schema.field(*root).data_type())
                 && self.leaves(&[*root]).iter().all(layout)
         };
-        let (shortened, skipped): (Vec<usize>, Vec<usize>) =
-            roots.iter().partition(|root| short(root));
-        let mut parts = Vec::new();
-        if !shortened.is_empty() {
-            parts.push((
-                shortened.clone(),
-                self.reader(&shortened, Some(places), batch_rows, None)?,
-            ));
+        // Of the columns that are looked for, those of which pages cannot be shortened have values to pass over.
+        let is_read = |root: &usize| places.is_none() || short(root);
+        let (others, skipped): (Vec<usize>, Vec<usize>) =
+            others.iter().partition(|root| is_read(root));
+        if !others.is_empty() {
+            let reader = self.reader(&others, places.as_ref(), batch_rows, None)?;
+            read.add(&others, reader);
         }
-        if !skipped.is_empty() {
+        if let Some(rows) = some.filter(|_| !skipped.is_empty()) {
             let selection = RowSelection::from_filters(&[BooleanArray::new(rows.clone(), None)]);
-            parts
-                .push((skipped.clone(), self.reader(&skipped, None, batch_rows, Some(selection))?));
+            let reader = self.reader(&skipped, None, batch_rows, Some(selection))?;
+            read.add(&skipped, reader);
         }
-        let mut order: Vec<(usize, usize)> =
-            shortened.into_iter().chain(skipped).enumerate().map(|(at, root)| (root, at)).collect();
-        order.sort_unstable();
-        let order = order.into_iter().map(|(_, at)| at).collect();
-        Ok(GroupRows::Looked {
-            readers: parts.into_iter().map(|(_, reader)| reader).collect(),
-            order,
-        })
+        Ok(read)
+    }
+
+    /// The column `root`, where it is decoded here.
+    fn flat(&self, root: usize, places: Option<&Arc<[u32]>>) -> Option<Box<dyn FlatColumn>> {
+        let [leaf] = self.leaves(&[root])[..] else { return None };
+        let (column, chunk) = (self.metadata().column(leaf), self.chunks.get(&leaf)?);
+        flat_column(column, self.schema.field(root).data_type(), &chunk.bytes, self.rows(), places)
     }
 
     fn reader(
         &self,
         roots: &[usize],
-        places: Option<Arc<[u32]>>,
+        places: Option<&Arc<[u32]>>,
         batch_rows: usize,
         selection: Option<RowSelection>,
     ) -> Result<ParquetRecordBatchReader> {
@@ -280,85 +243,23 @@ fn has_narrow_keys(data_type: &DataType) -> bool {
     }
 }
 
-/// The wanted rows of some columns of a row group, batch by batch.
-pub(super) enum GroupRows {
-    /// Every row.
-    All(ParquetRecordBatchReader),
-    /// All rows are decoded, and those not wanted left out.
-    Filtered { reader: ParquetRecordBatchReader, rows: BooleanBuffer, at: usize },
-    /// Only the wanted rows are decoded. Of the columns of all readers, `order` is the order asked for.
-    Looked { readers: Vec<ParquetRecordBatchReader>, order: Vec<usize> },
-}
-
-impl GroupRows {
-    /// The next batch, which may be empty: its rows, and its columns in the order asked for.
-    ///
-    /// # Errors
-    /// Where the chunks are damaged.
-    pub(super) fn next(&mut self) -> Result<Option<(usize, Vec<ArrayRef>)>> {
-        match self {
-            Self::All(reader) => {
-                let batch = reader.next().transpose()?;
-                Ok(batch.map(|batch| (batch.num_rows(), batch.columns().to_vec())))
-            }
-            Self::Filtered { reader, rows, at } => {
-                let Some(batch) = reader.next().transpose()? else { return Ok(None) };
-                if batch.num_rows() > rows.len() - *at {
-                    return Err(ParquetError::General(format!(
-                        "the pages of a row group have more than the {} rows that the footer says",
-                        rows.len()
-                    )));
-                }
-                let here = BooleanArray::new(rows.slice(*at, batch.num_rows()), None);
-                *at += batch.num_rows();
-                let columns = batch.columns().iter().map(|column| Ok(filter(column, &here)?));
-                Ok(Some((here.true_count(), columns.collect::<Result<_>>()?)))
-            }
-            Self::Looked { readers, order } => {
-                let mut columns = Vec::with_capacity(order.len());
-                let mut rows = 0;
-                for reader in readers {
-                    let Some(batch) = reader.next().transpose()? else { return Ok(None) };
-                    rows = batch.num_rows();
-                    columns.extend_from_slice(batch.columns());
-                }
-                Ok(Some((rows, order.iter().map(|at| Arc::clone(&columns[*at])).collect())))
-            }
-        }
-    }
-}
-
 /// The pages of a row group: as they are, or of these rows alone.
 struct Pages<'a> {
     group: &'a Group,
-    places: Option<Arc<[u32]>>,
+    places: Option<&'a Arc<[u32]>>,
 }
 
 impl RowGroups for Pages<'_> {
     fn num_rows(&self) -> usize {
-        self.places.as_ref().map_or_else(|| self.group.rows(), |places| places.len())
+        self.places.map_or_else(|| self.group.rows(), |places| places.len())
     }
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>> {
-        let metadata = self.group.metadata();
         let chunk =
             self.group.chunks.get(&leaf).ok_or_else(|| {
                 ParquetError::General(format!("column chunk {leaf} was not fetched"))
             })?;
-        let column = metadata.column(leaf);
-        let reader = SerializedPageReader::new(Arc::clone(chunk), column, self.group.rows(), None)?;
-        let pages: Box<dyn PageReader> = match (&self.places, PageLayout::of(column)) {
-            (Some(places), Some(layout)) => Box::new(ShortPages {
-                reader,
-                layout,
-                places: Arc::clone(places),
-                at: 0,
-                row: 0,
-                peeked: None,
-            }),
-            _ => Box::new(reader),
-        };
-        Ok(Box::new(OneChunk(Some(pages))))
+        pages(chunk, self.group.metadata().column(leaf), self.group.rows(), self.places)
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
@@ -367,80 +268,5 @@ impl RowGroups for Pages<'_> {
 
     fn metadata(&self) -> &ParquetMetaData {
         &self.group.footer
-    }
-}
-
-struct OneChunk(Option<Box<dyn PageReader>>);
-
-impl Iterator for OneChunk {
-    type Item = Result<Box<dyn PageReader>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.take().map(Ok)
-    }
-}
-
-impl PageIterator for OneChunk {}
-
-/// Pages of the rows `places` of a row group alone; pages of which no row is wanted are left out.
-struct ShortPages {
-    reader: SerializedPageReader<Chunk>,
-    layout: PageLayout,
-    places: Arc<[u32]>,
-    /// How many of `places` were passed, and how many rows of the row group.
-    at: usize,
-    row: u32,
-    /// The page after the last that was taken, if somebody looked at it.
-    peeked: Option<Page>,
-}
-
-impl ShortPages {
-    fn advance(&mut self) -> Result<Option<Page>> {
-        while let Some(page) = self.reader.get_next_page()? {
-            if matches!(page, Page::DictionaryPage { .. }) {
-                return Ok(Some(page));
-            }
-            let first = self.row;
-            self.row = first.saturating_add(page.num_values());
-            let rest = &self.places[self.at..];
-            let here = &rest[..rest.partition_point(|place| *place < self.row)];
-            self.at += here.len();
-            if !here.is_empty() {
-                return self.layout.compact(&page, first, here).map(Some);
-            }
-        }
-        Ok(None)
-    }
-}
-
-impl Iterator for ShortPages {
-    type Item = Result<Page>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.get_next_page().transpose()
-    }
-}
-
-impl PageReader for ShortPages {
-    fn get_next_page(&mut self) -> Result<Option<Page>> {
-        match self.peeked.take() {
-            Some(page) => Ok(Some(page)),
-            None => self.advance(),
-        }
-    }
-
-    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        if self.peeked.is_none() {
-            self.peeked = self.advance()?;
-        }
-        Ok(self.peeked.as_ref().map(|page| {
-            let is_dict = matches!(page, Page::DictionaryPage { .. });
-            let rows = (!is_dict).then(|| page.num_values() as usize);
-            PageMetadata { num_rows: rows, num_levels: rows, is_dict }
-        }))
-    }
-
-    fn skip_next_page(&mut self) -> Result<()> {
-        self.get_next_page().map(drop)
     }
 }

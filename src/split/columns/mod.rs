@@ -1,17 +1,29 @@
 //! Parquet read column by column: the columns of a predicate first, and the others for the rows that it keeps.
 //!
 //! The rows and their order are those of DataFusion's own scan, which is the way of every split that [`plan`] does not
-//! take. Four things are done differently here. A range of one column is one condition, not two with a selection between
+//! take. Some things are done differently here. A range of one column is one condition, not two with a selection between
 //! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
 //! estimated: as a rule these are looked up in the pages (`compact.rs`), but where few are missing, everything is decoded
 //! and those left out. Of a row group without a row to keep, nothing more is read. And of local files that the system has
-//! in memory, a few columns at a time are copied and decoded, whether there is a predicate or not.
+//! in memory, a few columns at a time are copied and decoded, whether there is a predicate or not. Columns of numbers are decoded
+//! here (`flat/`), all others by the `parquet` crate.
 
+mod chunk;
 mod compact;
+mod flat;
 mod group;
+mod present;
+mod rows;
+mod runs;
 mod scan;
 mod stages;
 #[cfg(test)]
 mod tests;
 
 pub use scan::{ColumnScan, plan};
+
+use parquet::errors::ParquetError;
+
+fn damaged(what: impl std::fmt::Display) -> ParquetError {
+    ParquetError::General(format!("a data page is damaged: {what}"))
+}

@@ -24,7 +24,8 @@ use parquet::basic::Type;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::group::{Group, GroupRows, Wanted, can_skip};
+use super::group::{Group, Wanted, can_skip};
+use super::rows::GroupRows;
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
 use crate::split::pages::check_pages;

@@ -1,0 +1,121 @@
+//! What the headers of a column chunk say of its pages.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use parquet::basic::Encoding;
+
+use crate::split::thrift::page_header;
+
+/// Kinds of pages, as the format numbers them.
+const DATA: i64 = 0;
+const INDEX: i64 = 1;
+const DICTIONARY: i64 = 2;
+const DATA_V2: i64 = 3;
+
+/// A page that is not read yet.
+#[derive(Debug)]
+pub(super) struct Head {
+    /// Where it lies in the chunk.
+    pub(super) stored: Range<usize>,
+    /// The bytes of what is compressed of it.
+    pub(super) declared: usize,
+    /// Its values, those that are missing counted.
+    pub(super) rows: u32,
+    pub(super) values: Values,
+    pub(super) levels: Levels,
+}
+
+/// How values lie in a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Values {
+    Plain,
+    /// Numbers of values of the dictionary.
+    Indices,
+}
+
+/// Where a page has its definition levels.
+#[derive(Clone, Debug)]
+pub(super) enum Levels {
+    /// Behind their length, at the beginning of what was compressed.
+    Inside,
+    /// Before what may be compressed: repetition levels of so many bytes, then definition levels.
+    Before { skipped: usize, bytes: usize, compressed: bool },
+}
+
+/// The dictionary, if there is one, and the data pages of a chunk.
+pub(super) struct Heads {
+    pub(super) dictionary: Option<Head>,
+    pub(super) pages: VecDeque<Head>,
+}
+
+/// The pages of `chunk`, which have `rows` rows in all, with definition levels where it is `nullable`. None where any of them is not
+/// one that is read here, or is damaged: the reader of the `parquet` crate then has the word.
+pub(super) fn heads(chunk: &[u8], rows: usize, nullable: bool) -> Option<Heads> {
+    let mut heads = Heads { dictionary: None, pages: VecDeque::new() };
+    let (mut at, mut found) = (0_usize, 0_usize);
+    while at < chunk.len() {
+        let header = match page_header(&chunk[at..]) {
+            Some(header) => header,
+            // Something behind the last page.
+            None if found == rows => break,
+            None => return None,
+        };
+        let first = at.checked_add(header.length)?;
+        let end = first.checked_add(usize::try_from(header.stored).ok()?)?;
+        chunk.get(first..end)?;
+        at = end;
+        let declared = usize::try_from(header.declared).ok()?;
+        let detail = |field: usize| header.details[field];
+        let number = |field: usize| u32::try_from(detail(field)?).ok();
+        let (encoding, levels) = match header.kind? {
+            INDEX => continue,
+            DICTIONARY if heads.dictionary.is_none() && heads.pages.is_empty() => {
+                // The one encoding goes by two names here, of which the second is that of the indices.
+                is_one_of(detail(2), &[Encoding::PLAIN, PLAIN_DICTIONARY]).then_some(())?;
+                heads.dictionary = Some(Head {
+                    stored: first..end,
+                    declared,
+                    rows: number(1)?,
+                    values: Values::Plain,
+                    levels: Levels::Inside,
+                });
+                continue;
+            }
+            DATA => {
+                (!nullable || is_one_of(detail(3), &[Encoding::RLE])).then_some(())?;
+                (detail(2), Levels::Inside)
+            }
+            DATA_V2 => {
+                let (skipped, bytes) = (number(6)? as usize, number(5)? as usize);
+                let compressed = detail(7) != Some(0);
+                (detail(4), Levels::Before { skipped, bytes, compressed })
+            }
+            _ => return None,
+        };
+        let values = match encoding {
+            _ if is_one_of(encoding, &[Encoding::PLAIN]) => Values::Plain,
+            _ if is_one_of(encoding, &[Encoding::RLE_DICTIONARY, PLAIN_DICTIONARY]) => {
+                heads.dictionary.as_ref()?;
+                Values::Indices
+            }
+            _ => return None,
+        };
+        let levels_bytes = match levels {
+            Levels::Inside => 0,
+            Levels::Before { skipped, bytes, .. } => skipped.checked_add(bytes)?,
+        };
+        chunk[first..end].get(levels_bytes..)?;
+        let declared = declared.checked_sub(levels_bytes)?;
+        let rows = number(1)?;
+        found = found.checked_add(rows as usize)?;
+        heads.pages.push_back(Head { stored: first..end, declared, rows, values, levels });
+    }
+    (found == rows).then_some(heads)
+}
+
+const PLAIN_DICTIONARY: Encoding = Encoding::PLAIN_DICTIONARY;
+
+fn is_one_of(number: Option<i64>, encodings: &[Encoding]) -> bool {
+    encodings.iter().any(|encoding| number == Some(*encoding as i64))
+}

@@ -1,0 +1,382 @@
+//! Columns of numbers that are not nested, decoded from the bytes of their chunk.
+//!
+//! Most columns that become tensors are such: `PLAIN` or dictionary-encoded numbers of four or eight bytes, with or without NULLs.
+//! The reader of the `parquet` crate, which reads all others, decompresses each page into fresh memory that it fills with zeros first,
+//! copies dictionaries, and decodes through several layers; that takes about twice the time of what is done here. Whether a chunk
+//! is read here is decided by the headers of all its pages, so that nothing unexpected is found in the middle of it.
+
+mod codec;
+mod heads;
+mod indices;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::{ArrayData, ArrayRef, BooleanBufferBuilder, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
+use bytes::Bytes;
+use parquet::basic::Type;
+use parquet::errors::Result;
+use parquet::file::metadata::ColumnChunkMetaData;
+
+use super::damaged;
+use super::present::{Present, places};
+use super::runs::pick;
+use codec::{Codec, PageBytes};
+use heads::{Head, Heads, Levels, Values, heads};
+use indices::{Found, Indices};
+
+/// Rows of a column chunk, decoded when they are asked for.
+pub(super) trait FlatColumn: Send {
+    /// The next `rows` rows, or those that are left.
+    ///
+    /// # Errors
+    /// Where the chunk is damaged.
+    fn next(&mut self, rows: usize) -> Result<ArrayRef>;
+}
+
+/// The rows of the column chunk `chunk`, which has `rows` rows in all, as `data_type`: of all rows, or of the ascending `places` alone.
+/// None where the reader of the `parquet` crate is to be taken.
+pub(super) fn flat_column(
+    metadata: &ColumnChunkMetaData,
+    data_type: &DataType,
+    chunk: &Bytes,
+    rows: usize,
+    places: Option<&Arc<[u32]>>,
+) -> Option<Box<dyn FlatColumn>> {
+    let column = metadata.column_descr();
+    if column.max_rep_level() > 0 || column.max_def_level() > 1 || column.path().parts().len() > 1 {
+        return None;
+    }
+    let nullable = column.max_def_level() > 0;
+    let codec = Codec::of(metadata.compression())?;
+    let width = width_of(column.physical_type(), data_type)?;
+    let heads = heads(chunk, rows, nullable)?;
+    let data_type = data_type.clone();
+    let parts = Parts { chunk: chunk.clone(), codec, nullable, data_type, places: places.cloned() };
+    Some(match width {
+        4 => Box::new(Flat::<u32>::new(parts, heads, rows)),
+        _ => Box::new(Flat::<u64>::new(parts, heads, rows)),
+    })
+}
+
+/// The bytes of a value, where those that are stored are those of the Arrow type.
+fn width_of(physical: Type, data_type: &DataType) -> Option<usize> {
+    use DataType::{
+        Date32, Date64, Duration, Float32, Float64, Int32, Int64, Time32, Time64, Timestamp,
+        UInt32, UInt64,
+    };
+    match (physical, data_type) {
+        (
+            Type::INT32,
+            Int32 | UInt32 | Date32 | Time32(TimeUnit::Second | TimeUnit::Millisecond),
+        )
+        | (Type::FLOAT, Float32) => Some(4),
+        (Type::INT64, Int64 | UInt64 | Date64 | Timestamp(..) | Duration(_))
+        | (Type::INT64, Time64(TimeUnit::Microsecond | TimeUnit::Nanosecond))
+        | (Type::DOUBLE, Float64) => Some(8),
+        _ => None,
+    }
+}
+
+/// The bits of a number.
+trait Word: ArrowNativeType {
+    /// As they are stored, the lowest byte first.
+    type Stored: Copy;
+
+    fn stored(bytes: &[u8]) -> &[Self::Stored];
+
+    fn load(stored: Self::Stored) -> Self;
+}
+
+macro_rules! word {
+    ($native:ty) => {
+        impl Word for $native {
+            type Stored = [u8; size_of::<$native>()];
+
+            fn stored(bytes: &[u8]) -> &[Self::Stored] {
+                bytes.as_chunks().0
+            }
+
+            fn load(stored: Self::Stored) -> Self {
+                Self::from_le_bytes(stored)
+            }
+        }
+    };
+}
+
+word!(u32);
+word!(u64);
+
+/// What is to be known of a chunk, whatever its numbers are.
+struct Parts {
+    chunk: Bytes,
+    codec: Codec,
+    nullable: bool,
+    data_type: DataType,
+    places: Option<Arc<[u32]>>,
+}
+
+struct Flat<T> {
+    parts: Parts,
+    /// The dictionary's header until the dictionary is needed.
+    unread: Option<Head>,
+    dictionary: Option<PageBytes>,
+    pages: VecDeque<Head>,
+    open: Option<Open<T>>,
+    /// Rows that are left to be delivered.
+    left: usize,
+    /// Rows of the pages that were opened, or passed over; and how many of the places are in these.
+    passed: u32,
+    placed: usize,
+}
+
+/// A page that is being read.
+struct Open<T> {
+    /// Rows that are left in it, and which of all its rows have a value.
+    left: usize,
+    present: Option<BooleanBuffer>,
+    at: usize,
+    values: Source<T>,
+}
+
+/// Where the values of a page come from.
+enum Source<T> {
+    /// From its bytes, from an offset on.
+    Plain(PageBytes, usize),
+    /// From the dictionary.
+    Indices(PageBytes, Box<Indices>),
+    /// They were found already; so many are used up.
+    Picked(Vec<T>, usize),
+}
+
+impl<T: Word> Flat<T> {
+    fn new(parts: Parts, heads: Heads, rows: usize) -> Self {
+        let left = parts.places.as_ref().map_or(rows, |places| places.len());
+        Self {
+            parts,
+            unread: heads.dictionary,
+            dictionary: None,
+            pages: heads.pages,
+            open: None,
+            left,
+            passed: 0,
+            placed: 0,
+        }
+    }
+
+    /// The next page of which rows are wanted.
+    fn page(&mut self) -> Result<Open<T>> {
+        loop {
+            let head = self.pages.pop_front().ok_or_else(|| damaged("its rows end too early"))?;
+            let first = self.passed;
+            self.passed = first.saturating_add(head.rows);
+            let Some(all) = self.parts.places.clone() else { return self.read(&head, None) };
+            let rest = all.get(self.placed..).unwrap_or_default();
+            let here = &rest[..rest.partition_point(|place| *place < self.passed)];
+            self.placed += here.len();
+            if !here.is_empty() {
+                return self.read(&head, Some((first, here)));
+            }
+        }
+    }
+
+    /// Opens a page, of which all rows are wanted, or some, counted so that its first one has a number.
+    fn read(&mut self, head: &Head, wanted: Option<(u32, &[u32])>) -> Result<Open<T>> {
+        let (present, bytes, at) = self.parts.unpack(head)?;
+        if let Values::Indices = head.values {
+            self.read_dictionary()?;
+        }
+        let Some((first, rows)) = wanted else {
+            let present = match present {
+                Present::All => None,
+                Present::Some(present) => Some(present),
+            };
+            let values = match head.values {
+                Values::Plain => Source::Plain(bytes, at),
+                Values::Indices => Source::Indices(bytes, Box::new(Indices::new(at))),
+            };
+            return Ok(Open { left: head.rows as usize, present, at: 0, values });
+        };
+        let (present, places) = match present {
+            Present::All => (None, rows.iter().map(|row| row - first).collect()),
+            Present::Some(present) => {
+                let mut kept = vec![0_u8; rows.len().div_ceil(8)];
+                let places = places(&present, first, rows, &mut kept);
+                (Some(BooleanBuffer::new(Buffer::from_vec(kept), 0, rows.len())), places)
+            }
+        };
+        let bytes = &bytes.as_slice()[at..];
+        let mut values = Vec::with_capacity(places.len());
+        match head.values {
+            Values::Plain => load(T::stored(bytes), &places, "a value is missing", &mut values)?,
+            Values::Indices => {
+                let indices = pick(bytes, &places)?;
+                load(self.words(), &indices, NO_WORD, &mut values)?;
+            }
+        }
+        Ok(Open { left: rows.len(), present, at: 0, values: Source::Picked(values, 0) })
+    }
+
+    fn read_dictionary(&mut self) -> Result<()> {
+        let Some(head) = self.unread.take() else { return Ok(()) };
+        let stored = self.parts.chunk.slice(head.stored.clone());
+        let bytes = self.parts.codec.unpack(stored, head.declared)?;
+        if T::stored(bytes.as_slice()).len() < head.rows as usize {
+            return Err(damaged("a value of the dictionary is missing"));
+        }
+        self.dictionary = Some(bytes);
+        Ok(())
+    }
+
+    /// The dictionary.
+    fn words(&self) -> &[T::Stored] {
+        T::stored(self.dictionary.as_ref().map(PageBytes::as_slice).unwrap_or_default())
+    }
+}
+
+const NO_WORD: &str = "a value that the dictionary does not have";
+
+impl Parts {
+    /// Which rows of a page have a value, its bytes, and from where on these are values.
+    fn unpack(&self, head: &Head) -> Result<(Present, PageBytes, usize)> {
+        let stored = self.chunk.slice(head.stored.clone());
+        match head.levels {
+            Levels::Inside => {
+                let bytes = self.codec.unpack(stored, head.declared)?;
+                if !self.nullable {
+                    return Ok((Present::All, bytes, 0));
+                }
+                let page = bytes.as_slice();
+                let length = page.first_chunk().ok_or_else(|| damaged("it has no levels"))?;
+                let end = 4_usize.saturating_add(u32::from_le_bytes(*length) as usize);
+                let levels = page.get(4..end).ok_or_else(|| damaged("its levels end beyond it"))?;
+                Ok((Present::parse(levels, head.rows)?, bytes, end))
+            }
+            Levels::Before { skipped, bytes, compressed } => {
+                let end = skipped.saturating_add(bytes);
+                let levels =
+                    stored.get(skipped..end).ok_or_else(|| damaged("its levels end beyond it"))?;
+                let present = match self.nullable {
+                    true => Present::parse(levels, head.rows)?,
+                    false => Present::All,
+                };
+                let codec = if compressed { self.codec } else { Codec::None };
+                Ok((present, codec.unpack(stored.slice(end..), head.declared)?, 0))
+            }
+        }
+    }
+}
+
+impl<T: Word> FlatColumn for Flat<T> {
+    fn next(&mut self, rows: usize) -> Result<ArrayRef> {
+        let rows = rows.min(self.left);
+        let mut values: Vec<T> = Vec::with_capacity(rows);
+        let mut validity: Option<BooleanBufferBuilder> = None;
+        while values.len() < rows {
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => self.page()?,
+            };
+            let (first, count) = (values.len(), open.left.min(rows - values.len()));
+            match &open.present {
+                None => {
+                    open.values.take(count, self.words(), &mut values)?;
+                    if let Some(validity) = &mut validity {
+                        validity.append_n(count, true);
+                    }
+                }
+                Some(present) => {
+                    let here = present.slice(open.at, count);
+                    open.values.take(here.count_set_bits(), self.words(), &mut values)?;
+                    spread(&mut values, first, &here);
+                    validity
+                        .get_or_insert_with(|| {
+                            let mut validity = BooleanBufferBuilder::new(rows);
+                            validity.append_n(first, true);
+                            validity
+                        })
+                        .append_buffer(&here);
+                }
+            }
+            open.at += count;
+            open.left -= count;
+            self.open = Some(open).filter(|open| open.left > 0);
+        }
+        self.left -= rows;
+        let nulls = validity.map(|mut validity| NullBuffer::new(validity.finish()));
+        let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+        let data = ArrayData::builder(self.parts.data_type.clone())
+            .len(rows)
+            .add_buffer(Buffer::from_vec(values))
+            .nulls(nulls);
+        Ok(make_array(data.build()?))
+    }
+}
+
+impl<T: Word> Source<T> {
+    /// Appends the next `count` values.
+    fn take(&mut self, count: usize, words: &[T::Stored], to: &mut Vec<T>) -> Result<()> {
+        match self {
+            Self::Plain(bytes, at) => {
+                let end = at.saturating_add(count * size_of::<T>());
+                let values =
+                    bytes.as_slice().get(*at..end).ok_or_else(|| damaged("a value is missing"))?;
+                to.extend(T::stored(values).iter().map(|value| T::load(*value)));
+                *at = end;
+                Ok(())
+            }
+            Self::Indices(bytes, indices) => {
+                indices.take(bytes.as_slice(), count, |found| match found {
+                    Found::Each(indices) => load(words, indices, NO_WORD, to),
+                    Found::Same(index, count) => {
+                        let word = words.get(index as usize).ok_or_else(|| damaged(NO_WORD))?;
+                        to.resize(to.len() + count, T::load(*word));
+                        Ok(())
+                    }
+                })
+            }
+            Self::Picked(values, used) => {
+                let end = used.saturating_add(count);
+                let picked = values.get(*used..end).ok_or_else(|| damaged("a value is missing"))?;
+                to.extend_from_slice(picked);
+                *used = end;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Appends the `words` with the numbers `indices`.
+fn load<T: Word>(
+    words: &[T::Stored],
+    indices: &[u32],
+    missing: &str,
+    to: &mut Vec<T>,
+) -> Result<()> {
+    let last = indices.iter().copied().max();
+    if last.is_some_and(|last| last as usize >= words.len()) {
+        return Err(damaged(missing));
+    }
+    to.extend(indices.iter().map(|index| T::load(words[*index as usize])));
+    Ok(())
+}
+
+/// Puts the values from the place `first` on where `present` has a bit for them, and zeros between them.
+fn spread<T: Word>(values: &mut Vec<T>, first: usize, present: &BooleanBuffer) {
+    let mut from = values.len();
+    values.resize(first + present.len(), T::default());
+    for (place, is_present) in (first..values.len()).zip(present.iter()).rev() {
+        values[place] = match is_present {
+            true => {
+                from -= 1;
+                values[from]
+            }
+            false => T::default(),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;
