@@ -23,7 +23,7 @@ use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
 use crate::split::{
-    ALL_ROWS, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_columns,
+    ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_columns,
 };
 
 /// The rows of a split as `config` wants them, in file order.
@@ -82,7 +82,8 @@ fn open(
     let (table, predicate, split) = (Arc::clone(table), config.file_source.filter(), *split);
     let opened = async move {
         let rows = context.session_config().batch_size();
-        match plan_columns(&table, &split, predicate.as_ref(), &projection, rows).await? {
+        let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
+        match plan_columns(&table, &split, predicate.as_ref(), &projection, rows, cuts).await? {
             Some(scan) => Ok::<_, DataFusionError>(scan.rows()),
             None => Ok(direct.open(0, context)?.boxed()),
         }

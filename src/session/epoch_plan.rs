@@ -13,7 +13,7 @@ use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
 use crate::exec::{ReadOnly, SplitScanExec};
-use crate::split::{ALL_ROWS, Split, TableFiles, access_to_rows};
+use crate::split::{ALL_ROWS, Cuts, Split, TableFiles, access_to_rows};
 use crate::{Error, Result};
 
 /// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are
@@ -151,7 +151,8 @@ impl EpochPlan {
     }
 
     /// The output rows of split `id` whose number is in `wanted`, where the storage format can leave out the others;
-    /// else all of its rows. With the number of rows left out before the first: `wanted.start` or 0.
+    /// else all of its rows. With the number of rows left out before the first: `wanted.start` or 0. Decoded batches end at `cuts`, counted
+    /// from the first wanted row, where that can be done.
     ///
     /// # Errors
     /// Where DataFusion cannot open it, or the file's footer cannot be read.
@@ -159,26 +160,39 @@ impl EpochPlan {
         &self,
         id: u32,
         wanted: Range<u64>,
+        cuts: Option<Cuts>,
     ) -> Result<(SendableRecordBatchStream, u64)> {
-        let Some(access) = self.access_to(id, &wanted).await? else {
-            return Ok((self.execute(id)?, 0));
-        };
         let config = self.context.session_config().clone();
+        let Some(access) = self.access_to(id, &wanted).await? else {
+            let Some(cuts) = cuts.filter(|_| self.table_of(id).is_some()) else {
+                return Ok((self.execute(id)?, 0));
+            };
+            // The split's own first row lies so many rows before the first wanted one.
+            let before = wanted.start % cuts.every.max(1);
+            let at = (cuts.at + cuts.every - before) % cuts.every.max(1);
+            let config = config.with_extension(Arc::new(Cuts { at, ..cuts }));
+            let context = Arc::new(with_config(&self.context, config));
+            return Ok((self.plan.execute(self.partition(id)?, context)?, 0));
+        };
         let context = with_config(&self.context, config.with_extension(Arc::new(ReadOnly(access))));
         Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, wanted.start))
     }
 
     /// What is read of the file of split `id`; None where it is all of the split.
     async fn access_to(&self, id: u32, wanted: &Range<u64>) -> Result<Option<ParquetAccessPlan>> {
-        let Some((splits, tables)) = &self.skippable else { return Ok(None) };
-        let at = position(self.ids.as_deref(), self.partitions.len(), id);
-        let Some(split) = at.and_then(|at| splits.get(at)) else { return Ok(None) };
-        match tables.get(split.scan as usize) {
-            Some(Some(table)) if *wanted != ALL_ROWS => {
+        match self.table_of(id) {
+            Some((table, split)) if *wanted != ALL_ROWS => {
                 access_to_rows(table, split, wanted.clone()).await
             }
             _ => Ok(None),
         }
+    }
+
+    /// Split `id` and its table, where the rows of the file are those of the query.
+    fn table_of(&self, id: u32) -> Option<(&Arc<TableFiles>, &Split)> {
+        let (splits, tables) = self.skippable.as_ref()?;
+        let split = splits.get(position(self.ids.as_deref(), self.partitions.len(), id)?)?;
+        Some((tables.get(split.scan as usize)?.as_ref()?, split))
     }
 
     /// The rows of split `id`, in file order.

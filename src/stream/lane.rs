@@ -31,6 +31,17 @@ pub struct LaneReader {
     counters: Arc<StreamCounters>,
 }
 
+/// How a lane is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Batches of fewer rows are copied together.
+    pub tiny: usize,
+    /// Pieces that decode ahead.
+    pub ahead: usize,
+    /// Rows of the batches that all of its rows become, if no other lane has a part in these.
+    pub batch_size: Option<u64>,
+}
+
 /// Where its rows come from.
 enum Input {
     /// As they are read.
@@ -40,8 +51,7 @@ enum Input {
 }
 
 impl LaneReader {
-    /// Starts reading. Batches of fewer than `tiny` rows are copied together; `ahead` pieces decode ahead. With a
-    /// `feed` it reads only the pieces that it takes from there.
+    /// Starts reading. With a `feed` it reads only the pieces that it takes from there.
     ///
     /// # Errors
     /// `Config` for a window of no rows, or of too many.
@@ -49,7 +59,7 @@ impl LaneReader {
         source: RowSource,
         lane: &Lane,
         cursor: &LaneCursor,
-        (tiny, ahead): (usize, usize),
+        pace: Pace,
         feed: Option<Arc<Feed>>,
         runtime: Handle,
         counters: Arc<StreamCounters>,
@@ -61,7 +71,12 @@ impl LaneReader {
         let (at, reads) = (runtime.clone(), Arc::clone(&counters.reads));
         let rows = match feed {
             Some(feed) => Rows::fed(source, pieces, state, feed, at, reads),
-            None => Rows::new(source, pieces, state, ahead, at, reads),
+            None => Rows::new(source, pieces, state, pace.ahead, at, reads),
+        };
+        let is_in_order = lane.mixing.width <= 1 && lane.mixing.window.is_none();
+        let rows = match pace.batch_size.filter(|_| is_in_order) {
+            Some(batch_size) => rows.cut_every(batch_size),
+            None => rows,
         };
         let input = match lane.mixing.window {
             None => Input::Rows(Box::new(rows)),
@@ -74,7 +89,7 @@ impl LaneReader {
                 Input::Windows(Windows::start(filler, cursor.clone(), &runtime))
             }
         };
-        let (queue, delivered) = (RowQueue::new(tiny), cursor.rows);
+        let (queue, delivered) = (RowQueue::new(pace.tiny), cursor.rows);
         Ok(Self { input, queue, delivered, total, pieces: left, pieces_read: 0, counters })
     }
 

@@ -14,14 +14,19 @@ use tokio::task::JoinSet;
 use super::feed::Feed;
 use super::reads::Reads;
 use super::source::RowSource;
-use crate::partition::{Interleave, Piece};
+use crate::partition::{Interleave, Open, Piece};
 use crate::runtime::Runtimes;
+use crate::split::Cuts;
 use crate::tensor::Portion;
 use crate::traffic::Traffic;
 use crate::{Error, Result};
 
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
 const BUFFERED_BYTES: usize = 64 << 20;
+
+/// The same of one piece where pieces take turns: it has its next batch when its turn comes, and fresh memory for more costs more
+/// than to decode into memory that another piece gave back.
+const TURN_BYTES: usize = 512 << 10;
 
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
@@ -56,6 +61,9 @@ pub struct Rows {
     state: Interleave,
     in_flight: usize,
     fetch: Option<Fetch>,
+    borders: Option<Borders>,
+    /// Pieces, and their rows, from which on they are read where reading was broken off.
+    resumed: Vec<Open>,
     /// The first piece that no task decodes yet.
     ahead: u32,
     open: HashMap<u32, Reading>,
@@ -78,12 +86,14 @@ impl Rows {
     ) -> Self {
         let in_flight = state.width() as usize - 1 + ahead.max(1);
         let fetch = Fetch::of(&source);
-        let mut rows = Self {
+        Self {
             source,
             pieces,
             feed: None,
             in_flight,
             fetch,
+            borders: None,
+            resumed: state.open().to_vec(),
             ahead: state.next(),
             state,
             open: HashMap::new(),
@@ -91,11 +101,15 @@ impl Rows {
             runtime,
             reads,
             pieces_read: 0,
-        };
-        for open in rows.state.open().to_vec() {
-            rows.spawn(open.piece, open.row);
         }
-        rows
+    }
+
+    /// The same for rows that leave in batches of `batch_size` rows, all of them, one piece after the other: what is decoded from here on
+    /// ends where such a batch does, if the rows of all pieces are known.
+    #[must_use]
+    pub fn cut_every(mut self, batch_size: u64) -> Self {
+        self.borders = Borders::of(&self.pieces, batch_size);
+        self
     }
 
     /// Reads those of `pieces` that it takes from `feed`, when their turn comes: what is taken ahead is not left
@@ -135,6 +149,9 @@ impl Rows {
     /// # Errors
     /// The first error of the piece whose turn it is.
     pub async fn next(&mut self, most: u64) -> Result<Option<(u32, Portion)>> {
+        for open in std::mem::take(&mut self.resumed) {
+            self.spawn(open.piece, open.row);
+        }
         loop {
             let unopened = self.state.width() - self.state.open().len() as u32;
             let pieces = self.listed(self.state.next() + unopened);
@@ -173,7 +190,10 @@ impl Rows {
 
     fn spawn(&mut self, piece: u32, row: u64) {
         let (sender, receiver) = unbounded_channel();
-        let limit = (BUFFERED_BYTES / KIB / self.in_flight()).max(1);
+        let share = BUFFERED_BYTES / self.in_flight();
+        let takes_turns = self.state.width() > 1;
+        let limit = if takes_turns { share.min(TURN_BYTES) } else { share };
+        let limit = (limit / KIB).max(1);
         let budget = Arc::new(Semaphore::new(limit));
         let (source, pieces) = (self.source.clone(), Arc::clone(&self.pieces));
         let reads = Arc::clone(&self.reads);
@@ -181,8 +201,9 @@ impl Rows {
             Some(feed) => feed.piece(piece).unwrap_or(u32::MAX),
             None => piece,
         };
+        let cuts = self.borders.as_ref().and_then(|borders| borders.cuts(piece, row));
         let task = async move {
-            let rows = reads.timed(source.read(&pieces[number as usize], row, &reads));
+            let rows = reads.timed(source.read(&pieces[number as usize], row, cuts, &reads));
             let last = match decode(rows, &sender, &budget, limit).await {
                 Ok(()) => Message::End,
                 Err(error) => Message::Failed(error),
@@ -192,6 +213,31 @@ impl Rows {
         };
         self.tasks.spawn_on(task, &self.runtime);
         self.open.insert(piece, Reading { receiver, rest: None });
+    }
+}
+
+/// Where the pieces of a list lie among the batches that are made of their rows.
+struct Borders {
+    batch_size: u64,
+    /// Rows before each piece.
+    before: Vec<u64>,
+}
+
+impl Borders {
+    fn of(pieces: &[Piece], batch_size: u64) -> Option<Self> {
+        let mut rows = 0;
+        let before = pieces.iter().map(|piece| {
+            let before = rows;
+            rows += piece.rows()?;
+            Some(before)
+        });
+        Some(Self { batch_size, before: before.collect::<Option<_>>()? })
+    }
+
+    /// Where the rows of a piece from `row` on are cut.
+    fn cuts(&self, piece: u32, row: u64) -> Option<Cuts> {
+        let at = (self.before.get(piece as usize)? + row) % self.batch_size.max(1);
+        Some(Cuts { every: self.batch_size, at })
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use tokio::task::JoinHandle;
 
 use super::feed::{Feed, Tally};
-use super::lane::LaneReader;
+use super::lane::{LaneReader, Pace};
 use super::outbox::{Closed, Handed, Outbox};
 use super::queue::RowQueue;
 use super::reads::Reads;
@@ -370,6 +370,9 @@ impl Assembler {
         let tiny = tiny(usize::try_from(self.schedule.batch_size).unwrap_or(usize::MAX));
         // Several lanes share the threads; each of them decodes at least one piece ahead.
         let ahead = (threads + 1).div_ceil(shard.lanes.len().max(1));
+        let batch_size = Some(self.schedule.batch_size).filter(|_| shard.lanes.len() == 1);
+        let batch_size = batch_size.filter(|_| self.feed.is_none());
+        let pace = Pace { tiny, ahead, batch_size };
         for (lane, at) in shard.lanes.iter().zip(&cursor.lanes) {
             let (runtime, counters) =
                 (tokio::runtime::Handle::current(), Arc::clone(&self.counters));
@@ -377,7 +380,7 @@ impl Assembler {
                 source.clone(),
                 lane,
                 at,
-                (tiny, ahead),
+                pace,
                 self.feed.clone(),
                 runtime,
                 counters,

@@ -15,6 +15,7 @@ use super::rows::Rows;
 use super::shuffle;
 use crate::partition::{Order, Piece, Source, Window};
 use crate::session::EpochPlan;
+use crate::split::Cuts;
 use crate::stage::Stage;
 use crate::staging::rows_of;
 use crate::{Error, Result};
@@ -88,8 +89,15 @@ impl RowSource {
         }
     }
 
-    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of what is read to fill windows again.
-    pub fn read(&self, piece: &Piece, skip: u64, reads: &Arc<Reads>) -> Batches {
+    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of what is read to fill windows again. The first of
+    /// these rows lies `cuts.at` rows after one of the borders between finished batches.
+    pub fn read(
+        &self,
+        piece: &Piece,
+        skip: u64,
+        cuts: Option<Cuts>,
+        reads: &Arc<Reads>,
+    ) -> Batches {
         let piece = piece.clone().skip(skip);
         match &piece.source {
             Source::Window(window) => {
@@ -103,7 +111,7 @@ impl RowSource {
                 let open = async move {
                     // To the end where it must be seen that no row follows.
                     let end = piece.end.filter(|_| !piece.to_end).unwrap_or(u64::MAX);
-                    let (rows, skipped) = source.execute_rows(id, piece.start..end).await?;
+                    let (rows, skipped) = source.execute_rows(id, piece.start..end, cuts).await?;
                     Ok::<_, Error>(trim(rows, &piece, id, skipped))
                 };
                 stream::once(open).try_flatten().boxed()
@@ -120,10 +128,15 @@ impl RowSource {
     }
 
     /// The rows of a split, of which those that are not `wanted` may be left out; and how many are, before the first.
-    async fn execute_rows(&self, id: u32, wanted: Range<u64>) -> Result<(Batches, u64)> {
+    async fn execute_rows(
+        &self,
+        id: u32,
+        wanted: Range<u64>,
+        cuts: Option<Cuts>,
+    ) -> Result<(Batches, u64)> {
         match self {
             Self::Plan(plan) => {
-                let (rows, skipped) = plan.execute_rows(id, wanted).await?;
+                let (rows, skipped) = plan.execute_rows(id, wanted, cuts).await?;
                 let schema = plan.schema();
                 let rows = rows.map(move |batch| alike(batch?, &schema));
                 Ok((rows.boxed(), skipped))

@@ -18,12 +18,16 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
-use super::flat::{FlatColumn, flat_column};
+use super::flat::{FlatColumn, flat_column, is_flat};
+use super::lengths::Lengths;
 use super::rows::GroupRows;
 
 /// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
 /// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
 const DENSE: f64 = 0.8;
+
+/// What a value that is no number is taken to have.
+const WIDE_BYTES: usize = 1 << 10;
 
 /// Columns of a row group are read from its file and decoded together up to so many bytes: what was read is then still in
 /// the processor's cache. Measured with 128, 256 and 512 KiB and all columns at once.
@@ -78,13 +82,22 @@ pub(super) struct Group {
     /// All columns of the file, as they are decoded.
     schema: SchemaRef,
     number: usize,
+    /// Bytes of a decoded row, of all columns that are wanted.
+    row_bytes: usize,
     chunks: HashMap<usize, Arc<Chunk>>,
 }
 
 impl Group {
-    /// Row group `number` of a file, without its chunks.
-    pub(super) fn new(footer: Arc<ParquetMetaData>, schema: SchemaRef, number: usize) -> Self {
-        Self { footer, schema, number, chunks: HashMap::new() }
+    /// Row group `number` of a file, of which the top-level columns `roots` are wanted, without its chunks.
+    pub(super) fn new(
+        footer: Arc<ParquetMetaData>,
+        schema: SchemaRef,
+        number: usize,
+        roots: &[usize],
+    ) -> Self {
+        let width = |root: &usize| schema.field(*root).data_type().primitive_width();
+        let row_bytes = roots.iter().map(|root| width(root).unwrap_or(WIDE_BYTES)).sum();
+        Self { footer, schema, number, row_bytes, chunks: HashMap::new() }
     }
 
     fn metadata(&self) -> &RowGroupMetaData {
@@ -157,7 +170,7 @@ impl Group {
         !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
     }
 
-    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of `batch_rows` at most: where not all rows are
+    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of these `lengths`: where not all rows are
     /// wanted it `looks` for them, or decodes all and leaves out the others.
     ///
     /// # Errors
@@ -167,12 +180,14 @@ impl Group {
         roots: &[usize],
         wanted: &Wanted,
         looks: bool,
-        batch_rows: usize,
+        lengths: Lengths,
     ) -> Result<GroupRows> {
         let some = wanted.some.as_ref();
         let places: Option<Arc<[u32]>> =
             some.filter(|_| looks).map(|rows| rows.set_indices_u32().collect());
-        let mut read = GroupRows::new(batch_rows, some.filter(|_| !looks).cloned());
+        let rows = places.as_ref().map_or(self.rows(), |places| places.len());
+        let read = GroupRows::new(lengths, some.filter(|_| !looks).cloned());
+        let mut read = read.of_bytes(rows, rows.saturating_mul(self.row_bytes));
         let mut others = Vec::new();
         for root in roots {
             match self.flat(*root, places.as_ref()) {
@@ -190,15 +205,23 @@ impl Group {
         let (others, skipped): (Vec<usize>, Vec<usize>) =
             others.iter().partition(|root| is_read(root));
         if !others.is_empty() {
-            let reader = self.reader(&others, places.as_ref(), batch_rows, None)?;
+            let reader = self.reader(&others, places.as_ref(), lengths.most(), None)?;
             read.add(&others, reader);
         }
         if let Some(rows) = some.filter(|_| !skipped.is_empty()) {
             let selection = RowSelection::from_filters(&[BooleanArray::new(rows.clone(), None)]);
-            let reader = self.reader(&skipped, None, batch_rows, Some(selection))?;
+            let reader = self.reader(&skipped, None, lengths.most(), Some(selection))?;
             read.add(&skipped, reader);
         }
         Ok(read)
+    }
+
+    /// Whether the columns `roots` are likely to be decoded here, and not by the `parquet` crate.
+    pub(super) fn is_flat(&self, roots: &[usize]) -> bool {
+        roots.iter().all(|root| match self.leaves(&[*root])[..] {
+            [leaf] => is_flat(self.metadata().column(leaf), self.schema.field(*root).data_type()),
+            _ => false,
+        })
     }
 
     /// The column `root`, where it is decoded here.

@@ -12,6 +12,7 @@ mod chunk;
 mod compact;
 mod flat;
 mod group;
+mod lengths;
 mod present;
 mod rows;
 mod runs;
@@ -20,6 +21,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
+pub use lengths::Cuts;
 pub use scan::{ColumnScan, plan};
 
 use parquet::errors::ParquetError;

@@ -1,18 +1,28 @@
 //! The wanted rows of some columns of a row group, batch by batch.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::filter;
+use arrow::compute::{concat_batches, filter};
+use arrow::record_batch::RecordBatch;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::errors::{ParquetError, Result};
 
 use super::flat::FlatColumn;
+use super::lengths::Lengths;
+
+/// A row group whose rows take fewer bytes is decoded column by column, not batch by batch: then each column's pages are done with
+/// before those of the next are decompressed, into the same memory. Two million rows of 66 columns in row groups of 4 MiB take
+/// three quarters of the time; in row groups of 8 MiB of eight columns, whose batches leave the processor's cache, a quarter more.
+const WHOLE_BYTES: usize = 5 << 20;
 
 /// The wanted rows of some columns of a row group.
 pub(super) struct GroupRows {
-    batch_rows: usize,
+    lengths: Lengths,
+    /// How many batches of a column are decoded at a time.
+    batches: usize,
     /// Of the rows that are decoded, those that are wanted, where these are not all; and how many were decoded.
     filter: Option<BooleanBuffer>,
     at: usize,
@@ -25,24 +35,33 @@ pub(super) struct GroupRows {
 
 /// Columns that are read together.
 enum Part {
-    Flat(Box<dyn FlatColumn>),
-    /// By the `parquet` crate.
-    Reader(ParquetRecordBatchReader),
+    /// Batches that were decoded already, and the column; with the lengths of those after them.
+    Flat(VecDeque<ArrayRef>, Box<dyn FlatColumn>, Lengths),
+    /// By the `parquet` crate. What it gave beyond the batch before, and the lengths of those that come.
+    Reader(Option<RecordBatch>, ParquetRecordBatchReader, Lengths),
 }
 
 impl GroupRows {
     /// Without columns: of the rows that those will have, the ones that `filter` has a bit for.
-    pub(super) fn new(batch_rows: usize, filter: Option<BooleanBuffer>) -> Self {
+    pub(super) fn new(lengths: Lengths, filter: Option<BooleanBuffer>) -> Self {
         let (parts, order, roots) = (Vec::new(), Vec::new(), Vec::new());
-        Self { batch_rows, filter, at: 0, parts, order, roots }
+        Self { lengths, batches: 1, filter, at: 0, parts, order, roots }
+    }
+
+    /// The same for a row group whose `rows` decoded rows take so many bytes in all.
+    pub(super) fn of_bytes(mut self, rows: usize, bytes: usize) -> Self {
+        if bytes <= WHOLE_BYTES {
+            self.batches = rows.div_ceil(self.lengths.most()) + 1;
+        }
+        self
     }
 
     pub(super) fn add_flat(&mut self, root: usize, column: Box<dyn FlatColumn>) {
-        self.add_part(&[root], Part::Flat(column));
+        self.add_part(&[root], Part::Flat(VecDeque::new(), column, self.lengths));
     }
 
     pub(super) fn add(&mut self, roots: &[usize], reader: ParquetRecordBatchReader) {
-        self.add_part(roots, Part::Reader(reader));
+        self.add_part(roots, Part::Reader(None, reader, self.lengths));
     }
 
     fn add_part(&mut self, roots: &[usize], part: Part) {
@@ -60,8 +79,15 @@ impl GroupRows {
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.roots.len());
         for part in &mut self.parts {
             match part {
-                Part::Flat(column) => columns.push(column.next(self.batch_rows)?),
-                Part::Reader(reader) => match reader.next().transpose()? {
+                Part::Flat(ready, column, lengths) => {
+                    if ready.is_empty() {
+                        for _ in 0..self.batches {
+                            ready.push_back(column.next(lengths.next())?);
+                        }
+                    }
+                    columns.extend(ready.pop_front());
+                }
+                Part::Reader(rest, reader, lengths) => match read(rest, reader, lengths.next())? {
                     Some(batch) => columns.extend_from_slice(batch.columns()),
                     None => return Ok(None),
                 },
@@ -89,5 +115,29 @@ impl GroupRows {
         self.at += rows;
         let columns = columns.map(|column| Ok(filter(&column, &here)?));
         Ok(Some((here.true_count(), columns.collect::<Result<_>>()?)))
+    }
+}
+
+/// The next `rows` rows, or those that are left; None where there are none. The reader has batches of one length: what it gave beyond
+/// the rows is the `rest`.
+fn read(
+    rest: &mut Option<RecordBatch>,
+    reader: &mut ParquetRecordBatchReader,
+    rows: usize,
+) -> Result<Option<RecordBatch>> {
+    let (mut parts, mut missing) = (Vec::new(), rows);
+    while missing > 0 {
+        let Some(batch) = rest.take().map(Ok).or_else(|| reader.next()).transpose()? else { break };
+        let here = batch.num_rows().min(missing);
+        if here < batch.num_rows() {
+            *rest = Some(batch.slice(here, batch.num_rows() - here));
+        }
+        missing -= here;
+        parts.push(batch.slice(0, here));
+    }
+    match parts.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        [first, ..] => Ok(Some(concat_batches(&first.schema(), &parts)?)),
     }
 }

@@ -128,7 +128,7 @@ pub(super) fn pick(bytes: &[u8], places: &[u32]) -> Result<Vec<u32>> {
 }
 
 /// Value `number` of those packed by `width` bits, which are [`MOST_BITS`] at most.
-fn unpack_one(packed: &[u8], number: usize, width: usize) -> Option<u32> {
+pub(super) fn unpack_one(packed: &[u8], number: usize, width: usize) -> Option<u32> {
     let bit = number * width;
     let (at, shift) = (bit / 8, bit % 8);
     let word = match packed.get(at..).and_then(<[u8]>::first_chunk) {

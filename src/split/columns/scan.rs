@@ -25,6 +25,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::group::{Group, Wanted, can_skip};
+use super::lengths::{Cuts, Lengths};
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
@@ -53,12 +54,16 @@ pub struct ColumnScan {
     narrow: SchemaRef,
     projector: Projector,
     output: SchemaRef,
-    batch_rows: usize,
+    /// Of the batches from the first row on.
+    lengths: Lengths,
+    /// Rows of the row groups that were opened.
+    passed: usize,
 }
 
 /// A scan of `split` by `predicate` and `projection`, both over the table's schema. None where DataFusion's own scan is
 /// to be taken: for other formats, where row groups are read in part only or Bloom filters may leave some out, for types
-/// that it reads in its own way, and for remote files without a predicate, which gain nothing here.
+/// that it reads in its own way, and for remote files without a predicate, which gain nothing here. Batches have `batch_rows` rows at
+/// most, and end at `cuts` where that saves copies.
 ///
 /// # Errors
 /// `Data` where the footer is damaged; storage errors as they are.
@@ -68,6 +73,7 @@ pub async fn plan(
     predicate: Option<&Arc<dyn PhysicalExpr>>,
     projection: &ProjectionExprs,
     batch_rows: usize,
+    cuts: Option<Cuts>,
 ) -> crate::Result<Option<ColumnScan>> {
     let index = split.file as usize;
     if *table.format_of(index) != Format::Parquet {
@@ -111,6 +117,12 @@ pub async fn plan(
         return Ok(None);
     }
     let narrow = Arc::new(physical.project(&columns)?);
+    // The reader of the `parquet` crate has batches of one length.
+    let is_flat = |number: &usize| {
+        let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &columns);
+        group.is_flat(&columns)
+    };
+    let cuts = cuts.filter(|_| predicate.is_none() && groups.iter().all(is_flat));
     let projection = projection.try_map_exprs(|expr| reassign_expr_columns(expr, &narrow))?;
     Ok(Some(ColumnScan {
         table: Arc::clone(table),
@@ -124,7 +136,8 @@ pub async fn plan(
         columns,
         narrow,
         output,
-        batch_rows,
+        lengths: Lengths::new(batch_rows, cuts),
+        passed: 0,
     }))
 }
 
@@ -200,6 +213,8 @@ impl ColumnScan {
                 }
                 let Some(number) = scan.groups.pop_front() else { return Ok(None) };
                 open = scan.open(number).await?;
+                scan.passed +=
+                    usize::try_from(scan.footer.row_group(number).num_rows()).unwrap_or(0);
             }
         })
         .boxed()
@@ -232,7 +247,7 @@ impl ColumnScan {
     /// A row group after its conditions; None where they keep no row.
     async fn open(&self, number: usize) -> DfResult<Option<OpenGroup>> {
         let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
-        let mut group = Group::new(footer, schema, number);
+        let mut group = Group::new(footer, schema, number, &self.columns);
         let mut wanted = Wanted::all(group.rows());
         let mut kept: Kept = Vec::new();
         for (number, stage) in self.stages.iter().enumerate() {
@@ -253,7 +268,8 @@ impl ColumnScan {
         let looks = group.looks(&rest, &wanted);
         let tiles = group.tiles(&rest);
         let tiles = tiles.into_iter().map(|columns| Tile { columns, rows: None }).collect();
-        Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted, looks }))
+        let lengths = self.lengths.after(self.passed);
+        Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted, looks, lengths }))
     }
 
     /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
@@ -269,7 +285,7 @@ impl ColumnScan {
         let schema: SchemaRef = Arc::new(self.physical.project(&stage.columns)?);
         let condition = reassign_expr_columns(Arc::clone(&stage.condition), &schema)?;
         let looks = group.looks(new, &wanted);
-        let mut rows = RowsOf::open(group, new, &wanted, looks, self.batch_rows)?;
+        let mut rows = RowsOf::open(group, new, &wanted, looks, self.lengths)?;
         let mut found: Vec<(usize, Vec<ArrayRef>)> =
             new.iter().filter(|column| later(column)).map(|column| (*column, Vec::new())).collect();
         let mut mask = BooleanBufferBuilder::new(wanted.count());
@@ -351,7 +367,7 @@ fn batch(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> DfResult<Re
 /// The wanted rows of some columns, which may be none: then they are only counted.
 enum RowsOf {
     Columns(GroupRows),
-    Count { left: usize, batch_rows: usize },
+    Count { left: usize, lengths: Lengths },
 }
 
 impl RowsOf {
@@ -360,11 +376,11 @@ impl RowsOf {
         columns: &[usize],
         wanted: &Wanted,
         looks: bool,
-        batch_rows: usize,
+        lengths: Lengths,
     ) -> DfResult<Self> {
         Ok(match columns.is_empty() {
-            true => Self::Count { left: wanted.count(), batch_rows },
-            false => Self::Columns(group.read(columns, wanted, looks, batch_rows)?),
+            true => Self::Count { left: wanted.count(), lengths },
+            false => Self::Columns(group.read(columns, wanted, looks, lengths)?),
         })
     }
 
@@ -372,8 +388,8 @@ impl RowsOf {
         match self {
             Self::Columns(rows) => Ok(rows.next()?),
             Self::Count { left: 0, .. } => Ok(None),
-            Self::Count { left, batch_rows } => {
-                let rows = (*left).min(*batch_rows);
+            Self::Count { left, lengths } => {
+                let rows = (*left).min(lengths.next());
                 *left -= rows;
                 Ok(Some((rows, Vec::new())))
             }
@@ -399,6 +415,7 @@ struct OpenGroup {
     wanted: Wanted,
     /// Whether they are looked for, in all tiles.
     looks: bool,
+    lengths: Lengths,
 }
 
 impl OpenGroup {
@@ -448,7 +465,7 @@ impl OpenGroup {
             let columns = later.iter().flat_map(|tile| &tile.columns).copied();
             scan.fetch(&mut self.group, &columns.collect::<Vec<_>>()).await?;
         }
-        let rows = RowsOf::open(&self.group, tile, &self.wanted, self.looks, scan.batch_rows)?;
+        let rows = RowsOf::open(&self.group, tile, &self.wanted, self.looks, self.lengths)?;
         self.group.forget(tile);
         self.tiles[at].rows = Some(rows);
         Ok(())

@@ -22,6 +22,7 @@ use proptest::prelude::*;
 
 use super::compact::PageLayout;
 use super::group::{Group, Wanted};
+use super::lengths::Lengths;
 use super::stages::stages;
 
 const ROWS: usize = 3000;
@@ -89,8 +90,8 @@ fn group(rows: &RecordBatch, properties: WriterProperties) -> Group {
     let described = footer.file_metadata();
     let schema =
         parquet_to_arrow_schema(described.schema_descr(), described.key_value_metadata()).unwrap();
-    let mut group = Group::new(footer, Arc::new(schema), 0);
     let all: Vec<usize> = (0..rows.num_columns()).collect();
+    let mut group = Group::new(footer, Arc::new(schema), 0, &all);
     let (leaves, ranges) = group.missing(&all);
     let chunks = ranges.iter().map(|range| file.slice(range.start as usize..range.end as usize));
     group.put(&leaves, &ranges, chunks.collect());
@@ -140,7 +141,7 @@ fn rows_are_those_of_a_filter_whichever_way_they_are_read() {
             } else {
                 filtered += 1;
             }
-            let mut read = group.read(&columns, &wanted, looks, 128).unwrap();
+            let mut read = group.read(&columns, &wanted, looks, Lengths::new(128, None)).unwrap();
             let mut parts: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns.len()];
             while let Some((count, columns)) = read.next().unwrap() {
                 for (part, column) in parts.iter_mut().zip(columns) {
@@ -164,7 +165,7 @@ fn all_rows_are_read_as_they_are() {
     let group = group(&rows, WriterProperties::default());
     let all = BooleanArray::from(vec![true; ROWS]);
     let wanted = Wanted::all(ROWS).narrowed(all.values().clone());
-    let mut read = group.read(&[0, 4], &wanted, false, 2000).unwrap();
+    let mut read = group.read(&[0, 4], &wanted, false, Lengths::new(2000, None)).unwrap();
     let (count, columns) = read.next().unwrap().unwrap();
     assert_eq!((count, &columns[1]), (2000, &rows.column(4).slice(0, 2000)));
 }
@@ -196,7 +197,8 @@ fn rows_are_narrowed_one_condition_after_the_other() {
     let both = wanted.narrowed(second.values().clone());
     assert_eq!((wanted.count(), both.count()), (34, 17));
     let group = group(&rows().slice(0, 100), WriterProperties::default());
-    let (_, columns) = group.read(&[0], &both, true, 100).unwrap().next().unwrap().unwrap();
+    let (_, columns) =
+        group.read(&[0], &both, true, Lengths::new(100, None)).unwrap().next().unwrap().unwrap();
     let expected: Int64Array = (0..100).filter(|row| row % 6 == 3).map(Some).collect();
     assert_eq!(columns[0].as_ref(), &expected as &dyn arrow::array::Array);
 }

@@ -7,6 +7,10 @@ use parquet::basic::Encoding;
 
 use crate::split::thrift::page_header;
 
+/// Where the header of a data page has the encoding of its definition levels, and of its repetition levels.
+pub(super) const DEFINITION_LEVELS: usize = 3;
+pub(super) const REPETITION_LEVELS: usize = 4;
+
 /// Kinds of pages, as the format numbers them.
 const DATA: i64 = 0;
 const INDEX: i64 = 1;
@@ -49,9 +53,10 @@ pub(super) struct Heads {
     pub(super) pages: VecDeque<Head>,
 }
 
-/// The pages of `chunk`, which have `rows` rows in all, with definition levels where it is `nullable`. None where any of them is not
+/// The pages of `chunk`, which have `rows` rows in all, with levels that the headers of data pages
+/// tell the encodings of in the fields `levels`. None where any of them is not
 /// one that is read here, or is damaged: the reader of the `parquet` crate then has the word.
-pub(super) fn heads(chunk: &[u8], rows: usize, nullable: bool) -> Option<Heads> {
+pub(super) fn heads(chunk: &[u8], rows: usize, levels: &[usize]) -> Option<Heads> {
     let mut heads = Heads { dictionary: None, pages: VecDeque::new() };
     let (mut at, mut found) = (0_usize, 0_usize);
     while at < chunk.len() {
@@ -83,7 +88,8 @@ pub(super) fn heads(chunk: &[u8], rows: usize, nullable: bool) -> Option<Heads> 
                 continue;
             }
             DATA => {
-                (!nullable || is_one_of(detail(3), &[Encoding::RLE])).then_some(())?;
+                let is_hybrid = |field: &usize| is_one_of(detail(*field), &[Encoding::RLE]);
+                levels.iter().all(is_hybrid).then_some(())?;
                 (detail(2), Levels::Inside)
             }
             DATA_V2 => {

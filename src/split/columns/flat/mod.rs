@@ -8,6 +8,7 @@
 mod codec;
 mod heads;
 mod indices;
+mod lists;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use arrow::array::{ArrayData, ArrayRef, BooleanBufferBuilder, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType, TimeUnit};
 use bytes::Bytes;
-use parquet::basic::Type;
+use parquet::basic::{Encoding, Type};
 use parquet::errors::Result;
 use parquet::file::metadata::ColumnChunkMetaData;
 
@@ -24,7 +25,7 @@ use super::damaged;
 use super::present::{Present, places};
 use super::runs::pick;
 use codec::{Codec, PageBytes};
-use heads::{Head, Heads, Levels, Values, heads};
+use heads::{DEFINITION_LEVELS, Head, Heads, Levels, Values, heads};
 use indices::{Found, Indices};
 
 /// Rows of a column chunk, decoded when they are asked for.
@@ -34,6 +35,27 @@ pub(super) trait FlatColumn: Send {
     /// # Errors
     /// Where the chunk is damaged.
     fn next(&mut self, rows: usize) -> Result<ArrayRef>;
+}
+
+/// Whether a column is likely to be decoded here; its chunks say it for certain.
+pub(super) fn is_flat(metadata: &ColumnChunkMetaData, data_type: &DataType) -> bool {
+    let column = metadata.column_descr();
+    let nested =
+        column.max_rep_level() > 0 || column.max_def_level() > 1 || column.path().parts().len() > 1;
+    let width = match (nested, data_type) {
+        (false, _) => width_of(column.physical_type(), data_type),
+        (true, _) => lists::item(metadata, data_type)
+            .and_then(|(item, _)| width_of(column.physical_type(), item.data_type())),
+    };
+    let is_known = |encoding| {
+        matches!(
+            encoding,
+            Encoding::PLAIN | Encoding::RLE | Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY
+        )
+    };
+    width.is_some()
+        && Codec::of(metadata.compression()).is_some()
+        && metadata.encodings().all(is_known)
 }
 
 /// The rows of the column chunk `chunk`, which has `rows` rows in all, as `data_type`: of all rows, or of the ascending `places` alone.
@@ -46,13 +68,20 @@ pub(super) fn flat_column(
     places: Option<&Arc<[u32]>>,
 ) -> Option<Box<dyn FlatColumn>> {
     let column = metadata.column_descr();
+    if let Some((item, length)) = lists::item(metadata, data_type) {
+        return match (width_of(column.physical_type(), item.data_type())?, places) {
+            (4, None) => lists::read::<u32>(metadata, item, length, chunk, rows),
+            (8, None) => lists::read::<u64>(metadata, item, length, chunk, rows),
+            _ => None,
+        };
+    }
     if column.max_rep_level() > 0 || column.max_def_level() > 1 || column.path().parts().len() > 1 {
         return None;
     }
     let nullable = column.max_def_level() > 0;
     let codec = Codec::of(metadata.compression())?;
     let width = width_of(column.physical_type(), data_type)?;
-    let heads = heads(chunk, rows, nullable)?;
+    let heads = heads(chunk, rows, if nullable { &[DEFINITION_LEVELS] } else { &[] })?;
     let data_type = data_type.clone();
     let parts = Parts { chunk: chunk.clone(), codec, nullable, data_type, places: places.cloned() };
     Some(match width {
@@ -124,6 +153,8 @@ struct Flat<T> {
     unread: Option<Head>,
     dictionary: Option<PageBytes>,
     pages: VecDeque<Head>,
+    /// Pages that were opened before it was their turn.
+    opened: VecDeque<Open<T>>,
     open: Option<Open<T>>,
     /// Rows that are left to be delivered.
     left: usize,
@@ -159,6 +190,7 @@ impl<T: Word> Flat<T> {
             unread: heads.dictionary,
             dictionary: None,
             pages: heads.pages,
+            opened: VecDeque::new(),
             open: None,
             left,
             passed: 0,
@@ -168,6 +200,9 @@ impl<T: Word> Flat<T> {
 
     /// The next page of which rows are wanted.
     fn page(&mut self) -> Result<Open<T>> {
+        if let Some(open) = self.opened.pop_front() {
+            return Ok(open);
+        }
         loop {
             let head = self.pages.pop_front().ok_or_else(|| damaged("its rows end too early"))?;
             let first = self.passed;
@@ -187,6 +222,10 @@ impl<T: Word> Flat<T> {
         let (present, bytes, at) = self.parts.unpack(head)?;
         if let Values::Indices = head.values {
             self.read_dictionary()?;
+        }
+        if self.pages.is_empty() {
+            // What was read of the file serves the next chunk.
+            self.parts.chunk = Bytes::new();
         }
         let Some((first, rows)) = wanted else {
             let present = match present {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, RecordBatch, UInt64Array, new_null_array,
+};
 use arrow::compute::{cast, concat, filter, take};
-use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+use arrow::datatypes::{DataType, Field, Float32Type, Schema, TimeUnit};
 use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -12,7 +14,8 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 use proptest::prelude::*;
 
-use super::flat_column;
+use super::lists::begin_every;
+use super::{flat_column, is_flat};
 
 const TYPES: [DataType; 12] = [
     DataType::Int32,
@@ -71,16 +74,21 @@ impl Made {
         let field = Field::new("c", self.data_type.clone(), self.nulls.is_some());
         let rows =
             RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![self.array()]).unwrap();
-        let mut file = Vec::new();
-        let mut writer = ArrowWriter::try_new(&mut file, rows.schema(), Some(properties)).unwrap();
-        writer.write(&rows).unwrap();
-        writer.close().unwrap();
-        let file = Bytes::from(file);
-        let footer = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
-        let metadata = footer.row_group(0).column(0).clone();
-        let (start, length) = metadata.byte_range();
-        (metadata, file.slice(start as usize..(start + length) as usize))
+        file_of(&rows, properties)
     }
+}
+
+/// The first column chunk of a file of these rows.
+fn file_of(rows: &RecordBatch, properties: WriterProperties) -> (ColumnChunkMetaData, Bytes) {
+    let mut file = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut file, rows.schema(), Some(properties)).unwrap();
+    writer.write(rows).unwrap();
+    writer.close().unwrap();
+    let file = Bytes::from(file);
+    let footer = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+    let metadata = footer.row_group(0).column(0).clone();
+    let (start, length) = metadata.byte_range();
+    (metadata, file.slice(start as usize..(start + length) as usize))
 }
 
 fn layout(
@@ -199,6 +207,91 @@ proptest! {
             }
         }
     }
+}
+
+/// Lists of one length as they were written, whatever the pages are; where one of them or a number in them is missing, and for
+/// single rows, they are left to the `parquet` crate.
+#[test]
+fn full_lists_are_read_and_others_are_not() {
+    const LENGTH: usize = 7;
+    const ROWS: usize = 500;
+    let (mut read_here, mut left) = (0, 0);
+    for (version, dictionary, page_rows) in
+        [(false, false, 64), (true, false, 64), (false, true, 1000), (true, true, 33)]
+    {
+        for (gap, nullable) in
+            [(None, false), (None, true), (Some("list"), true), (Some("item"), true)]
+        {
+            let number = |at: usize| mixed(at as u64 / 3, 8) as f32;
+            let missing = |place: &str, at: usize| gap == Some(place) && at == 77;
+            let lists = (0..ROWS).map(|row| {
+                let items = (0..LENGTH).map(|item| {
+                    let at = row * LENGTH + item;
+                    (!missing("item", at)).then(|| number(at))
+                });
+                (!missing("list", row)).then(|| items.collect::<Vec<_>>())
+            });
+            let array =
+                FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(lists, LENGTH as i32);
+            let item = Arc::new(Field::new("element", DataType::Float32, nullable));
+            let (_, length, values, nulls) = array.into_parts();
+            let array: ArrayRef = Arc::new(FixedSizeListArray::new(item, length, values, nulls));
+            let field = Field::new("c", array.data_type().clone(), nullable);
+            let rows =
+                RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![Arc::clone(&array)])
+                    .unwrap();
+            let (metadata, chunk) =
+                file_of(&rows, layout(version, dictionary, page_rows, 1 << 20).build());
+            assert!(is_flat(&metadata, array.data_type()));
+            let places: Arc<[u32]> = [3, 5].into();
+            assert!(
+                flat_column(&metadata, array.data_type(), &chunk, ROWS, Some(&places)).is_none()
+            );
+            assert!(flat_column(&metadata, array.data_type(), &chunk, ROWS - 1, None).is_none());
+            let column = flat_column(&metadata, array.data_type(), &chunk, ROWS, None);
+            let Some(mut column) = column else {
+                assert!(gap.is_some());
+                left += 1;
+                continue;
+            };
+            assert!(gap.is_none());
+            read_here += 1;
+            let parts: Vec<ArrayRef> = (0..=ROWS / 96).map(|_| column.next(96).unwrap()).collect();
+            let parts: Vec<_> = parts.iter().map(AsRef::as_ref).collect();
+            assert_eq!(&concat(&parts).unwrap(), &array);
+            assert_eq!(column.next(96).unwrap().len(), 0);
+        }
+    }
+    assert_eq!((read_here, left), (8, 8));
+}
+
+/// Lists of other lengths that have as many numbers in all.
+#[test]
+fn repetition_levels_that_begin_elsewhere_are_seen() {
+    let bits = |levels: &[u32]| {
+        let packed = levels.chunks(8).map(|eight| {
+            eight.iter().enumerate().fold(0, |byte, (at, level)| byte | (*level as u8) << at)
+        });
+        let mut bytes = vec![(levels.len().div_ceil(8) << 1 | 1) as u8];
+        bytes.extend(packed);
+        bytes
+    };
+    let full = [0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1];
+    assert!(begin_every(3, &bits(&full), 0, 12));
+    assert!(begin_every(3, &bits(&full), 300, 11));
+    assert!(!begin_every(3, &bits(&full), 1, 12));
+    assert!(!begin_every(3, &bits(&full), 0, 20), "there are no more levels");
+    for at in 0..12 {
+        let mut other = full;
+        other[at] ^= 1;
+        assert!(!begin_every(3, &bits(&other), 0, 12), "{at}");
+    }
+    // Runs: one zero, then seven ones, which begin no list of eight.
+    let run = |level: u8, count: u8| [count << 1, level];
+    let runs = [run(0, 1), run(1, 7), run(0, 1), run(1, 7)].concat();
+    assert!(begin_every(8, &runs, 0, 16) && !begin_every(8, &runs, 4, 16));
+    assert!(!begin_every(4, &runs, 0, 16) && !begin_every(16, &runs, 0, 16));
+    assert!(begin_every(1, &run(0, 9), 5, 9) && !begin_every(1, &run(1, 1), 0, 1));
 }
 
 /// Indices beyond the dictionary, pages without a dictionary, and chunks with more or fewer rows than the footer says.

@@ -1,0 +1,83 @@
+//! Where decoded batches end.
+
+/// Where those who read the rows of a split cut them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cuts {
+    /// Rows from one cut to the next.
+    pub every: u64,
+    /// Rows between the last cut before the split's first row and that row.
+    pub at: u64,
+}
+
+/// The rows of one decoded batch after the other: as many as there can be of whole ones of those that are cut out of them, so that none
+/// of these has rows of two batches, which would have to be copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lengths {
+    most: usize,
+    every: usize,
+    at: usize,
+}
+
+impl Lengths {
+    /// Batches of `most` rows, or a little less where there are `cuts`.
+    pub(super) fn new(most: usize, cuts: Option<Cuts>) -> Self {
+        let most = most.max(1);
+        let cuts = cuts.filter(|cuts| (1..=most as u64).contains(&cuts.every));
+        let (every, at) =
+            cuts.map_or((most, 0), |cuts| (cuts.every as usize, (cuts.at % cuts.every) as usize));
+        Self { most, every, at }
+    }
+
+    /// The most rows of a batch.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// The same after so many rows.
+    pub(super) fn after(self, rows: usize) -> Self {
+        Self { at: (self.at + rows % self.every) % self.every, ..self }
+    }
+
+    /// The rows of the next batch.
+    pub(super) fn next(&mut self) -> usize {
+        let first = self.every - std::mem::take(&mut self.at);
+        first + (self.most - first) / self.every * self.every
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(most: usize, every: u64, at: u64) -> Vec<usize> {
+        let mut lengths = Lengths::new(most, Some(Cuts { every, at }));
+        (0..3).map(|_| lengths.next()).collect()
+    }
+
+    #[test]
+    fn every_cut_is_the_end_of_a_batch_if_batches_are_as_long() {
+        assert_eq!(lengths(8192, 8192, 0), [8192, 8192, 8192]);
+        assert_eq!(lengths(8192, 8192, 1000), [7192, 8192, 8192]);
+        assert_eq!(lengths(8192, 1024, 1023), [7169, 8192, 8192]);
+        assert_eq!(lengths(8192, 1000, 3010), [7990, 8000, 8000]);
+        assert_eq!(lengths(1, 1, 5), [1, 1, 1]);
+        assert_eq!(lengths(100, 101, 7), [100, 100, 100]);
+        assert_eq!(lengths(100, 0, 7), [100, 100, 100]);
+        let mut later = Lengths::new(8192, Some(Cuts { every: 1000, at: 990 })).after(2015);
+        assert_eq!([later.next(), later.next()], [7995, 8000]);
+        for most in 1..40 {
+            for (every, at) in
+                (1..=most as u64).flat_map(|every| (0..every).map(move |at| (every, at)))
+            {
+                let mut end = at;
+                for length in lengths(most, every, at) {
+                    end += length as u64;
+                    assert!(
+                        (1..=most).contains(&length) && end % every == 0,
+                        "{most} {every} {at}"
+                    );
+                }
+            }
+        }
+    }
+}
