@@ -2,7 +2,7 @@
 //!
 //! Most columns that become tensors are such: `PLAIN` or dictionary-encoded numbers of four or eight bytes, with or without NULLs.
 //! The reader of the `parquet` crate, which reads all others, decompresses each page into fresh memory that it fills with zeros first,
-//! copies dictionaries, and decodes through several layers; that takes about twice the time of what is done here. Whether a chunk
+//! copies dictionaries, and decodes through several layers; that takes a third longer than what is done here (`benches/README.md`). Whether a chunk
 //! is read here is decided by the headers of all its pages, so that nothing unexpected is found in the middle of it.
 
 mod codec;
