@@ -10,6 +10,7 @@ pub mod catalog;
 mod error;
 pub mod exec;
 pub mod lake;
+pub mod matrix;
 mod packed;
 mod panics;
 pub mod partition;

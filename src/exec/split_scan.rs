@@ -14,7 +14,8 @@ use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilde
 use datafusion::datasource::source::DataSource;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::projection::{ProjectionExpr, ProjectionExprs};
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -23,6 +24,7 @@ use datafusion::physical_plan::{
 };
 
 use super::open::{open_split, parquet_options, predicate_first, projected};
+use crate::matrix::{MatrixColumns, MatrixExpr, places};
 use crate::split::{Format, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
@@ -131,6 +133,43 @@ impl SplitScanExec {
         let source =
             ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
         Ok(Some(Self::new(source, splits, Arc::new(all.project(&read)?))))
+    }
+
+    /// The same scan, where these output columns are matrices, after all others. None where that would save nothing: unless they are
+    /// columns of local Parquet files, all of which are read.
+    ///
+    /// # Errors
+    /// An internal error where the format takes no projection.
+    pub fn with_matrices(&self, matrices: &[MatrixColumns]) -> DfResult<Option<Self>> {
+        let ScanSource::Files { table, config } = &self.source else { return Ok(None) };
+        let is_read_whole = table.format == Format::Parquet
+            && table.lake.is_none()
+            && config.file_source.filter().is_none()
+            && config.limit.is_none()
+            && table.files.iter().all(|file| table.footers.is_local(&file.meta.location));
+        let Some(projection) = config.file_source.projection().filter(|_| is_read_whole) else {
+            return Ok(None);
+        };
+        let all: Vec<ProjectionExpr> = projection.iter().cloned().collect();
+        let (left, _) = places(all.len(), matrices);
+        let left = all.iter().zip(left).filter(|(_, left)| left.is_some());
+        let mut projected_to: Vec<ProjectionExpr> = left.map(|(expr, _)| expr.clone()).collect();
+        for (number, matrix) in matrices.iter().enumerate() {
+            let columns = matrix.columns.iter().map(|place| Arc::clone(&all[*place].expr));
+            let columns: Vec<_> = columns.collect();
+            let are_columns = columns.iter().all(|expr| expr.as_any().is::<Column>());
+            let item = matrix.columns.first().map(|place| self.schema.field(*place).data_type());
+            let (true, Some(item)) = (are_columns, item) else { return Ok(None) };
+            let Some(matrix) = MatrixExpr::try_new(columns, item.clone()) else { return Ok(None) };
+            projected_to.push(ProjectionExpr::new(Arc::new(matrix), format!("matrix {number}")));
+        }
+        let projection = ProjectionExprs::new(projected_to);
+        let schema = Arc::new(projection.project_schema(table.schema.table_schema())?);
+        let source = projected(&table.source(&parquet_options(config), false), &projection)?;
+        let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
+        let source =
+            ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
+        Ok(Some(Self::new(source, Arc::clone(&self.splits), schema)))
     }
 
     /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are

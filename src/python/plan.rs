@@ -295,6 +295,9 @@ impl PyPlan {
                 source = source.in_long_batches();
                 output = output.lending();
             }
+            if shard.lanes.iter().all(|lane| lane.mixing.window.is_none()) {
+                (output, source) = output.of_matrices(source)?;
+            }
             ShardStream::start(source, &shard, &cursor, threads, Arc::new(output))
         };
         let before = IoCounts::of(self.plan.query().session());

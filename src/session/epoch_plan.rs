@@ -13,6 +13,7 @@ use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
 use crate::exec::{ReadOnly, SplitScanExec};
+use crate::matrix::MatrixColumns;
 use crate::split::{ALL_ROWS, Cuts, Split, TableFiles, access_to_rows};
 use crate::{Error, Result};
 
@@ -100,6 +101,7 @@ pub struct EpochPlan {
     split_bytes: u64,
     /// Rows of long batches; few where rows are wide.
     long_rows: usize,
+    matrices: usize,
     context: Arc<TaskContext>,
 }
 
@@ -117,8 +119,16 @@ impl EpochPlan {
     ) -> Result<Self> {
         let plan = reset_plan_states(Arc::clone(physical))?;
         let partitions = Arc::clone(partitions);
-        let (split_bytes, long_rows) = (0, 0);
-        Ok(Self { plan, partitions, ids: None, skippable: None, split_bytes, long_rows, context })
+        Ok(Self {
+            plan,
+            partitions,
+            ids: None,
+            skippable: None,
+            split_bytes: 0,
+            long_rows: 0,
+            matrices: 0,
+            context,
+        })
     }
 
     /// The same rows in longer batches, as far as they are not wide: of at most [`LONG_BATCH_ROWS`].
@@ -128,6 +138,23 @@ impl EpochPlan {
         let rows = self.long_rows.min(LONG_BATCH_ROWS).max(config.batch_size());
         let context = with_config(&self.context, config.with_batch_size(rows));
         Self { context: Arc::new(context), ..self }
+    }
+
+    /// The same rows, in which these columns are matrices, after all others; None where that would save nothing.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot project so.
+    pub fn with_matrices(&self, matrices: &[MatrixColumns]) -> Result<Option<Self>> {
+        let Some(scan) = self.plan.as_any().downcast_ref::<SplitScanExec>() else {
+            return Ok(None);
+        };
+        let scan = scan.with_matrices(matrices)?.filter(|_| !matrices.is_empty());
+        Ok(scan.map(|scan| Self { plan: Arc::new(scan), matrices: matrices.len(), ..self.clone() }))
+    }
+
+    /// How many of the columns are matrices that are made of others: the last ones.
+    pub fn matrices(&self) -> usize {
+        self.matrices
     }
 
     /// Stored bytes of a split, in the mean; 0 where they are not known.

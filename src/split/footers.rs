@@ -65,6 +65,11 @@ impl FooterCache {
         Self { columns: Some(columns), ..Self::default() }
     }
 
+    /// Whether a file lies on the local file system.
+    pub fn is_local(&self, location: &Path) -> bool {
+        is_local_file(&self.root, location)
+    }
+
     /// For files of the store with this root: see [`PinnedStore::new`](crate::storage::PinnedStore::new).
     #[must_use]
     pub fn in_store(self, root: &str) -> Self {
@@ -177,7 +182,7 @@ pub async fn read_footer(
     }
     let (store, file) = (Arc::clone(store), meta.clone());
     let (before, columns) = (cache.get(&meta.location), cache.columns.clone());
-    let first_bytes = match is_local_file(&cache.root, &meta.location) {
+    let first_bytes = match cache.is_local(&meta.location) {
         true => FIRST_LOCAL_BYTES,
         false => FIRST_BYTES,
     };

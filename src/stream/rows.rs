@@ -204,7 +204,8 @@ impl Rows {
         let cuts = self.borders.as_ref().and_then(|borders| borders.cuts(piece, row));
         let task = async move {
             let rows = reads.timed(source.read(&pieces[number as usize], row, cuts, &reads));
-            let last = match decode(rows, &sender, &budget, limit).await {
+            let matrices = source.matrices();
+            let last = match decode(rows, matrices, &sender, &budget, limit).await {
                 Ok(()) => Message::End,
                 Err(error) => Message::Failed(error),
             };
@@ -294,6 +295,7 @@ impl Reading {
 
 async fn decode(
     mut rows: impl Stream<Item = Result<RecordBatch>> + Unpin,
+    matrices: usize,
     sender: &UnboundedSender<Message>,
     budget: &Arc<Semaphore>,
     limit_kib: usize,
@@ -305,7 +307,7 @@ async fn decode(
         let kib = (batch.get_array_memory_size() / KIB).clamp(1, limit_kib) as u32;
         let permit = Arc::clone(budget).acquire_many_owned(kib).await;
         let Ok(permit) = permit else { return Ok(()) };
-        if sender.send(Message::Rows(Portion::decoded(batch), permit)).is_err() {
+        if sender.send(Message::Rows(Portion::decoded(batch, matrices), permit)).is_err() {
             return Ok(());
         }
         // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the

@@ -494,6 +494,18 @@ impl Output {
         }
     }
 
+    /// The same of rows in which stacks of columns are matrices already, and those rows of `source`, if it has them so.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot project so.
+    pub fn of_matrices(self, source: RowSource) -> Result<(Self, RowSource)> {
+        let Self::Tensors(converter) = self else { return Ok((self, source)) };
+        Ok(match source.with_matrices(&converter.matrices())? {
+            Some((source, schema)) => (Self::Tensors(converter.of_matrices(schema)), source),
+            None => (Self::Tensors(converter), source),
+        })
+    }
+
     fn finish(&self, pieces: Vec<Portion>) -> Result<Finished> {
         let schema = match self {
             Self::Tensors(converter) => {

@@ -13,6 +13,7 @@ use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
 use super::shuffle;
+use crate::matrix::MatrixColumns;
 use crate::partition::{Order, Piece, Source, Window};
 use crate::session::EpochPlan;
 use crate::split::Cuts;
@@ -86,6 +87,27 @@ impl RowSource {
         match self {
             Self::Plan(plan) => Self::Plan(plan.in_long_batches()),
             other => other,
+        }
+    }
+
+    /// The same rows, in which these columns are matrices, after all others, and their schema; None where that would save nothing.
+    ///
+    /// # Errors
+    /// Where DataFusion cannot project so.
+    pub fn with_matrices(&self, matrices: &[MatrixColumns]) -> Result<Option<(Self, SchemaRef)>> {
+        let Self::Plan(plan) = self else { return Ok(None) };
+        let plan = plan.with_matrices(matrices)?;
+        Ok(plan.map(|plan| {
+            let schema = plan.schema();
+            (Self::Plan(plan), schema)
+        }))
+    }
+
+    /// How many of the columns are matrices that are made of others: the last ones.
+    pub(super) fn matrices(&self) -> usize {
+        match self {
+            Self::Plan(plan) => plan.matrices(),
+            Self::Permuted { .. } | Self::Positions(_) => 0,
         }
     }
 

@@ -141,9 +141,13 @@ impl Column {
 
     /// Fails where rows are null and the policy does not cover them.
     pub(super) fn check_rows(&self, parts: &[Part], covers: bool) -> Result<()> {
-        let count: usize = parts.iter().map(Part::null_count).sum();
+        let count = parts.iter().map(Part::null_count).sum();
+        self.check_nulls(count, parts.iter().map(Part::rows).sum(), covers)
+    }
+
+    /// The same of `count` nulls among so many `rows`.
+    pub(super) fn check_nulls(&self, count: usize, rows: usize, covers: bool) -> Result<()> {
         if count > 0 && !covers {
-            let rows: usize = parts.iter().map(Part::rows).sum();
             let what = format!(" in a batch of {rows} rows");
             return Err(self.policy.refuse(&self.name, &self.data_type, count, &what));
         }

@@ -10,7 +10,9 @@ use super::options::{TensorOptions, Value};
 use super::plan::Plan;
 use super::portion::Portion;
 use super::spec::OutputSpec;
+use super::stack::StackParts;
 use super::text::TextColumn;
+use crate::matrix::{MatrixColumns, places};
 use crate::{Error, Result};
 
 /// Converts batches of one schema; made once per run.
@@ -53,6 +55,21 @@ impl Converter {
         self
     }
 
+    /// The columns of the stacks that may arrive as matrices, since their values are already what the stack is to be made of.
+    pub fn matrices(&self) -> Vec<MatrixColumns> {
+        self.plan.matrices()
+    }
+
+    /// The same conversion of rows in which these columns have become [`matrices`](Self::matrices): `schema` has the other columns, and
+    /// then the matrices.
+    #[must_use]
+    pub fn of_matrices(mut self, schema: SchemaRef) -> Self {
+        let matrices = self.plan.matrices();
+        let (left, first) = places(self.schema.fields().len(), &matrices);
+        self.plan.with_matrices(&matrices, &left, first, &schema);
+        Self { schema, ..self }
+    }
+
     /// What every batch becomes, in the order of the dictionary: columns, each with its mask after it,
     /// then stacks.
     pub fn outputs(&self) -> &[OutputSpec] {
@@ -90,11 +107,8 @@ impl Converter {
             .map(|column| column.parts_in_place(portions))
             .collect::<Result<_>>()?;
         // A stack's tiles go through many columns at once, of which no cache would hold whole windows.
-        let stacks: Vec<Vec<Vec<Part>>> = plan
-            .stacks
-            .iter()
-            .map(|stack| stack.columns.iter().map(|column| column.parts(portions)).collect())
-            .collect::<Result<_>>()?;
+        let stacks: Vec<StackParts> =
+            plan.stacks.iter().map(|stack| stack.parts(portions)).collect::<Result<_>>()?;
 
         let mut counts = vec![rows; plan.slots.len()];
         for (column, parts) in plan.columns.iter().zip(&columns) {
@@ -112,11 +126,13 @@ impl Converter {
         let mut lent: Vec<Option<Lent>> = Vec::new();
         if self.lends {
             lent.resize_with(counts.len(), || None);
-            for (column, parts) in plan.columns.iter().zip(&columns) {
-                if let Some((slot, memory)) = column.lent(parts) {
-                    lent[slot] = Some(memory);
-                    counts[slot] = 0;
-                }
+            let columns = plan.columns.iter().zip(&columns);
+            let columns = columns.filter_map(|(column, parts)| column.lent(parts));
+            let stacks = plan.stacks.iter().zip(&stacks);
+            let stacks = stacks.filter_map(|(stack, parts)| stack.lent(parts));
+            for (slot, memory) in columns.chain(stacks) {
+                lent[slot] = Some(memory);
+                counts[slot] = 0;
             }
         }
 
@@ -138,7 +154,8 @@ impl Converter {
             column.write(parts, &mut batch)?;
         }
         for (stack, parts) in plan.stacks.iter().zip(&stacks) {
-            stack.write(parts, &batch.slots, &mut batch.block)?;
+            let is_lent = batch.lent.get(stack.slot).is_some_and(Option::is_some);
+            stack.write(parts, is_lent, &batch.slots, &mut batch.block)?;
         }
         Ok(batch)
     }

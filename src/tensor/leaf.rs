@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, downcast_primitive_array};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{
     DataType, Date32Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
@@ -13,6 +13,7 @@ use arrow::datatypes::{
 
 use super::dtype::{DType, F16};
 use super::options::DecimalFormat;
+use crate::matrix::native_bytes;
 use crate::{Error, Result};
 
 /// How one fixed-width Arrow value becomes one number.
@@ -148,14 +149,6 @@ fn decimal_overflow(column: &str, data_type: &DataType, value: i256) -> Error {
          largest is {}; use decimal=\"float64\", or cast the column to fewer digits in SQL",
         i64::MAX
     ))
-}
-
-/// The values of a primitive array as they lie in memory; nothing for other arrays.
-fn native_bytes(array: &dyn Array) -> &[u8] {
-    downcast_primitive_array!(
-        array => array.values().inner().as_slice(),
-        _ => &[],
-    )
 }
 
 /// Writes the values of `SIZE` bytes with the numbers `rows`.

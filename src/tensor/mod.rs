@@ -27,7 +27,6 @@ mod shape;
 mod spec;
 mod stack;
 mod text;
-mod transpose;
 
 pub use block::{ALIGNMENT, Block, Lent, Slot};
 pub use convert::{Converter, TensorBatch};

@@ -15,6 +15,7 @@ use super::shape::FixedShape;
 use super::spec::{OutputKind, OutputSpec};
 use super::stack::Stack;
 use super::text::is_binary;
+use crate::matrix::MatrixColumns;
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// The plan of a conversion.
@@ -56,6 +57,61 @@ impl Plan {
     /// Whether every byte of every slot is written, whatever the rows are. Lists leave out what they know to be zero.
     pub(super) fn fills_slots(&self) -> bool {
         !self.columns.iter().any(|column| matches!(column.kind, Kind::List(_)))
+    }
+
+    /// The columns of stacks whose numbers lie in memory as the stack has them, and that no other stack has.
+    pub(super) fn matrices(&self) -> Vec<MatrixColumns> {
+        let mut uses: BTreeMap<usize, usize> = BTreeMap::new();
+        let stacked = self.stacks.iter().flat_map(|stack| &stack.columns);
+        stacked.for_each(|column| *uses.entry(column.path[0]).or_default() += 1);
+        let is_matrix = |stack: &Stack| {
+            let item = &stack.columns[0].data_type;
+            stack.columns.iter().all(|column| match &column.kind {
+                Kind::Fixed { fixed, .. } => {
+                    column.data_type == *item
+                        && fixed.leaf.copies(fixed.dtype)
+                        && uses[&column.path[0]] == 1
+                }
+                _ => false,
+            })
+        };
+        let stacks = self.stacks.iter().enumerate().filter(|(_, stack)| is_matrix(stack));
+        stacks
+            .map(|(number, stack)| {
+                let columns = stack.columns.iter().map(|column| column.path[0]).collect();
+                MatrixColumns { stack: number, columns }
+            })
+            .collect()
+    }
+
+    /// Takes `matrices` in place of their columns, the first of which is column `first`; `left` says which places other columns have then.
+    pub(super) fn with_matrices(
+        &mut self,
+        matrices: &[MatrixColumns],
+        left: &[Option<usize>],
+        first: usize,
+        schema: &Schema,
+    ) {
+        let stacked = self.stacks.iter_mut().flat_map(|stack| &mut stack.columns);
+        for column in self.columns.iter_mut().chain(stacked) {
+            if let Some(place) = left[column.path[0]] {
+                column.path[0] = place;
+            }
+        }
+        for (place, matrix) in (first..).zip(matrices) {
+            let stack = &mut self.stacks[matrix.stack];
+            let Kind::Fixed { fixed, slot } = &stack.columns[0].kind else { continue };
+            let (width, leaf, dtype) = (stack.columns.len(), fixed.leaf, fixed.dtype);
+            let fixed = Fixed { leaf, dtype, depth: 1, width, patch: None, covers_elements: true };
+            stack.matrix = Some(Column {
+                name: schema.field(place).name().clone(),
+                data_type: schema.field(place).data_type().clone(),
+                path: vec![place],
+                policy: stack.columns[0].policy.clone(),
+                mask: None,
+                kind: Kind::Fixed { fixed, slot: *slot },
+            });
+        }
     }
 }
 
@@ -338,7 +394,7 @@ impl Planner<'_> {
             let origin = format!("the mask of stack {name:?}");
             outputs.push(format!("{name}_mask"), origin, matrix(slot, DType::Bool))?;
         }
-        self.plan.stacks.push(Stack { columns: members, slot, mask });
+        self.plan.stacks.push(Stack { columns: members, slot, mask, matrix: None });
         Ok(())
     }
 }

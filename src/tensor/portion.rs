@@ -9,6 +9,7 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::alone::alone;
 use crate::Result;
+use crate::matrix::is_alone;
 
 /// Some rows of one schema.
 ///
@@ -47,10 +48,16 @@ impl Portion {
         Self { schema, columns, rows: count, picked, alone: None }
     }
 
-    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds.
-    pub fn decoded(batch: RecordBatch) -> Self {
-        let (schema, columns, rows) = batch.into_parts();
-        let (columns, alone): (Vec<_>, Vec<_>) = columns.into_iter().map(alone).unzip();
+    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds. The last `matrices` columns are
+    /// matrices that were made of others.
+    pub fn decoded(batch: RecordBatch, matrices: usize) -> Self {
+        let (schema, mut columns, rows) = batch.into_parts();
+        let made = columns.split_off(columns.len().saturating_sub(matrices));
+        let made = made.into_iter().map(|matrix| {
+            let is_alone = is_alone(matrix.as_ref());
+            (matrix, is_alone)
+        });
+        let (columns, alone): (Vec<_>, Vec<_>) = columns.into_iter().map(alone).chain(made).unzip();
         let alone = alone.contains(&true).then(|| Arc::from(alone));
         Self { schema, columns, rows, picked: None, alone }
     }

@@ -1,10 +1,16 @@
 //! Scalar columns packed into one row-major matrix.
 
-use super::block::{Block, Slot};
+use arrow::buffer::NullBuffer;
+
+use super::block::{Block, Lent, Slot};
 use super::column::{Column, Fixed, Kind, Part};
+use super::leaf::flatten;
 use super::nulls::write_mask;
-use super::transpose::{LINE_BYTES, Scratch, TILE_ROWS, are_words, transpose, transpose_words};
+use super::portion::Portion;
 use crate::Result;
+use crate::matrix::{
+    LINE_BYTES, Scratch, TILE_ROWS, are_words, line_columns, transpose, transpose_words,
+};
 
 /// F columns that become one (N, F) tensor.
 #[derive(Debug)]
@@ -13,6 +19,16 @@ pub(super) struct Stack {
     pub(super) slot: usize,
     /// The slot of its (N, F) mask, where one of the columns has one.
     pub(super) mask: Option<usize>,
+    /// The matrix that arrives in place of the columns, where one does: as a column of lists.
+    pub(super) matrix: Option<Column>,
+}
+
+/// What arrived of a stack.
+pub(super) enum StackParts {
+    /// The pieces of each column.
+    Columns(Vec<Vec<Part>>),
+    /// The pieces of the matrix.
+    Matrix(Vec<Part>),
 }
 
 impl Stack {
@@ -23,18 +39,98 @@ impl Stack {
         })
     }
 
-    /// Fails where a column has nulls that its policy does not cover.
-    pub(super) fn check(&self, parts: &[Vec<Part>]) -> Result<()> {
-        self.fixed().zip(parts).try_for_each(|((column, fixed), parts)| fixed.check(column, parts))
+    pub(super) fn parts(&self, portions: &[Portion]) -> Result<StackParts> {
+        if let Some(matrix) = &self.matrix {
+            return Ok(StackParts::Matrix(matrix.parts(portions)?));
+        }
+        let columns = self.columns.iter().map(|column| column.parts(portions));
+        Ok(StackParts::Columns(columns.collect::<Result<_>>()?))
     }
 
-    /// Writes the matrix and its mask; `parts[f]` are the pieces of column f.
+    /// Fails where a column has nulls that its policy does not cover.
+    pub(super) fn check(&self, parts: &StackParts) -> Result<()> {
+        match parts {
+            StackParts::Columns(parts) => self
+                .fixed()
+                .zip(parts)
+                .try_for_each(|((column, fixed), parts)| fixed.check(column, parts)),
+            StackParts::Matrix(parts) => {
+                let width = self.columns.len();
+                let mut counts = vec![0; width];
+                for nulls in parts.iter().filter_map(null_cells) {
+                    null_places(&nulls).iter().for_each(|cell| counts[cell % width] += 1);
+                }
+                let rows = parts.iter().map(Part::rows).sum();
+                self.fixed().zip(counts).try_for_each(|((column, fixed), count)| {
+                    column.check_nulls(count, rows, fixed.patch.is_some())
+                })
+            }
+        }
+    }
+
+    /// The slot of the stack and its memory, where a matrix needs no copy.
+    pub(super) fn lent(&self, parts: &StackParts) -> Option<(usize, Lent)> {
+        match (&self.matrix, parts) {
+            (Some(matrix), StackParts::Matrix(parts)) => matrix.lent(parts),
+            _ => None,
+        }
+    }
+
+    /// Writes the matrix, unless it is lent, and its mask.
     pub(super) fn write(
         &self,
-        parts: &[Vec<Part>],
+        parts: &StackParts,
+        is_lent: bool,
         slots: &[Slot],
         block: &mut Block,
     ) -> Result<()> {
+        match (&self.matrix, parts) {
+            (Some(matrix), StackParts::Matrix(parts)) => {
+                self.write_matrix(matrix, parts, is_lent, slots, block)
+            }
+            (_, StackParts::Columns(parts)) => self.write_columns(parts, slots, block),
+            (None, StackParts::Matrix(_)) => Ok(()),
+        }
+    }
+
+    fn write_matrix(
+        &self,
+        matrix: &Column,
+        parts: &[Part],
+        is_lent: bool,
+        slots: &[Slot],
+        block: &mut Block,
+    ) -> Result<()> {
+        let slot = slots[self.slot];
+        let size = slot.dtype.size();
+        if let (false, Kind::Fixed { fixed, .. }) = (is_lent, &matrix.kind) {
+            let patches: Vec<_> = self.fixed().map(|(_, fixed)| fixed.patch).collect();
+            let mut rest = block.slot_mut(slot);
+            for part in parts {
+                let (front, after) = rest.split_at_mut(part.rows() * patches.len() * size);
+                fixed.write(matrix, part, 0, front)?;
+                if let Some(nulls) = null_cells(part) {
+                    for cell in null_places(&nulls) {
+                        if let Some(patch) = &patches[cell % patches.len()] {
+                            front[cell * size..][..size].copy_from_slice(patch.as_bytes());
+                        }
+                    }
+                }
+                rest = after;
+            }
+        }
+        let Some(mask) = self.mask else { return Ok(()) };
+        let mut rest = block.slot_mut(slots[mask]);
+        for part in parts {
+            let (front, after) = rest.split_at_mut(part.rows() * self.columns.len());
+            write_mask(front, null_cells(part).as_ref());
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// `parts[f]` are the pieces of column f.
+    fn write_columns(&self, parts: &[Vec<Part>], slots: &[Slot], block: &mut Block) -> Result<()> {
         let slot = slots[self.slot];
         let size = slot.dtype.size();
         self.each_piece(parts, size, block.slot_mut(slot), |lanes, rows| {
@@ -81,6 +177,16 @@ impl Stack {
     }
 }
 
+/// Which numbers of a matrix are null, row after row; None where none is.
+fn null_cells(matrix: &Part) -> Option<NullBuffer> {
+    let (_, nulls) = flatten(&matrix.array, 1);
+    nulls.filter(|nulls| nulls.null_count() > 0)
+}
+
+fn null_places(nulls: &NullBuffer) -> Vec<usize> {
+    (!nulls.inner()).set_indices().collect()
+}
+
 /// One column of a piece.
 struct Lane<'a> {
     column: &'a Column,
@@ -98,7 +204,7 @@ fn write_tiles(
     mut write: impl FnMut(&Lane<'_>, usize, &mut [u8]) -> Result<()>,
 ) -> Result<()> {
     let row_bytes = lanes.len() * size;
-    let width = LINE_BYTES / size;
+    let width = line_columns(size);
     let mut scratch: Scratch = [0; LINE_BYTES * TILE_ROWS];
     for (number, tile) in rows.chunks_mut(TILE_ROWS * row_bytes).enumerate() {
         let first = number * TILE_ROWS;

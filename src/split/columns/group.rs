@@ -33,6 +33,11 @@ const WIDE_BYTES: usize = 1 << 10;
 /// the processor's cache. Measured with 128, 256 and 512 KiB and all columns at once.
 const TILE_BYTES: u64 = 512 << 10;
 
+/// A row group whose rows take fewer bytes is decoded column by column, not batch by batch: then each column's pages are done with
+/// before those of the next are decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
+/// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache meanwhile, take a quarter longer.
+const WHOLE_BYTES: usize = 5 << 20;
+
 /// The rows of a row group that are wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -109,11 +114,25 @@ impl Group {
         usize::try_from(self.metadata().num_rows()).unwrap_or(0)
     }
 
-    /// The leaves of the top-level columns `roots`.
+    /// The leaves of the top-level columns `roots`, ascending.
     fn leaves(&self, roots: &[usize]) -> Vec<usize> {
         let schema = self.footer.file_metadata().schema_descr();
-        let wanted = |leaf: &usize| roots.contains(&schema.get_column_root_idx(*leaf));
-        (0..schema.num_columns()).filter(wanted).collect()
+        // Leaves lie in the order of their columns.
+        let first = |root: usize| {
+            let (mut first, mut end) = (0, schema.num_columns());
+            while first < end {
+                let middle = first.midpoint(end);
+                match schema.get_column_root_idx(middle) < root {
+                    true => first = middle + 1,
+                    false => end = middle,
+                }
+            }
+            first
+        };
+        let mut leaves: Vec<usize> =
+            roots.iter().flat_map(|root| first(*root)..first(*root + 1)).collect();
+        leaves.sort_unstable();
+        leaves
     }
 
     /// The chunks of `roots` that are not here yet, and where they lie in the file.
@@ -186,8 +205,8 @@ impl Group {
         let places: Option<Arc<[u32]>> =
             some.filter(|_| looks).map(|rows| rows.set_indices_u32().collect());
         let rows = places.as_ref().map_or(self.rows(), |places| places.len());
-        let read = GroupRows::new(lengths, some.filter(|_| !looks).cloned());
-        let mut read = read.of_bytes(rows, rows.saturating_mul(self.row_bytes));
+        let mut read = GroupRows::new(lengths, some.filter(|_| !looks).cloned());
+        read = read.at_a_time(self.batches_at_once(rows, lengths));
         let mut others = Vec::new();
         for root in roots {
             match self.flat(*root, places.as_ref()) {
@@ -214,6 +233,19 @@ impl Group {
             read.add(&skipped, reader);
         }
         Ok(read)
+    }
+
+    /// How many batches of each column are decoded at a time, of so many `rows`.
+    pub(super) fn batches_at_once(&self, rows: usize, lengths: Lengths) -> usize {
+        match rows.saturating_mul(self.row_bytes) <= WHOLE_BYTES {
+            true => rows.div_ceil(lengths.most()) + 1,
+            false => 1,
+        }
+    }
+
+    /// All rows of the columns `roots`, if every one of them is decoded here.
+    pub(super) fn flat_columns(&self, roots: &[usize]) -> Option<Vec<Box<dyn FlatColumn>>> {
+        roots.iter().map(|root| self.flat(*root, None)).collect()
     }
 
     /// Whether the columns `roots` are likely to be decoded here, and not by the `parquet` crate.

@@ -13,6 +13,7 @@ mod compact;
 mod flat;
 mod group;
 mod lengths;
+mod lines;
 mod present;
 mod rows;
 mod runs;

@@ -13,11 +13,6 @@ use parquet::errors::{ParquetError, Result};
 use super::flat::FlatColumn;
 use super::lengths::Lengths;
 
-/// A row group whose rows take fewer bytes is decoded column by column, not batch by batch: then each column's pages are done with
-/// before those of the next are decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
-/// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache meanwhile, take a quarter longer.
-const WHOLE_BYTES: usize = 5 << 20;
-
 /// The wanted rows of some columns of a row group.
 pub(super) struct GroupRows {
     lengths: Lengths,
@@ -48,12 +43,9 @@ impl GroupRows {
         Self { lengths, batches: 1, filter, at: 0, parts, order, roots }
     }
 
-    /// The same for a row group whose `rows` decoded rows take so many bytes in all.
-    pub(super) fn of_bytes(mut self, rows: usize, bytes: usize) -> Self {
-        if bytes <= WHOLE_BYTES {
-            self.batches = rows.div_ceil(self.lengths.most()) + 1;
-        }
-        self
+    /// The same, so many batches of a column at a time.
+    pub(super) fn at_a_time(self, batches: usize) -> Self {
+        Self { batches, ..self }
     }
 
     pub(super) fn add_flat(&mut self, root: usize, column: Box<dyn FlatColumn>) {

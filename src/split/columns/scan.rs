@@ -26,6 +26,7 @@ use parquet::file::metadata::ParquetMetaData;
 
 use super::group::{Group, Wanted, can_skip};
 use super::lengths::{Cuts, Lengths};
+use super::lines::{Batches, Line, LineRows, Matrices};
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
@@ -48,9 +49,10 @@ pub struct ColumnScan {
     physical: SchemaRef,
     groups: VecDeque<usize>,
     stages: Vec<Stage>,
-    /// The columns of the file that the projection needs, by place, ascending.
+    /// The columns of the file that the projection needs, by place, ascending, but for those of matrices.
     columns: Vec<usize>,
-    /// These columns alone.
+    matrices: Matrices,
+    /// These columns, and then the matrices.
     narrow: SchemaRef,
     projector: Projector,
     output: SchemaRef,
@@ -107,23 +109,26 @@ pub async fn plan(
     };
     let output = Arc::new(projection.project_schema(table.schema.table_schema())?);
     let projection = projection.clone().try_map_exprs(|expr| Ok(adapter.rewrite(expr)?))?;
-    let mut columns = projection.column_indices();
-    columns.sort_unstable();
-    columns.dedup();
+    let matrices = match &predicate {
+        None => Matrices::of(&projection, &physical),
+        Some(_) => Matrices::default(),
+    };
+    let columns = matrices.other_columns(&projection);
+    let wanted: Vec<usize> = columns.iter().copied().chain(matrices.columns()).collect();
     let stages = predicate.as_ref().map(stages).unwrap_or_default();
     let asked = stages.iter().flat_map(|stage| stage.columns.iter().copied());
-    let all: Vec<usize> = columns.iter().copied().chain(asked).collect();
+    let all: Vec<usize> = wanted.iter().copied().chain(asked).collect();
     if !is_plain(&footer, &all) || predicate.is_some() && may_save(&footer, &groups, &all) {
         return Ok(None);
     }
-    let narrow = Arc::new(physical.project(&columns)?);
+    let narrow = matrices.schema(&physical, &columns)?;
     // The reader of the `parquet` crate has batches of one length.
     let is_flat = |number: &usize| {
-        let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &columns);
-        group.is_flat(&columns)
+        let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &wanted);
+        group.is_flat(&wanted)
     };
     let cuts = cuts.filter(|_| predicate.is_none() && groups.iter().all(is_flat));
-    let projection = projection.try_map_exprs(|expr| reassign_expr_columns(expr, &narrow))?;
+    let projection = matrices.project(projection, &narrow)?;
     Ok(Some(ColumnScan {
         table: Arc::clone(table),
         file: index,
@@ -134,6 +139,7 @@ pub async fn plan(
         physical,
         groups,
         columns,
+        matrices,
         narrow,
         output,
         lengths: Lengths::new(batch_rows, cuts),
@@ -220,6 +226,11 @@ impl ColumnScan {
         .boxed()
     }
 
+    /// The place of the first matrix among the columns that are read: behind all of the file.
+    fn matrices_at(&self) -> usize {
+        self.physical.fields().len()
+    }
+
     async fn fetch(&self, group: &mut Group, columns: &[usize]) -> DfResult<()> {
         let (leaves, ranges) = group.missing(columns);
         if leaves.is_empty() {
@@ -247,7 +258,8 @@ impl ColumnScan {
     /// A row group after its conditions; None where they keep no row.
     async fn open(&self, number: usize) -> DfResult<Option<OpenGroup>> {
         let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
-        let mut group = Group::new(footer, schema, number, &self.columns);
+        let all: Vec<usize> = self.columns.iter().copied().chain(self.matrices.columns()).collect();
+        let mut group = Group::new(footer, schema, number, &all);
         let mut wanted = Wanted::all(group.rows());
         let mut kept: Kept = Vec::new();
         for (number, stage) in self.stages.iter().enumerate() {
@@ -266,10 +278,18 @@ impl ColumnScan {
         let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
         let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
         let looks = group.looks(&rest, &wanted);
-        let tiles = group.tiles(&rest);
-        let tiles = tiles.into_iter().map(|columns| Tile { columns, rows: None }).collect();
+        let tiles = if rest.is_empty() && !self.matrices.is_empty() {
+            Vec::new()
+        } else {
+            group.tiles(&rest)
+        };
+        let tiles = tiles.into_iter().map(|columns| (columns, TileRows::Columns(None)));
+        let lines = self.matrices.lines();
+        let lines = lines.map(|(columns, line)| (columns, TileRows::Line(line, None)));
+        let tiles = tiles.chain(lines).map(|(columns, rows)| Tile { columns, rows }).collect();
         let lengths = self.lengths.after(self.passed);
-        Ok(Some(OpenGroup { group, tiles, kept, at: 0, wanted, looks, lengths }))
+        let batches = self.matrices.batches();
+        Ok(Some(OpenGroup { group, tiles, kept, batches, at: 0, wanted, looks, lengths }))
     }
 
     /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
@@ -337,7 +357,7 @@ fn put(
 }
 
 /// Pages say themselves how many rows they hold; where they are others than the footer says, none may be lost for it.
-fn check_rows(found: usize, wanted: usize) -> DfResult<()> {
+pub(super) fn check_rows(found: usize, wanted: usize) -> DfResult<()> {
     if found == wanted {
         return Ok(());
     }
@@ -400,8 +420,14 @@ impl RowsOf {
 /// Columns of a row group that are read together.
 struct Tile {
     columns: Vec<usize>,
-    /// None before the first rows are read.
-    rows: Option<RowsOf>,
+    rows: TileRows,
+}
+
+/// What is read of them; None before the first rows are.
+enum TileRows {
+    Columns(Option<RowsOf>),
+    /// They become a line of a matrix.
+    Line(Line, Option<LineRows>),
 }
 
 /// A row group whose wanted rows are known.
@@ -410,6 +436,8 @@ struct OpenGroup {
     /// The columns that no condition has read.
     tiles: Vec<Tile>,
     kept: Kept,
+    /// Of matrices.
+    batches: Batches,
     /// How many rows were given.
     at: usize,
     wanted: Wanted,
@@ -429,7 +457,9 @@ impl OpenGroup {
                 Some((_, array)) => Ok(Arc::clone(array)),
                 None => Ok(of_kept(&self.kept, *column)?.slice(self.at, count)),
             };
-            let columns = scan.columns.iter().map(column).collect::<DfResult<_>>()?;
+            let matrices = scan.matrices_at()..scan.matrices_at() + scan.matrices.len();
+            let columns = scan.columns.iter().copied().chain(matrices);
+            let columns = columns.map(|place| column(&place)).collect::<DfResult<_>>()?;
             drop(read);
             self.at += count;
             let projected = scan.projector.project_batch(&batch(&scan.narrow, columns, count)?)?;
@@ -443,17 +473,31 @@ impl OpenGroup {
     /// The next rows of all tiles; None where one of them has no more.
     async fn read(&mut self, scan: &ColumnScan) -> DfResult<Option<(usize, Kept)>> {
         let (mut count, mut read) = (None, Kept::new());
+        let due = Matrices::due(&self.batches);
         for at in 0..self.tiles.len() {
-            if self.tiles[at].rows.is_none() {
+            if matches!(&self.tiles[at].rows, TileRows::Line(line, _) if !line.is_due(&due)) {
+                continue;
+            }
+            if matches!(&self.tiles[at].rows, TileRows::Columns(None) | TileRows::Line(_, None)) {
                 self.begin(scan, at).await?;
             }
             let tile = &mut self.tiles[at];
-            let Some((rows, columns)) = tile.rows.as_mut().map(RowsOf::next).transpose()?.flatten()
-            else {
-                return Ok(None);
+            let next = match &mut tile.rows {
+                TileRows::Line(line, Some(rows)) => {
+                    scan.matrices.read(line, rows, &mut self.batches)?;
+                    continue;
+                }
+                TileRows::Columns(Some(rows)) => rows.next()?,
+                TileRows::Columns(None) | TileRows::Line(_, None) => None,
             };
+            let Some((rows, columns)) = next else { return Ok(None) };
             check_rows(rows, *count.get_or_insert(rows))?;
             read.extend(tile.columns.iter().copied().zip(columns));
+        }
+        let Some(matrices) = scan.matrices.take(&mut self.batches)? else { return Ok(None) };
+        for (place, (rows, matrix)) in (scan.matrices_at()..).zip(matrices) {
+            check_rows(rows, *count.get_or_insert(rows))?;
+            read.push((place, matrix));
         }
         Ok(count.map(|count| (count, read)))
     }
@@ -465,9 +509,16 @@ impl OpenGroup {
             let columns = later.iter().flat_map(|tile| &tile.columns).copied();
             scan.fetch(&mut self.group, &columns.collect::<Vec<_>>()).await?;
         }
-        let rows = RowsOf::open(&self.group, tile, &self.wanted, self.looks, self.lengths)?;
-        self.group.forget(tile);
-        self.tiles[at].rows = Some(rows);
+        let (group, lengths) = (&self.group, self.lengths);
+        let tile = &mut self.tiles[at];
+        match &mut tile.rows {
+            TileRows::Columns(rows) => {
+                *rows =
+                    Some(RowsOf::open(group, &tile.columns, &self.wanted, self.looks, lengths)?);
+            }
+            TileRows::Line(_, rows) => *rows = Some(LineRows::open(group, &tile.columns, lengths)?),
+        }
+        self.group.forget(&tile.columns);
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ fn converted(rows: usize, lends: bool) -> TensorBatch {
     let rows = RecordBatch::try_from_iter([("id", ids), ("ratio", ratios)]).unwrap();
     let converter = Converter::try_new(&rows.schema(), &TensorOptions::default()).unwrap();
     let converter = if lends { converter.lending() } else { converter };
-    converter.convert_portions(&[Portion::decoded(rows)]).unwrap()
+    converter.convert_portions(&[Portion::decoded(rows, 0)]).unwrap()
 }
 
 /// As `PyBlock` does with a block: taken apart, written to, put together again, and kept for the next one.
@@ -63,7 +63,7 @@ fn rows_that_are_lent_do_not_overlap() {
     let rows = RecordBatch::try_from_iter([("id", ids)]).unwrap();
     let converter =
         Converter::try_new(&rows.schema(), &TensorOptions::default()).unwrap().lending();
-    let (first, second) = Portion::decoded(rows).split_at(70_000);
+    let (first, second) = Portion::decoded(rows, 0).split_at(70_000);
     let (_, lent) = converter.convert_portions(&[first]).unwrap().into_memory();
     for lent in lent.iter().flatten() {
         // SAFETY: rows that are lent are looked at by nobody else.

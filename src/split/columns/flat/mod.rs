@@ -35,6 +35,21 @@ pub(super) trait FlatColumn: Send {
     /// # Errors
     /// Where the chunk is damaged.
     fn next(&mut self, rows: usize) -> Result<ArrayRef>;
+
+    /// The same, in the page that they were read from where they can stay there.
+    ///
+    /// # Errors
+    /// Where the chunk is damaged.
+    fn cells(&mut self, rows: usize) -> Result<Cells<'_>> {
+        Ok(Cells::Decoded(self.next(rows)?))
+    }
+}
+
+/// Numbers of some rows.
+pub(super) enum Cells<'a> {
+    /// The bytes of all of them, as they lie in memory.
+    Stored(&'a [u8]),
+    Decoded(ArrayRef),
 }
 
 /// Whether a column is likely to be decoded here; its chunks say it for certain.
@@ -308,7 +323,40 @@ impl Parts {
     }
 }
 
+impl<T: Word> Flat<T> {
+    /// Whether the next `rows` rows are in one page, as the Arrow type has them, and none is NULL.
+    fn are_stored(&mut self, rows: usize) -> Result<bool> {
+        if rows == 0 || rows > self.left || cfg!(target_endian = "big") {
+            return Ok(false);
+        }
+        let open = match self.open.take().filter(|open| open.left > 0) {
+            Some(open) => open,
+            None => self.page()?,
+        };
+        let is_plain = matches!(open.values, Source::Plain(..)) && open.present.is_none();
+        let are_stored = is_plain && open.left >= rows;
+        self.open = Some(open);
+        Ok(are_stored)
+    }
+}
+
 impl<T: Word> FlatColumn for Flat<T> {
+    fn cells(&mut self, rows: usize) -> Result<Cells<'_>> {
+        if !self.are_stored(rows)? {
+            return Ok(Cells::Decoded(self.next(rows)?));
+        }
+        self.left -= rows;
+        let open = self.open.as_mut().map(|open| {
+            open.at += rows;
+            open.left -= rows;
+            &mut open.values
+        });
+        let Some(Source::Plain(bytes, at)) = open else { return Err(damaged("it has no page")) };
+        let start = std::mem::replace(at, at.saturating_add(rows * size_of::<T>()));
+        let cells = bytes.as_slice().get(start..*at);
+        Ok(Cells::Stored(cells.ok_or_else(|| damaged("a value is missing"))?))
+    }
+
     fn next(&mut self, rows: usize) -> Result<ArrayRef> {
         let rows = rows.min(self.left);
         let mut values: Vec<T> = Vec::with_capacity(rows);

@@ -2,28 +2,29 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m128i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_setzero_si128, _mm_storeu_si128,
-    _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    __m128i, _MM_HINT_ET0, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_setzero_si128,
+    _mm_storeu_si128, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32,
+    _mm_unpacklo_epi64,
 };
 
 /// Bytes of one row that are written together: a cache line.
-pub(super) const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Rows per tile. A tile's cells, at most [`LINE_BYTES`] for each row, stay in a cache near the core, and each column is read
 /// in runs that are long enough to be fetched ahead.
-pub(super) const TILE_ROWS: usize = 512;
+pub(crate) const TILE_ROWS: usize = 512;
 
 /// The cells of some columns, of which each has room for [`TILE_ROWS`].
-pub(super) type Scratch = [u8; LINE_BYTES * TILE_ROWS];
+pub(crate) type Scratch = [u8; LINE_BYTES * TILE_ROWS];
 
 /// Whether cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others by [`transpose`].
-pub(super) fn are_words(size: usize) -> bool {
+pub(crate) fn are_words(size: usize) -> bool {
     cfg!(target_arch = "x86_64") && size == 4
 }
 
 /// Writes the n-th cell of every lane into the n-th of `rows`, side by side from the byte `start` of a row on. A cell has
 /// `size` bytes, a row `row_bytes`. At distances that it knows the compiler finds vector code for it.
-pub(super) fn transpose(
+pub(crate) fn transpose(
     scratch: &Scratch,
     lanes: usize,
     size: usize,
@@ -52,7 +53,7 @@ fn by_cell<'a, const SIZE: usize>(scratch: &Scratch, lines: impl Iterator<Item =
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn transpose_words(_: &[&[u8]], _: &mut [u8], _: usize, _: usize) {
+pub(crate) fn transpose_words(_: &[&[u8]], _: &mut [u8], _: usize, _: usize) {
     unreachable!("are_words says so");
 }
 
@@ -71,7 +72,7 @@ fn one_by_one(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) 
 /// Cells of four bytes: four rows of four lanes at a time pass through registers, for which the compiler finds no code by
 /// itself. Sixteen lanes fill a cache line of a row, which is written at once.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
+pub(crate) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
     let count = rows.len() / row_bytes;
     let (whole, rest) = rows.split_at_mut(count / WORDS * WORDS * row_bytes);
     let (quads, singles) = lanes.as_chunks::<WORDS>();
@@ -115,6 +116,7 @@ fn words<const COUNT: usize>(
             *rows = square(vector(a, first), vector(b, first), vector(c, first), vector(d, first));
         }
         for row in 0..WORDS {
+            fetch_to_write(rows, (row + AHEAD_ROWS) * row_bytes + start);
             let line = &mut rows[row * row_bytes + start..][..COUNT * VECTOR_BYTES];
             for (at, square) in (0..).step_by(VECTOR_BYTES).zip(&squares) {
                 put(line, at, square[row]);
@@ -137,6 +139,10 @@ const VECTOR_BYTES: usize = WORDS * WORD_BYTES;
 #[cfg(target_arch = "x86_64")]
 const AHEAD_BYTES: usize = 4 * LINE_BYTES;
 
+/// How many rows ahead of those that are written.
+#[cfg(target_arch = "x86_64")]
+const AHEAD_ROWS: usize = 16;
+
 /// Has the processor fetch the cache line around the byte `at` of a lane, wherever the lane ends: no access of the program.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -146,6 +152,18 @@ fn fetch(lane: &[u8], at: usize) {
     }
     // SAFETY: x86-64 has SSE; a hint neither reads nor faults.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(lane.as_ptr().wrapping_add(at).cast()) };
+}
+
+/// The same of a line that will be written, which the processor reads first: rows lie too far from each other for it to see them
+/// coming.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fetch_to_write(rows: &[u8], at: usize) {
+    if cfg!(miri) {
+        return;
+    }
+    // SAFETY: x86-64 has SSE; a hint neither reads nor writes nor faults.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(rows.as_ptr().wrapping_add(at).cast()) };
 }
 
 /// Four words of a lane, from the byte `first` on.
