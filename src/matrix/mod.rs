@@ -1,10 +1,9 @@
 //! Columns of one type side by side, row after row, as a model takes its features.
 //!
-//! A stack of columns becomes such a matrix when a batch is finished, unless its columns become one already where they are decoded
-//! ([`MatrixExpr`]): a few of them at a time, while what was decoded of these is still in the processor's cache. Then the matrix is all
-//! that is left of them, a column of lists of one length whose items are null where the columns are.
+//! A stack of columns becomes such a matrix when a batch is finished, unless its columns became one already when they were decoded: a
+//! few of them at a time, while what was decoded of these is still in the processor's cache. Then the matrix is all that is left of
+//! them, a column of lists of one length whose items are null where the columns are.
 
-mod expr;
 mod transpose;
 
 use std::ptr::NonNull;
@@ -18,7 +17,6 @@ use arrow::array::{
 use arrow::buffer::{Buffer, NullBuffer};
 use arrow::datatypes::{DataType, Field};
 
-pub use expr::MatrixExpr;
 pub(crate) use transpose::{LINE_BYTES, Scratch, TILE_ROWS, are_words, transpose, transpose_words};
 
 use crate::pool::Pooled;
@@ -162,5 +160,112 @@ impl Matrix {
         let items = make_array(items.build().ok()?);
         let field = Arc::new(Field::new_list_field(item.clone(), true));
         FixedSizeListArray::try_new_with_length(field, width, items, None, rows).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Float64Array, Int32Array, UInt8Array};
+    use arrow::datatypes::Int32Type;
+
+    use super::*;
+
+    fn written(columns: &[ArrayRef], together: usize) -> FixedSizeListArray {
+        let (item, rows) = (columns[0].data_type(), columns[0].len());
+        let mut matrix = Matrix::new(rows, columns.len(), item.primitive_width().unwrap()).unwrap();
+        for (number, line) in columns.chunks(together).enumerate() {
+            let cells: Vec<&[u8]> =
+                line.iter().map(|column| native_bytes(column.as_ref())).collect();
+            matrix.write(number * together, &cells);
+        }
+        for (place, column) in columns.iter().enumerate() {
+            matrix.set_nulls(place, column.nulls());
+        }
+        matrix.finish(item).unwrap()
+    }
+
+    /// Row after row, and null where the columns are.
+    fn check(columns: &[ArrayRef]) {
+        for together in [1, 3, line_columns(4), columns.len()] {
+            let matrix = written(columns, together);
+            let width = i32::try_from(columns.len()).unwrap();
+            assert_eq!(matrix.data_type(), &matrix_type(columns[0].data_type(), width));
+            for row in 0..columns[0].len() {
+                let cells = matrix.value(row);
+                for (place, column) in columns.iter().enumerate() {
+                    assert_eq!(cells.slice(place, 1).to_data(), column.slice(row, 1).to_data());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_is_in_its_row_and_place_and_null_where_it_was() {
+        let rows = if cfg!(miri) { 9 } else { TILE_ROWS + 9 };
+        let value = |place: usize, row: usize| {
+            (!(row + place).is_multiple_of(5) || place % 3 == 0).then_some(row * 40 + place)
+        };
+        let ints = |place| {
+            let values = (0..rows).map(|row| value(place, row).map(|value| value as i32));
+            Arc::new(values.collect::<Int32Array>()) as ArrayRef
+        };
+        check(&(0..37).map(ints).collect::<Vec<_>>());
+        let floats = |place| {
+            let values = (0..rows).map(|row| value(place, row).map(|value| value as f64));
+            Arc::new(values.collect::<Float64Array>()) as ArrayRef
+        };
+        check(&(0..9).map(floats).collect::<Vec<_>>());
+        let bytes = |place| {
+            let values = (0..rows).map(|row| value(place, row).map(|value| value as u8));
+            Arc::new(values.collect::<UInt8Array>()) as ArrayRef
+        };
+        check(&(0..70).map(bytes).collect::<Vec<_>>());
+    }
+
+    fn numbers(rows: usize) -> Vec<ArrayRef> {
+        let column = |place: usize| {
+            Arc::new(Int32Array::from_iter_values((0..rows).map(|row| (row * 2 + place) as i32)))
+                as ArrayRef
+        };
+        vec![column(0), column(1)]
+    }
+
+    #[test]
+    fn a_matrix_is_alone_when_no_slice_of_it_is_held_and_nothing_is_null() {
+        let matrix = written(&numbers(10), 2);
+        assert!(is_alone(&matrix));
+        let slice = matrix.slice(3, 4);
+        assert!(!is_alone(&matrix) && !is_alone(&slice));
+        drop(matrix);
+        assert!(is_alone(&slice));
+        let holes: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
+        assert!(!is_alone(&written(&[holes], 1)));
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_make_no_matrix() {
+        assert!(Matrix::new(usize::MAX / 4, 2, 4).is_none());
+        let matrix = Matrix::new(3, 2, 4).unwrap();
+        assert!(matrix.finish(&DataType::Float64).is_none());
+    }
+
+    /// Under Miri: through the address that it told of, when nobody else looks at it; and then its memory serves the next one.
+    #[test]
+    fn a_matrix_may_be_written_to_and_its_memory_serves_another() {
+        // Of a size that no other test has.
+        let rows = if cfg!(miri) { 5_003 } else { 1_000_003 };
+        let matrix = written(&numbers(rows), 2);
+        let buffer = matrix.values().to_data().buffers()[0].clone();
+        drop(matrix);
+        let address = buffer.as_ptr().addr();
+        let memory = std::ptr::with_exposed_provenance_mut::<u8>(address);
+        // SAFETY: nothing but `buffer` holds the memory, and it is not looked at meanwhile.
+        unsafe { memory.add(buffer.len() - 1).write(7) };
+        assert_eq!(buffer.as_slice()[buffer.len() - 1], 7);
+        drop(buffer);
+        let next = written(&numbers(rows), 2);
+        assert_eq!(next.values().to_data().buffers()[0].as_ptr().addr(), address);
+        let last = next.value(rows - 1);
+        assert_eq!(last.as_primitive::<Int32Type>().value(1), rows as i32 * 2 - 1);
     }
 }

@@ -29,7 +29,7 @@ use std::ops::Range;
 
 pub use access::{ALL_ROWS, access_to_rows};
 pub use blame::{blame_content, caught, caught_rows};
-pub use columns::{ColumnScan, Cuts, plan as plan_columns};
+pub use columns::{ColumnScan, Cuts, MatrixExpr, plan as plan_columns};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };

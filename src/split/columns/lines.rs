@@ -16,9 +16,10 @@ use datafusion::physical_expr::utils::reassign_expr_columns;
 use super::flat::{Cells, FlatColumn};
 use super::group::{Group, Wanted};
 use super::lengths::Lengths;
+use super::matrix_expr::MatrixExpr;
 use super::rows::GroupRows;
 use super::scan::check_rows;
-use crate::matrix::{Matrix, MatrixExpr, line_columns, matrix_type, native_bytes};
+use crate::matrix::{Matrix, line_columns, matrix_type, native_bytes};
 
 /// The matrices of a projection that are written while their columns are decoded.
 #[derive(Default)]

@@ -14,6 +14,7 @@ mod flat;
 mod group;
 mod lengths;
 mod lines;
+mod matrix_expr;
 mod present;
 mod rows;
 mod runs;
@@ -23,6 +24,7 @@ mod stages;
 mod tests;
 
 pub use lengths::Cuts;
+pub use matrix_expr::MatrixExpr;
 pub use scan::{ColumnScan, plan};
 
 use parquet::errors::ParquetError;

@@ -12,6 +12,8 @@
 mod error;
 #[path = "../../../src/stream/feed.rs"]
 mod feed;
+#[path = "../../../src/matrix/mod.rs"]
+pub mod matrix;
 #[path = "../../../src/packed.rs"]
 mod packed;
 #[path = "../../../src/partition/mod.rs"]

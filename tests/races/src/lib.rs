@@ -10,6 +10,8 @@
 
 #[path = "../../miri/src/error.rs"]
 mod error;
+#[path = "../../../src/matrix/mod.rs"]
+pub mod matrix;
 #[path = "../../../src/packed.rs"]
 mod packed;
 #[path = "../../../src/partition/mod.rs"]

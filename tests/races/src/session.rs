@@ -7,6 +7,7 @@ use arrow::array::{Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::stream::{self, BoxStream, StreamExt};
 
+use crate::matrix::MatrixColumns;
 use crate::split::Cuts;
 use crate::{Error, Result};
 
@@ -28,6 +29,14 @@ impl EpochPlan {
             Field::new("id", DataType::Int64, false),
             Field::new("x", DataType::Float32, false),
         ]))
+    }
+
+    pub fn with_matrices(&self, _: &[MatrixColumns]) -> Result<Option<Self>> {
+        Ok(None)
+    }
+
+    pub fn matrices(&self) -> usize {
+        0
     }
 
     pub fn split_bytes(&self) -> u64 {

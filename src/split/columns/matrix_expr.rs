@@ -12,7 +12,7 @@ use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
-use super::{Matrix, matrix_type, native_bytes};
+use crate::matrix::{Matrix, matrix_type, native_bytes};
 
 /// Columns of one primitive type side by side. Scans that decode columns themselves write them into the matrix a few at a
 /// time; others evaluate it.
