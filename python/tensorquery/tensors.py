@@ -16,6 +16,7 @@ import numbers
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -36,8 +37,8 @@ OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
 _POLICIES = ("error", "nan", "mask")
 _DECIMALS = ("float64", "int64")
 
-# Offset in bytes, and count of elements; and the memory, where it is not the batch's block.
-Slot = tuple[int, int] | tuple[int, int, Any]
+# Offset in bytes, and count of elements, in the batch's block; or a block of its own, all of which it is.
+Slot = tuple[int, int] | _core.Block
 # (rows, block, [slot], [strings], [categories]): what Rust delivers per batch.
 Raw = tuple[int, Any, Sequence[Slot], Sequence[list[Any]], Sequence[list[Any]]]
 
@@ -219,14 +220,16 @@ class _Numpy:
     def dtype(self, column: str, name: str) -> Any:
         return self._numpy.dtype(name)
 
-    def array(self, dtype: Any) -> Callable[[Any, Slot], Any]:
+    def whole(self, dtype: Any) -> Callable[[Any], Any]:
+        """A function that puts a 1-D array over all of a block."""
+        return partial(self._numpy.frombuffer, dtype=dtype)
+
+    def array(self, dtype: Any) -> Callable[[Any, tuple[int, int]], Any]:
         """A function that puts a 1-D array over (offset, count) of a block."""
         frombuffer, empty = self._numpy.frombuffer, self._numpy.empty
 
-        def over(block: Any, slot: Slot) -> Any:
-            offset, count = slot[:2]
-            if len(slot) == 3:
-                block = slot[2]
+        def over(block: Any, slot: tuple[int, int]) -> Any:
+            offset, count = slot
             # An empty block has no address to put an array over. One that torch has pinned is a tensor.
             memory = block.numpy() if hasattr(block, "numpy") else block
             return frombuffer(memory, dtype, count, offset) if count else empty(0, dtype)
@@ -281,15 +284,16 @@ class _Torch:
             )
         return dtype
 
-    def array(self, dtype: Any) -> Callable[[Any, Slot], Any]:
+    def whole(self, dtype: Any) -> Callable[[Any], Any]:
+        """A function that puts a 1-D tensor over all of a block."""
+        return partial(self._torch.frombuffer, dtype=dtype)
+
+    def array(self, dtype: Any) -> Callable[[Any, tuple[int, int]], Any]:
         """A function that puts a 1-D tensor over (offset, count) of a block."""
         frombuffer, tensor = self._torch.frombuffer, self._torch.Tensor
 
-        def over(block: Any, slot: Slot) -> Any:
-            if len(slot) == 3:
-                offset, count, block = slot
-            else:
-                offset, count = slot
+        def over(block: Any, slot: tuple[int, int]) -> Any:
+            offset, count = slot
             if count and type(block) is not tensor:
                 # The usual case, with one call less.
                 return frombuffer(block, dtype=dtype, count=count, offset=offset)
@@ -321,7 +325,7 @@ def _maker(spec: dict[str, Any], kit: _Numpy | _Torch, prefix: str = "") -> Call
     column = prefix + spec["name"]
     match spec["kind"]:
         case "dense":
-            return _dense(spec, kit, kit.array(kit.dtype(column, spec["dtype"])))
+            return _dense(spec, kit, kit.dtype(column, spec["dtype"]))
         case "padded":
             return _padded(spec, kit.array(kit.dtype(column, spec["dtype"])))
         case "jagged":
@@ -344,16 +348,20 @@ def _maker(spec: dict[str, Any], kit: _Numpy | _Torch, prefix: str = "") -> Call
             )
 
 
-def _dense(
-    spec: dict[str, Any], kit: _Numpy | _Torch, over: Callable[..., Any]
-) -> Callable[[Raw], Any]:
+def _dense(spec: dict[str, Any], kit: _Numpy | _Torch, dtype: Any) -> Callable[[Raw], Any]:
     slot, shape, permutation = spec["slot"], tuple(spec["shape"]), spec["permutation"]
+    over, whole = kit.array(dtype), kit.whole(dtype)
+
+    def flat(raw: Raw) -> Any:
+        at = raw[2][slot]
+        return over(raw[1], at) if type(at) is tuple else whole(at)
+
     if not shape:
-        return lambda raw: over(raw[1], raw[2][slot])
+        return flat
     if permutation is None:
-        return lambda raw: over(raw[1], raw[2][slot]).reshape(raw[0], *shape)
+        return lambda raw: flat(raw).reshape(raw[0], *shape)
     order = (0, *(axis + 1 for axis in permutation))
-    return lambda raw: kit.permute(over(raw[1], raw[2][slot]).reshape(raw[0], *shape), order)
+    return lambda raw: kit.permute(flat(raw).reshape(raw[0], *shape), order)
 
 
 def _padded(spec: dict[str, Any], over: Callable[..., Any]) -> Callable[[Raw], Any]:

@@ -171,7 +171,7 @@ impl TensorConverter {
 }
 
 /// A finished batch for `tensors.BatchBuilder`: (rows, block, [(offset, count)], [strings],
-/// [categories]), where the slot of a lent column is (0, count, its own block). No number is copied.
+/// [categories]), where the slot of a lent column is its own block. No number is copied.
 pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
     let slots: Vec<(usize, usize)> =
         batch.slots().iter().map(|slot| (slot.offset, slot.count)).collect();
@@ -191,8 +191,8 @@ pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTup
         return (rows, block, slots, texts, categories).into_pyobject(py);
     }
     let slots = slots.into_iter().zip(lent).map(|((offset, count), lent)| match lent {
-        None => (offset, count).into_pyobject(py),
-        Some(lent) => (offset, count, PyBlock::from(lent)).into_pyobject(py),
+        None => Ok((offset, count).into_pyobject(py)?.into_any()),
+        Some(lent) => Ok(Bound::new(py, PyBlock::from(lent))?.into_any()),
     });
     let slots = slots.collect::<PyResult<Vec<_>>>()?;
     (rows, block, slots, texts, categories).into_pyobject(py)

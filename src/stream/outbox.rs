@@ -23,6 +23,9 @@ const AHEAD_BYTES: usize = 16 << 20;
 const GROUP_ROWS: usize = 1 << 13;
 const GROUP_BYTES: usize = AHEAD_BYTES / 8;
 
+/// Of smaller batches twice as many rows: to be woken costs as much as to take two of 1024 rows over.
+const SMALL_ROWS: usize = GROUP_ROWS / 4;
+
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
 
@@ -47,7 +50,10 @@ impl Outbox {
     /// For batches of `batch_size` rows; one that runs ahead, or one that hands over every batch and has one ahead.
     pub(super) fn new(batch_size: usize, runs_ahead: bool) -> (Self, Receiver<Handed>) {
         let (group_rows, groups) = match runs_ahead {
-            true => (GROUP_ROWS, (AHEAD_ROWS / batch_size.max(GROUP_ROWS)).max(2)),
+            true => {
+                let group_rows = if batch_size < SMALL_ROWS { 2 * GROUP_ROWS } else { GROUP_ROWS };
+                (group_rows, (AHEAD_ROWS / batch_size.max(group_rows)).max(2))
+            }
             false => (1, 1),
         };
         let (sender, receiver) = channel(groups);

@@ -26,9 +26,7 @@ def values(dtype: str) -> np.ndarray:
     return (cells % {"int8": 127, "float16": 2048}.get(dtype, ROWS * WIDTH)).astype(dtype)
 
 
-def write(
-    folder: Path, cells: np.ndarray, holes: np.ndarray | None = None, **options: Any
-) -> Path:
+def write(folder: Path, cells: np.ndarray, holes: np.ndarray | None = None, **options: Any) -> Path:
     """Files whose rows and row groups no batch size divides, with a column in front, in the middle and behind."""
     folder.mkdir(exist_ok=True)
     first = 0
