@@ -221,6 +221,36 @@ def test_a_query_that_computes_its_columns(numbers: Path) -> None:
     np.testing.assert_array_equal(matrix(batches), cells[matrix(batches, "id")])
 
 
+def test_files_that_store_a_column_otherwise_or_not_at_all(tmp_path: Path) -> None:
+    """What the table has as float64 is int32 in one file, and missing in another; a column is told by the folder."""
+    wanted = []
+    for number, rows in enumerate((3000, 2000, 2500)):
+        cells = np.arange(rows * 3, dtype=np.float64).reshape(rows, 3) + 10_000 * number
+        columns = {name: cells[:, place] for place, name in enumerate("abc")}
+        if number == 1:
+            columns["b"] = columns["b"].astype(np.int32)
+        if number == 2:
+            del columns["c"]
+            cells[:, 2] = np.nan
+        folder = tmp_path / f"part={number}"
+        folder.mkdir()
+        pq.write_table(pa.table(columns), folder / "0.parquet", row_group_size=700)
+        wanted.append(np.column_stack([cells, np.full(rows, number)]))
+    loader, _ = tq.create_dataloader(
+        f"SELECT a, b, c, CAST(part AS DOUBLE) AS part FROM '{tmp_path}'",
+        batch_size=512,
+        nulls="nan",
+        stack={"x": ["a", "b", "c", "part"]},
+    )
+    np.testing.assert_array_equal(matrix(list(loader)), np.concatenate(wanted))
+    loader, _ = tq.create_dataloader(
+        path=tmp_path, batch_size=512, nulls="nan", stack={"x": ["a", "b", "c"], "y": ["part"]}
+    )
+    batches = list(loader)
+    np.testing.assert_array_equal(matrix(batches), np.concatenate(wanted)[:, :3])
+    np.testing.assert_array_equal(matrix(batches, "y"), np.concatenate(wanted)[:, 3:])
+
+
 def test_matrices_are_handed_out_in_the_memory_that_they_were_written_to(numbers: Path) -> None:
     """Two batches that follow each other in a row group lie in memory so, and may be written to."""
     batches = read(numbers, 1000, columns=["id", *NAMES])
