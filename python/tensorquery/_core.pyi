@@ -48,9 +48,9 @@ _Rows: TypeAlias = Any
 """Anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``."""
 
 _TensorBatch: TypeAlias = tuple[
-    int, Block, list[tuple[int, int]], list[list[str | bytes]], list[list[Any]]
+    int, Block, list[tuple[int, int] | Block], list[list[str | bytes]], list[list[Any]]
 ]
-"""Rows, block, (offset in bytes, count) by slot, strings by text column, categories."""
+"""Rows, block, (offset in bytes, count) by slot, or the block of a lent one, strings by text column, categories."""
 
 _SplitRow: TypeAlias = tuple[
     int,
@@ -265,7 +265,7 @@ class Plan:
     ) -> BatchStream:
         """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches.
 
-        With `lends`, a column may have memory of its own: its slot is (0, count, block).
+        With `lends`, a column may have memory of its own: its slot is a block of its own.
         """
     def stream_taken(
         self,

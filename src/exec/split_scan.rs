@@ -135,13 +135,19 @@ impl SplitScanExec {
         Ok(Some(Self::new(source, splits, Arc::new(all.project(&read)?))))
     }
 
-    /// The same scan, where these output columns are matrices, after all others. None where that would save nothing: unless they are
-    /// columns of local Parquet files, all of which are read.
+    /// The same scan with those of `matrices` that save something, after all other output columns: of columns of local Parquet files, all of
+    /// which are read. None where none does.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.
-    pub fn with_matrices(&self, matrices: &[MatrixColumns]) -> DfResult<Option<Self>> {
+    pub fn with_matrices(
+        &self,
+        matrices: Vec<MatrixColumns>,
+    ) -> DfResult<Option<(Self, Vec<MatrixColumns>)>> {
         let ScanSource::Files { table, config } = &self.source else { return Ok(None) };
+        if matrices.is_empty() {
+            return Ok(None);
+        }
         let is_read_whole = table.format == Format::Parquet
             && table.lake.is_none()
             && config.file_source.filter().is_none()
@@ -151,25 +157,34 @@ impl SplitScanExec {
             return Ok(None);
         };
         let all: Vec<ProjectionExpr> = projection.iter().cloned().collect();
-        let (left, _) = places(all.len(), matrices);
-        let left = all.iter().zip(left).filter(|(_, left)| left.is_some());
-        let mut projected_to: Vec<ProjectionExpr> = left.map(|(expr, _)| expr.clone()).collect();
-        for (number, matrix) in matrices.iter().enumerate() {
-            let columns = matrix.columns.iter().map(|place| Arc::clone(&all[*place].expr));
-            let columns: Vec<_> = columns.collect();
-            let are_columns = columns.iter().all(|expr| expr.as_any().is::<Column>());
-            let item = matrix.columns.first().map(|place| self.schema.field(*place).data_type());
-            let (true, Some(item)) = (are_columns, item) else { return Ok(None) };
-            let Some(matrix) = MatrixExpr::try_new(columns, item.clone()) else { return Ok(None) };
-            projected_to.push(ProjectionExpr::new(Arc::new(matrix), format!("matrix {number}")));
+        let stored = table.schema.file_schema().fields().len();
+        let made = |matrix: &MatrixColumns| {
+            let column = |place: &usize| {
+                let expr = &all.get(*place)?.expr;
+                let column = expr.as_any().downcast_ref::<Column>()?;
+                (column.index() < stored).then(|| Arc::clone(expr))
+            };
+            let columns = matrix.columns.iter().map(column).collect::<Option<Vec<_>>>()?;
+            let item = self.schema.field(*matrix.columns.first()?).data_type();
+            MatrixExpr::try_new(columns, item.clone())
+        };
+        let made = matrices.into_iter().filter_map(|matrix| Some((made(&matrix)?, matrix)));
+        let (made, matrices): (Vec<_>, Vec<_>) = made.unzip();
+        if made.is_empty() {
+            return Ok(None);
         }
-        let projection = ProjectionExprs::new(projected_to);
+        let (left, _) = places(all.len(), &matrices);
+        let left = all.iter().zip(left).filter(|(_, left)| left.is_some());
+        let made = made.into_iter().enumerate().map(|(number, matrix)| {
+            ProjectionExpr::new(Arc::new(matrix), format!("matrix {number}"))
+        });
+        let projection = ProjectionExprs::new(left.map(|(expr, _)| expr.clone()).chain(made));
         let schema = Arc::new(projection.project_schema(table.schema.table_schema())?);
         let source = projected(&table.source(&parquet_options(config), false), &projection)?;
         let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
         let source =
             ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
-        Ok(Some(Self::new(source, Arc::clone(&self.splits), schema)))
+        Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), matrices)))
     }
 
     /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are

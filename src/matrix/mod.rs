@@ -11,15 +11,24 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use arrow::array::{
-    Array, ArrayData, AsArray, BooleanBufferBuilder, FixedSizeListArray, downcast_primitive_array,
-    make_array,
+    Array, ArrayData, ArrayRef, AsArray, BooleanBufferBuilder, FixedSizeListArray,
+    downcast_primitive_array, make_array,
 };
 use arrow::buffer::{Buffer, NullBuffer};
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 
 pub(crate) use transpose::{LINE_BYTES, Scratch, TILE_ROWS, are_words, transpose, transpose_words};
 
 use crate::pool::Pooled;
+
+/// [`transpose`] of lanes of at most [`TILE_ROWS`] cells, wherever they lie.
+fn transpose_copied(lanes: &[&[u8]], size: usize, rows: &mut [u8], row_bytes: usize, start: usize) {
+    let mut scratch: Scratch = [0; LINE_BYTES * TILE_ROWS];
+    for (cells, copy) in lanes.iter().zip(scratch.chunks_exact_mut(TILE_ROWS * size)) {
+        copy[..cells.len()].copy_from_slice(cells);
+    }
+    transpose(&scratch, lanes.len(), size, rows, row_bytes, start);
+}
 
 /// A matrix that is being written, of numbers of one size.
 #[derive(Debug)]
@@ -41,6 +50,15 @@ pub struct MatrixColumns {
     pub stack: usize,
     /// Their places, in the order that the matrix has them.
     pub columns: Vec<usize>,
+}
+
+/// The columns of rows of which some have become matrices.
+#[derive(Clone, Debug)]
+pub struct MatrixSchema {
+    /// What these were, by their places before.
+    pub matrices: Vec<MatrixColumns>,
+    /// The other columns, and then a column for each matrix.
+    pub schema: SchemaRef,
 }
 
 /// Of `columns` columns, the places of those that no matrix takes, where matrices come after all others; and the place of the first
@@ -77,17 +95,20 @@ pub(crate) fn native_bytes(array: &dyn Array) -> &[u8] {
     )
 }
 
-/// Whether nothing but this array holds the memory of its values, which was a [`Matrix`] of which nothing is null: then they may be
+/// Whether nothing but `array` holds the memory of its values, which was a [`Matrix`] of which nothing is null: then they may be
 /// written to.
-pub(crate) fn is_alone(array: &dyn Array) -> bool {
+pub(crate) fn is_alone(array: &ArrayRef) -> bool {
     let values = array.as_fixed_size_list().values();
-    let buffer = |values: &dyn Array| -> Option<usize> {
+    let holders = |values: &dyn Array| -> Option<usize> {
         downcast_primitive_array!(
             values => Some(values.values().inner().strong_count()),
             _ => None,
         )
     };
-    let is_alone = values.null_count() == 0 && buffer(values.as_ref()) == Some(1);
+    let is_alone = Arc::strong_count(array) == 1
+        && Arc::strong_count(values) == 1
+        && holders(values.as_ref()) == Some(1)
+        && values.null_count() == 0;
     // What those who held it before did with it comes before what the next one does.
     fence(Ordering::Acquire);
     is_alone
@@ -110,21 +131,16 @@ impl Matrix {
     pub(crate) fn write(&mut self, first: usize, columns: &[&[u8]]) {
         let (size, row_bytes) = (self.size, self.width * self.size);
         let rows = &mut self.memory.as_mut_slice()[self.start..][..self.rows * row_bytes];
-        let mut scratch: Scratch = [0; LINE_BYTES * TILE_ROWS];
         for (number, tile) in rows.chunks_mut(TILE_ROWS * row_bytes).enumerate() {
             let (from, bytes) = (number * TILE_ROWS * size, tile.len() / self.width);
             let cells: Vec<&[u8]> =
                 columns.iter().map(|column| &column[from..from + bytes]).collect();
             for (group, lanes) in cells.chunks(line_columns(size)).enumerate() {
                 let start = first * size + group * LINE_BYTES;
-                if are_words(size) {
-                    transpose_words(lanes, tile, row_bytes, start);
-                    continue;
+                match are_words(size) {
+                    true => transpose_words(lanes, tile, row_bytes, start),
+                    false => transpose_copied(lanes, size, tile, row_bytes, start),
                 }
-                for (cells, made) in lanes.iter().zip(scratch.chunks_exact_mut(TILE_ROWS * size)) {
-                    made[..cells.len()].copy_from_slice(cells);
-                }
-                transpose(&scratch, lanes.len(), size, tile, row_bytes, start);
             }
         }
     }
@@ -165,7 +181,7 @@ impl Matrix {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, Float64Array, Int32Array, UInt8Array};
+    use arrow::array::{Float64Array, Int32Array, UInt8Array};
     use arrow::datatypes::Int32Type;
 
     use super::*;
@@ -203,7 +219,8 @@ mod tests {
     fn every_number_is_in_its_row_and_place_and_null_where_it_was() {
         let rows = if cfg!(miri) { 9 } else { TILE_ROWS + 9 };
         let value = |place: usize, row: usize| {
-            (!(row + place).is_multiple_of(5) || place.is_multiple_of(3)).then_some(row * 40 + place)
+            (!(row + place).is_multiple_of(5) || place.is_multiple_of(3))
+                .then_some(row * 40 + place)
         };
         let ints = |place| {
             let values = (0..rows).map(|row| value(place, row).map(|value| value as i32));
@@ -231,15 +248,23 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_is_alone_when_no_slice_of_it_is_held_and_nothing_is_null() {
-        let matrix = written(&numbers(10), 2);
+    fn a_matrix_is_alone_when_nothing_of_it_is_held_and_nothing_is_null() {
+        let matrix: ArrayRef = Arc::new(written(&numbers(10), 2));
         assert!(is_alone(&matrix));
         let slice = matrix.slice(3, 4);
         assert!(!is_alone(&matrix) && !is_alone(&slice));
         drop(matrix);
         assert!(is_alone(&slice));
+        let other = Arc::clone(&slice);
+        assert!(!is_alone(&slice));
+        drop(other);
+        let values = Arc::clone(slice.as_fixed_size_list().values());
+        assert!(!is_alone(&slice));
+        drop(values);
+        assert!(is_alone(&slice));
         let holes: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
-        assert!(!is_alone(&written(&[holes], 1)));
+        let matrix: ArrayRef = Arc::new(written(&[holes], 1));
+        assert!(!is_alone(&matrix));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl From<Block> for PyBlock {
 
 impl From<Lent> for PyBlock {
     fn from(lent: Lent) -> Self {
-        // A lent buffer was allocated by Rust, and nobody else looks at these rows of it: see `tensor/alone.rs`.
+        // A lent buffer was allocated by Rust, and nobody else looks at these rows of it: see `Lent::address`.
         let address = lent.address();
         let memory = lent.into_buffer();
         Self { address, len: memory.len(), owner: Owner::Lent { _memory: memory } }

@@ -13,7 +13,7 @@ use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
 use crate::exec::{ReadOnly, SplitScanExec};
-use crate::matrix::MatrixColumns;
+use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::split::{ALL_ROWS, Cuts, Split, TableFiles, access_to_rows};
 use crate::{Error, Result};
 
@@ -25,6 +25,9 @@ const LONG_BATCH_BYTES: usize = 2 << 20;
 /// Bytes of one column in a batch, about. What is larger goes through memory, not through the processor's cache, from page to
 /// array to tensor, and takes fresh pages for each: vectors of 1 KiB take a third longer in batches of 8 MiB.
 const COLUMN_BYTES: u64 = 1 << 20;
+
+/// The same of a matrix, which is written once: what it takes is used again by the next one, up to some such size.
+const MATRIX_BYTES: u64 = 8 << 20;
 
 /// Rows of a batch that are not worth a batch of fewer: each is handled by itself.
 const FEWEST_ROWS: u64 = 64;
@@ -140,16 +143,29 @@ impl EpochPlan {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// The same rows, in which these columns are matrices, after all others; None where that would save nothing.
+    /// The same rows with those of `matrices` that save something, after all other columns; None where none does. Batches are as long as
+    /// before, but where the widest matrix would take more than [`MATRIX_BYTES`].
     ///
     /// # Errors
     /// Where DataFusion cannot project so.
-    pub fn with_matrices(&self, matrices: &[MatrixColumns]) -> Result<Option<Self>> {
+    pub fn with_matrices(
+        &self,
+        matrices: Vec<MatrixColumns>,
+    ) -> Result<Option<(Self, MatrixSchema)>> {
         let Some(scan) = self.plan.as_any().downcast_ref::<SplitScanExec>() else {
             return Ok(None);
         };
-        let scan = scan.with_matrices(matrices)?.filter(|_| !matrices.is_empty());
-        Ok(scan.map(|scan| Self { plan: Arc::new(scan), matrices: matrices.len(), ..self.clone() }))
+        let Some((scan, matrices)) = scan.with_matrices(matrices)? else { return Ok(None) };
+        let schema = scan.schema();
+        let made = &schema.fields()[schema.fields().len() - matrices.len()..];
+        let widest = made.iter().filter_map(|field| fixed_width(field.data_type())).max();
+        let config = self.context.session_config().clone();
+        let rows = (MATRIX_BYTES / widest.unwrap_or(1).max(1)).max(FEWEST_ROWS).ilog2();
+        let rows = config.batch_size().min(1 << rows);
+        let context = Arc::new(with_config(&self.context, config.with_batch_size(rows)));
+        let plan: Arc<dyn ExecutionPlan> = Arc::new(scan);
+        let plan = Self { plan, context, matrices: matrices.len(), ..self.clone() };
+        Ok(Some((plan, MatrixSchema { matrices, schema })))
     }
 
     /// How many of the columns are matrices that are made of others: the last ones.

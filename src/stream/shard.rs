@@ -500,7 +500,7 @@ impl Output {
     /// Where DataFusion cannot project so.
     pub fn of_matrices(self, source: RowSource) -> Result<(Self, RowSource)> {
         let Self::Tensors(converter) = self else { return Ok((self, source)) };
-        Ok(match source.with_matrices(&converter.matrices())? {
+        Ok(match source.with_matrices(converter.matrices())? {
             Some((source, schema)) => (Self::Tensors(converter.of_matrices(schema)), source),
             None => (Self::Tensors(converter), source),
         })

@@ -13,7 +13,7 @@ use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
 use super::shuffle;
-use crate::matrix::MatrixColumns;
+use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::partition::{Order, Piece, Source, Window};
 use crate::session::EpochPlan;
 use crate::split::Cuts;
@@ -90,17 +90,16 @@ impl RowSource {
         }
     }
 
-    /// The same rows, in which these columns are matrices, after all others, and their schema; None where that would save nothing.
+    /// The same rows with those of `matrices` that save something, after all other columns; None where none does.
     ///
     /// # Errors
     /// Where DataFusion cannot project so.
-    pub fn with_matrices(&self, matrices: &[MatrixColumns]) -> Result<Option<(Self, SchemaRef)>> {
+    pub fn with_matrices(
+        &self,
+        matrices: Vec<MatrixColumns>,
+    ) -> Result<Option<(Self, MatrixSchema)>> {
         let Self::Plan(plan) = self else { return Ok(None) };
-        let plan = plan.with_matrices(matrices)?;
-        Ok(plan.map(|plan| {
-            let schema = plan.schema();
-            (Self::Plan(plan), schema)
-        }))
+        Ok(plan.with_matrices(matrices)?.map(|(plan, schema)| (Self::Plan(plan), schema)))
     }
 
     /// How many of the columns are matrices that are made of others: the last ones.

@@ -18,6 +18,9 @@ use crate::Result;
 /// Fewer bytes are copied: memory of its own costs a column more than that.
 const LENT_BYTES: usize = 4096;
 
+/// A batch that is kept keeps the memory of all rows that were decoded with it, but not if these take more than so many times its own.
+const MOST_HELD: usize = 64;
+
 /// How one column, or one field of a struct, is converted.
 #[derive(Debug)]
 pub(super) struct Column {
@@ -135,7 +138,7 @@ impl Column {
         let (values, nulls) = flatten(&part.array, fixed.depth);
         let values = native_values(&values).filter(|_| nulls.is_none())?;
         let is_whole = values.len() == part.rows() * fixed.width * fixed.dtype.size();
-        let is_large = values.len() >= LENT_BYTES;
+        let is_large = values.len() >= LENT_BYTES && values.capacity() / MOST_HELD <= values.len();
         (is_whole && is_large).then(|| (*slot, Lent::new(values)))
     }
 

@@ -12,7 +12,7 @@ use super::portion::Portion;
 use super::spec::OutputSpec;
 use super::stack::StackParts;
 use super::text::TextColumn;
-use crate::matrix::{MatrixColumns, places};
+use crate::matrix::{MatrixColumns, MatrixSchema, places};
 use crate::{Error, Result};
 
 /// Converts batches of one schema; made once per run.
@@ -60,14 +60,12 @@ impl Converter {
         self.plan.matrices()
     }
 
-    /// The same conversion of rows in which these columns have become [`matrices`](Self::matrices): `schema` has the other columns, and
-    /// then the matrices.
+    /// The same conversion of rows that have some of the [`matrices`](Self::matrices) in place of their columns.
     #[must_use]
-    pub fn of_matrices(mut self, schema: SchemaRef) -> Self {
-        let matrices = self.plan.matrices();
-        let (left, first) = places(self.schema.fields().len(), &matrices);
-        self.plan.with_matrices(&matrices, &left, first, &schema);
-        Self { schema, ..self }
+    pub fn of_matrices(mut self, rows: MatrixSchema) -> Self {
+        let (left, first) = places(self.schema.fields().len(), &rows.matrices);
+        self.plan.with_matrices(&rows.matrices, &left, first, &rows.schema);
+        Self { schema: rows.schema, ..self }
     }
 
     /// What every batch becomes, in the order of the dictionary: columns, each with its mask after it,

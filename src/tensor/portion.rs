@@ -54,7 +54,7 @@ impl Portion {
         let (schema, mut columns, rows) = batch.into_parts();
         let made = columns.split_off(columns.len().saturating_sub(matrices));
         let made = made.into_iter().map(|matrix| {
-            let is_alone = is_alone(matrix.as_ref());
+            let is_alone = is_alone(&matrix);
             (matrix, is_alone)
         });
         let (columns, alone): (Vec<_>, Vec<_>) = columns.into_iter().map(alone).chain(made).unzip();

@@ -221,6 +221,28 @@ def test_a_query_that_computes_its_columns(numbers: Path) -> None:
     np.testing.assert_array_equal(matrix(batches), cells[matrix(batches, "id")])
 
 
+def test_a_stack_that_is_computed_beside_one_that_is_decoded(numbers: Path) -> None:
+    loader, _ = tq.create_dataloader(
+        f"SELECT id, f1, f2, f3, f1 * 2 AS twice FROM '{numbers}'",
+        batch_size=1000,
+        stack={"twice and more": ["twice", "f1"], "x": ["f3", "f2"]},
+    )
+    cells, batches = values("float32"), list(loader)
+    np.testing.assert_array_equal(matrix(batches), cells[:, [3, 2]])
+    twice = np.column_stack([cells[:, 1] * 2, cells[:, 1]])
+    np.testing.assert_array_equal(matrix(batches, "twice and more"), twice)
+
+
+def test_thousands_of_columns(tmp_path: Path) -> None:
+    """Of which 8192 rows would take more than 64 MiB."""
+    cells = np.arange(3000 * 1000, dtype=np.float32).reshape(1000, 3000)
+    names = [f"f{number}" for number in range(3000)]
+    table = pa.table(dict(zip(names, cells.T, strict=True)))
+    pq.write_table(table, tmp_path / "wide.parquet", use_dictionary=False)
+    loader, _ = tq.create_dataloader(path=tmp_path, batch_size=300, stack={"x": names})
+    np.testing.assert_array_equal(matrix(list(loader)), cells)
+
+
 def test_files_that_store_a_column_otherwise_or_not_at_all(tmp_path: Path) -> None:
     """What the table has as float64 is int32 in one file, and missing in another; a column is told by the folder."""
     wanted = []
@@ -262,6 +284,19 @@ def test_matrices_are_handed_out_in_the_memory_that_they_were_written_to(numbers
     assert ends[0] == starts[1]
     first["x"].fill_(-1)
     assert torch.equal(second["x"], torch.from_numpy(values("float32")[1000:2000]))
+
+
+def test_a_small_batch_does_not_hold_all_rows_that_were_decoded_with_it(numbers: Path) -> None:
+    """Of 7000 rows that are decoded together 128 are lent, and 100 are copied."""
+    for batch_size, is_lent in ((100, False), (128, True)):
+        loader, _ = tq.create_dataloader(
+            path=numbers, columns=["id", *NAMES], batch_size=batch_size, stack={"x": NAMES}
+        )
+        batches = list(itertools.islice(loader, 20))
+        np.testing.assert_array_equal(matrix(batches), values("float32")[: 20 * batch_size])
+        for before, batch in itertools.pairwise(batches):
+            follows = before["x"].data_ptr() + before["x"].nbytes == batch["x"].data_ptr()
+            assert follows is is_lent
 
 
 def test_memory_of_a_matrix_serves_another_only_when_all_of_its_batches_are_gone(

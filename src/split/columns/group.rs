@@ -33,8 +33,8 @@ const WIDE_BYTES: usize = 1 << 10;
 /// the processor's cache. Measured with 128, 256 and 512 KiB and all columns at once.
 const TILE_BYTES: u64 = 512 << 10;
 
-/// A row group whose rows take fewer bytes is decoded column by column, not batch by batch: then each column's pages are done with
-/// before those of the next are decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
+/// A row group whose rows take fewer bytes is decoded column by column (and of matrices line by line), not batch by batch: then the pages of
+/// one are done with before those of the next are decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
 /// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache meanwhile, take a quarter longer.
 const WHOLE_BYTES: usize = 5 << 20;
 

@@ -7,7 +7,7 @@ use arrow::array::{Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::stream::{self, BoxStream, StreamExt};
 
-use crate::matrix::MatrixColumns;
+use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::split::Cuts;
 use crate::{Error, Result};
 
@@ -31,7 +31,7 @@ impl EpochPlan {
         ]))
     }
 
-    pub fn with_matrices(&self, _: &[MatrixColumns]) -> Result<Option<Self>> {
+    pub fn with_matrices(&self, _: Vec<MatrixColumns>) -> Result<Option<(Self, MatrixSchema)>> {
         Ok(None)
     }
 
