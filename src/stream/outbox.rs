@@ -18,10 +18,9 @@ const AHEAD_ROWS: usize = 1 << 16;
 /// memory that is fresh the first time, which costs more than to convert.
 const AHEAD_BYTES: usize = 16 << 20;
 
-/// Rows, or bytes, of finished batches that are handed over together, if they are there without waiting: a consumer that
-/// is faster than the decoders would else be woken for each batch.
+/// Rows of finished batches that are handed over together, if they are there without waiting, unless they are as large a part of
+/// [`AHEAD_BYTES`]: a consumer that is faster than the decoders would else be woken for each batch.
 const GROUP_ROWS: usize = 1 << 13;
-const GROUP_BYTES: usize = AHEAD_BYTES / 8;
 
 /// Of smaller batches twice as many rows: to be woken costs as much as to take two of 1024 rows over.
 const SMALL_ROWS: usize = GROUP_ROWS / 4;
@@ -44,6 +43,7 @@ pub(super) struct Outbox {
     held_rows: usize,
     held_bytes: usize,
     group_rows: usize,
+    group_bytes: usize,
 }
 
 impl Outbox {
@@ -56,10 +56,18 @@ impl Outbox {
             }
             false => (1, 1),
         };
+        let group_bytes = AHEAD_BYTES / AHEAD_ROWS * group_rows;
         let (sender, receiver) = channel(groups);
         let ahead = Arc::new(Semaphore::new(AHEAD_BYTES / KIB));
-        let outbox =
-            Self { sender, ahead, held: Vec::new(), held_rows: 0, held_bytes: 0, group_rows };
+        let outbox = Self {
+            sender,
+            ahead,
+            held: Vec::new(),
+            held_rows: 0,
+            held_bytes: 0,
+            group_rows,
+            group_bytes,
+        };
         (outbox, receiver)
     }
 
@@ -68,7 +76,7 @@ impl Outbox {
         self.held_rows += delivered.batch.rows();
         self.held_bytes += delivered.batch.bytes();
         self.held.push(delivered);
-        let is_group = self.held_rows >= self.group_rows || self.held_bytes >= GROUP_BYTES;
+        let is_group = self.held_rows >= self.group_rows || self.held_bytes >= self.group_bytes;
         if is_group { self.flush().await } else { Ok(()) }
     }
 
@@ -131,15 +139,16 @@ mod tests {
     use futures::FutureExt;
     use std::sync::Arc;
 
-    use arrow::array::Int64Array;
+    use arrow::array::FixedSizeBinaryArray;
     use arrow::record_batch::RecordBatch;
 
     use super::{AHEAD_BYTES, Handed, Outbox};
     use crate::partition::ShardCursor;
     use crate::stream::{Delivered, Finished};
 
+    /// Of one row.
     fn batch(bytes: usize) -> Delivered {
-        let column = Int64Array::from(vec![0; bytes / 8]);
+        let column = FixedSizeBinaryArray::try_from_iter([vec![0; bytes]].into_iter()).unwrap();
         let rows = RecordBatch::try_from_iter([("x", Arc::new(column) as _)]).unwrap();
         let cursor = ShardCursor { batches: 0, lanes: Vec::new() };
         Delivered { batch: Finished::Arrow(rows), cursor, holding: None, last: false }
@@ -156,13 +165,14 @@ mod tests {
         let taken = taken.count();
         // What is received makes room for as much.
         let group = received(receiver.try_recv().ok());
-        assert_eq!(group, (AHEAD_BYTES / 8).div_ceil(bytes));
+        assert_eq!(group, (AHEAD_BYTES / 4).div_ceil(bytes));
         taken
     }
 
     #[test]
     fn large_batches_wait_by_their_bytes() {
-        assert_eq!(taken_ahead(AHEAD_BYTES / 8), 8);
+        // One more is held: it makes no group.
+        assert_eq!(taken_ahead(AHEAD_BYTES / 8), 9);
         assert_eq!(taken_ahead(AHEAD_BYTES / 4), 4);
         // However large they are, one waits while the next is made.
         assert_eq!(taken_ahead(3 * AHEAD_BYTES), 2);
