@@ -63,8 +63,12 @@ test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
 	$(CARGO) test --locked
 
-test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests, and check the stubs
-	$(BIN)/python -m pytest
+# Half of the time of these tests is waiting, so that two processes take little more than half as long as one. Tests that go on
+# side by side start servers of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
+TEST_PROCESSES ?= 2
+
+test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 	$(MAKE) --no-print-directory stubtest
 
 test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/complete $(SERVERS)/fake-gcs/complete $(SERVERS)/azurite/complete ## Fetch and build the catalogs and stores that the Python tests start (minutes, once)
