@@ -125,6 +125,11 @@ impl Interleave {
         passed
     }
 
+    /// The rows of a turn; None where a piece is read to its end before another has its turn.
+    pub fn turn_rows(&self) -> Option<u64> {
+        (self.width > 1 && self.is_bounded()).then_some(self.chunk)
+    }
+
     /// Pieces that are read at a time.
     pub fn width(&self) -> u32 {
         self.width

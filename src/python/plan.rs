@@ -290,12 +290,14 @@ impl PyPlan {
         let start = || -> Result<ShardStream> {
             let mut source = shards.source(&self.plan, stage)?;
             let mut output = self.output(tensor_options)?;
-            // A window holds a batch of each of many splits, and copies their rows anyway.
-            if lends && shard.lanes.iter().all(|lane| lane.mixing.window.is_none()) {
-                source = source.in_long_batches();
+            if lends {
                 output = output.lending();
             }
+            // A window holds a batch of each of many splits, and copies their rows anyway.
             if shard.lanes.iter().all(|lane| lane.mixing.window.is_none()) {
+                if lends {
+                    source = source.in_long_batches();
+                }
                 (output, source) = output.of_matrices(source)?;
             }
             ShardStream::start(source, &shard, &cursor, threads, Arc::new(output))

@@ -5,7 +5,7 @@
 
 use parquet::errors::{ParquetError, Result};
 
-use super::thrift::page_header;
+use super::thrift::{PageHeader, page_header};
 
 /// What a page may become, however little is stored of it. Writers end pages at a megabyte, DuckDB at a hundred.
 const MOST_BYTES: u64 = 256 << 20;
@@ -31,15 +31,24 @@ pub(super) fn check_pages(bytes: &[u8]) -> Result<()> {
             }
             break;
         };
-        if page.declared > MOST_BYTES && page.declared / MOST_TIMES > page.stored {
-            return Err(ParquetError::General(format!(
-                "a page of {} stored bytes says that it becomes {}, more than {MOST_TIMES} times as many",
-                page.stored, page.declared
-            )));
-        }
+        check_page(&page)?;
         let end =
             usize::try_from(page.stored).ok().and_then(|stored| page.length.checked_add(stored));
         rest = end.and_then(|end| rest.get(end..)).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// The same of one page.
+///
+/// # Errors
+/// Where it declares too much.
+pub(super) fn check_page(page: &PageHeader) -> Result<()> {
+    if page.declared > MOST_BYTES && page.declared / MOST_TIMES > page.stored {
+        return Err(ParquetError::General(format!(
+            "a page of {} stored bytes says that it becomes {}, more than {MOST_TIMES} times as many",
+            page.stored, page.declared
+        )));
     }
     Ok(())
 }

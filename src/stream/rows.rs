@@ -26,7 +26,7 @@ const BUFFERED_BYTES: usize = 64 << 20;
 
 /// The same of one piece where pieces take turns: it has its next batch when its turn comes, and fresh memory for more costs more
 /// than to decode into memory that another piece gave back.
-const TURN_BYTES: usize = 512 << 10;
+const TURN_BYTES: usize = 256 << 10;
 
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
@@ -201,7 +201,10 @@ impl Rows {
             Some(feed) => feed.piece(piece).unwrap_or(u32::MAX),
             None => piece,
         };
-        let cuts = self.borders.as_ref().and_then(|borders| borders.cuts(piece, row));
+        let cuts = match self.state.turn_rows() {
+            Some(every) => Some(Cuts { every, at: row % every, turns: true }),
+            None => self.borders.as_ref().and_then(|borders| borders.cuts(piece, row)),
+        };
         let task = async move {
             let rows = reads.timed(source.read(&pieces[number as usize], row, cuts, &reads));
             let matrices = source.matrices();
@@ -238,7 +241,7 @@ impl Borders {
     /// Where the rows of a piece from `row` on are cut.
     fn cuts(&self, piece: u32, row: u64) -> Option<Cuts> {
         let at = (self.before.get(piece as usize)? + row) % self.batch_size.max(1);
-        Some(Cuts { every: self.batch_size, at })
+        Some(Cuts { every: self.batch_size, at, turns: false })
     }
 }
 

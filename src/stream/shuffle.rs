@@ -9,13 +9,13 @@ use arrow::record_batch::RecordBatch;
 use super::gather::Column;
 use super::queue::RowQueue;
 use crate::partition::{Rng, derive_key};
-use crate::tensor::Portion;
+use crate::tensor::{Portion, alone};
 use crate::{Error, Result};
 
 /// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
 /// the window then holds few arrays per column, without the pages their strings came from.
 pub(super) const TINY_ROWS: usize = 256;
-/// The most rows of a drained portion.
+/// The most rows of a drained portion, where some of its columns are not in their order yet.
 const MAX_BATCH_ROWS: usize = 8192;
 /// Rows of a window's first portion, where rows can be of any width; the size doubles while a portion stays under half of
 /// [`MAX_BATCH_BYTES`].
@@ -112,15 +112,18 @@ impl ShuffleWindow {
 
 /// One permuted window, drained in portions of bounded size.
 ///
-/// It holds its rows until it is dropped, and gathers some of them when asked, so that the window is never in memory
-/// twice. Narrow columns of a portion are picked: they hold the window until they are written elsewhere. A drained
-/// batch shares no memory with it, but for the values of a dictionary.
+/// Numbers without NULLs lie in the order of delivery, in memory that no other window has: a portion owns its slice of them. The
+/// rows of other columns are held until the window is dropped, and some of them gathered when asked, so that these are never in memory
+/// twice; of a portion, narrow ones are picked: they hold the window until they are written elsewhere. Wide values of a drained
+/// batch share no memory with it.
 pub struct Window {
     number: u64,
     schema: SchemaRef,
     columns: Vec<Column>,
     /// Which of them are picked.
     picked: Arc<[bool]>,
+    /// Of which of them each portion owns its part: those that are mixed already.
+    owned: Arc<[bool]>,
     /// Where each piece begins, for columns that are gathered by piece.
     starts: Vec<u32>,
     /// The numbers of its rows, counted through the pieces, in the order of delivery.
@@ -156,21 +159,39 @@ impl Window {
                 column.push(array.clone());
             }
         }
-        let columns: Vec<Column> = columns.into_iter().map(Column::new).collect();
+        let mut owned = Vec::with_capacity(columns.len());
+        let column = |pieces| match Column::new(pieces, &order) {
+            Column::Mixed(array) => {
+                let (array, is_alone) = alone(array);
+                owned.push(is_alone);
+                Column::Mixed(array)
+            }
+            other => {
+                owned.push(false);
+                other
+            }
+        };
+        let columns: Vec<Column> = columns.into_iter().map(column).collect();
         let picked = columns.iter().map(Column::is_whole).collect();
         let row_bytes: Option<usize> = columns.iter().map(Column::row_bytes).sum();
         let fitting = |bytes: usize| MAX_BATCH_BYTES / bytes.max(1);
         let first_rows = row_bytes.map_or(FIRST_BATCH_ROWS, fitting);
+        // Where nothing is left to be gathered, a portion is a slice of the window.
+        let (first_rows, most_rows) = match columns.iter().all(Column::is_mixed) {
+            true => (usize::MAX, usize::MAX),
+            false => (first_rows.clamp(1, MAX_BATCH_ROWS), MAX_BATCH_ROWS),
+        };
         Ok(Self {
             number,
             schema,
             columns,
             picked,
+            owned: owned.into(),
             starts,
             order: UInt32Array::from(order),
             offset: 0,
-            batch_rows: first_rows.clamp(1, MAX_BATCH_ROWS),
-            most_rows: MAX_BATCH_ROWS,
+            batch_rows: first_rows,
+            most_rows,
         })
     }
 
@@ -194,7 +215,7 @@ impl Window {
         self.offset = self.offset.saturating_add(rows).min(self.order.len());
     }
 
-    /// The next rows, at most `most` and 8192; None at the end.
+    /// The next rows, at most `most`, and 8192 where some are still to be gathered; None at the end.
     pub fn next_batch(&mut self, most: usize) -> Result<Option<RecordBatch>> {
         self.next_portion(most)?.map(Portion::into_batch).transpose()
     }
@@ -212,7 +233,7 @@ impl Window {
                     if bytes > MAX_BATCH_BYTES {
                         self.batch_rows = (rows / 2).max(1);
                     } else if bytes <= MAX_BATCH_BYTES / 2 {
-                        self.batch_rows = (self.batch_rows * 2).min(self.most_rows);
+                        self.batch_rows = self.batch_rows.saturating_mul(2).min(self.most_rows);
                     }
                     return Ok(Some(portion));
                 }
@@ -237,12 +258,13 @@ impl Window {
         let mut arrays = Vec::with_capacity(self.columns.len());
         let mut bytes = 0;
         for column in &self.columns {
-            let (array, own) = column.gather(&places, rows)?;
+            let (array, own) = column.gather(&places, self.offset, rows)?;
             bytes += own;
             arrays.push(array);
         }
         let (schema, picked) = (Arc::clone(&self.schema), Arc::clone(&self.picked));
-        Ok((Portion::picked(schema, arrays, picked, numbers), bytes))
+        let portion = Portion::picked(schema, arrays, picked, numbers);
+        Ok((portion.owning(Arc::clone(&self.owned)), bytes))
     }
 
     /// Piece, and row of the piece, of the row with this number.

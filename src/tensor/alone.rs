@@ -12,7 +12,7 @@ use arrow::datatypes::DataType;
 /// and no mapped file or other library. Only arrays without nulls are looked at; they are left without a bitmap of them.
 ///
 /// Taking the array is the proof: memory that somebody else could see cannot be taken out of it.
-pub(super) fn alone(array: ArrayRef) -> (ArrayRef, bool) {
+pub(crate) fn alone(array: ArrayRef) -> (ArrayRef, bool) {
     if array.null_count() > 0 {
         return (array, false);
     }

@@ -28,6 +28,7 @@ mod spec;
 mod stack;
 mod text;
 
+pub(crate) use alone::alone;
 pub use block::{ALIGNMENT, Block, Lent, Slot};
 pub use convert::{Converter, TensorBatch};
 pub use dtype::DType;

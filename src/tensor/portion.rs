@@ -48,6 +48,12 @@ impl Portion {
         Self { schema, columns, rows: count, picked, alone: None }
     }
 
+    /// The same, of which the memory of these columns is held by portions alone, and their rows are in no other.
+    #[must_use]
+    pub fn owning(self, columns: Arc<[bool]>) -> Self {
+        Self { alone: columns.contains(&true).then_some(columns), ..self }
+    }
+
     /// The rows of a batch that was just decoded, with a look at which columns nobody else holds. The last `matrices` columns are
     /// matrices that were made of others.
     pub fn decoded(batch: RecordBatch, matrices: usize) -> Self {

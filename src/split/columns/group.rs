@@ -18,9 +18,10 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
-use super::flat::{FlatColumn, flat_column, is_flat};
+use super::flat::{FlatColumn, Stored, flat_column, is_flat};
 use super::lengths::Lengths;
 use super::rows::GroupRows;
+use crate::storage::LocalFile;
 
 /// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
 /// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
@@ -233,6 +234,26 @@ impl Group {
             read.add(&skipped, reader);
         }
         Ok(read)
+    }
+
+    /// The same of all rows, but that pages are read from the file when it is their turn. None where a column is not decoded here, or the
+    /// system does not have it in memory.
+    pub(super) fn read_by_pages(
+        &self,
+        file: &LocalFile,
+        roots: &[usize],
+        lengths: Lengths,
+    ) -> Option<GroupRows> {
+        let mut read = GroupRows::new(lengths, None);
+        for root in roots {
+            let [leaf] = self.leaves(&[*root])[..] else { return None };
+            let column = self.metadata().column(leaf);
+            let (start, length) = column.byte_range();
+            let stored = Stored::File(file.clone(), start..start.checked_add(length)?);
+            let data_type = self.schema.field(*root).data_type();
+            read.add_flat(*root, flat_column(column, data_type, stored, self.rows(), None)?);
+        }
+        Some(read)
     }
 
     /// How many batches of each column are decoded at a time, of so many `rows`.

@@ -7,6 +7,9 @@ pub struct Cuts {
     pub every: u64,
     /// Rows between the last cut before the split's first row and that row.
     pub at: u64,
+    /// Whether other splits have their turn after each cut. Then a batch ends at the next one, and as little is held of the split as can be:
+    /// many are open.
+    pub turns: bool,
 }
 
 /// The rows of one decoded batch after the other: as many as there can be of whole ones of those that are cut out of them, so that none
@@ -23,9 +26,9 @@ impl Lengths {
     pub(super) fn new(most: usize, cuts: Option<Cuts>) -> Self {
         let most = most.max(1);
         let cuts = cuts.filter(|cuts| (1..=most as u64).contains(&cuts.every));
-        let (every, at) =
-            cuts.map_or((most, 0), |cuts| (cuts.every as usize, (cuts.at % cuts.every) as usize));
-        Self { most, every, at }
+        let Some(cuts) = cuts else { return Self { most, every: most, at: 0 } };
+        let (every, at) = (cuts.every as usize, (cuts.at % cuts.every) as usize);
+        Self { most: if cuts.turns { every } else { most }, every, at }
     }
 
     /// The most rows of a batch.
@@ -50,7 +53,7 @@ mod tests {
     use super::*;
 
     fn lengths(most: usize, every: u64, at: u64) -> Vec<usize> {
-        let mut lengths = Lengths::new(most, Some(Cuts { every, at }));
+        let mut lengths = Lengths::new(most, Some(Cuts { every, at, turns: false }));
         (0..3).map(|_| lengths.next()).collect()
     }
 
@@ -63,8 +66,11 @@ mod tests {
         assert_eq!(lengths(1, 1, 5), [1, 1, 1]);
         assert_eq!(lengths(100, 101, 7), [100, 100, 100]);
         assert_eq!(lengths(100, 0, 7), [100, 100, 100]);
-        let mut later = Lengths::new(8192, Some(Cuts { every: 1000, at: 990 })).after(2015);
+        let mut later =
+            Lengths::new(8192, Some(Cuts { every: 1000, at: 990, turns: false })).after(2015);
         assert_eq!([later.next(), later.next()], [7995, 8000]);
+        let mut turns = Lengths::new(8192, Some(Cuts { every: 1000, at: 3010, turns: true }));
+        assert_eq!([turns.next(), turns.next(), turns.most()], [990, 1000, 1000]);
         for most in 1..40 {
             for (every, at) in
                 (1..=most as u64).flat_map(|every| (0..every).map(move |at| (every, at)))

@@ -1,12 +1,14 @@
 //! The wanted rows of some columns of a row group, batch by batch.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::{concat_batches, filter};
 use arrow::record_batch::RecordBatch;
+use bytes::Bytes;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::errors::{ParquetError, Result};
 
@@ -61,6 +63,30 @@ impl GroupRows {
         self.roots.extend_from_slice(roots);
         self.order = (0..self.roots.len()).collect();
         self.order.sort_unstable_by_key(|at| self.roots[*at]);
+    }
+
+    /// What is to be read of the file before the next batch is decoded, by column.
+    pub(super) fn missing(&self) -> Vec<(usize, Range<u64>)> {
+        let mut missing = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            if let Part::Flat(ready, column, lengths) = part
+                && ready.is_empty()
+            {
+                let mut lengths = *lengths;
+                let rows = (0..self.batches).map(|_| lengths.next()).sum();
+                missing.extend(column.missing(rows).into_iter().map(|range| (number, range)));
+            }
+        }
+        missing
+    }
+
+    /// Takes what was read of these ranges, in their order.
+    pub(super) fn put(&mut self, missing: &[(usize, Range<u64>)], read: Vec<Bytes>) {
+        for ((number, range), bytes) in missing.iter().zip(read) {
+            if let Part::Flat(_, column, _) = &mut self.parts[*number] {
+                column.put(range, bytes);
+            }
+        }
     }
 
     /// The next batch, which may be empty: its rows, and its columns in ascending order.

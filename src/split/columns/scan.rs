@@ -58,6 +58,8 @@ pub struct ColumnScan {
     output: SchemaRef,
     /// Of the batches from the first row on.
     lengths: Lengths,
+    /// Whether pages are read when it is their turn, and not chunks.
+    by_pages: bool,
     /// Rows of the row groups that were opened.
     passed: usize,
 }
@@ -143,6 +145,7 @@ pub async fn plan(
         narrow,
         output,
         lengths: Lengths::new(batch_rows, cuts),
+        by_pages: cuts.is_some_and(|cuts| cuts.turns),
         passed: 0,
     }))
 }
@@ -404,6 +407,17 @@ impl RowsOf {
         })
     }
 
+    /// Reads what is missing of the next rows.
+    async fn fetch(&mut self, scan: &ColumnScan) -> DfResult<()> {
+        let (Self::Columns(rows), Some(file)) = (self, &scan.local) else { return Ok(()) };
+        let missing = rows.missing();
+        if !missing.is_empty() {
+            let ranges: Vec<_> = missing.iter().map(|(_, range)| range.clone()).collect();
+            rows.put(&missing, file.read(&ranges).await?);
+        }
+        Ok(())
+    }
+
     fn next(&mut self) -> DfResult<Option<(usize, Vec<ArrayRef>)>> {
         match self {
             Self::Columns(rows) => Ok(rows.next()?),
@@ -487,7 +501,10 @@ impl OpenGroup {
                     scan.matrices.read(line, rows, &mut self.batches)?;
                     continue;
                 }
-                TileRows::Columns(Some(rows)) => rows.next()?,
+                TileRows::Columns(Some(rows)) => {
+                    rows.fetch(scan).await?;
+                    rows.next()?
+                }
                 TileRows::Columns(None) | TileRows::Line(_, None) => None,
             };
             let Some((rows, columns)) = next else { return Ok(None) };
@@ -504,6 +521,15 @@ impl OpenGroup {
 
     /// Begins to read a tile. What is not in the system's memory is fetched for all tiles that are left, by few long reads.
     async fn begin(&mut self, scan: &ColumnScan, at: usize) -> DfResult<()> {
+        if let (true, Some(file)) = (scan.by_pages, &scan.local) {
+            let Tile { columns, rows } = &mut self.tiles[at];
+            if let TileRows::Columns(rows) = rows
+                && let Some(found) = self.group.read_by_pages(file, columns, self.lengths)
+            {
+                *rows = Some(RowsOf::Columns(found));
+                return Ok(());
+            }
+        }
         let (tile, later) = (&self.tiles[at].columns, &self.tiles[at..]);
         if !scan.fetch_cached(&mut self.group, tile)? {
             let columns = later.iter().flat_map(|tile| &tile.columns).copied();

@@ -10,4 +10,5 @@ pub struct Split {
 pub struct Cuts {
     pub every: u64,
     pub at: u64,
+    pub turns: bool,
 }

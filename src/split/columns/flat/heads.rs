@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use parquet::basic::Encoding;
 
-use crate::split::thrift::page_header;
+use super::stored::Stored;
 
 /// Where the header of a data page has the encoding of its definition levels, and of its repetition levels.
 pub(super) const DEFINITION_LEVELS: usize = 3;
@@ -56,11 +56,12 @@ pub(super) struct Heads {
 /// The pages of `chunk`, which have `rows` rows in all, with levels that the headers of data pages
 /// tell the encodings of in the fields `levels`. None where any of them is not
 /// one that is read here, or is damaged: the reader of the `parquet` crate then has the word.
-pub(super) fn heads(chunk: &[u8], rows: usize, levels: &[usize]) -> Option<Heads> {
+pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Heads> {
     let mut heads = Heads { dictionary: None, pages: VecDeque::new() };
     let (mut at, mut found) = (0_usize, 0_usize);
-    while at < chunk.len() {
-        let header = match page_header(&chunk[at..]) {
+    let length = chunk.len();
+    while at < length {
+        let header = match chunk.header(at) {
             Some(header) => header,
             // Something behind the last page.
             None if found == rows => break,
@@ -68,7 +69,7 @@ pub(super) fn heads(chunk: &[u8], rows: usize, levels: &[usize]) -> Option<Heads
         };
         let first = at.checked_add(header.length)?;
         let end = first.checked_add(usize::try_from(header.stored).ok()?)?;
-        chunk.get(first..end)?;
+        (end <= length).then_some(())?;
         at = end;
         let declared = usize::try_from(header.declared).ok()?;
         let detail = |field: usize| header.details[field];
@@ -111,7 +112,7 @@ pub(super) fn heads(chunk: &[u8], rows: usize, levels: &[usize]) -> Option<Heads
             Levels::Inside => 0,
             Levels::Before { skipped, bytes, .. } => skipped.checked_add(bytes)?,
         };
-        chunk[first..end].get(levels_bytes..)?;
+        (levels_bytes <= end - first).then_some(())?;
         let declared = declared.checked_sub(levels_bytes)?;
         let rows = number(1)?;
         found = found.checked_add(rows as usize)?;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray};
 use arrow::datatypes::{DataType, FieldRef};
-use bytes::Bytes;
 use parquet::errors::Result;
 use parquet::file::metadata::ColumnChunkMetaData;
 
@@ -15,6 +14,7 @@ use super::super::runs::{Run, Runs, unpack_one};
 use super::codec::Codec;
 use super::heads::{DEFINITION_LEVELS, Head, Levels, REPETITION_LEVELS, Values, heads};
 use super::indices::Indices;
+use super::stored::Stored;
 use super::{Flat, FlatColumn, Open, Parts, Source, Word};
 
 /// Decompressed bytes of a chunk at most, since all its pages are looked through at once.
@@ -44,16 +44,19 @@ pub(super) fn read<T: Word>(
     metadata: &ColumnChunkMetaData,
     item: &FieldRef,
     length: usize,
-    chunk: &Bytes,
+    chunk: Stored,
     rows: usize,
 ) -> Option<Box<dyn FlatColumn>> {
     let values = rows.checked_mul(length)?;
-    let mut heads = heads(chunk, values, &[DEFINITION_LEVELS, REPETITION_LEVELS])?;
+    if let Stored::File(..) = chunk {
+        return None;
+    }
+    let mut heads = heads(&chunk, values, &[DEFINITION_LEVELS, REPETITION_LEVELS])?;
     let bytes = heads.pages.iter().map(|head| head.declared);
     (bytes.fold(0, usize::saturating_add) <= MOST_BYTES).then_some(())?;
     let codec = Codec::of(metadata.compression())?;
     let data_type = item.data_type().clone();
-    let parts = Parts { chunk: chunk.clone(), codec, nullable: false, data_type, places: None };
+    let parts = Parts { pages: chunk.pages(), codec, nullable: false, data_type, places: None };
     let level = u32::try_from(metadata.column_descr().max_def_level()).ok()?;
     let pages = std::mem::take(&mut heads.pages);
     let mut items = Flat::<T>::new(parts, heads, values);
@@ -64,15 +67,15 @@ pub(super) fn read<T: Word>(
         items.opened.push_back(open);
     }
     items.read_dictionary().ok()?;
-    items.parts.chunk = Bytes::new();
+    items.parts.pages.clear();
     Some(Box::new(Lists { items, item: Arc::clone(item), length }))
 }
 
 impl<T: Word> Flat<T> {
     /// Opens a page whose first value is number `at` of all values of lists of `length`; None where a list or a value in it is missing,
     /// whose definition levels are below `level`.
-    fn full(&self, head: &Head, level: u32, at: usize, length: usize) -> Option<Open<T>> {
-        let stored = self.parts.chunk.slice(head.stored.clone());
+    fn full(&mut self, head: &Head, level: u32, at: usize, length: usize) -> Option<Open<T>> {
+        let stored = self.parts.pages.take(&head.stored).ok()?;
         let count = head.rows as usize;
         let width = u8::try_from(u32::BITS - level.leading_zeros()).ok()?;
         let are_full = |repetition: &[u8], definition: &[u8]| {

@@ -9,8 +9,10 @@ mod codec;
 mod heads;
 mod indices;
 mod lists;
+mod stored;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayData, ArrayRef, BooleanBufferBuilder, make_array};
@@ -27,6 +29,8 @@ use super::runs::pick;
 use codec::{Codec, PageBytes};
 use heads::{DEFINITION_LEVELS, Head, Heads, Levels, Values, heads};
 use indices::{Found, Indices};
+use stored::Pages;
+pub(super) use stored::Stored;
 
 /// Rows of a column chunk, decoded when they are asked for.
 pub(super) trait FlatColumn: Send {
@@ -43,6 +47,14 @@ pub(super) trait FlatColumn: Send {
     fn cells(&mut self, rows: usize) -> Result<Cells<'_>> {
         Ok(Cells::Decoded(self.next(rows)?))
     }
+
+    /// What is to be read of the file before the next `rows` rows are asked for; nothing of a chunk that is in memory.
+    fn missing(&self, _rows: usize) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
+    /// Takes what was read of one of these ranges.
+    fn put(&mut self, _range: &Range<u64>, _bytes: Bytes) {}
 }
 
 /// Numbers of some rows.
@@ -78,11 +90,11 @@ pub(super) fn is_flat(metadata: &ColumnChunkMetaData, data_type: &DataType) -> b
 pub(super) fn flat_column(
     metadata: &ColumnChunkMetaData,
     data_type: &DataType,
-    chunk: &Bytes,
+    chunk: impl Into<Stored>,
     rows: usize,
     places: Option<&Arc<[u32]>>,
 ) -> Option<Box<dyn FlatColumn>> {
-    let column = metadata.column_descr();
+    let (column, chunk) = (metadata.column_descr(), chunk.into());
     if let Some((item, length)) = lists::item(metadata, data_type) {
         return match (width_of(column.physical_type(), item.data_type())?, places) {
             (4, None) => lists::read::<u32>(metadata, item, length, chunk, rows),
@@ -96,9 +108,9 @@ pub(super) fn flat_column(
     let nullable = column.max_def_level() > 0;
     let codec = Codec::of(metadata.compression())?;
     let width = width_of(column.physical_type(), data_type)?;
-    let heads = heads(chunk, rows, if nullable { &[DEFINITION_LEVELS] } else { &[] })?;
+    let heads = heads(&chunk, rows, if nullable { &[DEFINITION_LEVELS] } else { &[] })?;
     let data_type = data_type.clone();
-    let parts = Parts { chunk: chunk.clone(), codec, nullable, data_type, places: places.cloned() };
+    let parts = Parts { pages: chunk.pages(), codec, nullable, data_type, places: places.cloned() };
     Some(match width {
         4 => Box::new(Flat::<u32>::new(parts, heads, rows)),
         _ => Box::new(Flat::<u64>::new(parts, heads, rows)),
@@ -155,7 +167,7 @@ word!(u64);
 
 /// What is to be known of a chunk, whatever its numbers are.
 struct Parts {
-    chunk: Bytes,
+    pages: Pages,
     codec: Codec,
     nullable: bool,
     data_type: DataType,
@@ -239,8 +251,7 @@ impl<T: Word> Flat<T> {
             self.read_dictionary()?;
         }
         if self.pages.is_empty() {
-            // What was read of the file serves the next chunk.
-            self.parts.chunk = Bytes::new();
+            self.parts.pages.clear();
         }
         let Some((first, rows)) = wanted else {
             let present = match present {
@@ -275,7 +286,7 @@ impl<T: Word> Flat<T> {
 
     fn read_dictionary(&mut self) -> Result<()> {
         let Some(head) = self.unread.take() else { return Ok(()) };
-        let stored = self.parts.chunk.slice(head.stored.clone());
+        let stored = self.parts.pages.take(&head.stored)?;
         let bytes = self.parts.codec.unpack(stored, head.declared)?;
         if T::stored(bytes.as_slice()).len() < head.rows as usize {
             return Err(damaged("a value of the dictionary is missing"));
@@ -294,8 +305,8 @@ const NO_WORD: &str = "a value that the dictionary does not have";
 
 impl Parts {
     /// Which rows of a page have a value, its bytes, and from where on these are values.
-    fn unpack(&self, head: &Head) -> Result<(Present, PageBytes, usize)> {
-        let stored = self.chunk.slice(head.stored.clone());
+    fn unpack(&mut self, head: &Head) -> Result<(Present, PageBytes, usize)> {
+        let stored = self.pages.take(&head.stored)?;
         match head.levels {
             Levels::Inside => {
                 let bytes = self.codec.unpack(stored, head.declared)?;
@@ -341,6 +352,28 @@ impl<T: Word> Flat<T> {
 }
 
 impl<T: Word> FlatColumn for Flat<T> {
+    fn missing(&self, rows: usize) -> Vec<Range<u64>> {
+        let mut wanted = rows.min(self.left);
+        wanted = wanted.saturating_sub(self.open.as_ref().map_or(0, |open| open.left));
+        let (mut missing, mut dictionary) = (Vec::new(), self.unread.as_ref());
+        for head in &self.pages {
+            if wanted == 0 {
+                break;
+            }
+            if let Values::Indices = head.values {
+                let head = dictionary.take();
+                missing.extend(head.and_then(|head| self.parts.pages.missing(&head.stored)));
+            }
+            missing.extend(self.parts.pages.missing(&head.stored));
+            wanted = wanted.saturating_sub(head.rows as usize);
+        }
+        missing
+    }
+
+    fn put(&mut self, range: &Range<u64>, bytes: Bytes) {
+        self.parts.pages.put(range, bytes);
+    }
+
     fn cells(&mut self, rows: usize) -> Result<Cells<'_>> {
         if !self.are_stored(rows)? {
             return Ok(Cells::Decoded(self.next(rows)?));

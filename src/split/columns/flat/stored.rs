@@ -1,0 +1,112 @@
+//! Where the bytes of a column chunk are: in memory, or in a local file from which its pages are read when they are decoded.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use parquet::errors::Result;
+
+use super::damaged;
+use crate::split::pages::check_page;
+use crate::split::thrift::{PageHeader, page_header};
+use crate::storage::LocalFile;
+
+/// What is read of a file to find the header of a page of numbers. None is longer, unless its writer put there what others do not.
+const HEADER_BYTES: u64 = 256;
+
+/// A column chunk.
+pub(in crate::split::columns) enum Stored {
+    /// All of its bytes are in memory.
+    Read(Bytes),
+    /// It is this range of a local file.
+    File(LocalFile, Range<u64>),
+}
+
+impl From<&Bytes> for Stored {
+    fn from(bytes: &Bytes) -> Self {
+        Self::Read(bytes.clone())
+    }
+}
+
+impl Stored {
+    /// Its bytes, in all.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Read(bytes) => bytes.len(),
+            Self::File(_, range) => {
+                usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
+            }
+        }
+    }
+
+    /// The header of a page that begins at `at`. None where there is none, where it says what nobody would store, or where the system does
+    /// not have it in memory.
+    pub(super) fn header(&self, at: usize) -> Option<PageHeader> {
+        let (file, range) = match self {
+            Self::Read(bytes) => return page_header(bytes.get(at..)?),
+            Self::File(file, range) => (file, range),
+        };
+        let start = range.start.checked_add(at as u64)?;
+        let end = range.end.min(start.saturating_add(HEADER_BYTES));
+        // Whatever is wrong with the file is found, and told, where all of the chunk is read.
+        let read = file.read_cached(std::slice::from_ref(&(start..end))).ok()??;
+        let header = page_header(read.first()?)?;
+        check_page(&header).is_ok().then_some(header)
+    }
+
+    /// The pages, none of which is taken yet.
+    pub(super) fn pages(self) -> Pages {
+        match self {
+            Self::Read(bytes) => Pages::Read(bytes),
+            Self::File(_, range) => Pages::File { start: range.start, here: Vec::new() },
+        }
+    }
+}
+
+/// The pages of a chunk on their way to be decompressed.
+pub(super) enum Pages {
+    /// They are in memory.
+    Read(Bytes),
+    /// They lie in a file from `start` on; those that were read of it, by where they lie in the chunk.
+    File { start: u64, here: Vec<(usize, Bytes)> },
+}
+
+impl Pages {
+    /// The bytes of the page that lies at `stored` in the chunk; a page that is read from a file is taken out.
+    ///
+    /// # Errors
+    /// Where it was not read.
+    pub(super) fn take(&mut self, stored: &Range<usize>) -> Result<Bytes> {
+        match self {
+            Self::Read(bytes) => Ok(bytes.slice(stored.clone())),
+            Self::File { here, .. } => {
+                let place = here.iter().position(|(at, _)| *at == stored.start);
+                let place = place.ok_or_else(|| damaged("it was not read"))?;
+                Ok(here.swap_remove(place).1)
+            }
+        }
+    }
+
+    /// Where the page is to be read in the file; None where that was done.
+    pub(super) fn missing(&self, stored: &Range<usize>) -> Option<Range<u64>> {
+        match self {
+            Self::File { start, here } if here.iter().all(|(at, _)| *at != stored.start) => {
+                Some(start + stored.start as u64..start + stored.end as u64)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes what was read of the file at `range`.
+    pub(super) fn put(&mut self, range: &Range<u64>, bytes: Bytes) {
+        if let Self::File { start, here } = self {
+            here.push(((range.start - *start) as usize, bytes));
+        }
+    }
+
+    /// No page is needed any more: what was read of the file serves the next chunk.
+    pub(super) fn clear(&mut self) {
+        if let Self::Read(bytes) = self {
+            *bytes = Bytes::new();
+        }
+    }
+}
