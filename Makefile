@@ -65,7 +65,7 @@ test-rust: ## Run the Rust tests; they need no Python
 
 # Half of the time of these tests is waiting, so that two processes take little more than half as long as one. Tests that go on
 # side by side start servers of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
-TEST_PROCESSES ?= 0
+TEST_PROCESSES ?= 2
 
 test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
