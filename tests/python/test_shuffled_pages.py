@@ -188,6 +188,22 @@ def test_other_columns_go_along(tmp_path: Path, options: dict[str, object]) -> N
         assert list(batch["text"]) == [f"{number:x}" * 3 for number in batch["id"].tolist()]
 
 
+@pytest.mark.parametrize("constant", ["1", "'x'"])
+def test_a_query_of_no_column_of_a_file_has_all_its_rows(tmp_path: Path, constant: str) -> None:
+    session = tq.Session()
+    session.register_parquet("t", write(tmp_path / "files"))
+    read, _ = tq.create_dataloader(
+        f"SELECT {constant} AS same FROM t",
+        session=session,
+        batch_size=1000,
+        shuffle=True,
+        shuffle_buffer_size=BUFFER,
+    )
+    found = np.concatenate([np.asarray(batch["same"]) for batch in read])
+    assert len(found) == TOTAL
+    assert (found == found[0]).all()
+
+
 def test_a_file_that_changed_between_two_turns_is_an_error(tmp_path: Path) -> None:
     folder = write(tmp_path / "files", data_page_size=900, write_batch_size=64)
     batches = iter(loader(folder))

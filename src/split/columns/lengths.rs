@@ -1,5 +1,8 @@
 //! Where decoded batches end.
 
+/// Turns of fewer rows are decoded several at a time: decoding a batch of many columns costs some microseconds, whatever its rows.
+const TURN_ROWS: usize = 2048;
+
 /// Where those who read the rows of a split cut them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cuts {
@@ -7,8 +10,8 @@ pub struct Cuts {
     pub every: u64,
     /// Rows between the last cut before the split's first row and that row.
     pub at: u64,
-    /// Whether other splits have their turn after each cut. Then a batch ends at the next one, and as little is held of the split as can be:
-    /// many are open.
+    /// Whether other splits have their turn after each cut. Then a batch has the rows of one turn, or of a few where these are short, and as
+    /// little is held of the split as can be: many are open.
     pub turns: bool,
 }
 
@@ -28,7 +31,8 @@ impl Lengths {
         let cuts = cuts.filter(|cuts| (1..=most as u64).contains(&cuts.every));
         let Some(cuts) = cuts else { return Self { most, every: most, at: 0 } };
         let (every, at) = (cuts.every as usize, (cuts.at % cuts.every) as usize);
-        Self { most: if cuts.turns { every } else { most }, every, at }
+        let most = if cuts.turns { most.min(every.max(TURN_ROWS)) } else { most };
+        Self { most, every, at }
     }
 
     /// The most rows of a batch.
@@ -69,8 +73,13 @@ mod tests {
         let mut later =
             Lengths::new(8192, Some(Cuts { every: 1000, at: 990, turns: false })).after(2015);
         assert_eq!([later.next(), later.next()], [7995, 8000]);
-        let mut turns = Lengths::new(8192, Some(Cuts { every: 1000, at: 3010, turns: true }));
-        assert_eq!([turns.next(), turns.next(), turns.most()], [990, 1000, 1000]);
+        let turns = |every| {
+            let mut turns = Lengths::new(8192, Some(Cuts { every, at: 10, turns: true }));
+            [turns.next(), turns.next(), turns.most()]
+        };
+        assert_eq!(turns(1800), [1790, 1800, 2048]);
+        assert_eq!(turns(64), [2038, 2048, 2048]);
+        assert_eq!(turns(4000), [3990, 4000, 4000]);
         for most in 1..40 {
             for (every, at) in
                 (1..=most as u64).flat_map(|every| (0..every).map(move |at| (every, at)))

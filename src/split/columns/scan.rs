@@ -140,12 +140,13 @@ pub async fn plan(
         footer,
         physical,
         groups,
+        // Where there is no column, rows are only counted.
+        by_pages: !columns.is_empty() && cuts.is_some_and(|cuts| cuts.turns),
         columns,
         matrices,
         narrow,
         output,
         lengths: Lengths::new(batch_rows, cuts),
-        by_pages: cuts.is_some_and(|cuts| cuts.turns),
         passed: 0,
     }))
 }
