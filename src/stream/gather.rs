@@ -23,9 +23,12 @@ pub(super) enum Column {
     /// Made one array, from which rows are picked where they are written: narrow values, and dictionaries, since
     /// `interleave` would join those of all pieces again for every batch.
     Whole(ArrayRef),
-    /// In the order of delivery: numbers of which none is null.
-    Mixed(ArrayRef),
+    /// In the order of delivery, in arrays of [`BLOCK_ROWS`]: numbers of which none is null.
+    Mixed(Vec<ArrayRef>),
 }
+
+/// Rows of an array of mixed numbers at most: a batch that is a slice of it holds all of it, which is 2 MiB of the widest numbers.
+pub(super) const BLOCK_ROWS: usize = 131_072;
 
 impl Column {
     /// The column whose arrays are `pieces`, of which the rows are delivered in this `order`.
@@ -54,8 +57,13 @@ impl Column {
         matches!(self, Self::Mixed(_))
     }
 
-    /// The `rows` rows from number `first` on of the order of delivery, which are those at `places`, (piece, row of the piece), or the array
-    /// to pick them from; and the bytes that they take.
+    /// Whether its rows are gathered by piece.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        matches!(self, Self::Pieces(_))
+    }
+
+    /// The `rows` rows from number `first` on of the order of delivery, or the array to pick them from; and the bytes that they take. They are
+    /// those at `places`, (piece, row of the piece), if the column is in pieces; of one that is mixed, they lie in one block.
     pub(super) fn gather(
         &self,
         places: &[(usize, usize)],
@@ -70,7 +78,9 @@ impl Column {
                 Ok((array, bytes))
             }
             Self::Whole(array) => Ok((array.clone(), rows * row_bytes(array.data_type()))),
-            Self::Mixed(array) => Ok((array.slice(first, rows), 0)),
+            Self::Mixed(blocks) => {
+                Ok((blocks[first / BLOCK_ROWS].slice(first % BLOCK_ROWS, rows), 0))
+            }
         }
     }
 
@@ -78,15 +88,16 @@ impl Column {
     pub(super) fn row_bytes(&self) -> Option<usize> {
         match self {
             Self::Pieces(_) => None,
-            Self::Whole(array) | Self::Mixed(array) => Some(row_bytes(array.data_type())),
+            Self::Whole(array) => Some(row_bytes(array.data_type())),
+            Self::Mixed(blocks) => blocks.first().map(|block| row_bytes(block.data_type())),
         }
     }
 }
 
 /// The numbers of `pieces` in this `order`, in memory of their own. None for other types, and where any of them is null.
-fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<ArrayRef> {
+fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<Vec<ArrayRef>> {
     let data_type = pieces.first()?.data_type();
-    let width = data_type.primitive_width()?;
+    let width = data_type.primitive_width().filter(|width| matches!(width, 1 | 2 | 4 | 8 | 16))?;
     if pieces.iter().any(|piece| piece.null_count() > 0 || piece.data_type() != data_type) {
         return None;
     }
@@ -97,24 +108,31 @@ fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<ArrayRef> {
         to.copy_from_slice(native_bytes(piece.as_ref()));
         rest = after;
     }
-    let values = joined.as_ref();
+    let blocks = order.chunks(BLOCK_ROWS).map(|rows| {
+        let values = picked(joined.as_ref(), width, rows)?;
+        let data = ArrayData::builder(data_type.clone()).len(rows.len()).add_buffer(values);
+        Some(make_array(data.build().ok()?))
+    });
+    blocks.collect()
+}
+
+/// Those of `values`, each of so many bytes, that have the numbers `rows`. None for a width that no number has.
+fn picked(values: &[u8], width: usize, rows: &[u32]) -> Option<Buffer> {
     macro_rules! picked {
         ($native:ty) => {{
             let (values, _) = values.as_chunks();
             let number = |row: &u32| <$native>::from_ne_bytes(values[*row as usize]);
-            Buffer::from_vec(order.iter().map(number).collect())
+            Buffer::from_vec(rows.iter().map(number).collect())
         }};
     }
-    let values = match width {
+    Some(match width {
         1 => picked!(u8),
         2 => picked!(u16),
         4 => picked!(u32),
         8 => picked!(u64),
         16 => picked!(u128),
         _ => return None,
-    };
-    let data = ArrayData::builder(data_type.clone()).len(order.len()).add_buffer(values);
-    Some(make_array(data.build().ok()?))
+    })
 }
 
 /// Memory of a gathered array, but for the values of a dictionary, which it shares with the others.

@@ -176,7 +176,8 @@ enum Filled {
     End(u64),
 }
 
-/// Windows that are filled by a task of its own while the one before is drained: at most two are in memory.
+/// Windows that are filled by a task of its own while the one before is drained: at most two are in memory, beside what batches still
+/// hold of others.
 struct Windows {
     receiver: Receiver<Filled>,
     current: Option<Box<Draining>>,

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, UInt32Array};
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 
-use super::gather::Column;
+use super::gather::{BLOCK_ROWS, Column};
 use super::queue::RowQueue;
 use crate::partition::{Rng, derive_key};
 use crate::tensor::{Portion, alone};
@@ -161,10 +161,10 @@ impl Window {
         }
         let mut owned = Vec::with_capacity(columns.len());
         let column = |pieces| match Column::new(pieces, &order) {
-            Column::Mixed(array) => {
-                let (array, is_alone) = alone(array);
-                owned.push(is_alone);
-                Column::Mixed(array)
+            Column::Mixed(blocks) => {
+                let (blocks, are_alone): (Vec<_>, Vec<_>) = blocks.into_iter().map(alone).unzip();
+                owned.push(!are_alone.contains(&false));
+                Column::Mixed(blocks)
             }
             other => {
                 owned.push(false);
@@ -176,7 +176,7 @@ impl Window {
         let row_bytes: Option<usize> = columns.iter().map(Column::row_bytes).sum();
         let fitting = |bytes: usize| MAX_BATCH_BYTES / bytes.max(1);
         let first_rows = row_bytes.map_or(FIRST_BATCH_ROWS, fitting);
-        // Where nothing is left to be gathered, a portion is a slice of the window.
+        // Where nothing is left to be gathered, a portion is a slice of what is mixed.
         let (first_rows, most_rows) = match columns.iter().all(Column::is_mixed) {
             true => (usize::MAX, usize::MAX),
             false => (first_rows.clamp(1, MAX_BATCH_ROWS), MAX_BATCH_ROWS),
@@ -223,7 +223,7 @@ impl Window {
     /// As [`next_batch`](Self::next_batch), but that narrow values stay in the window.
     pub fn next_portion(&mut self, most: usize) -> Result<Option<Portion>> {
         loop {
-            let rows = self.batch_rows.min(self.order.len() - self.offset).min(most);
+            let rows = self.batch_rows.min(self.left_in_block()).min(most);
             if rows == 0 {
                 return Ok(None);
             }
@@ -248,10 +248,19 @@ impl Window {
         }
     }
 
+    /// Rows that can be one portion: those of the window that are left, or of the arrays in which numbers are mixed.
+    fn left_in_block(&self) -> usize {
+        let left = self.order.len() - self.offset;
+        match self.columns.iter().any(Column::is_mixed) {
+            true => left.min(BLOCK_ROWS - self.offset % BLOCK_ROWS),
+            false => left,
+        }
+    }
+
     /// The next `rows` rows, and the memory that is theirs alone, or will be once they are written.
     fn gather(&self, rows: usize) -> Result<(Portion, usize)> {
         let numbers = self.order.slice(self.offset, rows);
-        let places: Vec<(usize, usize)> = match self.picked.contains(&false) {
+        let places: Vec<(usize, usize)> = match self.columns.iter().any(Column::is_in_pieces) {
             true => numbers.values().iter().map(|row| self.place(*row)).collect(),
             false => Vec::new(),
         };

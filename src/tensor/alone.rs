@@ -8,6 +8,8 @@ use arrow::array::{
 use arrow::buffer::Buffer;
 use arrow::datatypes::DataType;
 
+use crate::Result;
+
 /// The same array, and whether its values lie in memory that nothing else holds: no other array, slice, column or cache,
 /// and no mapped file or other library. Only arrays without nulls are looked at; they are left without a bitmap of them.
 ///
@@ -39,6 +41,26 @@ pub(crate) fn alone(array: ArrayRef) -> (ArrayRef, bool) {
     (make_array(data), is_alone)
 }
 
+/// Memory of a column that a batch may hold, however little of it is its own.
+const HELD_BYTES: usize = 256 << 10;
+
+/// Beyond that, how many times as much as is its own.
+const HELD_TIMES: usize = 8;
+
+/// An array that may be kept for long: where it is a small part of much memory, such as a shuffle window, numbers are copied.
+///
+/// # Errors
+/// Those of the format's own checks, when it is put together again.
+pub(crate) fn apart(array: &ArrayRef) -> Result<ArrayRef> {
+    let held = native_values(array).filter(|values| {
+        values.capacity() > HELD_BYTES && values.capacity() / HELD_TIMES > values.len()
+    });
+    let Some(values) = held else { return Ok(Arc::clone(array)) };
+    let values = Buffer::from(values.as_slice());
+    let data = ArrayData::builder(array.data_type().clone()).len(array.len()).add_buffer(values);
+    Ok(make_array(data.nulls(array.nulls().cloned()).build()?))
+}
+
 /// The memory of the values of a primitive array; None for other arrays.
 pub(super) fn native_values(array: &dyn Array) -> Option<Buffer> {
     downcast_primitive_array!(
@@ -53,6 +75,22 @@ mod tests {
     use arrow::datatypes::Field;
 
     use super::*;
+
+    #[test]
+    fn a_small_part_of_much_memory_is_copied() {
+        let all: ArrayRef = Arc::new(Int64Array::from_iter_values(0..100_000));
+        let held = |array: &ArrayRef| native_values(array).unwrap().capacity();
+        let part = apart(&all.slice(5000, 700)).unwrap();
+        assert_eq!(&part, &all.slice(5000, 700));
+        assert!(held(&part) < 10_000);
+        assert_eq!(held(&apart(&all.slice(0, 50_000)).unwrap()), held(&all));
+        let few: ArrayRef = Arc::new(Int64Array::from_iter_values(0..10_000));
+        assert_eq!(held(&apart(&few.slice(0, 1)).unwrap()), held(&few));
+        let mut holes: Vec<Option<i64>> = vec![Some(1); 100_000];
+        holes[7] = None;
+        let holes: ArrayRef = Arc::new(Int64Array::from(holes));
+        assert_eq!(&apart(&holes.slice(5, 9)).unwrap(), &holes.slice(5, 9));
+    }
 
     fn numbers() -> ArrayRef {
         Arc::new(Int64Array::from((0..100).collect::<Vec<i64>>()))

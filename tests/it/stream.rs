@@ -283,6 +283,27 @@ fn rows_are_mixed_inside_a_batch() {
     assert_ne!(output, ids(&[shuffled(10_000, 4, cut(&[1000; 10], numbers))]));
 }
 
+/// A batch that somebody keeps holds one of them.
+#[test]
+fn a_large_window_has_its_numbers_in_several_arrays() {
+    const ROWS: usize = 300_000;
+    let draw = || windows(ROWS, 5, vec![numbers(0, ROWS as i64)]).remove(0);
+    let whole: Vec<RecordBatch> = draw().map(Result::unwrap).collect();
+    let sizes: Vec<usize> = whole.iter().map(RecordBatch::num_rows).collect();
+    assert_eq!(sizes, [131_072, 131_072, 37_856]);
+    assert!(whole.iter().all(|batch| batch.column(0).get_buffer_memory_size() <= 2 << 20));
+    let order = ids(&whole);
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..ROWS as i64).collect::<Vec<_>>());
+    for skipped in [131_000, 131_072, 262_200] {
+        let mut window = draw();
+        window.skip_rows(skipped);
+        let rest: Vec<RecordBatch> = window.by_ref().map(Result::unwrap).collect();
+        assert_eq!(ids(&rest), order[skipped..]);
+    }
+}
+
 #[test]
 fn windows_are_numbered_and_differ() {
     let mut windows = windows(50, 9, vec![numbers(0, 120)]);

@@ -20,7 +20,8 @@ BUFFER = 5000
 
 LAYOUTS = {
     "dictionaries": {},
-    "small pages": {"data_page_size": 900, "write_batch_size": 64},
+    "small pages": {"data_page_size": 1500, "write_batch_size": 64},
+    "pages so small that all of a chunk is read": {"data_page_size": 300, "write_batch_size": 16},
     "dictionaries that end within a column": {
         "dictionary_pagesize_limit": 4000,
         "data_page_size": 1500,
@@ -30,7 +31,7 @@ LAYOUTS = {
     "second version, zstd": {
         "data_page_version": "2.0",
         "compression": "zstd",
-        "data_page_size": 900,
+        "data_page_size": 4000,
         "write_batch_size": 100,
     },
     "nothing compressed": {"compression": "none", "data_page_size": 1500, "write_batch_size": 100},
@@ -178,6 +179,21 @@ def test_a_batch_may_be_written_to(tmp_path: Path) -> None:
     check(batches)
 
 
+def test_an_arrow_batch_that_is_kept_holds_little_of_its_window(tmp_path: Path) -> None:
+    read, _ = tq.create_dataloader(
+        path=write(tmp_path / "files", wide=True),
+        output_format="arrow",
+        batch_size=100,
+        shuffle=True,
+        shuffle_buffer_size=100_000,
+    )
+    batches = list(read)
+    assert sum(batch.num_rows for batch in batches) == TOTAL
+    assert max(batch.get_total_buffer_size() / batch.nbytes for batch in batches) < 32
+    ids = np.sort(np.concatenate([batch["id"].to_numpy() for batch in batches]))
+    assert (ids == np.arange(TOTAL)).all()
+
+
 @pytest.mark.parametrize("options", [{}, {"shuffle_buffer_size": 50_000}, {"num_workers": 2}])
 def test_other_columns_go_along(tmp_path: Path, options: dict[str, object]) -> None:
     """Texts and truths, whose columns are gathered when a batch is finished."""
@@ -205,7 +221,7 @@ def test_a_query_of_no_column_of_a_file_has_all_its_rows(tmp_path: Path, constan
 
 
 def test_a_file_that_changed_between_two_turns_is_an_error(tmp_path: Path) -> None:
-    folder = write(tmp_path / "files", data_page_size=900, write_batch_size=64)
+    folder = write(tmp_path / "files", data_page_size=1500, write_batch_size=64)
     batches = iter(loader(folder))
     next(batches)
     for path in folder.iterdir():

@@ -244,6 +244,8 @@ impl Group {
         roots: &[usize],
         lengths: Lengths,
     ) -> Option<GroupRows> {
+        // What was read with an earlier tile need not be read once more.
+        (!self.missing(roots).0.is_empty()).then_some(())?;
         let mut read = GroupRows::new(lengths, None);
         for root in roots {
             let [leaf] = self.leaves(&[*root])[..] else { return None };

@@ -17,6 +17,12 @@ const INDEX: i64 = 1;
 const DICTIONARY: i64 = 2;
 const DATA_V2: i64 = 3;
 
+/// Bytes of pages that are not worth a read of each header: of such a chunk, all is read at once.
+const SMALL_PAGE: usize = 1024;
+
+/// Pages by which that is judged.
+const JUDGED_PAGES: usize = 16;
+
 /// A page that is not read yet.
 #[derive(Debug)]
 pub(super) struct Head {
@@ -63,8 +69,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
     while at < length {
         let header = match chunk.header(at) {
             Some(header) => header,
-            // Something behind the last page.
-            None if found == rows => break,
+            // Something behind the last page. Of a file, that may be a page too many which is not in memory.
+            None if found == rows && chunk.is_read() => break,
             None => return None,
         };
         let first = at.checked_add(header.length)?;
@@ -117,6 +123,12 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
         let rows = number(1)?;
         found = found.checked_add(rows as usize)?;
         heads.pages.push_back(Head { stored: first..end, declared, rows, values, levels });
+        if !chunk.is_read()
+            && heads.pages.len() >= JUDGED_PAGES
+            && at / heads.pages.len() < SMALL_PAGE
+        {
+            return None;
+        }
     }
     (found == rows).then_some(heads)
 }

@@ -48,9 +48,7 @@ pub(super) fn read<T: Word>(
     rows: usize,
 ) -> Option<Box<dyn FlatColumn>> {
     let values = rows.checked_mul(length)?;
-    if let Stored::File(..) = chunk {
-        return None;
-    }
+    chunk.is_read().then_some(())?;
     let mut heads = heads(&chunk, values, &[DEFINITION_LEVELS, REPETITION_LEVELS])?;
     let bytes = heads.pages.iter().map(|head| head.declared);
     (bytes.fold(0, usize::saturating_add) <= MOST_BYTES).then_some(())?;

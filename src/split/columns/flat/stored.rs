@@ -38,6 +38,11 @@ impl Stored {
         }
     }
 
+    /// Whether they are in memory.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
+
     /// The header of a page that begins at `at`. None where there is none, where it says what nobody would store, or where the system does
     /// not have it in memory.
     pub(super) fn header(&self, at: usize) -> Option<PageHeader> {
