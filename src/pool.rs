@@ -23,14 +23,9 @@ pub fn take(bytes: usize) -> (Vec<u8>, bool) {
     if let Some(memory) = kept(bytes) {
         return (memory, false);
     }
-    let room = roomy(bytes);
-    if room == bytes {
-        // What is too large to be kept: memory fresh from the system is zero, and nobody writes to it for that.
-        return (vec![0; bytes], true);
-    }
-    // Only what is asked for is zeroed: a page that nobody writes to is not there.
-    let mut memory = Vec::with_capacity(room);
-    memory.resize(bytes, 0);
+    // Memory fresh from the system is zero, and nobody writes to it for that: a page that nobody writes to is not there.
+    let mut memory = vec![0; roomy(bytes)];
+    memory.truncate(bytes);
     (memory, true)
 }
 

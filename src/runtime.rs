@@ -18,6 +18,9 @@ use crate::{Error, Result};
 /// Threads for network I/O: they only move bytes.
 const IO_THREADS: usize = 2;
 
+/// Stack of a thread that plans queries: planning calls itself for each level of an expression. It is memory only as far as it is used.
+const STACK_BYTES: usize = 8 << 20;
+
 /// The process's runtimes; null before the first use and after a fork.
 static CURRENT: AtomicPtr<Arc<Runtimes>> = AtomicPtr::new(ptr::null_mut());
 
@@ -106,6 +109,7 @@ fn runtime(name: &str, threads: usize) -> Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name(name)
+        .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
         .map_err(|error| Error::config("cannot start threads").with_source(error))

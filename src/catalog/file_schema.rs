@@ -10,7 +10,6 @@ use datafusion::datasource::file_format::csv::CsvFormat as DfCsvFormat;
 use datafusion::datasource::file_format::json::JsonFormat as DfJsonFormat;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore};
-use parquet::arrow::parquet_to_arrow_schema;
 
 use super::agree::possible;
 use super::json_array;
@@ -159,7 +158,7 @@ impl Infer<'_> {
     async fn parquet(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let footer = read_footer(self.store, meta, self.footers, false).await?;
         let file = footer.file_metadata();
-        let schema = parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())?;
+        let schema = self.footers.schema(&footer)?.as_ref().clone();
         let rows = u64::try_from(file.num_rows())
             .map_err(|_| Error::data("its footer says a negative number of rows"))?;
         Ok(FileSchema { schema, rows: Some(rows), format: Format::Parquet })

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 pub(super) async fn open_orc(
     table: Arc<TableFiles>,
     lake: Arc<LakeTable>,
-    config: FileScanConfig,
+    config: Arc<FileScanConfig>,
     split: Split,
     context: Arc<TaskContext>,
 ) -> DfResult<SendableRecordBatchStream> {

@@ -81,14 +81,15 @@ fn whole(table: &TableFiles, index: usize) -> Split {
 
 impl DataSource for LakeScan {
     fn open(&self, _: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let schema = Arc::clone(self.config.eq_properties().schema());
-        let scan = self.clone();
+        let (table, config) = (Arc::clone(&self.table), Arc::new(self.config.clone()));
+        let schema = config.projected_schema()?;
+        let opened = Arc::clone(&schema);
         let files: Vec<usize> = self.files().collect();
         let rows = futures::stream::iter(files)
             .map(move |index| {
-                let split = whole(&scan.table, index);
-                let opened = open_split(&scan.table, &scan.config, &split, Arc::clone(&context));
-                std::future::ready(opened)
+                let split = whole(&table, index);
+                let rows = open_split(&table, &config, &opened, &split, Arc::clone(&context));
+                std::future::ready(rows)
             })
             .buffered(FILES_AHEAD)
             .try_flatten();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use arrow::record_batch::RecordBatch;
 use datafusion::common::config::TableParquetOptions;
 use datafusion::common::{internal_datafusion_err, internal_err};
 use datafusion::datasource::physical_plan::parquet::ParquetAccessPlan;
@@ -15,6 +16,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use super::lake_filter::LakeFilter;
@@ -26,28 +28,28 @@ use crate::split::{
     ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_columns,
 };
 
-/// The rows of a split as `config` wants them, in file order.
+/// The rows of a split as `config` wants them, in file order; they have this `schema`.
 pub(super) fn open_split(
     table: &Arc<TableFiles>,
-    config: &FileScanConfig,
+    config: &Arc<FileScanConfig>,
+    schema: &SchemaRef,
     split: &Split,
     context: Arc<TaskContext>,
 ) -> DfResult<SendableRecordBatchStream> {
     let index = split.file as usize;
     let place = format!("{}, {}", table.display_path(index), split.unit);
     let read = context.session_config().get_extension::<ReadOnly>().map(|read| read.0.clone());
-    let schema = projected_schema(config)?;
     let rows = match &table.lake {
         Some(lake) if lake.file(index).format == Storage::Orc => {
             let (table, lake) = (Arc::clone(table), Arc::clone(lake));
-            let opened = open_orc(table, lake, config.clone(), *split, context);
+            let opened = open_orc(table, lake, Arc::clone(config), *split, context);
             futures::stream::once(opened).try_flatten().boxed()
         }
         Some(lake) if lake.file(index).has_deletes() => {
             let opened = open_with_deletes(
                 Arc::clone(table),
                 Arc::clone(lake),
-                config.clone(),
+                Arc::clone(config),
                 *split,
                 read,
                 context,
@@ -57,39 +59,36 @@ pub(super) fn open_split(
         _ => open(table, config, projection_of(config), split, read, context)?,
     };
     let rows = caught_rows(rows).map(move |batch| batch.map_err(|error| located(error, &place)));
-    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(schema), rows)))
 }
 
 /// As DataFusion opens it, with projection `projection` in place of the scan's; or column by column, where that can be
 /// done.
 fn open(
     table: &Arc<TableFiles>,
-    config: &FileScanConfig,
+    config: &Arc<FileScanConfig>,
     projection: Option<ProjectionExprs>,
     split: &Split,
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
-) -> DfResult<SendableRecordBatchStream> {
-    let by_columns = match &projection {
-        Some(projection) if read.is_none() && is_by_columns(table, config) => {
-            Some(projection.clone())
-        }
-        _ => None,
+) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>> {
+    let is_by_columns = read.is_none() && is_by_columns(table, config);
+    let Some(asked) = projection.clone().filter(|_| is_by_columns) else {
+        return Ok(one_file(table, config, projection, split, read)?.open(0, context)?.boxed());
     };
-    let direct = one_file(table, config, projection, split, read)?;
-    let Some(projection) = by_columns else { return direct.open(0, context) };
-    let schema = projected_schema(&direct)?;
-    let (table, predicate, split) = (Arc::clone(table), config.file_source.filter(), *split);
+    let (table, config, split) = (Arc::clone(table), Arc::clone(config), *split);
     let opened = async move {
+        let predicate = config.file_source.filter();
         let rows = context.session_config().batch_size();
         let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
-        match plan_columns(&table, &split, predicate.as_ref(), &projection, rows, cuts).await? {
+        match plan_columns(&table, &split, predicate.as_ref(), &asked, rows, cuts).await? {
             Some(scan) => Ok::<_, DataFusionError>(scan.rows()),
-            None => Ok(direct.open(0, context)?.boxed()),
+            None => {
+                Ok(one_file(&table, &config, projection, &split, read)?.open(0, context)?.boxed())
+            }
         }
     };
-    let rows = futures::stream::once(opened).try_flatten();
-    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    Ok(futures::stream::once(opened).try_flatten().boxed())
 }
 
 /// Whether splits are read column by column, those of the predicate first, unless there is more against it in a file: see
@@ -143,11 +142,11 @@ fn one_file(
 async fn open_with_deletes(
     table: Arc<TableFiles>,
     lake: Arc<LakeTable>,
-    config: FileScanConfig,
+    config: Arc<FileScanConfig>,
     split: Split,
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
-) -> DfResult<SendableRecordBatchStream> {
+) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>> {
     let index = split.file as usize;
     let read = match read {
         Some(read) => Some(read),
@@ -161,17 +160,11 @@ async fn open_with_deletes(
     let filter = LakeFilter::try_new(&table, &config, keys, lake.file(index).sequence, false)?;
     let reads = ProjectionExprs::from_indices(&filter.needed, table.schema.table_schema());
     let rows = open(&table, &config, Some(reads), &split, read, context)?;
-    let schema = Arc::clone(&filter.schema);
-    let rows = rows.map(move |batch| filter.apply(&batch?, None));
-    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
+    Ok(rows.map(move |batch| filter.apply(&batch?, None)).boxed())
 }
 
 fn projection_of(config: &FileScanConfig) -> Option<ProjectionExprs> {
     config.file_source.projection().cloned()
-}
-
-fn projected_schema(config: &FileScanConfig) -> DfResult<SchemaRef> {
-    Ok(Arc::clone(config.eq_properties().schema()))
 }
 
 /// The scan's source with metrics of its own. Sharing one metrics set would keep some 20 KiB per

@@ -310,7 +310,7 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
         let config =
             FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new()).build();
         return Ok(DrivingScan {
-            source: ScanSource::Files { table, config: Box::new(config) },
+            source: ScanSource::Files { table, config: Arc::new(config) },
             files,
             request,
         });

@@ -126,7 +126,7 @@ enum Origin {
     /// Whole files, one after the other.
     Files {
         table: Arc<TableFiles>,
-        config: Box<FileScanConfig>,
+        config: Arc<FileScanConfig>,
         files: Vec<usize>,
     },
     Nothing,
@@ -182,7 +182,7 @@ impl SampleExec {
         let one = FileScanConfigBuilder::from(config.clone()).with_file_groups(Vec::new());
         Ok(Origin::Files {
             table: Arc::clone(&first.table),
-            config: Box::new(one.build()),
+            config: Arc::new(one.build()),
             files: refs.iter().map(|file| file.index).collect(),
         })
     }
@@ -298,9 +298,10 @@ impl ExecutionPlan for SampleExec {
             }
             Origin::Nothing => self.input.execute(partition, context),
             Origin::Files { table, config, files } => {
+                let schema = self.schema();
                 let rows = futures::stream::iter(files).map(move |index| -> DfResult<_> {
                     let split = whole(&table, index);
-                    let rows = open_split(&table, &config, &split, Arc::clone(&context))?;
+                    let rows = open_split(&table, &config, &schema, &split, Arc::clone(&context))?;
                     Ok(sampled(rows, sample.of_file(table.place(index)), 0))
                 });
                 Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows.try_flatten())))

@@ -35,7 +35,7 @@ pub enum ScanSource {
         /// The pinned files.
         table: Arc<TableFiles>,
         /// Projection, predicate and options, as DataFusion's planner left them.
-        config: Box<FileScanConfig>,
+        config: Arc<FileScanConfig>,
     },
     /// A table in memory, projected.
     Memory {
@@ -108,7 +108,7 @@ impl SplitScanExec {
         let source = projected(&source, &projection)?;
         let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
         let source =
-            ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
+            ScanSource::Files { table: Arc::clone(table), config: Arc::new(config.build()) };
         let schema = Arc::new(all.project(&needed)?);
         let predicate = reassign_expr_columns(predicate, &schema)?;
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), predicate)))
@@ -131,7 +131,7 @@ impl SplitScanExec {
         let source = projected(&source, &ProjectionExprs::from_indices(&read, all))?;
         let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
         let source =
-            ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
+            ScanSource::Files { table: Arc::clone(table), config: Arc::new(config.build()) };
         Ok(Some(Self::new(source, splits, Arc::new(all.project(&read)?))))
     }
 
@@ -183,7 +183,7 @@ impl SplitScanExec {
         let source = projected(&table.source(&parquet_options(config), false), &projection)?;
         let config = FileScanConfigBuilder::from(config.as_ref().clone()).with_source(source);
         let source =
-            ScanSource::Files { table: Arc::clone(table), config: Box::new(config.build()) };
+            ScanSource::Files { table: Arc::clone(table), config: Arc::new(config.build()) };
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), matrices)))
     }
 
@@ -276,7 +276,9 @@ impl ExecutionPlan for SplitScanExec {
             internal_datafusion_err!("split {partition} of {} does not exist", self.splits.len())
         })?;
         match (&self.source, split.unit) {
-            (ScanSource::Files { table, config }, _) => open_split(table, config, split, context),
+            (ScanSource::Files { table, config }, _) => {
+                open_split(table, config, &self.schema, split, context)
+            }
             (ScanSource::Memory { schema, batches, projection, .. }, SplitUnit::Rows(range)) => {
                 let (pieces, schema) = (memory::slice(batches, range), Arc::clone(schema));
                 let scan = MemorySourceConfig::try_new(&[pieces], schema, projection.clone())?;

@@ -15,7 +15,7 @@ use super::shards::PyShards;
 use super::stage::PyStage;
 use super::stream::{BatchStream, IoCounts};
 use super::verify::PySplitVerifier;
-use super::wait::{at_once, compute, wait};
+use super::wait::{at_once, compute, planned, wait};
 use crate::partition::{Assignment, Builtin, ShardSpec};
 use crate::session::{Numbering, Plan, PlanOptions, Recipe};
 use crate::stream::{Feed, Output, RowSource, ShardStream};
@@ -70,7 +70,7 @@ impl PyPlan {
         let things = foreign.iter().map(|(kind, object)| from_shipped(kind, object));
         let foreign = things.collect::<PyResult<Vec<_>>>()?;
         let recipe = Recipe { text, blobs, foreign };
-        Ok(Self::new(wait(py, move || async move { recipe.open().await })?))
+        Ok(Self::new(wait(py, || planned(move || async move { recipe.open().await }))?))
     }
 
     #[getter]

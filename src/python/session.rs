@@ -13,7 +13,7 @@ use super::error::to_py;
 use super::filesystem::{PyCredentials, PyFiles};
 use super::plan::PyPlan;
 use super::udf::PyFunction;
-use super::wait::{at_once, compute, wait};
+use super::wait::{at_once, compute, planned, wait};
 use crate::Error;
 use crate::catalog::TableOptions;
 use crate::lake::TravelTo;
@@ -249,7 +249,7 @@ impl PySession {
     ) -> PyResult<PyQuery> {
         let session = Arc::clone(&self.session);
         let find = move || async move { session.query_over(&sql, skip_bad, &paths).await };
-        let query = wait(py, find)?;
+        let query = wait(py, || planned(find))?;
         Ok(PyQuery { query })
     }
 }
@@ -477,12 +477,13 @@ impl PyQuery {
     ) -> PyResult<PyPlan> {
         let query = self.query.clone();
         let options = PlanOptions { split_bytes, split_rows, explicit, without: None };
-        let plan = wait(py, move || async move {
+        let plan = move || async move {
             match tolerant {
                 true => query.plan_splits_tolerantly(&options).await,
                 false => query.plan_splits(&options).await,
             }
-        })?;
+        };
+        let plan = wait(py, || planned(plan))?;
         Ok(PyPlan::new(plan))
     }
 }

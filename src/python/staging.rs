@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::error::to_py;
 use super::session::PyQuery;
-use super::wait::{wait, wait_with};
+use super::wait::{planned, wait, wait_with};
 use crate::session::{Building, StageEngine, StageMode};
 use crate::staging::{StagePlace, StageProgress, clear_stages, list_stages};
 use crate::storage::StoreAccess;
@@ -60,8 +60,9 @@ pub fn stage_query(
     };
     let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
     let make = move || async move {
+        let looked = query.clone();
         // Where nothing is staged, the place is not touched.
-        if query.cuts(mode).await?.is_empty() {
+        if planned(move || async move { Ok(looked.cuts(mode).await?.is_empty()) }).await? {
             return Ok(query);
         }
         let place = StagePlace::open(&place, query.session().store_access()).await?;

@@ -1,18 +1,21 @@
 //! Waiting for the engine with the GIL released and Ctrl-C answered.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::{Either, select};
 use pyo3::prelude::*;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, spawn_blocking};
 
 use super::error::to_py;
 use super::logs::deliver;
-use crate::Result;
 use crate::panics::{caught, message_of, unexpected};
 use crate::runtime::Runtimes;
+use crate::{Error, Result};
 
 /// How often a waiting call looks for signals.
 pub const PATIENCE: Duration = Duration::from_millis(100);
@@ -59,6 +62,30 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     });
     deliver(py)?;
     found
+}
+
+/// A future that plans, on a thread of the runtime, whose stack has a known size. DataFusion looks how much of the stack is left: where it
+/// is that of the process's first thread, that takes a millisecond, in which glibc reads the list of all that is mapped.
+pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
+    make: impl FnOnce() -> F + Send + 'static,
+) -> Result<T> {
+    let ending = || Error::data("the process is ending");
+    let (_waiting, left) = oneshot::channel::<()>();
+    let runtime = Handle::current();
+    let plan = move || {
+        runtime.block_on(async {
+            // Nobody waits any more where this future is dropped.
+            match select(pin!(make()), left).await {
+                Either::Left((result, _)) => result,
+                Either::Right(_) => Err(ending()),
+            }
+        })
+    };
+    match spawn_blocking(plan).await.map_err(JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => resume_unwind(panic),
+        Err(Err(stopped)) => Err(ending().with_source(stopped)),
+    }
 }
 
 /// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in [`wait`] is.

@@ -1,5 +1,6 @@
 //! A plan as one epoch executes it: each split a stream, from any of its rows on.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -262,9 +263,10 @@ fn with_config(context: &TaskContext, config: SessionConfig) -> TaskContext {
         context.task_id(),
         context.session_id(),
         config,
-        context.scalar_functions().clone(),
-        context.aggregate_functions().clone(),
-        context.window_functions().clone(),
+        // What is executed has its functions; they are looked up by name where a plan is made.
+        HashMap::new(),
+        HashMap::new(),
+        HashMap::new(),
         context.runtime_env(),
     )
 }

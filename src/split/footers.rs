@@ -2,9 +2,11 @@
 //! read.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::listing::PartitionedFile;
@@ -16,8 +18,10 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
+use parquet::arrow::parquet_to_arrow_schema;
 use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::metadata::ParquetMetaData;
+use parquet::file::metadata::{KeyValue, ParquetMetaData};
+use parquet::schema::types::SchemaDescriptor;
 
 use super::avro::AvroHead;
 use super::float_bounds::without_float_maxima;
@@ -33,12 +37,6 @@ use crate::{Error, Result};
 /// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// Bytes asked for at the end of a file in the first request: most footers fit, and another request costs more than they do.
-const FIRST_BYTES: usize = 64 << 10;
-
-/// The same of a local file, where it does not: every process of a job reads the footers.
-const FIRST_LOCAL_BYTES: usize = 8 << 10;
-
 /// Gates kept before those that nobody holds are dropped.
 const GATES: usize = 1024;
 
@@ -53,11 +51,26 @@ pub struct FooterCache {
     columns: Option<Arc<ColumnMap>>,
     /// The root of the files' store.
     root: String,
+    schema: Mutex<Option<FileSchema>>,
     reading: Mutex<HashMap<Path, Gate>>,
 }
 
 /// Held by the one who reads a footer; others wait for it and then find the footer.
 type Gate = Arc<tokio::sync::Mutex<()>>;
+
+/// The schema that was asked for last, which most files of a table have: making it takes as long as decoding a small footer.
+struct FileSchema {
+    stored: Arc<SchemaDescriptor>,
+    /// What the writer put beside it, the Arrow schema of the file's columns among it.
+    notes: Option<Vec<KeyValue>>,
+    schema: SchemaRef,
+}
+
+impl fmt::Debug for FileSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.schema.fmt(f)
+    }
+}
 
 impl FooterCache {
     /// For files whose columns are found by field id.
@@ -79,6 +92,26 @@ impl FooterCache {
     /// The Parquet footer of a file, if it was read before.
     pub(super) fn get(&self, path: &Path) -> Option<Arc<ParquetMetaData>> {
         self.parquet.get(path)
+    }
+
+    /// The Arrow schema of a file, as the `parquet` crate has it.
+    ///
+    /// # Errors
+    /// Where the footer says what has no Arrow type.
+    pub fn schema(&self, footer: &ParquetMetaData) -> ParquetResult<SchemaRef> {
+        let file = footer.file_metadata();
+        let (stored, notes) = (file.schema_descr_ptr(), file.key_value_metadata());
+        let last = || self.schema.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = &*last()
+            && (Arc::ptr_eq(&last.stored, &stored) || last.stored == stored)
+            && last.notes.as_ref() == notes
+        {
+            return Ok(Arc::clone(&last.schema));
+        }
+        let schema = Arc::new(parquet_to_arrow_schema(&stored, notes)?);
+        let (notes, found) = (notes.cloned(), Arc::clone(&schema));
+        *last() = Some(FileSchema { stored, notes, schema: found });
+        Ok(schema)
     }
 
     /// The gate of a file's footer: splits of one file that are opened at once read it once.
@@ -182,14 +215,11 @@ pub async fn read_footer(
     }
     let (store, file) = (Arc::clone(store), meta.clone());
     let (before, columns) = (cache.get(&meta.location), cache.columns.clone());
-    let first_bytes = match cache.is_local(&meta.location) {
-        true => FIRST_LOCAL_BYTES,
-        false => FIRST_BYTES,
-    };
+    let is_local = cache.is_local(&meta.location);
     // A task of its own: planning asks for those of many files at once, and decoding one takes milliseconds where it has
     // thousands of column chunks.
     let task = SpawnedTask::spawn(async move {
-        let file = FooterOf::new(&store, &file, first_bytes);
+        let file = FooterOf::open(&store, &file, is_local).await?;
         read(file, before, columns, page_index).await
     });
     let stopped = |error| Error::data("the process is ending").with_source(error);

@@ -20,7 +20,6 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::scalar::ScalarValue;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
-use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::files::TableFiles;
@@ -42,11 +41,7 @@ pub async fn matched_groups(
     let located = |error: Error| error.with_context("file", table.display_path(index));
     let footer =
         read_footer(&table.store, &file.meta, &table.footers, false).await.map_err(located)?;
-    let described = footer.file_metadata();
-    let physical: SchemaRef = Arc::new(parquet_to_arrow_schema(
-        described.schema_descr(),
-        described.key_value_metadata(),
-    )?);
+    let physical = table.footers.schema(&footer)?;
     let mut matched = vec![true; footer.num_row_groups()];
     for predicate in predicates {
         let predicate = adapt(table, index, predicate, &physical)?;

@@ -19,7 +19,6 @@ use datafusion::physical_expr_adapter::{
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::scalar::ScalarValue;
-use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::access::deleted_in;
@@ -233,9 +232,7 @@ impl Pruner {
         footer: &ParquetMetaData,
         predicate: &Arc<dyn PhysicalExpr>,
     ) -> Result<Self> {
-        let file = footer.file_metadata();
-        let physical: SchemaRef =
-            Arc::new(parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())?);
+        let physical = table.footers.schema(footer)?;
         let predicate = adapt(table, index, predicate, &physical)?;
         let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
         Ok(Self { physical, predicate, metrics })

@@ -17,24 +17,41 @@ use parquet::file::metadata::{
 
 use super::parquet_shapes::{COLUMN_INDEX, FOOTER, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
+use crate::storage::LocalFile;
+
+/// Bytes asked for at the end of a file in the first request: most footers fit, and another request costs more than they do.
+const FIRST_BYTES: usize = 64 << 10;
+
+/// The same of a local file, where it does not: every process of a job reads the footers.
+const FIRST_LOCAL_BYTES: usize = 8 << 10;
 
 /// A file whose footer is read.
 pub(super) struct FooterOf<'a> {
     store: &'a Arc<dyn ObjectStore>,
     meta: &'a ObjectMeta,
+    /// Bytes at the end of the file that are asked for first.
     first_bytes: usize,
+    /// The file, once it was opened, if it is a local one: it is opened once.
+    local: Option<LocalFile>,
     /// What was read, by its first byte.
     read: Vec<(u64, Bytes)>,
 }
 
 impl<'a> FooterOf<'a> {
-    /// With the first request `first_bytes` at the end of the file are asked for.
-    pub(super) fn new(
+    /// The footer of a file, which may be a local one.
+    ///
+    /// # Errors
+    /// Where a local file changed since it was pinned, or cannot be opened.
+    pub(super) async fn open(
         store: &'a Arc<dyn ObjectStore>,
         meta: &'a ObjectMeta,
-        first_bytes: usize,
-    ) -> Self {
-        Self { store, meta, first_bytes, read: Vec::new() }
+        is_local: bool,
+    ) -> object_store::Result<Self> {
+        let (first_bytes, local) = match is_local {
+            true => (FIRST_LOCAL_BYTES, LocalFile::open(store, &meta.location).await?),
+            false => (FIRST_BYTES, None),
+        };
+        Ok(Self { store, meta, first_bytes, local, read: Vec::new() })
     }
 
     /// The footer without the page index.
@@ -112,7 +129,13 @@ impl<'a> FooterOf<'a> {
         let bytes = match self.kept(&range) {
             Some(bytes) => bytes,
             None => {
-                let bytes = self.store.get_range(&self.meta.location, range.clone()).await;
+                let bytes = match &self.local {
+                    Some(file) => {
+                        let read = file.read(std::slice::from_ref(&range)).await;
+                        read.map(|read| read.into_iter().next().unwrap_or_default())
+                    }
+                    None => self.store.get_range(&self.meta.location, range.clone()).await,
+                };
                 let bytes = bytes.map_err(|error| ParquetError::External(Box::new(error)))?;
                 self.read.push((range.start, bytes.clone()));
                 bytes

@@ -5,7 +5,6 @@ use std::cmp::Ordering;
 use arrow::datatypes::SchemaRef;
 use datafusion::scalar::ScalarValue;
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
-use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use serde::{Deserialize, Serialize};
 
@@ -45,10 +44,7 @@ pub fn sorted_columns(
     for of_file in splits.chunk_by(|a, b| a.file == b.file) {
         let Some(file) = table.files.get(of_file[0].file as usize) else { return Vec::new() };
         let Some(footer) = table.footers.get(&file.meta.location) else { return Vec::new() };
-        let schema = footer.file_metadata();
-        let physical =
-            parquet_to_arrow_schema(schema.schema_descr(), schema.key_value_metadata()).ok();
-        let Some(physical) = physical.map(SchemaRef::new) else { return Vec::new() };
+        let Ok(physical) = table.footers.schema(&footer) else { return Vec::new() };
         let groups = groups_of(&footer, of_file);
         seen += groups.len();
         candidates.retain_mut(|candidate| match candidate.hive {

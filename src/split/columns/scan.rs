@@ -19,7 +19,6 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use futures::stream::{self, BoxStream, StreamExt};
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::basic::Type;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
@@ -96,9 +95,7 @@ pub async fn plan(
         SplitUnit::File => 0..footer.num_row_groups(),
         _ => return Ok(None),
     };
-    let read = ArrowReaderMetadata::try_new(Arc::clone(&footer), ArrowReaderOptions::new())
-        .map_err(DataFusionError::from)?;
-    let physical = Arc::clone(read.schema());
+    let physical = table.footers.schema(&footer).map_err(DataFusionError::from)?;
     let coerced = apply_file_schema_type_coercions(table.schema.file_schema(), &physical);
     // It also answers with the types as they were.
     if coerced.is_some_and(|coerced| coerced.fields() != physical.fields()) {
