@@ -11,6 +11,7 @@ use std::sync::{Arc, Once};
 use std::thread::available_parallelism;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Semaphore;
 
 use crate::traffic::Traffic;
 use crate::{Error, Result};
@@ -20,6 +21,9 @@ const IO_THREADS: usize = 2;
 
 /// Stack of a thread that plans queries: planning calls itself for each level of an expression. It is memory only as far as it is used.
 const STACK_BYTES: usize = 8 << 20;
+
+/// Queries that are planned at the same time, each on a thread where it may block. There are 512 of these.
+const PLANS_AT_ONCE: usize = 64;
 
 /// The process's runtimes; null before the first use and after a fork.
 static CURRENT: AtomicPtr<Arc<Runtimes>> = AtomicPtr::new(ptr::null_mut());
@@ -38,6 +42,7 @@ pub struct Runtimes {
     cpu: Runtime,
     io: Runtime,
     traffic: Arc<Traffic>,
+    planning: Semaphore,
 }
 
 impl Runtimes {
@@ -78,9 +83,14 @@ impl Runtimes {
 
     fn start() -> Result<Self> {
         Ok(Self {
-            cpu: runtime("tensorquery-cpu", cpus())?,
-            io: runtime("tensorquery-io", IO_THREADS)?,
+            cpu: runtime(
+                Builder::new_multi_thread().thread_stack_size(STACK_BYTES),
+                "cpu",
+                cpus(),
+            )?,
+            io: runtime(&mut Builder::new_multi_thread(), "io", IO_THREADS)?,
             traffic: Arc::default(),
+            planning: Semaphore::new(PLANS_AT_ONCE),
         })
     }
 
@@ -94,6 +104,11 @@ impl Runtimes {
         self.io.handle()
     }
 
+    /// Whoever plans a query on a thread where it may block has one of these permits.
+    pub fn planning(&self) -> &Semaphore {
+        &self.planning
+    }
+
     /// The requests of this process, all stores together.
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
@@ -105,11 +120,10 @@ fn cpus() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-fn runtime(name: &str, threads: usize) -> Result<Runtime> {
-    Builder::new_multi_thread()
+fn runtime(builder: &mut Builder, name: &str, threads: usize) -> Result<Runtime> {
+    builder
         .worker_threads(threads)
-        .thread_name(name)
-        .thread_stack_size(STACK_BYTES)
+        .thread_name(format!("tensorquery-{name}"))
         .enable_all()
         .build()
         .map_err(|error| Error::config("cannot start threads").with_source(error))

@@ -70,14 +70,17 @@ pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
     make: impl FnOnce() -> F + Send + 'static,
 ) -> Result<T> {
     let ending = || Error::data("the process is ending");
+    let runtimes = Runtimes::current()?;
+    // Reading files needs threads of the same kind.
+    let _permit = runtimes.planning().acquire().await;
     let (_waiting, left) = oneshot::channel::<()>();
     let runtime = Handle::current();
     let plan = move || {
         runtime.block_on(async {
             // Nobody waits any more where this future is dropped.
-            match select(pin!(make()), left).await {
-                Either::Left((result, _)) => result,
-                Either::Right(_) => Err(ending()),
+            match select(left, pin!(make())).await {
+                Either::Left(_) => Err(ending()),
+                Either::Right((result, _)) => result,
             }
         })
     };

@@ -51,7 +51,7 @@ pub struct FooterCache {
     columns: Option<Arc<ColumnMap>>,
     /// The root of the files' store.
     root: String,
-    schema: Mutex<Option<FileSchema>>,
+    schema: Mutex<Option<Arc<FileSchema>>>,
     reading: Mutex<HashMap<Path, Gate>>,
 }
 
@@ -102,7 +102,8 @@ impl FooterCache {
         let file = footer.file_metadata();
         let (stored, notes) = (file.schema_descr_ptr(), file.key_value_metadata());
         let last = || self.schema.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = &*last()
+        let known = last().clone();
+        if let Some(last) = known
             && (Arc::ptr_eq(&last.stored, &stored) || last.stored == stored)
             && last.notes.as_ref() == notes
         {
@@ -110,7 +111,7 @@ impl FooterCache {
         }
         let schema = Arc::new(parquet_to_arrow_schema(&stored, notes)?);
         let (notes, found) = (notes.cloned(), Arc::clone(&schema));
-        *last() = Some(FileSchema { stored, notes, schema: found });
+        *last() = Some(Arc::new(FileSchema { stored, notes, schema: found }));
         Ok(schema)
     }
 

@@ -48,6 +48,8 @@ impl<'a> FooterOf<'a> {
         is_local: bool,
     ) -> object_store::Result<Self> {
         let (first_bytes, local) = match is_local {
+            // Of an empty file nothing can be asked for; that it is one is told where its footer is looked for.
+            true if meta.size == 0 => (FIRST_LOCAL_BYTES, None),
             true => (FIRST_LOCAL_BYTES, LocalFile::open(store, &meta.location).await?),
             false => (FIRST_BYTES, None),
         };

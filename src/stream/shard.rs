@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
-use arrow::record_batch::{RecordBatch, RecordBatchOptions};
+use arrow::record_batch::RecordBatch;
 use futures::poll;
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ use super::rows::Rows;
 use super::source::RowSource;
 use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::runtime::Runtimes;
-use crate::tensor::{Converter, Portion, TensorBatch, apart};
+use crate::tensor::{Converter, Portion, TensorBatch};
 use crate::{Error, Result};
 
 /// What batches become.
@@ -506,22 +506,20 @@ impl Output {
         })
     }
 
-    fn finish(&self, pieces: Vec<Portion>) -> Result<Finished> {
+    fn finish(&self, mut pieces: Vec<Portion>) -> Result<Finished> {
         let schema = match self {
             Self::Tensors(converter) => {
                 return Ok(Finished::Tensors(Box::new(converter.convert_portions(&pieces)?)));
             }
             Self::Arrow(schema) => schema,
         };
+        if let [_] = pieces[..]
+            && let Some(one) = pieces.pop()
+        {
+            return Ok(Finished::Arrow(one.into_kept_batch()?));
+        }
         let batches: Vec<RecordBatch> =
             pieces.into_iter().map(Portion::into_batch).collect::<Result<_>>()?;
-        Ok(Finished::Arrow(match batches.as_slice() {
-            [one] => {
-                let columns = one.columns().iter().map(apart).collect::<Result<_>>()?;
-                let options = RecordBatchOptions::new().with_row_count(Some(one.num_rows()));
-                RecordBatch::try_new_with_options(one.schema(), columns, &options)?
-            }
-            batches => concat_batches(schema, batches)?,
-        }))
+        Ok(Finished::Arrow(concat_batches(schema, &batches)?))
     }
 }

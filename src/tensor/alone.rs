@@ -51,7 +51,7 @@ const HELD_TIMES: usize = 8;
 ///
 /// # Errors
 /// Those of the format's own checks, when it is put together again.
-pub(crate) fn apart(array: &ArrayRef) -> Result<ArrayRef> {
+pub(super) fn apart(array: &ArrayRef) -> Result<ArrayRef> {
     let held = native_values(array).filter(|values| {
         values.capacity() > HELD_BYTES && values.capacity() / HELD_TIMES > values.len()
     });

@@ -28,7 +28,7 @@ mod spec;
 mod stack;
 mod text;
 
-pub(crate) use alone::{alone, apart};
+pub(crate) use alone::alone;
 pub use block::{ALIGNMENT, Block, Lent, Slot};
 pub use convert::{Converter, TensorBatch};
 pub use dtype::DType;

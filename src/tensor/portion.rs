@@ -7,7 +7,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
-use super::alone::alone;
+use super::alone::{alone, apart};
 use crate::Result;
 use crate::matrix::is_alone;
 
@@ -118,6 +118,21 @@ impl Portion {
         // The number of rows is said, since a query may have no columns.
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
         Ok(RecordBatch::try_new_with_options(self.schema, columns, &options)?)
+    }
+
+    /// The same for somebody who may keep it for long: what is a small part of memory that only portions hold, such as that of a
+    /// shuffle window, is copied.
+    ///
+    /// # Errors
+    /// `Data` where the engine's arrays contradict the schema.
+    pub fn into_kept_batch(mut self) -> Result<RecordBatch> {
+        if let Some(alone) = self.alone.take() {
+            let columns = self.columns.iter().zip(alone.iter()).map(|(array, is_alone)| {
+                if *is_alone { apart(array) } else { Ok(Arc::clone(array)) }
+            });
+            self.columns = columns.collect::<Result<_>>()?;
+        }
+        self.into_batch()
     }
 
     /// The values of column `index`, copied where it is picked.

@@ -444,6 +444,13 @@ CASES = [
 ]  # fmt: skip
 
 
+def test_an_empty_file_is_bad_data_and_not_a_failing_store(tmp_path):
+    folder = str(tmp_path / "t")
+    empty_case(folder)
+    with pytest.raises(tq.DataError, match=r"001\.parquet"):
+        tq.create_dataloader(path=folder)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_format_leaves_out_what_is_bad(tmp_path, case):
     folder = str(tmp_path / "t")
