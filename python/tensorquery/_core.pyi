@@ -18,6 +18,7 @@ __all__ = [
     "Block",
     "Counter",
     "Lease",
+    "LooseBlock",
     "Plan",
     "Query",
     "RankShare",
@@ -262,10 +263,12 @@ class Plan:
         tensor_options: str | None,
         stage: Stage | None = None,
         lends: bool = False,
+        loose: bool = False,
     ) -> BatchStream:
         """Start reading a shard from a cursor on; JSON options make tensors, None Arrow batches.
 
-        With `lends`, a column may have memory of its own: its slot is a block of its own.
+        With `lends`, a column may have memory of its own: its slot is a block of its own. With `loose`, the block of
+        each batch is a `LooseBlock`.
         """
     def stream_taken(
         self,
@@ -276,6 +279,7 @@ class Plan:
         iteration: int,
         threads: int,
         tensor_options: str | None,
+        loose: bool = False,
     ) -> BatchStream:
         """Start reading what a worker takes of its rank's pieces, as long as the iteration is under way."""
     def positions(
@@ -487,6 +491,8 @@ class BatchStream:
         """What kept the local cache from being used, once."""
     def close(self) -> None:
         """Stop the background work."""
+    def counted(self) -> tuple[int, int]:
+        """Rows handed out, and rows of finished batches that are ready."""
     def metrics(self) -> dict[str, float]:
         """Rows, batches and splits handed out; files; seconds waited, decoding and converting; bytes, requests, cache hits."""
 
@@ -504,6 +510,14 @@ class Block:
     def __len__(self) -> int: ...
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class LooseBlock:
+    """The memory of one batch, in the parts in which it was decoded."""
+
+    def __len__(self) -> int: ...
+    def write_to(self, memory: Any, at: int) -> None:
+        """Write all of it to writable memory, from byte `at` on; ValueError where it does not fit."""
 
 @final
 class Lease:

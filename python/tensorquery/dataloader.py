@@ -16,7 +16,7 @@ from tensorquery.dataset import QueryDataset
 from tensorquery.devices import copies_to, one_ahead
 from tensorquery.distributed import threads_for
 from tensorquery.errors import ConfigError
-from tensorquery.iterator import Progress, Tagged
+from tensorquery.iterator import Progress, ShardIterator, Tagged
 from tensorquery.measures import Measures
 from tensorquery.parcels import Packer, Parcel, in_turns
 from tensorquery.processes import from_living
@@ -85,27 +85,31 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             batches.onto(self._copies)
             progress = batches.progress
             watch = self._watched(progress.epoch, 0)
-            whole = ((batch, batches.last) for batch in batches)
-            return self._deliver(whole, progress, watch, mine)
+            return self._deliver(batches, batches, progress, watch, mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
         epoch = self.dataset.epoch if state is None else state["epoch"]
         progress = self.dataset._begin(self.num_workers, epoch, state)
         assert self.dataset._measures is not None
         watch = self._watched(epoch, self.dataset._measures.begin())
         found = self._from_workers(progress, state, mine, watch)
-        return self._deliver(found, progress, watch, mine)
+        return self._deliver(found, watch, progress, watch, mine)
 
     def _deliver(
-        self, batches: Iterator[tuple[Any, bool]], progress: Progress, watch: Watch, mine: object
+        self,
+        batches: Iterator[Any],
+        teller: ShardIterator | Watch,
+        progress: Progress,
+        watch: Watch,
+        mine: object,
     ) -> Iterator[Any]:
-        """Batches with what Accelerate wants to know of each; `watch` sees how long they take."""
+        """Batches with what Accelerate wants to know of each; `watch` sees how long they take, and `teller` knows which is the last."""
         turn = begin(self)
         clock, is_ending = time.perf_counter, sys.is_finalizing
         complete = False
         try:
             asked = watch.begin(self._bar_over(progress))
-            for batch, last in batches:
-                now = clock()
+            for batch in batches:
+                now, last = clock(), teller.last
                 watch.input_seconds += now - asked
                 watch.batches += 1
                 if now >= watch.due:
@@ -135,6 +139,10 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         return self._watch
 
     def _look(self, watch: Watch, now: float) -> None:
+        newest = None if self.num_workers else self.dataset._iterator()
+        if newest is not None:
+            watch.look(now, *newest.counted())
+            return
         counts = self.dataset.metrics()
         watch.look(now, counts["rows"], counts["buffered_rows"])
 
@@ -180,7 +188,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
 
     def _from_workers(
         self, progress: Progress, state: dict[str, Any] | None, mine: object, watch: Watch
-    ) -> Iterator[tuple[Any, bool]]:
+    ) -> Iterator[Any]:
         dataset = self.dataset
         # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
         steps = dataset._steps(progress)
@@ -247,12 +255,11 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         arrived = self._copies(tagged.batch)
         return lambda: tagged._replace(batch=arrived())
 
-    def _received(
-        self, tagged: Tagged, progress: Progress, watch: Watch, last: bool
-    ) -> tuple[Any, bool]:
+    def _received(self, tagged: Tagged, progress: Progress, watch: Watch, last: bool) -> Any:
         """What the training loop gets now, and so has consumed."""
         progress.step += 1
         watch.rows += tagged.rows
+        watch.last = last
         if progress.ledger is not None:
             progress.ledger.received(tagged.worker, tagged.cursor)
         else:
@@ -261,7 +268,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             progress.cursors[tagged.worker] = tagged.cursor
         if last:
             self.dataset._finished(progress)
-        return tagged.batch, last
+        return tagged.batch
 
     def _heard(self, reports: list[Tagged], progress: Progress) -> int:
         """Workers have ended, which took so many pieces."""

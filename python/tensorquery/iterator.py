@@ -281,6 +281,7 @@ class ShardIterator:
         if dataset._output_format in ("torch", "numpy"):
             options = tensor_options(**dataset._tensor_kwargs)
         threads = threads_for(dataset.topology, workers)
+        loose = self.in_loader and dataset._sent.raw  # each batch is copied into a parcel
         if self._taking is not None:
             self._stream = plan.stream_taken(
                 shards,
@@ -290,6 +291,7 @@ class ShardIterator:
                 self._taking,
                 threads,
                 options,
+                loose,
             )
             return self._stream
         self._stream = plan.stream(
@@ -300,8 +302,9 @@ class ShardIterator:
             threads,
             options,
             dataset._stage,
-            # Elsewhere a batch is one block, which is copied as a whole.
-            lends=not (self.in_loader or self._pins),
+            # A batch that is pinned is one block, which is copied as a whole.
+            lends=not self._pins,
+            loose=loose,
         )
         if self._in_threads is not None:
             self._threads = TransformThreads(
@@ -346,6 +349,10 @@ class ShardIterator:
         # Not where __init__ failed.
         if getattr(self, "_stream", None) is not None and not self.closed:
             self.close()
+
+    def counted(self) -> tuple[int, int]:
+        """Rows handed out, and rows of finished batches that are ready."""
+        return (0, 0) if self._stream is None else self._stream.counted()
 
     def metrics(self) -> dict[str, float]:
         """Counts so far; see `QueryDataset.metrics`."""

@@ -31,6 +31,7 @@ class Watch:
         input_seconds: Seconds that the training loop spent in getting them.
         wait_seconds: Seconds of these that it waited for a worker.
         due: When it wants to look, by `time.perf_counter`.
+        last: Whether the batch received last is the last one, as far as the loader knows: from workers.
         ended: Whether the iteration is over, to its end or not.
     """
 
@@ -43,6 +44,7 @@ class Watch:
         self.input_seconds = 0.0
         self.wait_seconds = 0.0
         self.due = 0.0
+        self.last = False
         self.ended = False
         self._began: float | None = None
         self._until: float | None = None

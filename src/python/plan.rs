@@ -271,9 +271,10 @@ impl PyPlan {
     }
 
     /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches. With `lends` columns
-    /// may have memory of their own instead of a slot in the batch's block.
+    /// may have memory of their own instead of a slot in the batch's block; with `loose`, too, that block is one whose parts
+    /// are put together where it is copied.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false))]
+    #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false))]
     fn stream(
         &self,
         py: Python<'_>,
@@ -285,11 +286,13 @@ impl PyPlan {
         tensor_options: Option<&str>,
         stage: Option<&PyStage>,
         lends: bool,
+        loose: bool,
     ) -> PyResult<BatchStream> {
         let (shard, cursor) = at_once(|| shards.at(rank, worker, &cursor))?;
         let start = || -> Result<ShardStream> {
             let mut source = shards.source(&self.plan, stage)?;
             let mut output = self.output(tensor_options)?;
+            let lends = lends || loose;
             if lends {
                 output = output.lending();
             }
@@ -304,11 +307,14 @@ impl PyPlan {
         };
         let before = IoCounts::of(self.plan.query().session());
         let stream = compute(py, start)?;
-        Ok(BatchStream::new(stream, Arc::clone(self.plan.query().session()), before))
+        let stream = BatchStream::new(stream, Arc::clone(self.plan.query().session()), before);
+        Ok(stream.loose(loose))
     }
 
-    /// Starts reading what `worker` takes of its rank's pieces from `counter`, as long as `iteration` is under way.
+    /// Starts reading what `worker` takes of its rank's pieces from `counter`, as long as `iteration` is under way. `loose` as for
+    /// [`stream`](Self::stream).
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    #[pyo3(signature = (shards, rank, worker, counter, iteration, threads, tensor_options, loose=false))]
     fn stream_taken(
         &self,
         py: Python<'_>,
@@ -319,18 +325,20 @@ impl PyPlan {
         iteration: u32,
         threads: usize,
         tensor_options: Option<&str>,
+        loose: bool,
     ) -> PyResult<BatchStream> {
         let (shard, pieces) = at_once(|| shards.of_taker(rank, worker))?;
         let feed = Arc::new(Feed::new(counter.counter(), iteration, pieces));
         let start = || -> Result<ShardStream> {
             let source = shards.source(&self.plan, None)?;
-            let output = Arc::new(self.output(tensor_options)?);
+            let output = self.output(tensor_options)?;
+            let output = Arc::new(if loose { output.lending() } else { output });
             ShardStream::start_fed(source, &shard, threads, output, Arc::clone(&feed))
         };
         let session = Arc::clone(self.plan.query().session());
         let before = IoCounts::of(&session);
         let stream = compute(py, start)?;
-        Ok(BatchStream::new(stream, session, before).fed_by(feed))
+        Ok(BatchStream::new(stream, session, before).fed_by(feed).loose(loose))
     }
 
     /// What a shard would deliver from a cursor on, as split and output row, without reading any.

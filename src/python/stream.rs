@@ -10,7 +10,7 @@ use pyo3_arrow::PyRecordBatch;
 
 use super::error::to_py;
 use super::logs::deliver;
-use super::tensor::to_python;
+use super::tensor::{to_loose, to_python};
 use super::wait::{PATIENCE, compute};
 use crate::Error;
 use crate::partition::{Holding, ShardCursor};
@@ -25,6 +25,8 @@ pub struct BatchStream {
     stream: Mutex<Option<ShardStream>>,
     ahead: Mutex<Ahead>,
     home: Home,
+    /// Whether the memory of batches is copied by whom they are for.
+    loose: bool,
     /// Where it takes its pieces from, if workers share them.
     feed: Option<Arc<Feed>>,
     counters: Arc<StreamCounters>,
@@ -101,6 +103,7 @@ impl BatchStream {
             stream: Mutex::new(Some(stream)),
             ahead: Mutex::default(),
             home: Home::here(),
+            loose: false,
             feed: None,
             session,
             before,
@@ -111,6 +114,13 @@ impl BatchStream {
     #[must_use]
     pub fn fed_by(mut self, feed: Arc<Feed>) -> Self {
         self.feed = Some(feed);
+        self
+    }
+
+    /// The same for a consumer that copies the memory of each batch: it comes in parts.
+    #[must_use]
+    pub fn loose(mut self, loose: bool) -> Self {
+        self.loose = loose;
         self
     }
 
@@ -151,6 +161,7 @@ impl BatchStream {
         let Delivered { batch, cursor, holding, last } = delivered;
         let rows = batch.rows() as u64;
         let batch = match batch {
+            Finished::Tensors(batch) if self.loose => to_loose(py, *batch)?.into_any(),
             Finished::Tensors(batch) => to_python(py, *batch)?.into_any(),
             Finished::Arrow(batch) => Bound::new(py, PyRecordBatch::new(batch))?.into_any(),
         };
@@ -245,6 +256,11 @@ impl BatchStream {
             let batches = std::mem::take(&mut self.ahead().batches);
             drop((stream, batches));
         });
+    }
+
+    /// Rows handed out, and rows of finished batches that are ready.
+    fn counted(&self) -> (u64, u64) {
+        (self.counters.rows.load(Ordering::Relaxed), self.counters.buffered_rows())
     }
 
     /// Rows and batches handed out, splits, files, seconds waited and spent decoding and converting, bytes, requests.

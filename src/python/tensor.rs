@@ -8,7 +8,8 @@ use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::buffer::Buffer;
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
-use pyo3::exceptions::PyTypeError;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use pyo3::{ffi, intern};
@@ -18,13 +19,14 @@ use pyo3_arrow::{PyRecordBatch, PySchema};
 use crate::python::error::to_py;
 use crate::python::wait::{at_once, compute};
 use crate::tensor::{
-    Block, Converter, Lent, TensorBatch, TensorOptions, TextColumn, TextRef, Value,
+    ALIGNMENT, Block, Converter, Lent, TensorBatch, TensorOptions, TextColumn, TextRef, Value,
 };
 use crate::{Error, Result};
 
 /// Adds this file's classes and functions to the extension module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyBlock>()?;
+    module.add_class::<PyLooseBlock>()?;
     module.add_class::<TensorConverter>()?;
     module.add_function(wrap_pyfunction!(read_arrow, module)?)?;
     module.add_function(wrap_pyfunction!(merge_batches, module)?)?;
@@ -107,6 +109,59 @@ impl PyBlock {
     }
 }
 
+/// The memory of one batch in the parts in which it was decoded, for whom copies it: they are put together where they are
+/// written to.
+#[pyclass(name = "LooseBlock", module = "tensorquery._core", frozen)]
+pub struct PyLooseBlock {
+    /// By their offsets in the whole.
+    parts: Vec<(usize, Memory)>,
+    len: usize,
+}
+
+enum Memory {
+    Block(Block),
+    Lent(Lent),
+}
+
+impl Memory {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => block.as_slice(),
+            Self::Lent(lent) => lent.as_slice(),
+        }
+    }
+}
+
+#[pymethods]
+impl PyLooseBlock {
+    fn __len__(&self) -> usize {
+        self.len
+    }
+
+    /// Writes all of it to `memory` from byte `at` on.
+    #[expect(clippy::needless_pass_by_value, reason = "an argument that Python gives")]
+    fn write_to(&self, memory: PyBuffer<u8>, at: usize) -> PyResult<()> {
+        let fits = at.checked_add(self.len).is_some_and(|end| end <= memory.len_bytes());
+        if memory.readonly() || !memory.is_c_contiguous() || !fits {
+            return Err(PyValueError::new_err(format!(
+                "{} bytes from byte {at} of {} on need writable, contiguous memory that is large enough",
+                self.len,
+                memory.len_bytes()
+            )));
+        }
+        for (offset, part) in &self.parts {
+            let part = part.as_slice();
+            // SAFETY: the parts lie within `len`, which fits the buffer from `at` on; the buffer is held, and no part of this
+            // batch, which nobody else can write to.
+            unsafe {
+                let target = memory.buf_ptr().cast::<u8>().add(at + offset);
+                target.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Fills the view that Python asks `owner` for with `len` writable bytes.
 ///
 /// # Safety
@@ -173,17 +228,8 @@ impl TensorConverter {
 /// A finished batch for `tensors.BatchBuilder`: (rows, block, [(offset, count)], [strings],
 /// [categories]), where the slot of a lent column is its own block. No number is copied.
 pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
-    let slots: Vec<(usize, usize)> =
-        batch.slots().iter().map(|slot| (slot.offset, slot.count)).collect();
-    let texts = PyList::empty(py);
-    for column in batch.texts() {
-        texts.append(strings(py, column)?)?;
-    }
-    let categories = PyList::empty(py);
-    for values in batch.categories() {
-        let values: PyResult<Vec<_>> = values.iter().map(|value| to_object(py, value)).collect();
-        categories.append(PyList::new(py, values?)?)?;
-    }
+    let slots = slots_of(&batch);
+    let (texts, categories) = objects_of(py, &batch)?;
     let rows = batch.rows();
     let (block, lent) = batch.into_memory();
     let block = Bound::new(py, PyBlock::from(block))?;
@@ -196,6 +242,46 @@ pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTup
     });
     let slots = slots.collect::<PyResult<Vec<_>>>()?;
     (rows, block, slots, texts, categories).into_pyobject(py)
+}
+
+/// The same, but that all slots lie in one [`PyLooseBlock`].
+pub fn to_loose(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
+    let mut slots = slots_of(&batch);
+    let (texts, categories) = objects_of(py, &batch)?;
+    let rows = batch.rows();
+    let (block, lent) = batch.into_memory();
+    let mut len = block.as_slice().len();
+    let mut parts = vec![(0, Memory::Block(block))];
+    for (slot, lent) in slots.iter_mut().zip(lent) {
+        let Some(lent) = lent else { continue };
+        slot.0 = len.next_multiple_of(ALIGNMENT);
+        len = slot.0 + lent.as_slice().len();
+        parts.push((slot.0, Memory::Lent(lent)));
+    }
+    let block = Bound::new(py, PyLooseBlock { parts, len })?;
+    (rows, block, slots, texts, categories).into_pyobject(py)
+}
+
+/// Offset and count of each slot.
+fn slots_of(batch: &TensorBatch) -> Vec<(usize, usize)> {
+    batch.slots().iter().map(|slot| (slot.offset, slot.count)).collect()
+}
+
+/// Strings and categories.
+fn objects_of<'py>(
+    py: Python<'py>,
+    batch: &TensorBatch,
+) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
+    let texts = PyList::empty(py);
+    for column in batch.texts() {
+        texts.append(strings(py, column)?)?;
+    }
+    let categories = PyList::empty(py);
+    for values in batch.categories() {
+        let values: PyResult<Vec<_>> = values.iter().map(|value| to_object(py, value)).collect();
+        categories.append(PyList::new(py, values?)?)?;
+    }
+    Ok((texts, categories))
 }
 
 fn strings<'py>(py: Python<'py>, column: &TextColumn) -> PyResult<Bound<'py, PyList>> {

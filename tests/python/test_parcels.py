@@ -20,6 +20,7 @@ from tensorquery.errors import DataError
 from tensorquery.iterator import Tagged
 from tensorquery.parcels import Packer, Parcel, Parcels, Run, batches_per_parcel, in_turns
 from tensorquery.segments import Inbox
+from tensorquery.tensors import tensor_options
 
 ROWS = 2_000
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -116,6 +117,21 @@ def test_tensors_of_a_batch_can_be_changed_in_place(folder):
     for (left, other), (right, same_other) in zip(kept, wanted, strict=True):
         assert torch.equal(left, right)
         assert torch.equal(other, same_other)
+
+
+def test_what_the_core_delivers_in_parts_is_put_together_where_there_is_room(folder):
+    dataset = loader_of(folder, columns=["id", "s1"], num_workers=0).dataset
+    shards = dataset._epochs.shards(0, 0, ())
+    stream = dataset._here()[0].stream(shards, 0, 0, [], 1, tensor_options(), loose=True)
+    rows, block, [ids, numbers], *_ = stream.next()
+    memory = bytearray(b"\xa5" * (len(block) + 100))
+    block.write_to(memory, 50)
+    for (offset, count), dtype in [(ids, np.int64), (numbers, np.float32)]:
+        assert np.frombuffer(memory, dtype, count, 50 + offset).tolist() == list(range(rows))
+    assert memory[:50] == memory[-50:] == b"\xa5" * 50
+    for target, at in [(memory, 101), (memory, 2**64 - 1), (bytes(memory), 0), (memory[:10], 0)]:
+        with pytest.raises(ValueError, match="need writable, contiguous memory"):
+            block.write_to(target, at)
 
 
 def test_many_batches_cross_in_one_file(folder, shared_files):

@@ -1,30 +1,135 @@
-//! Column chunks in memory, as the reader of the `parquet` crate takes them: all their pages, or shortened ones.
+//! Column chunks in memory, all of them or some of their pages, as the reader of the `parquet` crate takes them: as they are, or shortened.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use bytes::buf::{Buf, Reader};
+use parquet::basic::PageType;
 use parquet::column::page::{Page, PageIterator, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::compact::PageLayout;
+use super::damaged;
+use crate::split::thrift::page_header;
 
-/// A column chunk, at its place in the file.
+/// As the format numbers it.
+const DATA_V2: i64 = PageType::DATA_PAGE_V2 as i64;
+
+/// A column chunk, or some of its pages, at their place in the file.
 pub(super) struct Chunk {
-    pub(super) start: u64,
-    pub(super) bytes: Bytes,
+    range: Range<u64>,
+    /// What is here of it, by where that begins in the file, ascending.
+    pieces: Vec<(u64, Bytes)>,
+    /// Where its data pages lie, by the page index, and how many rows they have. Empty where all of the chunk is here.
+    index: Vec<PageLocation>,
+    rows: usize,
+}
+
+/// What the page index says of a data page.
+pub(super) struct Indexed {
+    pub(super) rows: u32,
+    /// Where it ends in the chunk.
+    pub(super) end: usize,
+    pub(super) is_here: bool,
 }
 
 impl Chunk {
-    fn range(&self, start: u64, length: usize) -> Result<Bytes> {
-        let at = start.checked_sub(self.start).and_then(|at| usize::try_from(at).ok());
-        let found = at
-            .and_then(|at| Some(at..at.checked_add(length)?))
-            .filter(|range| range.end <= self.bytes.len())
-            .map(|range| self.bytes.slice(range));
+    /// All of a chunk that begins at `start`.
+    #[cfg(test)]
+    pub(super) fn whole(start: u64, bytes: Bytes) -> Self {
+        let range = start..start + bytes.len() as u64;
+        Self { range, pieces: vec![(start, bytes)], index: Vec::new(), rows: 0 }
+    }
+
+    /// These pages, ascending, of those of the chunk in `range`, of which the `index` knows the data pages: they have so many `rows`. What lies
+    /// before them, a dictionary, is one of the pages.
+    ///
+    /// # Errors
+    /// Where a page is another than the index says, which decided what is read. How many rows a page has is not known where the column
+    /// `repeats`.
+    pub(super) fn part(
+        range: Range<u64>,
+        pieces: Vec<(u64, Bytes)>,
+        index: Vec<PageLocation>,
+        rows: usize,
+        repeats: bool,
+    ) -> Result<Self> {
+        let chunk = Self { range, pieces, index, rows };
+        for (start, piece) in &chunk.pieces {
+            let at = usize::try_from(start.saturating_sub(chunk.range.start))?;
+            let Some(page) = chunk.indexed(at) else { continue };
+            let header = page_header(piece).ok_or_else(|| damaged("it has no header"))?;
+            let rows = match header.kind {
+                Some(DATA_V2) => header.details[3],
+                _ if repeats => None,
+                _ => header.details[1],
+            };
+            if let Some(rows) = rows.filter(|rows| *rows != i64::from(page.rows)) {
+                let says = page.rows;
+                return Err(damaged(format!("it has {rows} rows, and {says} by the page index")));
+            }
+            let end = usize::try_from(header.stored)?.saturating_add(header.length);
+            if end != piece.len() {
+                return Err(damaged("its bytes are others than those of the page index"));
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// Its bytes, in all.
+    pub(super) fn bytes(&self) -> usize {
+        usize::try_from(self.range.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX)
+    }
+
+    /// The page that begins at `at` in the chunk, where only some pages are here.
+    pub(super) fn indexed(&self, at: usize) -> Option<Indexed> {
+        let start = self.range.start.checked_add(at as u64)?;
+        let number = self
+            .index
+            .binary_search_by_key(&i64::try_from(start).ok()?, |page| page.offset)
+            .ok()?;
+        let page = &self.index[number];
+        let next = self.index.get(number + 1).map(|next| next.first_row_index);
+        let end = next.or_else(|| i64::try_from(self.rows).ok())?;
+        Some(Indexed {
+            rows: u32::try_from(end.checked_sub(page.first_row_index)?).ok()?,
+            end: at.checked_add(usize::try_from(page.compressed_page_size).ok()?)?,
+            is_here: self.from(at).is_some(),
+        })
+    }
+
+    /// What is here from `at` in the chunk on.
+    pub(super) fn from(&self, at: usize) -> Option<&[u8]> {
+        let (piece, at) = self.find(self.range.start.checked_add(at as u64)?)?;
+        piece.get(at..)
+    }
+
+    /// The bytes at `at` in the chunk.
+    pub(super) fn slice(&self, at: &Range<usize>) -> Result<Bytes> {
+        self.get(self.range.start.saturating_add(at.start as u64), at.len())
+    }
+
+    /// The piece that has what is at `start` in the file, and where in it.
+    fn find(&self, start: u64) -> Option<(&Bytes, usize)> {
+        let number = self.pieces.partition_point(|(at, _)| *at <= start).checked_sub(1)?;
+        let (first, piece) = &self.pieces[number];
+        let at = usize::try_from(start - first).ok().filter(|at| *at < piece.len())?;
+        Some((piece, at))
+    }
+
+    fn get(&self, start: u64, length: usize) -> Result<Bytes> {
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        let found = self.find(start).and_then(|(piece, at)| {
+            let end = at.checked_add(length).filter(|end| *end <= piece.len())?;
+            Some(piece.slice(at..end))
+        });
         found.ok_or_else(|| {
             ParquetError::EOF(format!("{length} bytes at {start} are not in the column chunk"))
         })
@@ -33,7 +138,7 @@ impl Chunk {
 
 impl Length for Chunk {
     fn len(&self) -> u64 {
-        self.start + self.bytes.len() as u64
+        self.range.end
     }
 }
 
@@ -41,12 +146,12 @@ impl ChunkReader for Chunk {
     type T = Reader<Bytes>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        let length = usize::try_from(self.len().saturating_sub(start))?;
-        Ok(self.range(start, length)?.reader())
+        let found = self.find(start).map(|(piece, at)| piece.slice(at..));
+        Ok(found.unwrap_or_default().reader())
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
-        self.range(start, length)
+        self.get(start, length)
     }
 }
 
@@ -60,7 +165,8 @@ pub(super) fn pages(
     rows: usize,
     places: Option<&Arc<[u32]>>,
 ) -> Result<Box<dyn PageIterator>> {
-    let reader = SerializedPageReader::new(Arc::clone(chunk), metadata, rows, None)?;
+    let index = Some(&chunk.index).filter(|index| !index.is_empty()).cloned();
+    let reader = SerializedPageReader::new(Arc::clone(chunk), metadata, rows, index)?;
     let pages: Box<dyn PageReader> = match (places, PageLayout::of(metadata)) {
         (Some(places), Some(layout)) => Box::new(ShortPages {
             reader,
@@ -101,18 +207,24 @@ struct ShortPages {
 
 impl ShortPages {
     fn advance(&mut self) -> Result<Option<Page>> {
-        while let Some(page) = self.reader.get_next_page()? {
-            if matches!(page, Page::DictionaryPage { .. }) {
-                return Ok(Some(page));
+        while let Some(next) = self.reader.peek_next_page()? {
+            if next.is_dict {
+                return self.reader.get_next_page();
             }
+            // The column is not nested, so that levels are rows.
+            let rows = next.num_levels.or(next.num_rows).and_then(|rows| u32::try_from(rows).ok());
+            let rows = rows.ok_or_else(|| damaged("it does not say how many rows it has"))?;
             let first = self.row;
-            self.row = first.saturating_add(page.num_values());
+            self.row = first.saturating_add(rows);
             let rest = &self.places[self.at..];
             let here = &rest[..rest.partition_point(|place| *place < self.row)];
-            self.at += here.len();
-            if !here.is_empty() {
-                return self.layout.compact(&page, first, here).map(Some);
+            if here.is_empty() {
+                self.reader.skip_next_page()?;
+                continue;
             }
+            self.at += here.len();
+            let Some(page) = self.reader.get_next_page()? else { break };
+            return self.layout.compact(&page, first, here).map(Some);
         }
         Ok(None)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::iter;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::{BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
@@ -15,6 +15,7 @@ use parquet::basic::Encoding;
 use parquet::column::page::PageIterator;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::page_index::offset_index::PageLocation;
 
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
@@ -45,12 +46,33 @@ pub(super) struct Wanted {
     rows: usize,
     /// None: all.
     some: Option<BooleanBuffer>,
+    /// Their numbers, once somebody has asked for them.
+    places: OnceLock<Arc<[u32]>>,
 }
 
 impl Wanted {
     /// All of so many rows.
     pub(super) fn all(rows: usize) -> Self {
-        Self { rows, some: None }
+        Self::of(rows, None)
+    }
+
+    fn of(rows: usize, some: Option<BooleanBuffer>) -> Self {
+        Self { rows, some, places: OnceLock::new() }
+    }
+
+    /// Those of so many rows that are selected.
+    pub(super) fn selected(rows: usize, selection: &RowSelection) -> Self {
+        let mut some = BooleanBufferBuilder::new(rows);
+        for selector in selection.iter() {
+            some.append_n(selector.row_count.min(rows - some.len()), !selector.skip);
+        }
+        some.append_n(rows - some.len(), false);
+        Self::of(rows, Some(some.finish()))
+    }
+
+    /// Whether there are others.
+    pub(super) fn is_part(&self) -> bool {
+        self.some.is_some()
     }
 
     /// How many.
@@ -74,7 +96,17 @@ impl Wanted {
                 builder.finish()
             }
         };
-        Self { rows: self.rows, some: Some(some) }
+        Self::of(self.rows, Some(some))
+    }
+
+    /// Their numbers, ascending; None where all are wanted.
+    fn places(&self) -> Option<&Arc<[u32]>> {
+        let some = self.some.as_ref()?;
+        Some(self.places.get_or_init(|| {
+            let mut places = Vec::with_capacity(some.count_set_bits());
+            places.extend(some.set_indices_u32());
+            places.into()
+        }))
     }
 
     fn is_dense(&self) -> bool {
@@ -90,6 +122,8 @@ pub(super) struct Group {
     number: usize,
     /// Bytes of a decoded row, of all columns that are wanted.
     row_bytes: usize,
+    /// Only pages that have one of these rows are read; None: all pages.
+    part: Option<BooleanBuffer>,
     chunks: HashMap<usize, Arc<Chunk>>,
 }
 
@@ -103,7 +137,19 @@ impl Group {
     ) -> Self {
         let width = |root: &usize| schema.field(*root).data_type().primitive_width();
         let row_bytes = roots.iter().map(|root| width(root).unwrap_or(WIDE_BYTES)).sum();
-        Self { footer, schema, number, row_bytes, chunks: HashMap::new() }
+        Self { footer, schema, number, row_bytes, part: None, chunks: HashMap::new() }
+    }
+
+    /// The same, but that of the chunks only pages with `wanted` rows are read.
+    pub(super) fn part(self, wanted: &Wanted) -> Self {
+        Self { part: wanted.some.clone(), ..self }
+    }
+
+    /// Fewer rows are wanted: where pages without any are not read, that holds from now on of those without these.
+    pub(super) fn narrow(&mut self, wanted: &Wanted) {
+        if self.part.is_some() {
+            self.part.clone_from(&wanted.some);
+        }
     }
 
     fn metadata(&self) -> &RowGroupMetaData {
@@ -136,21 +182,75 @@ impl Group {
         leaves
     }
 
-    /// The chunks of `roots` that are not here yet, and where they lie in the file.
+    /// What is to be read of the chunks of `roots` that are not here yet: ranges of the file, ascending, and the leaf of each.
     pub(super) fn missing(&self, roots: &[usize]) -> (Vec<usize>, Vec<Range<u64>>) {
         let missing = self.leaves(roots).into_iter().filter(|leaf| !self.chunks.contains_key(leaf));
-        let place = |leaf: usize| {
-            let (start, length) = self.metadata().column(leaf).byte_range();
-            (leaf, start..start + length)
-        };
-        missing.map(place).unzip()
+        missing.flat_map(|leaf| iter::repeat(leaf).zip(self.ranges(leaf))).unzip()
     }
 
-    /// Takes the chunks of `leaves`, which begin at `ranges`.
-    pub(super) fn put(&mut self, leaves: &[usize], ranges: &[Range<u64>], chunks: Vec<Bytes>) {
-        for ((leaf, range), bytes) in leaves.iter().zip(ranges).zip(chunks) {
-            self.chunks.insert(*leaf, Arc::new(Chunk { start: range.start, bytes }));
+    /// Where the bytes of a leaf lie that are wanted.
+    fn ranges(&self, leaf: usize) -> Vec<Range<u64>> {
+        let chunk = self.chunk_range(leaf);
+        let (Some(wanted), Some(index)) = (&self.part, self.index_of(leaf)) else {
+            return vec![chunk];
+        };
+        let start = |page: &PageLocation| page.offset as u64;
+        let dictionary = chunk.start..index.first().map_or(chunk.start, start);
+        let ends = index[1..].iter().map(|next| next.first_row_index as usize);
+        let pages = index.iter().zip(ends.chain(iter::once(self.rows())));
+        let is_wanted = |(page, end): &(&PageLocation, usize)| {
+            let first = page.first_row_index as usize;
+            wanted.slice(first, end - first).count_set_bits() > 0
+        };
+        let pages = pages
+            .filter(is_wanted)
+            .map(|(page, _)| start(page)..start(page) + page.compressed_page_size as u64);
+        iter::once(dictionary).filter(|range| !range.is_empty()).chain(pages).collect()
+    }
+
+    fn chunk_range(&self, leaf: usize) -> Range<u64> {
+        let (start, length) = self.metadata().column(leaf).byte_range();
+        start..start + length
+    }
+
+    /// Where the data pages of a leaf lie; None where there is no page index, or where it says what cannot be.
+    fn index_of(&self, leaf: usize) -> Option<&[PageLocation]> {
+        let index = self.footer.offset_index()?.get(self.number)?.get(leaf)?.page_locations();
+        let chunk = self.chunk_range(leaf);
+        let (mut at, mut rows) = (chunk.start, 0..=0);
+        for page in index {
+            let start = u64::try_from(page.offset).ok().filter(|start| *start >= at)?;
+            at = start.checked_add(u64::try_from(page.compressed_page_size).ok()?)?;
+            let first = usize::try_from(page.first_row_index).ok()?;
+            rows.contains(&first).then_some(())?;
+            // The first page begins with the first row, and no other does.
+            rows = first + 1..=self.rows().checked_sub(1)?;
         }
+        (!index.is_empty() && at <= chunk.end).then_some(index)
+    }
+
+    /// Takes what was read of the `leaves` at `ranges`.
+    ///
+    /// # Errors
+    /// Where pages are others than the page index says.
+    pub(super) fn put(
+        &mut self,
+        leaves: &[usize],
+        ranges: &[Range<u64>],
+        read: Vec<Bytes>,
+    ) -> Result<()> {
+        let starts = ranges.iter().map(|range| range.start);
+        let mut pieces = starts.zip(read);
+        for leaves in leaves.chunk_by(|one, next| one == next) {
+            let leaf = leaves[0];
+            let index = self.part.as_ref().and_then(|_| self.index_of(leaf)).map(<[_]>::to_vec);
+            let pieces = pieces.by_ref().take(leaves.len()).collect();
+            let (range, index) = (self.chunk_range(leaf), index.unwrap_or_default());
+            let repeats = self.metadata().column(leaf).column_descr().max_rep_level() > 0;
+            let chunk = Chunk::part(range, pieces, index, self.rows(), repeats)?;
+            self.chunks.insert(leaf, Arc::new(chunk));
+        }
+        Ok(())
     }
 
     /// Drops the chunks of `roots`; readers keep theirs as long as they need them.
@@ -187,7 +287,8 @@ impl Group {
     /// Whether it is better to look for the wanted rows of the top-level columns `roots` than to decode all of them. The one and
     /// the other way give batches of other lengths, so columns that are read side by side must be asked for together.
     pub(super) fn looks(&self, roots: &[usize], wanted: &Wanted) -> bool {
-        !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
+        // Of pages that were not read, no row can be decoded.
+        self.part.is_some() || !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
     }
 
     /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of these `lengths`: where not all rows are
@@ -203,14 +304,13 @@ impl Group {
         lengths: Lengths,
     ) -> Result<GroupRows> {
         let some = wanted.some.as_ref();
-        let places: Option<Arc<[u32]>> =
-            some.filter(|_| looks).map(|rows| rows.set_indices_u32().collect());
-        let rows = places.as_ref().map_or(self.rows(), |places| places.len());
+        let places = if looks { wanted.places() } else { None };
+        let rows = places.map_or(self.rows(), |places| places.len());
         let mut read = GroupRows::new(lengths, some.filter(|_| !looks).cloned());
         read = read.at_a_time(self.batches_at_once(rows, lengths));
         let mut others = Vec::new();
         for root in roots {
-            match self.flat(*root, places.as_ref()) {
+            match self.flat(*root, places) {
                 Some(column) => read.add_flat(*root, column),
                 None => others.push(*root),
             }
@@ -225,7 +325,7 @@ impl Group {
         let (others, skipped): (Vec<usize>, Vec<usize>) =
             others.iter().partition(|root| is_read(root));
         if !others.is_empty() {
-            let reader = self.reader(&others, places.as_ref(), lengths.most(), None)?;
+            let reader = self.reader(&others, places, lengths.most(), None)?;
             read.add(&others, reader);
         }
         if let Some(rows) = some.filter(|_| !skipped.is_empty()) {
@@ -283,7 +383,7 @@ impl Group {
     fn flat(&self, root: usize, places: Option<&Arc<[u32]>>) -> Option<Box<dyn FlatColumn>> {
         let [leaf] = self.leaves(&[root])[..] else { return None };
         let (column, chunk) = (self.metadata().column(leaf), self.chunks.get(&leaf)?);
-        flat_column(column, self.schema.field(root).data_type(), &chunk.bytes, self.rows(), places)
+        flat_column(column, self.schema.field(root).data_type(), chunk, self.rows(), places)
     }
 
     fn reader(

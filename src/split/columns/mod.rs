@@ -4,9 +4,10 @@
 //! take. Some things are done differently here. A range of one column is one condition, not two with a selection between
 //! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
 //! estimated: as a rule these are looked up in the pages (`compact.rs`), but where few are missing, everything is decoded
-//! and those left out. Of a row group without a row to keep, nothing more is read. And of local files that the system has
-//! in memory, a few columns at a time are copied and decoded, whether there is a predicate or not. Columns of numbers are decoded
-//! here (`flat/`), all others by the `parquet` crate.
+//! and those left out. Of a row group without a row to keep, nothing more is read, and where the page index takes out part
+//! of one, only pages with a row that is left. And of local files that the system has in memory, a few columns at a time
+//! are copied and decoded, whether there is a predicate or not. Columns of numbers are decoded here (`flat/`), all others
+//! by the `parquet` crate.
 
 mod chunk;
 mod compact;

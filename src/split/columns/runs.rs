@@ -116,15 +116,45 @@ pub(super) fn pick(bytes: &[u8], places: &[u32]) -> Result<Vec<u32>> {
         match run {
             Run::Same(index) => found.resize(found.len() + here.len(), index),
             Run::Packed(packed) => {
-                for place in here {
-                    let index = unpack_one(packed, *place as usize - runs.start, width.into());
-                    found.push(index.ok_or_else(missing_index)?);
+                let width = width.into();
+                if let Some(first) = run_of(here) {
+                    let first = first as usize - runs.start;
+                    unpack_from(packed, width, first, here.len(), &mut found)
+                        .ok_or_else(missing_index)?;
+                } else {
+                    for place in here {
+                        let index = unpack_one(packed, *place as usize - runs.start, width);
+                        found.push(index.ok_or_else(missing_index)?);
+                    }
                 }
             }
         }
         rest = after;
     }
     Ok(found)
+}
+
+/// The first of ascending `places`, where each is the one after that before it.
+pub(super) fn run_of(places: &[u32]) -> Option<u32> {
+    let (first, last) = (*places.first()?, *places.last()?);
+    ((last - first) as usize + 1 == places.len()).then_some(first)
+}
+
+/// Appends `count` of the values packed by `width` bits, from number `first` on; None where there are not as many.
+fn unpack_from(
+    packed: &[u8],
+    width: usize,
+    first: usize,
+    count: usize,
+    to: &mut Vec<u32>,
+) -> Option<()> {
+    // Eight values begin with a byte.
+    let (groups, before) = (first / 8, first % 8);
+    let at = to.len();
+    to.resize(at + before + count, 0);
+    unpack(packed.get(groups * width..)?, width, &mut to[at..])?;
+    to.drain(at..at + before);
+    Some(())
 }
 
 /// Value `number` of those packed by `width` bits, which are [`MOST_BITS`] at most.

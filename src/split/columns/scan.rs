@@ -46,7 +46,8 @@ pub struct ColumnScan {
     local: Option<LocalFile>,
     /// All columns of the file, as they are decoded.
     physical: SchemaRef,
-    groups: VecDeque<usize>,
+    /// The row groups, and which of their rows the page index leaves.
+    groups: VecDeque<(usize, Wanted)>,
     stages: Vec<Stage>,
     /// The columns of the file that the projection needs, by place, ascending, but for those of matrices.
     columns: Vec<usize>,
@@ -64,9 +65,9 @@ pub struct ColumnScan {
 }
 
 /// A scan of `split` by `predicate` and `projection`, both over the table's schema. None where DataFusion's own scan is
-/// to be taken: for other formats, where row groups are read in part only or Bloom filters may leave some out, for types
-/// that it reads in its own way, and for remote files without a predicate, which gain nothing here. Batches have `batch_rows` rows at
-/// most, and end at `cuts` where that saves copies.
+/// to be taken: for other formats, where Bloom filters may leave row groups out, for types that it reads in its own way, where
+/// part of a row group is read in which values cannot be passed over, and for remote files without a predicate, which
+/// gain nothing here. Batches have `batch_rows` rows at most, and end at `cuts` where that saves copies.
 ///
 /// # Errors
 /// `Data` where the footer is damaged; storage errors as they are.
@@ -103,7 +104,7 @@ pub async fn plan(
     }
     let adapter = Adapter::try_new(table, index, &physical)?;
     let predicate = predicate.map(|asked| adapter.rewrite(Arc::clone(asked))).transpose()?;
-    let Some(groups) = whole_groups(&physical, &footer, predicate.as_ref(), groups) else {
+    let Some(groups) = wanted_rows(&physical, &footer, predicate.as_ref(), groups) else {
         return Ok(None);
     };
     let output = Arc::new(projection.project_schema(table.schema.table_schema())?);
@@ -117,12 +118,12 @@ pub async fn plan(
     let stages = predicate.as_ref().map(stages).unwrap_or_default();
     let asked = stages.iter().flat_map(|stage| stage.columns.iter().copied());
     let all: Vec<usize> = wanted.iter().copied().chain(asked).collect();
-    if !is_plain(&footer, &all) || predicate.is_some() && may_save(&footer, &groups, &all) {
+    if !is_plain(&footer, &all) || predicate.is_some() && !is_best(&footer, &groups, &all) {
         return Ok(None);
     }
     let narrow = matrices.schema(&physical, &columns)?;
     // The reader of the `parquet` crate has batches of one length.
-    let is_flat = |number: &usize| {
+    let is_flat = |(number, _): &(usize, Wanted)| {
         let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &wanted);
         group.is_flat(&wanted)
     };
@@ -148,19 +149,18 @@ pub async fn plan(
     }))
 }
 
-/// Those of `groups` that the predicate may keep rows of. None where the page index takes out parts of them, which need
-/// not be read then.
-fn whole_groups(
+/// Those of `groups` that the predicate may keep rows of, and which rows, by the page index. None where they cannot be counted.
+fn wanted_rows(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
     predicate: Option<&Arc<dyn PhysicalExpr>>,
     groups: Range<usize>,
-) -> Option<VecDeque<usize>> {
+) -> Option<VecDeque<(usize, Wanted)>> {
     let access = match predicate {
         Some(predicate) => wanted_groups(physical, footer, predicate),
         None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
     };
-    let mut whole = VecDeque::new();
+    let mut wanted = VecDeque::new();
     for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
     {
         let rows = usize::try_from(footer.row_group(number).num_rows()).unwrap_or(usize::MAX);
@@ -168,14 +168,15 @@ fn whole_groups(
             RowGroupAccess::Skip => {}
             // Rows are counted by 32 bits here.
             _ if u32::try_from(rows).is_err() => return None,
-            RowGroupAccess::Scan => whole.push_back(number),
-            RowGroupAccess::Selection(selection) if selection.row_count() == rows => {
-                whole.push_back(number);
+            RowGroupAccess::Selection(selection) if selection.row_count() < rows => {
+                wanted.push_back((number, Wanted::selected(rows, selection)));
             }
-            RowGroupAccess::Selection(_) => return None,
+            RowGroupAccess::Scan | RowGroupAccess::Selection(_) => {
+                wanted.push_back((number, Wanted::all(rows)));
+            }
         }
     }
-    Some(whole)
+    Some(wanted)
 }
 
 fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
@@ -193,14 +194,21 @@ fn is_plain(footer: &ParquetMetaData, columns: &[usize]) -> bool {
         .all(|leaf| schema.column(*leaf).physical_type() != Type::INT96)
 }
 
-/// Whether Bloom filters are there that may save reading.
-fn may_save(footer: &ParquetMetaData, groups: &VecDeque<usize>, columns: &[usize]) -> bool {
+/// Whether nothing is against reading the row groups by columns: Bloom filters that may save reading, or parts of row groups in which values
+/// cannot be passed over.
+fn is_best(
+    footer: &ParquetMetaData,
+    groups: &VecDeque<(usize, Wanted)>,
+    columns: &[usize],
+) -> bool {
     let leaves = leaves_of(footer, columns);
-    groups.iter().any(|group| {
-        let group = footer.row_group(*group);
-        // Where the decoder could not pass over values, DataFusion's scan would fail; better to read more.
-        can_skip(group, &leaves)
-            && leaves.iter().any(|leaf| group.column(*leaf).bloom_filter_offset().is_some())
+    groups.iter().all(|(number, wanted)| {
+        let group = footer.row_group(*number);
+        match can_skip(group, &leaves) {
+            true => leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none()),
+            // DataFusion's scan may fail to pass over them. Better to read more, but not what the page index takes out.
+            false => !wanted.is_part(),
+        }
     })
 }
 
@@ -218,8 +226,8 @@ impl ColumnScan {
                 {
                     return Ok(Some((batch, (scan, open))));
                 }
-                let Some(number) = scan.groups.pop_front() else { return Ok(None) };
-                open = scan.open(number).await?;
+                let Some((number, wanted)) = scan.groups.pop_front() else { return Ok(None) };
+                open = scan.open(number, wanted).await?;
                 scan.passed +=
                     usize::try_from(scan.footer.row_group(number).num_rows()).unwrap_or(0);
             }
@@ -257,11 +265,10 @@ impl ColumnScan {
     }
 
     /// A row group after its conditions; None where they keep no row.
-    async fn open(&self, number: usize) -> DfResult<Option<OpenGroup>> {
+    async fn open(&self, number: usize, mut wanted: Wanted) -> DfResult<Option<OpenGroup>> {
         let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
         let all: Vec<usize> = self.columns.iter().copied().chain(self.matrices.columns()).collect();
-        let mut group = Group::new(footer, schema, number, &all);
-        let mut wanted = Wanted::all(group.rows());
+        let mut group = Group::new(footer, schema, number, &all).part(&wanted);
         let mut kept: Kept = Vec::new();
         for (number, stage) in self.stages.iter().enumerate() {
             let later = |column: &usize| {
@@ -270,11 +277,14 @@ impl ColumnScan {
             };
             let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
             let new: Vec<usize> = stage.columns.iter().filter(is_new).copied().collect();
-            self.fetch(&mut group, &new).await?;
+            if !self.fetch_cached(&mut group, &new)? {
+                self.fetch(&mut group, &new).await?;
+            }
             (wanted, kept) = self.ask(&group, stage, &new, &later, wanted, kept)?;
             if wanted.count() == 0 {
                 return Ok(None);
             }
+            group.narrow(&wanted);
         }
         let is_new = |column: &&usize| !kept.iter().any(|(known, _)| known == *column);
         let rest: Vec<usize> = self.columns.iter().filter(is_new).copied().collect();
@@ -353,8 +363,7 @@ fn put(
     chunks: Vec<Bytes>,
 ) -> DfResult<()> {
     chunks.iter().try_for_each(|pages| check_pages(pages))?;
-    group.put(leaves, ranges, chunks);
-    Ok(())
+    Ok(group.put(leaves, ranges, chunks)?)
 }
 
 /// Pages say themselves how many rows they hold; where they are others than the footer says, none may be lost for it.
@@ -465,14 +474,18 @@ impl OpenGroup {
             if count == 0 {
                 continue;
             }
-            let column = |column: &usize| match read.iter().find(|(read, _)| read == column) {
+            // Of a row group that is one batch nothing is held, so that its columns can be handed out as they are.
+            let is_all = self.at == 0 && count == self.wanted.count();
+            let kept = if is_all { std::mem::take(&mut self.kept) } else { Kept::new() };
+            let found: Kept = read.into_iter().chain(kept).collect();
+            let column = |column: &usize| match found.iter().find(|(found, _)| found == column) {
                 Some((_, array)) => Ok(Arc::clone(array)),
                 None => Ok(of_kept(&self.kept, *column)?.slice(self.at, count)),
             };
             let matrices = scan.matrices_at()..scan.matrices_at() + scan.matrices.len();
             let columns = scan.columns.iter().copied().chain(matrices);
             let columns = columns.map(|place| column(&place)).collect::<DfResult<_>>()?;
-            drop(read);
+            drop(found);
             self.at += count;
             let projected = scan.projector.project_batch(&batch(&scan.narrow, columns, count)?)?;
             let (_, columns, _) = projected.into_parts();

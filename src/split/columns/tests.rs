@@ -12,10 +12,15 @@ use bytes::Bytes;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{binary, col, lit};
+use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::arrow::{ArrowWriter, parquet_to_arrow_schema};
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::Page;
-use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
+use parquet::errors::Result;
+use parquet::file::metadata::{
+    ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader,
+};
+use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type as SchemaType};
 use proptest::prelude::*;
@@ -79,24 +84,74 @@ fn rows() -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns).unwrap()
 }
 
-/// A file of one row group, with all its chunks.
-fn group(rows: &RecordBatch, properties: WriterProperties) -> Group {
+fn written(rows: &RecordBatch, properties: WriterProperties) -> Bytes {
     let mut file = Vec::new();
     let mut writer = ArrowWriter::try_new(&mut file, rows.schema(), Some(properties)).unwrap();
     writer.write(rows).unwrap();
     writer.close().unwrap();
-    let file = Bytes::from(file);
-    let footer = Arc::new(ParquetMetaDataReader::new().parse_and_finish(&file).unwrap());
+    Bytes::from(file)
+}
+
+fn footer_of(file: &Bytes) -> ParquetMetaData {
+    let reader = ParquetMetaDataReader::new().with_page_index_policy(PageIndexPolicy::Required);
+    reader.parse_and_finish(file).unwrap()
+}
+
+/// The first row group, without its chunks.
+fn group_of(footer: ParquetMetaData) -> Group {
     let described = footer.file_metadata();
     let schema =
         parquet_to_arrow_schema(described.schema_descr(), described.key_value_metadata()).unwrap();
-    let all: Vec<usize> = (0..rows.num_columns()).collect();
-    let mut group = Group::new(footer, Arc::new(schema), 0, &all);
-    let (leaves, ranges) = group.missing(&all);
+    let all: Vec<usize> = (0..schema.fields().len()).collect();
+    Group::new(Arc::new(footer), Arc::new(schema), 0, &all)
+}
+
+/// A file of one row group, and the row group without its chunks.
+fn file_of(rows: &RecordBatch, properties: WriterProperties) -> (Bytes, Group) {
+    let file = written(rows, properties);
+    let group = group_of(footer_of(&file));
+    (file, group)
+}
+
+/// Reads what is missing of the columns; how many bytes.
+fn fetch(group: &mut Group, file: &Bytes, columns: &[usize]) -> usize {
+    let bytes = try_fetch(group, file, columns).unwrap();
+    assert!(group.missing(columns).0.is_empty());
+    bytes
+}
+
+fn try_fetch(group: &mut Group, file: &Bytes, columns: &[usize]) -> Result<usize> {
+    let (leaves, ranges) = group.missing(columns);
     let chunks = ranges.iter().map(|range| file.slice(range.start as usize..range.end as usize));
-    group.put(&leaves, &ranges, chunks.collect());
-    assert!(group.missing(&all).0.is_empty());
+    let chunks: Vec<Bytes> = chunks.collect();
+    let bytes = chunks.iter().map(Bytes::len).sum();
+    group.put(&leaves, &ranges, chunks)?;
+    Ok(bytes)
+}
+
+/// A file of one row group, with all its chunks.
+fn group(rows: &RecordBatch, properties: WriterProperties) -> Group {
+    let (file, mut group) = file_of(rows, properties);
+    let all: Vec<usize> = (0..rows.num_columns()).collect();
+    fetch(&mut group, &file, &all);
     group
+}
+
+/// All batches of the columns, and the rows of each.
+fn read(group: &Group, columns: &[usize], wanted: &Wanted, looks: bool) -> Vec<ArrayRef> {
+    let mut read = group.read(columns, wanted, looks, Lengths::new(128, None)).unwrap();
+    let mut parts: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns.len()];
+    while let Some((count, columns)) = read.next().unwrap() {
+        for (part, column) in parts.iter_mut().zip(columns) {
+            assert_eq!(column.len(), count);
+            part.push(column);
+        }
+    }
+    let joined = |parts: &Vec<ArrayRef>| {
+        let parts: Vec<_> = parts.iter().map(AsRef::as_ref).collect();
+        concat(&parts).unwrap()
+    };
+    parts.iter().map(joined).collect()
 }
 
 fn layouts() -> Vec<WriterProperties> {
@@ -141,22 +196,145 @@ fn rows_are_those_of_a_filter_whichever_way_they_are_read() {
             } else {
                 filtered += 1;
             }
-            let mut read = group.read(&columns, &wanted, looks, Lengths::new(128, None)).unwrap();
-            let mut parts: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns.len()];
-            while let Some((count, columns)) = read.next().unwrap() {
-                for (part, column) in parts.iter_mut().zip(columns) {
-                    assert_eq!(column.len(), count);
-                    part.push(column);
-                }
-            }
-            for (column, parts) in columns.iter().zip(&parts) {
-                let parts: Vec<_> = parts.iter().map(AsRef::as_ref).collect();
+            for (column, found) in columns.iter().zip(read(&group, &columns, &wanted, looks)) {
                 let expected = filter(rows.column(*column), &mask).unwrap();
-                assert_eq!(&concat(&parts).unwrap(), &expected, "column {column}, {part}");
+                assert_eq!(&found, &expected, "column {column}, {part}");
             }
         }
     }
     assert!(looked > 10 && filtered > 10);
+}
+
+/// The layouts in which values can be passed over.
+fn skippable() -> Vec<WriterProperties> {
+    let packs = |properties: &WriterProperties| {
+        properties.writer_version() == WriterVersion::PARQUET_2_0
+            && !properties.dictionary_enabled(&ColumnPath::from("row"))
+    };
+    layouts().into_iter().filter(|properties| !packs(properties)).collect()
+}
+
+const ALL: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+#[test]
+fn of_pages_without_wanted_rows_nothing_is_read() {
+    let rows = rows();
+    for properties in skippable() {
+        let has_pages = properties.data_page_row_count_limit() < ROWS;
+        for (first, end) in [(0, 1), (0, 250), (95, 105), (1000, 1900), (2999, 3000), (1, 3000)] {
+            let keeps = |row: usize| (first..end).contains(&row);
+            let mask: BooleanArray = (0..ROWS).map(|row| Some(keeps(row))).collect();
+            let wanted = Wanted::all(ROWS).narrowed(mask.values().clone());
+            let (file, mut all) = file_of(&rows, properties.clone());
+            let all = fetch(&mut all, &file, &ALL);
+            let (_, group) = file_of(&rows, properties.clone());
+            let mut group = group.part(&wanted);
+            let bytes = fetch(&mut group, &file, &ALL);
+            let saves = has_pages && end - first <= 900;
+            assert!(if saves { bytes < all } else { bytes <= all }, "{bytes} of {all}");
+            for (column, found) in ALL.iter().zip(read(&group, &ALL, &wanted, true)) {
+                let expected = rows.column(*column).slice(first, end - first);
+                assert_eq!(&found, &expected, "column {column}, rows {first} to {end}");
+            }
+        }
+    }
+}
+
+/// Rows that a page index selects, and those of them that a condition keeps.
+fn narrowed(runs: &[(usize, usize)], part: usize) -> (Wanted, Wanted, BooleanArray) {
+    let mut selectors = Vec::new();
+    for (skip, select) in runs {
+        selectors.extend([RowSelector::skip(*skip), RowSelector::select(*select)]);
+    }
+    let first = Wanted::selected(ROWS, &RowSelection::from(selectors));
+    let mut selected = vec![false; ROWS];
+    let mut at = 0;
+    for (skip, select) in runs {
+        at = (at + skip).min(ROWS);
+        let end = (at + select).min(ROWS);
+        selected[at..end].fill(true);
+        at = end;
+    }
+    assert_eq!(first.count(), selected.iter().filter(|selected| **selected).count());
+    let keeps = |row: usize| mixed(row / 30, 77) % 10 < part;
+    let asked = (0..ROWS).filter(|row| selected[*row]).map(|row| Some(keeps(row)));
+    let second = first.narrowed(asked.collect::<BooleanArray>().values().clone());
+    let both = (0..ROWS).map(|row| Some(selected[row] && keeps(row)));
+    (first, second, both.collect())
+}
+
+proptest! {
+    /// Columns of a condition are read of the first rows, and the others of those that it keeps.
+    #[test]
+    fn parts_of_a_row_group_are_read_as_all_of_it(
+        layout in prop::sample::select(skippable()),
+        runs in prop::collection::vec((0..900_usize, 1..900_usize), 1..6),
+        part in 1..=10_usize,
+        asked in prop::sample::subsequence(ALL.to_vec(), 1..=3),
+    ) {
+        let rows = rows();
+        let (wanted, fewer, mask) = narrowed(&runs, part);
+        prop_assume!(fewer.count() > 0);
+        let (file, group) = file_of(&rows, layout);
+        let mut group = group.part(&wanted);
+        fetch(&mut group, &file, &asked);
+        for (column, found) in asked.iter().zip(read(&group, &asked, &wanted, true)) {
+            prop_assert_eq!(found.len(), wanted.count(), "column {}", column);
+        }
+        group.narrow(&fewer);
+        fetch(&mut group, &file, &ALL);
+        for (column, found) in ALL.iter().zip(read(&group, &ALL, &fewer, true)) {
+            let expected = filter(rows.column(*column), &mask).unwrap();
+            prop_assert_eq!(&found, &expected, "column {}", column);
+        }
+    }
+}
+
+#[test]
+fn an_index_that_counts_other_rows_is_an_error_and_one_that_cannot_be_is_not_used() {
+    let rows = rows();
+    let properties = WriterProperties::builder()
+        .set_write_batch_size(64)
+        .set_data_page_row_count_limit(100)
+        .build();
+    let file = written(&rows, properties);
+    let footer = footer_of(&file);
+    let keeps = |row: usize| (1000..1900).contains(&row);
+    let mask: BooleanArray = (0..ROWS).map(|row| Some(keeps(row))).collect();
+    let wanted = Wanted::all(ROWS).narrowed(mask.values().clone());
+    let with_index = |change: &dyn Fn(&mut Vec<PageLocation>), columns: &[usize]| {
+        let mut index = footer.offset_index().unwrap().clone();
+        index[0].iter_mut().for_each(|leaf| change(&mut leaf.page_locations));
+        let footer = footer.clone().into_builder().set_offset_index(Some(index)).build();
+        let mut group = group_of(footer).part(&wanted);
+        try_fetch(&mut group, &file, columns).map(|bytes| (group, bytes))
+    };
+    let (_, part) = with_index(&|_| {}, &ALL).unwrap();
+    // Each page has a row more than it has, or a byte less. How many rows a page of lists has is not known.
+    let other: [&dyn Fn(&mut Vec<PageLocation>); 2] = [
+        &|pages| {
+            pages.iter_mut().zip(0..).for_each(|(page, number)| page.first_row_index += number);
+        },
+        &|pages| pages.iter_mut().for_each(|page| page.compressed_page_size -= 1),
+    ];
+    for change in other {
+        for column in [0, 1, 2, 3, 4, 5, 6, 8] {
+            let error = with_index(change, &[column]).err().unwrap().to_string();
+            assert!(error.contains("the page index"), "{error}");
+        }
+    }
+    // Pages that begin in a row before the last one, or outside of the chunk.
+    let broken: [&dyn Fn(&mut Vec<PageLocation>); 3] =
+        [&|pages| pages[1].first_row_index = 0, &|pages| pages[0].offset = 0, &|pages| {
+            pages.last_mut().unwrap().compressed_page_size += 1 << 20
+        }];
+    for change in broken {
+        let (group, bytes) = with_index(change, &ALL).unwrap();
+        assert!(bytes > part, "{bytes}");
+        for (column, found) in ALL.iter().zip(read(&group, &ALL, &wanted, true)) {
+            assert_eq!(&found, &rows.column(*column).slice(1000, 900), "column {column}");
+        }
+    }
 }
 
 #[test]

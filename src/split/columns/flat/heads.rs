@@ -36,6 +36,13 @@ pub(super) struct Head {
     pub(super) levels: Levels,
 }
 
+impl Head {
+    /// Of a page of which no row is wanted, and nothing was read.
+    fn passed_over(rows: u32) -> Self {
+        Self { stored: 0..0, declared: 0, rows, values: Values::Plain, levels: Levels::Inside }
+    }
+}
+
 /// How values lie in a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
@@ -67,6 +74,12 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
     let (mut at, mut found) = (0_usize, 0_usize);
     let length = chunk.len();
     while at < length {
+        if let Some(page) = chunk.indexed(at).filter(|page| !page.is_here) {
+            heads.pages.push_back(Head::passed_over(page.rows));
+            found = found.checked_add(page.rows as usize)?;
+            at = page.end;
+            continue;
+        }
         let header = match chunk.header(at) {
             Some(header) => header,
             // Something behind the last page. Of a file, that may be a page too many which is not in memory.

@@ -25,7 +25,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::damaged;
 use super::present::{Present, places};
-use super::runs::pick;
+use super::runs::{pick, run_of};
 use codec::{Codec, PageBytes};
 use heads::{DEFINITION_LEVELS, Head, Heads, Levels, Values, heads};
 use indices::{Found, Indices};
@@ -253,7 +253,8 @@ impl<T: Word> Flat<T> {
         if self.pages.is_empty() {
             self.parts.pages.clear();
         }
-        let Some((first, rows)) = wanted else {
+        let part = wanted.filter(|(_, rows)| rows.len() < head.rows as usize);
+        let Some((first, rows)) = part else {
             let present = match present {
                 Present::All => None,
                 Present::Some(present) => Some(present),
@@ -264,6 +265,11 @@ impl<T: Word> Flat<T> {
             };
             return Ok(Open { left: head.rows as usize, present, at: 0, values });
         };
+        if let (Present::All, Values::Plain, Some(from)) = (&present, head.values, run_of(rows)) {
+            let skipped = (from - first) as usize * size_of::<T>();
+            let values = Source::Plain(bytes, at.saturating_add(skipped));
+            return Ok(Open { left: rows.len(), present: None, at: 0, values });
+        }
         let (present, places) = match present {
             Present::All => (None, rows.iter().map(|row| row - first).collect()),
             Present::Some(present) => {

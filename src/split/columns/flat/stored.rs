@@ -1,11 +1,13 @@
 //! Where the bytes of a column chunk are: in memory, or in a local file from which its pages are read when they are decoded.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::errors::Result;
 
 use super::damaged;
+use crate::split::columns::chunk::{Chunk, Indexed};
 use crate::split::pages::check_page;
 use crate::split::thrift::{PageHeader, page_header};
 use crate::storage::LocalFile;
@@ -15,15 +17,22 @@ const HEADER_BYTES: u64 = 256;
 
 /// A column chunk.
 pub(in crate::split::columns) enum Stored {
-    /// All of its bytes are in memory.
-    Read(Bytes),
+    /// It is in memory, or those of its pages are that are wanted.
+    Read(Arc<Chunk>),
     /// It is this range of a local file.
     File(LocalFile, Range<u64>),
 }
 
+impl From<&Arc<Chunk>> for Stored {
+    fn from(chunk: &Arc<Chunk>) -> Self {
+        Self::Read(Arc::clone(chunk))
+    }
+}
+
+#[cfg(test)]
 impl From<&Bytes> for Stored {
     fn from(bytes: &Bytes) -> Self {
-        Self::Read(bytes.clone())
+        Self::Read(Arc::new(Chunk::whole(4, bytes.clone())))
     }
 }
 
@@ -31,23 +40,31 @@ impl Stored {
     /// Its bytes, in all.
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Read(bytes) => bytes.len(),
+            Self::Read(chunk) => chunk.bytes(),
             Self::File(_, range) => {
                 usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
             }
         }
     }
 
-    /// Whether they are in memory.
+    /// Whether they are in memory, as far as they are wanted.
     pub(super) fn is_read(&self) -> bool {
         matches!(self, Self::Read(_))
+    }
+
+    /// What the page index says of a data page that begins at `at`, where only some pages are in memory.
+    pub(super) fn indexed(&self, at: usize) -> Option<Indexed> {
+        match self {
+            Self::Read(chunk) => chunk.indexed(at),
+            Self::File(..) => None,
+        }
     }
 
     /// The header of a page that begins at `at`. None where there is none, where it says what nobody would store, or where the system does
     /// not have it in memory.
     pub(super) fn header(&self, at: usize) -> Option<PageHeader> {
         let (file, range) = match self {
-            Self::Read(bytes) => return page_header(bytes.get(at..)?),
+            Self::Read(chunk) => return page_header(chunk.from(at)?),
             Self::File(file, range) => (file, range),
         };
         let start = range.start.checked_add(at as u64)?;
@@ -61,7 +78,7 @@ impl Stored {
     /// The pages, none of which is taken yet.
     pub(super) fn pages(self) -> Pages {
         match self {
-            Self::Read(bytes) => Pages::Read(bytes),
+            Self::Read(chunk) => Pages::Read(Some(chunk)),
             Self::File(_, range) => Pages::File { start: range.start, here: Vec::new() },
         }
     }
@@ -69,8 +86,8 @@ impl Stored {
 
 /// The pages of a chunk on their way to be decompressed.
 pub(super) enum Pages {
-    /// They are in memory.
-    Read(Bytes),
+    /// They are in memory; None where none is needed any more.
+    Read(Option<Arc<Chunk>>),
     /// They lie in a file from `start` on; those that were read of it, by where they lie in the chunk.
     File { start: u64, here: Vec<(usize, Bytes)> },
 }
@@ -82,7 +99,8 @@ impl Pages {
     /// Where it was not read.
     pub(super) fn take(&mut self, stored: &Range<usize>) -> Result<Bytes> {
         match self {
-            Self::Read(bytes) => Ok(bytes.slice(stored.clone())),
+            Self::Read(Some(chunk)) => chunk.slice(stored),
+            Self::Read(None) => Err(damaged("it was not read")),
             Self::File { here, .. } => {
                 let place = here.iter().position(|(at, _)| *at == stored.start);
                 let place = place.ok_or_else(|| damaged("it was not read"))?;
@@ -110,8 +128,8 @@ impl Pages {
 
     /// No page is needed any more: what was read of the file serves the next chunk.
     pub(super) fn clear(&mut self) {
-        if let Self::Read(bytes) = self {
-            *bytes = Bytes::new();
+        if let Self::Read(chunk) = self {
+            *chunk = None;
         }
     }
 }
