@@ -91,6 +91,14 @@ def check(batches: list[dict[str, torch.Tensor]]) -> None:
     assert torch.equal(rows["hole"], torch.where(ids % 11 == 3, -1, ids // 7))
 
 
+def drop_from_memory(folder: Path) -> None:
+    """Where its file system keeps files on a disk; others keep them in memory."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def chunk_bytes(folder: Path) -> int:
     total = 0
     for path in folder.iterdir():
@@ -131,11 +139,25 @@ def test_what_the_system_dropped_from_memory_is_read_again(folder: Path) -> None
     for number, batch in enumerate(read):
         batches.append(batch)
         if number % 10 == 0:
-            for path in folder.iterdir():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            drop_from_memory(folder)
     check(batches)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"shuffle": True, "shuffle_buffer_size": BUFFER}, {"filters": "a >= 0 AND b >= 0"}],
+)
+def test_what_the_system_does_not_have_in_memory_is_read_once(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    """Each column is more than what is read and decoded at a time."""
+    rows = pa.table({name: np.arange(100_000.0) + at for at, name in enumerate("abcdefgh")})
+    pq.write_table(rows, tmp_path / "a.parquet", use_dictionary=False, compression="none")
+    drop_from_memory(tmp_path)
+    read, dataset = tq.create_dataloader(path=tmp_path, batch_size=1000, **options)
+    assert sum(len(batch["h"]) for batch in read) == 100_000
+    chunks = chunk_bytes(tmp_path)
+    assert chunks <= dataset.metrics()["bytes_read"] < 1.1 * chunks
 
 
 @pytest.mark.parametrize("stop", [1, 4, 17, 60])
