@@ -223,7 +223,7 @@ def create_dataloader(
             while the training step of the one before it runs. A state counts what the loop has received. None and
             "cpu" leave them where they are.
         **dataloader_kwargs: Keywords of torch's DataLoader: ``pin_memory``, ``persistent_workers``,
-            ``prefetch_factor`` (blocks of small batches that a worker sends ahead, up to 1 MiB each; or single
+            ``prefetch_factor`` (blocks of small batches that a worker sends ahead, up to 2 MiB each; or single
             batches where there is a `transform`, a `collate_fn` or a ``timeout``), ``multiprocessing_context`` and so on.
 
     Returns:

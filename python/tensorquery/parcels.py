@@ -35,7 +35,7 @@ from tensorquery.tensors import tensor_over
 
 __all__ = ["Packer", "Parcel", "Parcels", "Run", "Sending", "batches_per_parcel", "in_turns"]
 
-PARCEL_BYTES = 1 << 20
+PARCEL_BYTES = 2 << 20
 """What a parcel holds where more than one batch is in it: large enough that sending it costs little by the batch."""
 
 SHARED_BYTES = 40 << 20
