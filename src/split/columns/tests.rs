@@ -290,6 +290,9 @@ proptest! {
     }
 }
 
+/// What is made of where the pages of a column lie.
+type Change<'a> = &'a dyn Fn(&mut Vec<PageLocation>);
+
 #[test]
 fn an_index_that_counts_other_rows_is_an_error_and_one_that_cannot_be_is_not_used() {
     let rows = rows();
@@ -302,7 +305,7 @@ fn an_index_that_counts_other_rows_is_an_error_and_one_that_cannot_be_is_not_use
     let keeps = |row: usize| (1000..1900).contains(&row);
     let mask: BooleanArray = (0..ROWS).map(|row| Some(keeps(row))).collect();
     let wanted = Wanted::all(ROWS).narrowed(mask.values().clone());
-    let with_index = |change: &dyn Fn(&mut Vec<PageLocation>), columns: &[usize]| {
+    let with_index = |change: Change<'_>, columns: &[usize]| {
         let mut index = footer.offset_index().unwrap().clone();
         index[0].iter_mut().for_each(|leaf| change(&mut leaf.page_locations));
         let footer = footer.clone().into_builder().set_offset_index(Some(index)).build();
@@ -311,7 +314,7 @@ fn an_index_that_counts_other_rows_is_an_error_and_one_that_cannot_be_is_not_use
     };
     let (_, part) = with_index(&|_| {}, &ALL).unwrap();
     // Each page has a row more than it has, or a byte less. How many rows a page of lists has is not known.
-    let other: [&dyn Fn(&mut Vec<PageLocation>); 2] = [
+    let other: [Change<'_>; 2] = [
         &|pages| {
             pages.iter_mut().zip(0..).for_each(|(page, number)| page.first_row_index += number);
         },
@@ -324,7 +327,7 @@ fn an_index_that_counts_other_rows_is_an_error_and_one_that_cannot_be_is_not_use
         }
     }
     // Pages that begin in a row before the last one, or outside of the chunk.
-    let broken: [&dyn Fn(&mut Vec<PageLocation>); 3] =
+    let broken: [Change<'_>; 3] =
         [&|pages| pages[1].first_row_index = 0, &|pages| pages[0].offset = 0, &|pages| {
             pages.last_mut().unwrap().compressed_page_size += 1 << 20
         }];
