@@ -194,6 +194,17 @@ def test_the_page_index_narrows_reads_within_a_row_group(tmp_path):
     assert 0 < data < 0.1 * chunk_bytes(folder, [0], [0], ["id", "x"])
 
 
+def test_of_the_pages_that_the_index_leaves_those_without_a_kept_row_are_not_read(tmp_path):
+    """The index leaves half of the pages of both columns; the condition on one keeps a row of a single page."""
+    folder = one_group_of_pages(tmp_path / "paged", 200_000)
+    loader, dataset = tq.create_dataloader(
+        path=folder, filters="id BETWEEN 50000 AND 149999 AND id % 100000 = 77"
+    )
+    assert support.flat(support.ids_of(loader)) == [100_077]
+    half = chunk_bytes(folder, [0], [0], ["id"]) / 2
+    assert half <= dataset.metrics()["bytes_read"] < 1.1 * half
+
+
 def test_a_piece_of_a_row_group_is_all_that_is_read_of_it(tmp_path):
     """A row group that four ranks share: neither the pages before a rank's rows are read, nor those after them."""
     rows, ranks = 800_000, 4
