@@ -119,6 +119,34 @@ def test_tensors_of_a_batch_can_be_changed_in_place(folder):
         assert torch.equal(other, same_other)
 
 
+@pytest.mark.parametrize("output_format", ["torch", "numpy"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_large_columns_which_are_not_gathered_first_cross_unchanged(
+    tmp_path, output_format, shuffle
+):
+    numbers = np.arange(60_000)
+    columns = {
+        name: (numbers * 3 + at).astype(kind)
+        for at, (name, kind) in enumerate([("a", "i8"), ("b", "f4"), ("c", "f8"), ("d", "i4")])
+    }
+    table = pa.table({"id": numbers, **columns, "gap": pa.array(numbers, mask=numbers % 5 == 0)})
+    folder = support.write_parquet(tmp_path / "t", table, files=2, row_group=10_000)
+    options = {
+        "batch_size": 2_500,
+        "nulls": {"gap": -1},
+        "output_format": output_format,
+        "shuffle": shuffle,
+    }
+    batches = list(loader_of(folder, **options))
+    ids = np.concatenate([np.asarray(batch["id"]) for batch in batches])
+    assert np.array_equal(np.sort(ids), numbers)
+    for batch in batches:
+        here = np.asarray(batch["id"])
+        for name, wanted in columns.items():
+            assert np.array_equal(np.asarray(batch[name]), wanted[here]), name
+        assert np.array_equal(np.asarray(batch["gap"]), np.where(here % 5 == 0, -1, here))
+
+
 def test_what_the_core_delivers_in_parts_is_put_together_where_there_is_room(folder):
     dataset = loader_of(folder, columns=["id", "s1"], num_workers=0).dataset
     shards = dataset._epochs.shards(0, 0, ())
