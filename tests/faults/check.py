@@ -13,7 +13,13 @@ _LOST_PEER = re.compile(
 _LOST_STORE = "the process group's store does not answer"
 _NO_MEMORY = re.compile(r"memory|can't allocate|can't start new thread|spawn", re.I)
 _SKEWED = re.compile(r"RequestTimeTooSkewed|\b403\b")
-DEATHS_WITHOUT_MEMORY = ("killed by signal 9", "killed by signal 6", "killed by signal 11")
+# Status 127 is the dynamic loader's, which ends a process that has no memory for a thread's variables.
+DEATHS_WITHOUT_MEMORY = (
+    "killed by signal 9",
+    "killed by signal 6",
+    "killed by signal 11",
+    "status 127",
+)
 
 
 def ends(outcome, in_force, words, url):

@@ -33,9 +33,9 @@ def _drop_a_remainder():
     deliver = QueryDataLoader._deliver
 
     def full_only(batches, size):
-        for batch, last in batches:
+        for batch in batches:
             if len(batch["id"]) == size:
-                yield batch, last
+                yield batch
 
     def planted(self, batches, *others):
         return deliver(self, full_only(batches, self.dataset.batch_size), *others)
