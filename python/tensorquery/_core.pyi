@@ -29,7 +29,6 @@ __all__ = [
     "Stage",
     "TensorConverter",
     "__version__",
-    "check_predicate",
     "clear_stages",
     "end_calls",
     "function_types",
@@ -146,6 +145,12 @@ class Session:
 
         With `skip_bad`, files of path literals that cannot be read are left out; `paths` as for `register_view`.
         """
+    def files_schema(self, name: str) -> ArrowStream:
+        """The columns of a registered table over files, as a stream without rows."""
+    def select(
+        self, name: str, columns: Sequence[str] | None = None, predicate: str | None = None
+    ) -> Query:
+        """Some columns (None: all) of the rows of a table that a predicate keeps."""
 
 @final
 class Query:
@@ -549,9 +554,6 @@ def read_arrow(data: _Rows) -> tuple[_ArrowSchema, list[_Rows]]:
 
 def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
     """Make one batch of the rows of all pieces."""
-
-def check_predicate(text: str) -> None:
-    """Raise where `text` is not one boolean SQL expression."""
 
 def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes, list[str]]:
     """Types of arguments and of values as Arrow IPC, and as text; they are given by name or as Arrow types."""

@@ -1,4 +1,4 @@
-"""Turns `filters=` into one SQL predicate: SQL as it is, pyarrow's DNF lists, and pyarrow expressions.
+"""Turns `columns=` into names, and `filters=` into one SQL predicate: SQL as it is, pyarrow's DNF lists, and pyarrow expressions.
 
 The three forms of a condition keep the same rows. A pyarrow expression is read through its own
 serialisation, the one by which pyarrow pickles it: an Arrow file whose schema metadata spell the tree and
@@ -20,9 +20,10 @@ from tensorquery import predicate
 from tensorquery.arrow_c import Field, read_schema
 from tensorquery.errors import ConfigError, QueryError
 from tensorquery.expression import expression_to_term, scalar_to_term
+from tensorquery.options import check_text, nearest_name
 from tensorquery.predicate import Term
 
-__all__ = ["to_sql"]
+__all__ = ["narrowing", "to_sql"]
 
 _FORMS = (
     'filters= is a SQL predicate such as "day >= \'2026-01-01\'", a list such as [("day", ">=", date)], or a '
@@ -31,6 +32,45 @@ _FORMS = (
 _OPERATORS = {"=": "=", "==": "=", "!=": "<>", "<": "<", ">": ">", "<=": "<=", ">=": ">="}
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def narrowing(
+    columns: Sequence[str] | None, filters: Any | None, schema: Any
+) -> tuple[list[str] | None, str | None]:
+    """Names and a predicate of `columns` and `filters`, for the core.
+
+    Args:
+        columns: As in `Query.select`.
+        filters: As in `Query.select`.
+        schema: The columns that both may name: anything with `__arrow_c_schema__`.
+
+    Returns:
+        What is None there is None here.
+
+    Raises:
+        QueryError: A column is unknown, or a filter is malformed; names the nearest column.
+        ConfigError: A name or a filter holds what is not UTF-8; `columns` is empty, or no list of names.
+    """
+    if columns is not None:
+        _check_columns(columns, schema)
+    names = None if columns is None else list(columns)
+    predicate = to_sql(filters, schema)
+    for text in (*(names or ()), *([] if predicate is None else [predicate])):
+        check_text("a column or filter", text)
+    return names, predicate
+
+
+def _check_columns(columns: Sequence[str], schema: Any) -> None:
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
+    if not columns:
+        raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
+    known = [field.name for field in read_schema(schema).children]
+    for name in columns:
+        if name not in known:
+            near = nearest_name(name, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise QueryError(f"unknown column {name!r}{hint}; the columns are {', '.join(known)}")
 
 
 def to_sql(filters: Any, schema: Any | None = None) -> str | None:
@@ -110,7 +150,8 @@ def _condition(item: Any, columns: Mapping[str, Field] | None) -> Term:
 
 
 def _is_collection(value: Any) -> bool:
-    if isinstance(value, (str, bytes, bytearray, memoryview, np.generic)) or hasattr(
+    # Of a number, the abstract classes would say the same, but only after a look at all that are known.
+    if isinstance(value, (str, int, float, bytes, bytearray, memoryview, np.generic)) or hasattr(
         value, "as_py"
     ):
         return False

@@ -273,10 +273,20 @@ def create_dataloader(
         _once_per_job(session, rank, world_size, process_group, device_mesh),
     ):
         chosen = _choose(
-            query, path, format, partitioning, table, session, access, iceberg, on_error
+            query,
+            path,
+            format,
+            partitioning,
+            table,
+            session,
+            access,
+            iceberg,
+            on_error,
+            columns,
+            filters,
         )
     dataset = QueryDataset(
-        chosen.select(columns, filters),
+        chosen,
         batch_size=batch_size,
         shuffle=shuffle,
         shuffle_seed=shuffle_seed,
@@ -433,8 +443,10 @@ def _choose(
     access: Mapping[str, Any],
     iceberg: Mapping[str, Any],
     on_error: str,
+    columns: Sequence[str] | None,
+    filters: Any | None,
 ) -> Query | Mixture:
-    """The query that one of `query`, `path` and `table` names."""
+    """The query that one of `query`, `path` and `table` names, narrowed."""
     given = [
         name
         for name, value in (("query", query), ("path", path), ("table", table))
@@ -458,18 +470,18 @@ def _choose(
             "FROM lake.ns.t FOR VERSION AS OF 123"
         )
     if isinstance(query, Query | Mixture):
-        return query
+        return query.select(columns, filters)
     assert session is not None
     if query is not None:
-        return session.sql(query, on_error=on_error)
+        return session.sql(query, on_error=on_error).select(columns, filters)
     if table is not None:
         is_registered = any(known.name == table for known in session.tables)
         if options or (not is_registered and is_iceberg_name(session, table)):
             name = register_from_config(session, table, **iceberg)
             chosen = session.table(name)
             session.deregister(name)
-            return chosen
-        return session.table(table)
+            return chosen.select(columns, filters)
+        return session.table(table).select(columns, filters)
     assert path is not None
     # The name is part of the query, and so of its identity: the same in every process that reads this path.
     wanted = json.dumps([path, format, partitioning], default=str)
@@ -486,7 +498,8 @@ def _choose(
         filesystem=access["filesystem"],
         on_error=on_error,
     )
-    chosen = session.table(name)
-    # The query holds the files; the name was only needed to write it.
-    session.deregister(name)
-    return chosen
+    try:
+        return session._select(name, columns, filters)
+    finally:
+        # The query holds the files; the name was only needed to write it.
+        session.deregister(name)

@@ -13,17 +13,14 @@ from tensorquery.display import query_html
 from tensorquery.display.tree import operator_tree
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
-from tensorquery.errors import ConfigError, QueryError
 from tensorquery.explore import describe, import_for, sample
-from tensorquery.filters import to_sql
+from tensorquery.filters import narrowing
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.options import (
     check_bool,
     check_non_negative_int,
     check_positive_int,
     check_shards,
-    check_text,
-    nearest_name,
 )
 from tensorquery.quarantine import Quarantined, of_files
 from tensorquery.shards import ShardPlan, SplitStrategy, check_strategy, plan_splits
@@ -92,14 +89,9 @@ class Query:
         """
         if columns is None and filters is None:
             return self
-        if columns is not None:
-            self._check_columns(columns)
-        names = None if columns is None else list(columns)
-        predicate = to_sql(filters, schema=self)
-        for text in (*(names or ()), *([] if predicate is None else [predicate])):
-            check_text("a column or filter", text)
-        base = self._narrowed[:1] or (self._core.sql,)
-        narrowed = (*base, *self._narrowed[1:], repr(names), repr(predicate))
+        names, predicate = narrowing(columns, filters, self)
+        base = self._narrowed or (self._core.sql,)
+        narrowed = (*base, repr(names), repr(predicate))
         return Query(self._session, self._core.select(names, predicate), narrowed)
 
     def _parts(self) -> dict[str, Any]:
@@ -124,22 +116,6 @@ class Query:
     def _pins(self) -> dict[str, list[int]]:
         """Snapshot and schema by Iceberg table: what a resumed run, and every other rank, pins again."""
         return {table: list(pin) for table, pin in self._core.snapshots().items()}
-
-    def _check_columns(self, columns: Sequence[str]) -> None:
-        if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-            raise ConfigError(
-                f'columns={columns!r} must be a list of names, for example ["x", "y"]'
-            )
-        if not columns:
-            raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
-        known = self.column_names
-        for name in columns:
-            if name not in known:
-                near = nearest_name(name, known)
-                hint = f"; did you mean {near!r}?" if near else ""
-                raise QueryError(
-                    f"unknown column {name!r}{hint}; the columns are {', '.join(known)}"
-                )
 
     @property
     def snapshots(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from tensorquery.display import session_html
 from tensorquery.distributed import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
 from tensorquery.files import FileTables, check_name
+from tensorquery.filters import narrowing
 from tensorquery.functions import Function, FunctionInfo
 from tensorquery.iceberg import IcebergTables
 from tensorquery.logs import follow
@@ -339,6 +340,18 @@ class Session(FileTables, IcebergTables):
             TableNotFoundError: There is no such table.
         """
         return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
+
+    def _select(
+        self, name: str, columns: Sequence[str] | None = None, filters: Any | None = None
+    ) -> Query:
+        """`table` and then `Query.select`, for a table over files and planned only once."""
+        if columns is None and filters is None:
+            return self.table(name)
+        whole = f"SELECT * FROM {_core.quote_identifier(name)}"
+        names, predicate = narrowing(columns, filters, self._core.files_schema(name))
+        core = self._core.select(name, names, predicate)
+        self._warn_of_caches()
+        return Query(self, core, (whole, repr(names), repr(predicate)))
 
     def __repr__(self) -> str:
         lines = [

@@ -17,7 +17,7 @@ use super::wait::{at_once, compute, planned, wait};
 use crate::Error;
 use crate::catalog::TableOptions;
 use crate::lake::TravelTo;
-use crate::query::Moment;
+use crate::query::{Moment, check_predicate};
 use crate::session::{
     FunctionInfo, LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
     TableInfo,
@@ -150,7 +150,8 @@ impl PySession {
         paths: Vec<(String, Vec<u8>)>,
     ) -> PyResult<()> {
         let session = Arc::clone(&self.session);
-        wait(py, move || async move { session.register_view_over(&name, &sql, &paths).await })
+        let register = move || async move { session.register_view_over(&name, &sql, &paths).await };
+        wait(py, || planned(register))
     }
 
     fn deregister(&self, name: &str) -> PyResult<()> {
@@ -224,17 +225,41 @@ impl PySession {
         let malformed = |error| to_py(Error::config(format!("bad Iceberg table: {error}")));
         let origin: LakeOrigin = serde_json::from_str(origin).map_err(malformed)?;
         let at: TravelTo = serde_json::from_str(at).map_err(malformed)?;
-        if let Some(filter) = &scan_filter {
-            at_once(|| crate::query::check_predicate(filter))?;
-        }
         let source = LakeSource { origin, at, scan_filter };
         let session = Arc::clone(&self.session);
-        wait(py, move || async move { session.register_lake(&name, source).await })
+        wait(py, move || async move {
+            if let Some(filter) = source.scan_filter.clone() {
+                planned(move || async move { check_predicate(&filter) }).await?;
+            }
+            session.register_lake(&name, source).await
+        })
     }
 
     /// The paths that a statement names as tables.
-    fn path_literals(&self, sql: &str) -> PyResult<Vec<String>> {
-        at_once(|| self.session.path_literals(sql))
+    fn path_literals(&self, py: Python<'_>, sql: String) -> PyResult<Vec<String>> {
+        let session = Arc::clone(&self.session);
+        wait(py, || planned(move || async move { session.path_literals(&sql) }))
+    }
+
+    /// The columns of a registered table over files, as a stream without rows.
+    fn files_schema(&self, name: &str) -> PyResult<ArrowStream> {
+        Ok(ArrowStream::of(at_once(|| self.session.files_schema(name))?, Vec::new()))
+    }
+
+    /// Some columns (None: all) of the rows of a table that a predicate keeps.
+    #[pyo3(signature = (name, columns=None, predicate=None))]
+    fn select(
+        &self,
+        py: Python<'_>,
+        name: String,
+        columns: Option<Vec<String>>,
+        predicate: Option<String>,
+    ) -> PyResult<PyQuery> {
+        let session = Arc::clone(&self.session);
+        let select = move || async move {
+            session.select(&name, columns.as_deref(), predicate.as_deref()).await
+        };
+        Ok(PyQuery { query: wait(py, || planned(select))? })
     }
 
     /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
@@ -292,7 +317,8 @@ impl PyQuery {
         at: BTreeMap<String, (i64, i32)>,
     ) -> PyResult<(Self, Vec<ChangeRow>)> {
         let query = self.query.clone();
-        let (query, changes) = wait(py, move || async move { query.refreshed(&at).await })?;
+        let refresh = move || async move { query.refreshed(&at).await };
+        let (query, changes) = wait(py, || planned(refresh))?;
         let row = |change: LakeChange| {
             let files = (change.files_added, change.files_removed);
             let deletes = (change.deletes_added, change.deletes_removed);
@@ -314,7 +340,8 @@ impl PyQuery {
     /// The same query at another moment.
     fn at_moment(&self, py: Python<'_>, moment: &str) -> PyResult<Self> {
         let (query, moment) = (self.query.clone(), at_once(|| Moment::parse(moment))?);
-        Ok(Self { query: wait(py, move || async move { query.at_moment(moment).await })? })
+        let replan = move || async move { query.at_moment(moment).await };
+        Ok(Self { query: wait(py, || planned(replan))? })
     }
 
     /// The pinned snapshots of Iceberg tables and the schemas they are read with, by table.
@@ -330,31 +357,17 @@ impl PyQuery {
         columns: Option<Vec<String>>,
         predicate: Option<String>,
     ) -> PyResult<Self> {
-        if let Some(predicate) = &predicate {
-            at_once(|| crate::query::check_predicate(predicate))?;
-        }
-        let chosen = match columns {
-            Some(names) => {
-                let quoted = names.iter().map(|name| crate::query::quote_identifier(name));
-                quoted.collect::<Vec<_>>().join(", ")
-            }
-            None => "*".to_owned(),
-        };
-        // Newlines end a comment that the inner SQL or the predicate may end with.
-        let filter = predicate.map(|text| format!("\nWHERE (\n{text}\n)")).unwrap_or_default();
-        let outer =
-            move |inner: &str| format!("SELECT {chosen} FROM (\n{inner}\n) AS query{filter}");
         let query = self.query.clone();
-        let query = wait(py, move || async move { query.nested(outer).await })?;
-        Ok(Self { query })
+        let select =
+            move || async move { query.select(columns.as_deref(), predicate.as_deref()).await };
+        Ok(Self { query: wait(py, || planned(select))? })
     }
 
     /// The query whose SQL is this one's between two texts, over the tables of this one.
     fn nested(&self, py: Python<'_>, before: String, after: String) -> PyResult<Self> {
         let query = self.query.clone();
         let outer = move |inner: &str| format!("{before}{inner}{after}");
-        let query = wait(py, move || async move { query.nested(outer).await })?;
-        Ok(Self { query })
+        Ok(Self { query: wait(py, || planned(move || async move { query.nested(outer).await }))? })
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
@@ -486,12 +499,6 @@ impl PyQuery {
         let plan = wait(py, || planned(plan))?;
         Ok(PyPlan::new(plan))
     }
-}
-
-/// Raises where `text` is not one boolean SQL expression.
-#[pyfunction]
-pub fn check_predicate(text: &str) -> PyResult<()> {
-    at_once(|| crate::query::check_predicate(text))
 }
 
 /// `name` as an SQL identifier in double quotes.

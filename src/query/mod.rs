@@ -13,7 +13,8 @@ pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function}
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use moment::{Moment, fix_moment};
 pub use parse::{
-    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, parse_query, quote_identifier,
+    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, narrow, parse_query,
+    quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
 pub use unsound::keep_one_row;

@@ -145,6 +145,28 @@ fn malformed_filter(text: &str, error: &ParserError) -> Error {
     Error::query(format!("the filter {text:?} does not parse: {message}"))
 }
 
+/// The statement that takes some columns (None: all) of the rows of another one that a predicate keeps.
+///
+/// # Errors
+/// `Query` where the predicate is not one boolean expression.
+pub fn narrow(sql: &str, columns: Option<&[String]>, predicate: Option<&str>) -> Result<String> {
+    let columns = match columns {
+        Some(names) => {
+            names.iter().map(|name| quote_identifier(name)).collect::<Vec<_>>().join(", ")
+        }
+        None => "*".to_owned(),
+    };
+    // Newlines end a comment that the inner SQL or the predicate may end with.
+    let filter = match predicate {
+        Some(text) => {
+            check_predicate(text)?;
+            format!("\nWHERE (\n{text}\n)")
+        }
+        None => String::new(),
+    };
+    Ok(format!("SELECT {columns} FROM (\n{sql}\n) AS query{filter}"))
+}
+
 /// `name` in double quotes.
 pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))

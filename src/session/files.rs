@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
+
 use super::memo;
 use super::plan_cache::name_of;
 use super::query::path_memos;
@@ -63,8 +65,22 @@ impl Session {
     /// # Errors
     /// `TableNotFound`; `Config` where it is no table over files.
     pub fn table_memo(&self, name: &str) -> Result<Vec<u8>> {
+        let (table, spec) = self.files_of(name)?;
+        memo::of_table(&table, &spec)
+    }
+
+    /// The columns of a registered table over files.
+    ///
+    /// # Errors
+    /// `TableNotFound`; `Config` where it is no table over files.
+    pub fn files_schema(&self, name: &str) -> Result<SchemaRef> {
+        let (table, _) = self.files_of(name)?;
+        Ok(Arc::clone(table.schema.table_schema()))
+    }
+
+    fn files_of(&self, name: &str) -> Result<(Arc<TableFiles>, FilesSpec)> {
         match self.registered(&(TABLE_SCHEMA.to_owned(), name.to_owned())) {
-            Some(Registered::Files { table, spec }) => memo::of_table(&table, &spec),
+            Some(Registered::Files { table, spec }) => Ok((table, spec)),
             Some(_) => Err(Error::config(format!("table {name:?} is not over files"))),
             None => Err(self.table_not_found(name)),
         }

@@ -23,7 +23,7 @@ use super::registered::{Registered, TableKey};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
 use crate::panics::caught_later;
-use crate::query::{PATH_SCHEMA, check_repeatable};
+use crate::query::{PATH_SCHEMA, check_repeatable, narrow};
 use crate::split::caught_rows;
 use crate::{Error, ErrorKind, Result};
 
@@ -108,7 +108,25 @@ impl Query {
     /// As for [`Session::query`].
     pub async fn nested(&self, select: impl FnOnce(&str) -> String) -> Result<Self> {
         let session = self.session.of_tables(&self.tables).await?;
-        session.query(&select(self.sql.trim_end().trim_end_matches(';'))).await
+        session.query(&select(self.statement())).await
+    }
+
+    /// Some columns (None: all) of the rows of this query that a predicate keeps.
+    ///
+    /// # Errors
+    /// As for [`Session::query`].
+    pub async fn select(
+        &self,
+        columns: Option<&[String]>,
+        predicate: Option<&str>,
+    ) -> Result<Self> {
+        let sql = narrow(self.statement(), columns, predicate)?;
+        self.session.of_tables(&self.tables).await?.query(&sql).await
+    }
+
+    /// Its SQL as a part of another statement.
+    fn statement(&self) -> &str {
+        self.sql.trim_end().trim_end_matches(';')
     }
 
     /// The same query over its Iceberg tables as they are now, or at these snapshots and schemas by table name; with what changed. Other
@@ -232,8 +250,7 @@ impl Query {
         let session = first.session.of_tables(&tables).await?;
         let inputs: Vec<String> = (0..queries.len())
             .map(|number| {
-                let sql = queries[number].sql.trim_end().trim_end_matches(';');
-                format!("SELECT * FROM (\n{sql}\n) AS source_{number}")
+                format!("SELECT * FROM (\n{}\n) AS source_{number}", queries[number].statement())
             })
             .collect();
         session.query(&inputs.join("\nUNION ALL\n")).await

@@ -87,6 +87,55 @@ def test_columns_are_kept_in_the_order_asked_for(session):
     assert list(sharded(table="t", session=session, columns=["s"])[0]) == ["s"]
 
 
+@pytest.mark.parametrize("columns", [None, ["s", "n"], ["Cap"]])
+@pytest.mark.parametrize("filters", [None, *FORMS[0], "n > 1 -- and no more"], ids=str)
+def test_a_path_is_narrowed_as_a_query_over_it_is(session, columns, filters):
+    twice, once = (
+        session.table("t").select(columns, filters),
+        session._select("t", columns, filters),
+    )
+    assert (once.sql, once._parts(), once.schema) == (twice.sql, twice._parts(), twice.schema)
+    assert once.to_arrow() == twice.to_arrow()
+
+
+@pytest.mark.parametrize(
+    "narrowing",
+    [
+        {"columns": ["S", "n"]},
+        {"columns": []},
+        {"columns": "n"},
+        {"filters": "n >"},
+        {"filters": "n > 1) OR (true"},
+        {"filters": "nn > 1"},
+        {"filters": [("nn", ">", 1)]},
+        {"filters": ""},
+        {"columns": ["n"], "filters": "s = '\ud800'"},
+    ],
+    ids=str,
+)
+def test_a_path_that_cannot_be_narrowed_says_what_a_query_says(session, tmp_path, narrowing):
+    with pytest.raises(tq.TensorQueryError) as expected:
+        session.table("t").select(**narrowing)
+    for owner in (None, session):
+        with pytest.raises(type(expected.value)) as found:
+            tq.create_dataloader(path=tmp_path / "t.parquet", session=owner, **narrowing)
+        assert str(found.value) == str(expected.value)
+    assert [table.name for table in session.tables] == ["t"]
+
+
+def test_the_filter_of_a_path_may_read_what_its_session_knows(session, tmp_path):
+    session.register_udf("twice", lambda n: pc.multiply(n, 2), ["int64"], "int64")
+    filters = "twice(n) > 4 AND n IN (SELECT n FROM t WHERE NOT ok)"
+    loader, _ = tq.create_dataloader(
+        path=tmp_path / "t.parquet",
+        filters=filters,
+        columns=["n"],
+        session=session,
+        output_format="dict",
+    )
+    assert [n for batch in loader for n in batch["n"]] == [5]
+
+
 def test_a_filter_sees_the_output_columns_of_the_query(session):
     query = session.sql("SELECT n * 10 AS ten FROM t")
     assert query.select(filters="ten > 20").to_arrow()["ten"].to_pylist() == [30, 50]
