@@ -7,6 +7,7 @@ from data.embeddings import embeddings
 from data.lineitem import (
     COLUMNS,
     bare,
+    beyond,
     grouped,
     key_range,
     large,
@@ -25,6 +26,7 @@ __all__ = [
     "DATA",
     "FEATURES",
     "bare",
+    "beyond",
     "embeddings",
     "grouped",
     "key_range",

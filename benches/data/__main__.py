@@ -14,6 +14,7 @@ SETS = {
     "lineitem, no page index": data.bare,
     "lineitem, one large file": data.large,
     "lineitem, row groups of 64 MiB": data.grouped,
+    "lineitem, row groups of 256 MiB": data.beyond,
     "wide, equal files": lambda: data.wide("equal"),
     "wide, unequal files": lambda: data.wide("unequal"),
     "embeddings": data.embeddings,

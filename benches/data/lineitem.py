@@ -83,6 +83,18 @@ def grouped() -> Path:
     return once(DATA / "lineitem-grouped", write)
 
 
+def beyond() -> Path:
+    """The rows four times over in one file whose row groups decode to 256 MiB."""
+
+    def write(target: Path) -> None:
+        tables = [pq.read_table(file) for file in _files()]
+        with pq.ParquetWriter(target / "beyond.parquet", tables[0].schema) as writer:
+            everything = pa.concat_tables(tables * LARGE_COPIES).combine_chunks()
+            writer.write_table(everything, row_group_size=1 << 22)
+
+    return once(DATA / "lineitem-beyond", write)
+
+
 def key_range() -> Bounds:
     """The 1% of order keys in the middle, as the generator's keys go: not at a row group's border."""
     found = DATA / "range.json"

@@ -150,7 +150,8 @@ def create_dataloader(
         local_cache_size: What the folder may hold; None is "10GiB".
         columns: Output columns to keep, in this order; None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
-            such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows.
+            such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL over `path` may
+            name functions and tables of `session`.
         batch_size: Rows per batch; only the last of a rank is short.
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).

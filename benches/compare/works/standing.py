@@ -58,6 +58,15 @@ def peak_memory(bench: Bench) -> None:
         found = bench.compare(f"memory, {what}", bench.request(path), [OURS])[OURS]
         figure = None if found.peak is None else (found.peak.total - bench.bare.total) / MIB
         bench.target(f"peak memory, {what}: MiB beyond torch", figure, at_most=350)
+    # Where row groups are larger, there is one more of them than threads.
+    found = bench.compare("memory, row groups of 256 MiB", bench.request(data.beyond()), [OURS])
+    peak = found[OURS].peak
+    figure = (
+        None if peak is None else (peak.total - bench.bare.total) / (256 * MIB * (bench.cores + 1))
+    )
+    bench.target(
+        "peak memory, row groups of 256 MiB: beyond torch, by those in flight", figure, at_most=1.0
+    )
     # 1.5 GiB of rows. The stage is a mapped file, which is no memory that a limit could be about.
     request = bench.request(data.large())
     _, peak = run_child(OURS, "sorting", request, sample=True, memory_limit=LIMIT, budget=0.0)
