@@ -34,6 +34,7 @@ __all__ = [
     "function_types",
     "list_stages",
     "merge_batches",
+    "narrow",
     "quote_identifier",
     "read_arrow",
     "set_log_level",
@@ -147,10 +148,6 @@ class Session:
         """
     def files_schema(self, name: str) -> ArrowStream:
         """The columns of a registered table over files, as a stream without rows."""
-    def select(
-        self, name: str, columns: Sequence[str] | None = None, predicate: str | None = None
-    ) -> Query:
-        """Some columns (None: all) of the rows of a table that a predicate keeps."""
 
 @final
 class Query:
@@ -554,6 +551,9 @@ def read_arrow(data: _Rows) -> tuple[_ArrowSchema, list[_Rows]]:
 
 def merge_batches(schema: _ArrowSchema, pieces: Sequence[_Rows]) -> _Rows:
     """Make one batch of the rows of all pieces."""
+
+def narrow(sql: str, columns: Sequence[str] | None = None, predicate: str | None = None) -> str:
+    """The statement that takes some columns (None: all) of the rows of another one that a predicate keeps."""
 
 def function_types(input_types: Sequence[Any], return_type: Any) -> tuple[bytes, list[str]]:
     """Types of arguments and of values as Arrow IPC, and as text; they are given by name or as Arrow types."""

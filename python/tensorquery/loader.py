@@ -500,7 +500,7 @@ def _choose(
         on_error=on_error,
     )
     try:
-        return session._select(name, columns, filters)
+        return session._select(name, columns, filters, on_error)
     finally:
         # The query holds the files; the name was only needed to write it.
         session.deregister(name)

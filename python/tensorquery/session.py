@@ -342,16 +342,15 @@ class Session(FileTables, IcebergTables):
         return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
 
     def _select(
-        self, name: str, columns: Sequence[str] | None = None, filters: Any | None = None
+        self, name: str, columns: Sequence[str] | None, filters: Any | None, on_error: str = "raise"
     ) -> Query:
         """`table` and then `Query.select`, for a table over files and planned only once."""
         if columns is None and filters is None:
             return self.table(name)
         whole = f"SELECT * FROM {_core.quote_identifier(name)}"
         names, predicate = narrowing(columns, filters, self._core.files_schema(name))
-        core = self._core.select(name, names, predicate)
-        self._warn_of_caches()
-        return Query(self, core, (whole, repr(names), repr(predicate)))
+        narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
+        return Query(self, narrowed._core, (whole, repr(names), repr(predicate)))
 
     def __repr__(self) -> str:
         lines = [

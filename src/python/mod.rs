@@ -44,6 +44,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(staging::stages_of, module)?)?;
     module.add_function(wrap_pyfunction!(staging::listed, module)?)?;
     module.add_function(wrap_pyfunction!(staging::cleared, module)?)?;
+    module.add_function(wrap_pyfunction!(session::narrow, module)?)?;
     module.add_function(wrap_pyfunction!(session::quote_identifier, module)?)?;
     module.add_function(wrap_pyfunction!(udf::function_types, module)?)?;
     module.add_function(wrap_pyfunction!(calls::end_calls, module)?)?;

@@ -246,22 +246,6 @@ impl PySession {
         Ok(ArrowStream::of(at_once(|| self.session.files_schema(name))?, Vec::new()))
     }
 
-    /// Some columns (None: all) of the rows of a table that a predicate keeps.
-    #[pyo3(signature = (name, columns=None, predicate=None))]
-    fn select(
-        &self,
-        py: Python<'_>,
-        name: String,
-        columns: Option<Vec<String>>,
-        predicate: Option<String>,
-    ) -> PyResult<PyQuery> {
-        let session = Arc::clone(&self.session);
-        let select = move || async move {
-            session.select(&name, columns.as_deref(), predicate.as_deref()).await
-        };
-        Ok(PyQuery { query: wait(py, || planned(select))? })
-    }
-
     /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
     /// literals that another process has listed.
     #[pyo3(signature = (sql, skip_bad=false, paths=Vec::new()))]
@@ -499,6 +483,20 @@ impl PyQuery {
         let plan = wait(py, || planned(plan))?;
         Ok(PyPlan::new(plan))
     }
+}
+
+/// The statement that takes some columns (None: all) of the rows of another one that a predicate keeps.
+#[pyfunction]
+#[pyo3(signature = (sql, columns=None, predicate=None))]
+pub fn narrow(
+    py: Python<'_>,
+    sql: String,
+    columns: Option<Vec<String>>,
+    predicate: Option<String>,
+) -> PyResult<String> {
+    let write =
+        move || async move { crate::query::narrow(&sql, columns.as_deref(), predicate.as_deref()) };
+    wait(py, || planned(write))
 }
 
 /// `name` as an SQL identifier in double quotes.

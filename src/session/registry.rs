@@ -27,8 +27,7 @@ use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable, functions_of, two_functions};
 use crate::panics::caught_later;
 use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, narrow,
-    parse_query, quote_identifier,
+    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, parse_query,
 };
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -314,20 +313,6 @@ impl Session {
             Ok(Query::new(Arc::clone(self), sql.to_owned(), plan, tables))
         };
         caught_later(planned, not_planned).await
-    }
-
-    /// Some columns (None: all) of the rows of a table that a predicate keeps: `query` and then [`Query::select`], planned once.
-    ///
-    /// # Errors
-    /// As for [`query`](Self::query).
-    pub async fn select(
-        self: &Arc<Self>,
-        name: &str,
-        columns: Option<&[String]>,
-        predicate: Option<&str>,
-    ) -> Result<Query> {
-        let all = format!("SELECT * FROM {}", quote_identifier(name));
-        self.query(&narrow(&all, columns, predicate)?).await
     }
 
     /// The plan with the types that its rows will have, which the planner finds out later: those of a UNION ALL of an integer and a
