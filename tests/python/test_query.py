@@ -123,7 +123,8 @@ def test_a_path_that_cannot_be_narrowed_says_what_a_query_says(session, tmp_path
     assert [table.name for table in session.tables] == ["t"]
 
 
-def test_the_filter_of_a_path_may_read_what_its_session_knows(session, tmp_path):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_filter_of_a_path_may_read_what_its_session_knows(session, tmp_path, workers):
     session.register_udf("twice", lambda n: pc.multiply(n, 2), ["int64"], "int64")
     filters = "twice(n) > 4 AND n IN (SELECT n FROM t WHERE NOT ok)"
     loader, _ = tq.create_dataloader(
@@ -132,6 +133,7 @@ def test_the_filter_of_a_path_may_read_what_its_session_knows(session, tmp_path)
         columns=["n"],
         session=session,
         output_format="dict",
+        num_workers=workers,
     )
     assert [n for batch in loader for n in batch["n"]] == [5]
 

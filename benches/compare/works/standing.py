@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 
 import data
 
@@ -55,18 +56,13 @@ def peak_memory(bench: Bench) -> None:
         "row groups of 64 MiB": data.grouped(),
     }
     for what, path in paths.items():
-        found = bench.compare(f"memory, {what}", bench.request(path), [OURS])[OURS]
-        figure = None if found.peak is None else (found.peak.total - bench.bare.total) / MIB
+        figure = _beyond_torch(bench, what, path)
         bench.target(f"peak memory, {what}: MiB beyond torch", figure, at_most=350)
-    # Where row groups are larger, there is one more of them than threads.
-    found = bench.compare("memory, row groups of 256 MiB", bench.request(data.beyond()), [OURS])
-    peak = found[OURS].peak
-    figure = (
-        None if peak is None else (peak.total - bench.bare.total) / (256 * MIB * (bench.cores + 1))
-    )
-    bench.target(
-        "peak memory, row groups of 256 MiB: beyond torch, by those in flight", figure, at_most=1.0
-    )
+    what = "row groups of 256 MiB"
+    figure = _beyond_torch(bench, what, data.beyond())
+    # In flight is one more than there are threads.
+    part = None if figure is None else figure / (256 * (bench.cores + 1))
+    bench.target(f"peak memory, {what}: beyond torch, by those in flight", part, at_most=1.0)
     # 1.5 GiB of rows. The stage is a mapped file, which is no memory that a limit could be about.
     request = bench.request(data.large())
     _, peak = run_child(OURS, "sorting", request, sample=True, memory_limit=LIMIT, budget=0.0)
@@ -75,6 +71,12 @@ def peak_memory(bench: Bench) -> None:
         (peak.anonymous - bench.bare.anonymous) / LIMIT,
         at_most=1.1,
     )
+
+
+def _beyond_torch(bench: Bench, what: str, path: Path) -> float | None:
+    """The peak of a full scan in MiB, less what a process has that only imports torch."""
+    peak = bench.compare(f"memory, {what}", bench.request(path), [OURS])[OURS].peak
+    return None if peak is None else (peak.total - bench.bare.total) / MIB
 
 
 def idle_cost(bench: Bench) -> None:
