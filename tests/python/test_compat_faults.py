@@ -53,7 +53,9 @@ def test_a_checkpoint_of_what_workers_read_ahead(files, library):
 
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 @pytest.mark.parametrize("library", [peer, compat])
-def test_an_epoch_after_another_without_set_epoch(files, library):
+def test_an_epoch_after_another_without_set_epoch(tmp_path, library):
+    """Over 17 parts: the order depends on the paths, and two orders of few parts are at times the same."""
+    files = write_files(tmp_path)
     loader, _ = structured(files, library, shuffle=True, split_rows=300)
     first, second = numbers(loader), numbers(loader)
     assert sorted(first) == sorted(second)
