@@ -146,8 +146,8 @@ class Session:
 
         With `skip_bad`, files of path literals that cannot be read are left out; `paths` as for `register_view`.
         """
-    def files_schema(self, name: str) -> ArrowStream:
-        """The columns of a registered table over files, as a stream without rows."""
+    def table_schema(self, name: str) -> ArrowStream:
+        """The columns of a registered table, as a stream without rows."""
 
 @final
 class Query:
@@ -156,8 +156,15 @@ class Query:
     @property
     def sql(self) -> str:
         """The SQL as it was written."""
-    def select(self, columns: Sequence[str] | None = None, predicate: str | None = None) -> Query:
-        """Some columns (None: all) of the rows that a predicate keeps."""
+    def select(
+        self,
+        session: Session,
+        columns: Sequence[str] | None = None,
+        predicate: str | None = None,
+        paths: Sequence[tuple[str, bytes]] = ...,
+    ) -> Query:
+        """Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows; `paths` as for
+        `Session.register_view`."""
     def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
     def moment(self) -> str | None:

@@ -150,8 +150,8 @@ def create_dataloader(
         local_cache_size: What the folder may hold; None is "10GiB".
         columns: Output columns to keep, in this order; None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
-            such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL over `path` may
-            name functions and tables of `session`.
+            such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL may call functions
+            of the session and read its tables.
         batch_size: Rows per batch; only the last of a rank is short.
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
@@ -479,10 +479,11 @@ def _choose(
         is_registered = any(known.name == table for known in session.tables)
         if options or (not is_registered and is_iceberg_name(session, table)):
             name = register_from_config(session, table, **iceberg)
-            chosen = session.table(name)
-            session.deregister(name)
-            return chosen.select(columns, filters)
-        return session.table(table).select(columns, filters)
+            try:
+                return session._select(name, columns, filters)
+            finally:
+                session.deregister(name)
+        return session._select(table, columns, filters)
     assert path is not None
     # The name is part of the query, and so of its identity: the same in every process that reads this path.
     wanted = json.dumps([path, format, partitioning], default=str)

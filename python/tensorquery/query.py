@@ -78,13 +78,15 @@ class Query:
             columns: Output columns to keep, in this order; None keeps all.
             filters: A SQL predicate over the output columns, a list in pyarrow's convention
                 (``[("day", ">=", date), …]``, or a list of such lists for OR), or a
-                ``pyarrow.compute.Expression``.
+                ``pyarrow.compute.Expression``. SQL may call the session's functions and read its tables; those that
+                the query names, too, are what they were when it was made.
 
         Returns:
             A new lazy query.
 
         Raises:
             QueryError: A column is unknown, or a filter is malformed; names the nearest column.
+            TableNotFoundError: A filter names an unknown table.
             ConfigError: A name or a filter holds what is not UTF-8.
         """
         if columns is None and filters is None:
@@ -92,7 +94,8 @@ class Query:
         names, predicate = narrowing(columns, filters, self)
         base = self._narrowed or (self._core.sql,)
         narrowed = (*base, repr(names), repr(predicate))
-        return Query(self._session, self._core.select(names, predicate), narrowed)
+        core = self._session._narrow(self._core, names, predicate)
+        return Query(self._session, core, narrowed)
 
     def _parts(self) -> dict[str, Any]:
         """Digests of the query, and of the columns and filters by which it was narrowed; pinned snapshots and moment."""

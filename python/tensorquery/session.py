@@ -321,6 +321,26 @@ class Session(FileTables, IcebergTables):
             lambda got: core.query(sql, skip_bad, [(path, got[path]) for path in got.names]),
         )
 
+    def _narrow(
+        self, query: _core.Query, names: Sequence[str] | None, predicate: str | None
+    ) -> _core.Query:
+        """`query`, narrowed; path literals of the predicate are listed as those of a query are."""
+        core, channel = self._core, self._channel
+        if (
+            channel is None
+            or predicate is None
+            or not core.path_literals(_core.narrow("SELECT 1", None, predicate))
+        ):
+            return query.select(core, names, predicate)
+        return channel.once(
+            ["files of a filter", query.sql, predicate],
+            lambda: query.select(core, names, predicate),
+            lambda found: dict(found.path_memos()),
+            lambda got: query.select(
+                core, names, predicate, [(path, got[path]) for path in got.names]
+            ),
+        )
+
     def _warn_of_caches(self) -> None:
         """Say what went wrong with the plan cache and the local cache: the work was done without them."""
         trouble = self._core.cache_trouble()
@@ -344,11 +364,11 @@ class Session(FileTables, IcebergTables):
     def _select(
         self, name: str, columns: Sequence[str] | None, filters: Any | None, on_error: str = "raise"
     ) -> Query:
-        """`table` and then `Query.select`, for a table over files and planned only once."""
+        """`table` and then `Query.select`, planned only once, and with filters that know this session's names."""
         if columns is None and filters is None:
             return self.table(name)
-        whole = f"SELECT * FROM {_core.quote_identifier(name)}"
-        names, predicate = narrowing(columns, filters, self._core.files_schema(name))
+        whole = f"SELECT * FROM {_core.quote_identifier(check_name(name))}"
+        names, predicate = narrowing(columns, filters, self._core.table_schema(name))
         narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
         return Query(self, narrowed._core, (whole, repr(names), repr(predicate)))
 

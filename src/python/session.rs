@@ -241,9 +241,9 @@ impl PySession {
         wait(py, || planned(move || async move { session.path_literals(&sql) }))
     }
 
-    /// The columns of a registered table over files, as a stream without rows.
-    fn files_schema(&self, name: &str) -> PyResult<ArrowStream> {
-        Ok(ArrowStream::of(at_once(|| self.session.files_schema(name))?, Vec::new()))
+    /// The columns of a registered table, as a stream without rows.
+    fn table_schema(&self, py: Python<'_>, name: &str) -> PyResult<ArrowStream> {
+        Ok(ArrowStream::of(wait(py, || self.session.table_schema(name))?, Vec::new()))
     }
 
     /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
@@ -333,17 +333,21 @@ impl PyQuery {
         self.query.snapshots()
     }
 
-    /// Some columns (None: all) of the rows that a predicate keeps.
-    #[pyo3(signature = (columns=None, predicate=None))]
+    /// Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows; `paths` are memos
+    /// of path literals that another process has listed.
+    #[pyo3(signature = (session, columns=None, predicate=None, paths=Vec::new()))]
     fn select(
         &self,
         py: Python<'_>,
+        session: &PySession,
         columns: Option<Vec<String>>,
         predicate: Option<String>,
+        paths: Vec<(String, Vec<u8>)>,
     ) -> PyResult<Self> {
-        let query = self.query.clone();
-        let select =
-            move || async move { query.select(columns.as_deref(), predicate.as_deref()).await };
+        let (query, session) = (self.query.clone(), Arc::clone(&session.session));
+        let select = move || async move {
+            query.select(&session, columns.as_deref(), predicate.as_deref(), &paths).await
+        };
         Ok(Self { query: wait(py, || planned(select))? })
     }
 

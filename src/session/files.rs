@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
-
 use super::memo;
 use super::plan_cache::name_of;
 use super::query::path_memos;
-use super::registered::{Registered, TableKey};
+use super::registered::Registered;
 use super::registry::{Session, TABLE_SCHEMA};
 use crate::catalog::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
 use crate::split::TableFiles;
@@ -29,7 +27,8 @@ impl Session {
         options: TableOptions,
     ) -> Result<()> {
         self.check_name(name)?;
-        self.open((TABLE_SCHEMA.to_owned(), name.to_owned()), paths, options).await
+        let listed = self.listed(paths, options).await?;
+        self.bind((TABLE_SCHEMA.to_owned(), name.to_owned()), listed)
     }
 
     /// Registers files that another process has listed and inferred; of the options, those of the store are this process's
@@ -45,19 +44,20 @@ impl Session {
         memo: &[u8],
     ) -> Result<()> {
         self.check_name(name)?;
-        self.adopt((TABLE_SCHEMA.to_owned(), name.to_owned()), paths, options, memo).await
+        let listed = self.of_listed(paths, options, memo).await?;
+        self.bind((TABLE_SCHEMA.to_owned(), name.to_owned()), listed)
     }
 
-    pub(super) async fn adopt(
+    /// Files that another process has listed.
+    pub(super) async fn of_listed(
         &self,
-        key: TableKey,
         paths: &[String],
         options: &TableOptions,
         memo: &[u8],
-    ) -> Result<()> {
+    ) -> Result<Registered> {
         let opened = options.access().open_paths(paths).await?;
         let (table, spec) = self.of_memo(memo, &opened)?;
-        self.bind(key, Registered::Files { table: Arc::new(table), spec })
+        Ok(Registered::Files { table: Arc::new(table), spec })
     }
 
     /// A memo of a registered table over files; see [`adopt_files`](Self::adopt_files).
@@ -67,15 +67,6 @@ impl Session {
     pub fn table_memo(&self, name: &str) -> Result<Vec<u8>> {
         let (table, spec) = self.files_of(name)?;
         memo::of_table(&table, &spec)
-    }
-
-    /// The columns of a registered table over files.
-    ///
-    /// # Errors
-    /// `TableNotFound`; `Config` where it is no table over files.
-    pub fn files_schema(&self, name: &str) -> Result<SchemaRef> {
-        let (table, _) = self.files_of(name)?;
-        Ok(Arc::clone(table.schema.table_schema()))
     }
 
     fn files_of(&self, name: &str) -> Result<(Arc<TableFiles>, FilesSpec)> {
@@ -109,24 +100,23 @@ impl Session {
         options
     }
 
-    /// Lists files, and registers what the plan cache knows of them, or what their footers say.
-    pub(super) async fn open(
+    /// Lists files, with what the plan cache knows of them, or what their footers say.
+    pub(super) async fn listed(
         &self,
-        key: TableKey,
         paths: &[String],
         options: TableOptions,
-    ) -> Result<()> {
+    ) -> Result<Registered> {
         let listed = list_table(paths, &options).await?;
         let Some(cache) = self.plan_cache() else {
             let (table, spec) = self.infer(listed, &options).await?;
-            return self.bind(key, Registered::Files { table: Arc::new(table), spec });
+            return Ok(Registered::Files { table: Arc::new(table), spec });
         };
         let identity = listed.identity(&options);
         let entry = name_of(identity.iter().map(String::as_str));
         if let Some(memo) = cache.get(CACHED_TABLES, &entry).await {
             match self.of_memo(&memo, listed.opened()) {
                 Ok((table, spec)) if listed.are(&spec) => {
-                    return self.bind(key, Registered::Files { table: Arc::new(table), spec });
+                    return Ok(Registered::Files { table: Arc::new(table), spec });
                 }
                 Ok(_) => {
                     cache.is_odd(CACHED_TABLES, &entry, &Error::data("it is of other files"));
@@ -136,7 +126,7 @@ impl Session {
         }
         let (table, spec) = self.infer(listed, &options).await?;
         cache.put(CACHED_TABLES, &entry, &memo::of_table(&table, &spec)?).await;
-        self.bind(key, Registered::Files { table: Arc::new(table), spec })
+        Ok(Registered::Files { table: Arc::new(table), spec })
     }
 
     fn of_memo(&self, memo: &[u8], opened: &OpenedPaths) -> Result<(TableFiles, FilesSpec)> {

@@ -1,6 +1,6 @@
 //! Functions of the user's: registered by name, and bound to queries and views as tables are.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::execution::FunctionRegistry;
@@ -99,8 +99,8 @@ impl Session {
 
     /// The registered functions, by name.
     pub fn functions(&self) -> Vec<FunctionInfo> {
-        let tables = self.all_registered().read().unwrap_or_else(PoisonError::into_inner);
-        let functions = tables.values().filter_map(|registered| match registered {
+        let names = self.names();
+        let functions = names.values().filter_map(|registered| match registered {
             Registered::Function(function) => Some(FunctionInfo::of(function.as_ref())),
             _ => None,
         });

@@ -12,7 +12,7 @@ use super::registry::Session;
 use crate::catalog::iceberg::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
 use crate::catalog::open_lake;
 use crate::lake::{DeleteFile, LakeSpec, LakeTable, TravelTo, load};
-use crate::query::{LAKE_SCHEMA, LakeName};
+use crate::query::LakeName;
 use crate::split::TableFiles;
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
@@ -203,18 +203,14 @@ impl Session {
     }
 
     /// Loads and pins a table that a query names, or keeps what is pinned where the table has not changed.
-    pub(super) async fn bind_lake(&self, name: &LakeName) -> Result<()> {
-        let key: TableKey = (LAKE_SCHEMA.to_owned(), name.key.clone());
+    pub(super) async fn loaded(&self, name: &LakeName) -> Result<Registered> {
         let (source, metadata_table) = self.source_of(name)?;
-        let registered = match metadata_table {
-            Some(kind) => {
-                let loaded = self.load_table(&source).await?;
-                let (schema, batches) = metadata_tables::read(&loaded, &source.at, &kind).await?;
-                Registered::of_batches(schema, batches)?
-            }
-            None => Registered::Lake(Arc::new(self.load_lake(&name.key, &source).await?)),
+        let Some(kind) = metadata_table else {
+            return Ok(Registered::Lake(Arc::new(self.load_lake(&name.key, &source).await?)));
         };
-        self.bind(key, registered)
+        let loaded = self.load_table(&source).await?;
+        let (schema, batches) = metadata_tables::read(&loaded, &source.at, &kind).await?;
+        Registered::of_batches(schema, batches)
     }
 
     /// Where a named table comes from, and the metadata table of it that is meant: `t$snapshots`.

@@ -21,6 +21,7 @@ mod registry;
 mod replay;
 mod samples;
 mod staged;
+mod statement;
 mod verify;
 
 pub use analyze::OperatorRun;

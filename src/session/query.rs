@@ -111,17 +111,25 @@ impl Query {
         session.query(&select(self.statement())).await
     }
 
-    /// Some columns (None: all) of the rows of this query that a predicate keeps.
+    /// Some columns (None: all) of the rows of this query that a predicate keeps. What the predicate names beside the tables and
+    /// functions of this query is that of `session`; paths of `known` another process has listed, see
+    /// [`path_memos`](Self::path_memos).
     ///
     /// # Errors
     /// As for [`Session::query`].
     pub async fn select(
         &self,
+        session: &Session,
         columns: Option<&[String]>,
         predicate: Option<&str>,
+        known: &[(String, Vec<u8>)],
     ) -> Result<Self> {
         let sql = narrow(self.statement(), columns, predicate)?;
-        self.session.of_tables(&self.tables).await?.query(&sql).await
+        let mut tables = self.tables.clone();
+        if predicate.is_some() {
+            tables.extend(session.beside(&sql, &self.tables, known).await?);
+        }
+        self.session.of_tables(&tables).await?.query(&sql).await
     }
 
     /// Its SQL as a part of another statement.

@@ -2,33 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
-use datafusion::datasource::ViewTable;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::logical_expr::LogicalPlan;
-use datafusion::prelude::{SQLOptions, SessionConfig, SessionContext};
+use datafusion::prelude::{SessionConfig, SessionContext};
 use serde::{Deserialize, Serialize};
 
 use super::plan_cache::PlanCache;
-use super::query::{Query, not_planned};
-use super::registered::{Registered, TableInfo, TableKey, describe, same_content};
-use super::samples::{SampleSchema, read_table};
+use super::registered::{Registered, TableInfo, TableKey, describe};
+use super::samples::SampleSchema;
 use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
-use crate::exec::{LakeProvider, MemoryTable, functions_of, two_functions};
-use crate::panics::caught_later;
-use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, parse_query,
-};
+use crate::exec::{LakeProvider, MemoryTable};
+use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA};
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
 };
@@ -39,6 +33,9 @@ pub(super) const TABLE_SCHEMA: &str = "public";
 
 /// The schema under which functions are kept, apart from tables.
 pub(super) const FUNCTION_SCHEMA: &str = "function";
+
+/// What names stand for.
+pub(super) type Names = BTreeMap<TableKey, Registered>;
 
 /// Rows per batch inside DataFusion.
 const ENGINE_BATCH_ROWS: usize = 8192;
@@ -74,12 +71,13 @@ pub struct Session {
     options: SessionOptions,
     counters: Arc<IoCounters>,
     cache: Option<Arc<RangeCache>>,
-    tables: RwLock<BTreeMap<TableKey, Registered>>,
+    /// In step with the context's providers: both change while this is locked.
+    names: RwLock<Names>,
     /// Iceberg catalogs by name; in a session of pinned tables only their names.
     pub(super) catalogs: RwLock<BTreeMap<String, Option<Arc<IcebergCatalog>>>>,
     next_store: AtomicU64,
     /// A session made from a recipe never lists: its paths are already bound.
-    frozen: bool,
+    pub(super) frozen: bool,
     /// Where what was found out about files is kept for later runs.
     plan_cache: Option<Arc<PlanCache>>,
 }
@@ -172,7 +170,7 @@ impl Session {
             options,
             counters,
             cache,
-            tables: RwLock::default(),
+            names: RwLock::default(),
             catalogs: RwLock::default(),
             next_store: AtomicU64::new(0),
             frozen,
@@ -229,45 +227,15 @@ impl Session {
         self.bind(key, Registered::of_batches(schema, batches)?)
     }
 
-    /// Registers a query under a name.
-    ///
-    /// # Errors
-    /// `Query` where the SQL is not one valid SELECT statement.
-    pub async fn register_view(&self, name: &str, sql: &str) -> Result<()> {
-        self.register_view_over(name, sql, &[]).await
-    }
-
-    /// The same where another process has listed these paths: see [`view_memos`](Self::view_memos).
-    ///
-    /// # Errors
-    /// As those of [`register_view`](Self::register_view); `Config` where a memo is damaged.
-    pub async fn register_view_over(
-        &self,
-        name: &str,
-        sql: &str,
-        paths: &[(String, Vec<u8>)],
-    ) -> Result<()> {
-        self.check_name(name)?;
-        let parsed = parse_query(sql, |name| self.is_catalog(name))?;
-        let plan = self.logical_plan(&parsed, false, paths).await?;
-        check_plan(&plan)?;
-        let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
-        let tables = self.referenced(&parsed, &plan)?;
-        let plan = self.analysed(plan)?;
-        let provider = Arc::new(ViewTable::new(plan, Some(sql.to_owned())));
-        self.bind_provider(key, Registered::View { sql: sql.to_owned(), tables }, provider)
-    }
-
     /// Removes a table.
     ///
     /// # Errors
     /// `TableNotFound` with the nearest name.
     pub fn deregister(&self, name: &str) -> Result<()> {
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
-        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        if tables.remove(&key).is_none() {
-            drop(tables);
-            return Err(self.table_not_found(name));
+        let mut names = self.names_mut();
+        if names.remove(&key).is_none() {
+            return Err(self.not_found_among(&names, name));
         }
         self.context.deregister_table(reference(&key))?;
         Ok(())
@@ -275,113 +243,19 @@ impl Session {
 
     /// The registered tables, by name; tables made by path literals are not among them.
     pub fn tables(&self) -> Vec<TableInfo> {
-        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
-        tables
-            .iter()
-            .filter(|((schema, _), _)| schema == TABLE_SCHEMA)
-            .map(|((_, name), registered)| describe(name, registered))
-            .collect()
+        tables_of(&self.names())
     }
 
-    /// A lazy query.
+    /// The columns of a registered table.
     ///
     /// # Errors
-    /// `Query` for SQL that is not one valid SELECT statement; `TableNotFound` for unknown tables
-    /// and paths.
-    pub async fn query(self: &Arc<Self>, sql: &str) -> Result<Query> {
-        self.query_over(sql, false, &[]).await
-    }
-
-    /// The same. With `skip_bad`, files of path literals that cannot be read are left out; those of `paths` another process
-    /// has listed, see [`Query::path_memos`].
-    ///
-    /// # Errors
-    /// As those of [`query`](Self::query); `Config` where a memo is damaged.
-    pub async fn query_over(
-        self: &Arc<Self>,
-        sql: &str,
-        skip_bad: bool,
-        paths: &[(String, Vec<u8>)],
-    ) -> Result<Query> {
-        let planned = async {
-            let parsed = parse_query(sql, |name| self.is_catalog(name))?;
-            let plan = self.logical_plan(&parsed, skip_bad, paths).await?;
-            check_plan(&plan)?;
-            let mut tables = self.referenced(&parsed, &plan)?;
-            let (plan, moment) = self.at_its_moment(self.analysed(plan)?)?;
-            tables.extend(moment);
-            Ok(Query::new(Arc::clone(self), sql.to_owned(), plan, tables))
-        };
-        caught_later(planned, not_planned).await
-    }
-
-    /// The plan with the types that its rows will have, which the planner finds out later: those of a UNION ALL of an integer and a
-    /// fraction, for example.
-    fn analysed(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
-        let state = self.context.state();
-        let options = state.config_options();
-        Ok(state.analyzer().execute_and_check(keep_one_row(plan)?, options, |_, _| {})?)
-    }
-
-    /// The paths that a statement names as tables; nothing is listed.
-    ///
-    /// # Errors
-    /// `Query` where the SQL is not one valid SELECT statement.
-    pub fn path_literals(&self, sql: &str) -> Result<Vec<String>> {
-        Ok(parse_query(sql, |name| self.is_catalog(name))?.paths.into_iter().collect())
-    }
-
-    async fn logical_plan(
-        &self,
-        parsed: &ParsedQuery,
-        skip_bad: bool,
-        known: &[(String, Vec<u8>)],
-    ) -> Result<LogicalPlan> {
-        for path in &parsed.paths {
-            match known.iter().find(|(known, _)| known == path) {
-                Some((_, memo)) => {
-                    let key = (PATH_SCHEMA.to_owned(), path.clone());
-                    let options = self.options_of_path(path, skip_bad);
-                    self.adopt(key, std::slice::from_ref(path), &options, memo).await?;
-                }
-                None => self.bind_path(path, skip_bad).await?,
-            }
+    /// `TableNotFound` with the nearest name.
+    pub async fn table_schema(&self, name: &str) -> Result<SchemaRef> {
+        let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
+        if self.registered(&key).is_none() {
+            return Err(self.table_not_found(name));
         }
-        for lake in parsed.lakes.iter().filter(|_| !self.frozen) {
-            self.bind_lake(lake).await?;
-        }
-        let state = self.context.state();
-        for table in state.resolve_table_references(&parsed.statement)? {
-            // An unknown schema or catalog is an error there, and no more than an unknown table here.
-            if !self.context.table_exist(table.clone()).unwrap_or(false) {
-                let name = match table.schema() {
-                    Some(SAMPLE_SCHEMA) => match read_table(SAMPLE_SCHEMA, table.table()) {
-                        (schema, table) if schema == TABLE_SCHEMA => table,
-                        (schema, table) => format!("{schema}.{table}"),
-                    },
-                    _ => table.to_string(),
-                };
-                return Err(self.table_not_found(&name));
-            }
-        }
-        let plan =
-            state.statement_to_plan(parsed.statement.clone()).await.map_err(with_case_hint)?;
-        SQLOptions::new()
-            .with_allow_ddl(false)
-            .with_allow_dml(false)
-            .with_allow_statements(false)
-            .verify_plan(&plan)?;
-        Ok(plan)
-    }
-
-    /// Lists a path literal anew for every query that names it, and pins what it finds.
-    async fn bind_path(&self, path: &str, skip_bad: bool) -> Result<()> {
-        if self.frozen {
-            return Ok(());
-        }
-        let options = self.options_of_path(path, skip_bad);
-        let key = (PATH_SCHEMA.to_owned(), path.to_owned());
-        self.open(key, &[path.to_owned()], options).await
+        Ok(self.context.table_provider(reference(&key)).await?.schema())
     }
 
     /// A URL of its own for each table's store, so that each has its own pins and credentials.
@@ -392,6 +266,16 @@ impl Session {
 
     /// Puts files or batches under a name.
     pub(super) fn bind(&self, key: TableKey, registered: Registered) -> Result<()> {
+        self.bind_in(&mut self.names_mut(), key, registered)
+    }
+
+    /// The same where the names are locked already.
+    pub(super) fn bind_in(
+        &self,
+        names: &mut Names,
+        key: TableKey,
+        registered: Registered,
+    ) -> Result<()> {
         let provider: Arc<dyn TableProvider> = match &registered {
             Registered::Files { table, .. } => {
                 self.context
@@ -414,18 +298,16 @@ impl Session {
                 if let Registered::Function(function) = &registered {
                     self.bind_function(function)?;
                 }
-                self.all_registered()
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(key, registered);
+                names.insert(key, registered);
                 return Ok(());
             }
         };
-        self.bind_provider(key, registered, provider)
+        self.bind_provider(names, key, registered, provider)
     }
 
-    fn bind_provider(
+    pub(super) fn bind_provider(
         &self,
+        names: &mut Names,
         key: TableKey,
         registered: Registered,
         provider: Arc<dyn TableProvider>,
@@ -440,67 +322,28 @@ impl Session {
         let table = reference(&key);
         self.context.deregister_table(table.clone())?;
         self.context.register_table(table, provider)?;
-        self.tables.write().unwrap_or_else(PoisonError::into_inner).insert(key, registered);
+        names.insert(key, registered);
         Ok(())
     }
 
     /// What all names stand for.
-    pub(super) fn all_registered(&self) -> &RwLock<BTreeMap<TableKey, Registered>> {
-        &self.tables
+    pub(super) fn names(&self) -> RwLockReadGuard<'_, Names> {
+        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, to change it.
+    pub(super) fn names_mut(&self) -> RwLockWriteGuard<'_, Names> {
+        self.names.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets a name; whether there was one.
     pub(super) fn unbind(&self, key: &TableKey) -> bool {
-        self.tables.write().unwrap_or_else(PoisonError::into_inner).remove(key).is_some()
-    }
-
-    /// Everything a statement reads and calls, views' own tables and functions included; a view comes after what it reads.
-    fn referenced(
-        &self,
-        parsed: &ParsedQuery,
-        plan: &LogicalPlan,
-    ) -> Result<Vec<(TableKey, Registered)>> {
-        let mut found: Vec<(TableKey, Registered)> = Vec::new();
-        let mut add = |key: TableKey, registered: Registered| {
-            match found.iter().find(|(known, _)| *known == key) {
-                None => found.push((key, registered)),
-                Some((_, known)) if same_content(known, &registered) => {}
-                Some(_) if key.0 == FUNCTION_SCHEMA => return Err(two_functions(&key.1)),
-                Some(_) => {
-                    return Err(Error::query(format!(
-                        "the name {:?} means two tables here: it was registered again after a view \
-                         that reads it; register the view again, too",
-                        key.1
-                    )));
-                }
-            }
-            Ok(())
-        };
-        // First, since views need them; a function of a view is part of the plan, too.
-        for function in functions_of(plan)? {
-            let key = (FUNCTION_SCHEMA.to_owned(), function.name().to_owned());
-            add(key, Registered::Function(function))?;
-        }
-        for table in self.context.state().resolve_table_references(&parsed.statement)? {
-            let key = read_table(table.schema().unwrap_or(TABLE_SCHEMA), table.table());
-            let registered =
-                self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-            // A name without an entry is a CTE of the statement itself.
-            if let Some(registered) = registered {
-                if let Registered::View { tables, .. } = &registered {
-                    for (key, registered) in tables.iter().cloned() {
-                        add(key, registered)?;
-                    }
-                }
-                add(key, registered)?;
-            }
-        }
-        Ok(found)
+        self.names_mut().remove(key).is_some()
     }
 
     /// What a name stands for.
     pub(super) fn registered(&self, key: &TableKey) -> Option<Registered> {
-        self.tables.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.names().get(key).cloned()
     }
 
     pub(super) fn check_name(&self, name: &str) -> Result<()> {
@@ -511,7 +354,12 @@ impl Session {
     }
 
     pub(super) fn table_not_found(&self, name: &str) -> Error {
-        let tables = self.tables();
+        self.not_found_among(&self.names(), name)
+    }
+
+    /// The same where the names are locked already.
+    pub(super) fn not_found_among(&self, names: &Names, name: &str) -> Error {
+        let tables = tables_of(names);
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let catalogs = self.catalogs();
         let first = name.split('.').next().unwrap_or_default();
@@ -551,47 +399,14 @@ pub(super) fn open_cache(options: &SessionOptions) -> Result<Option<Arc<RangeCac
     options.local_cache.as_ref().map(|options| RangeCache::open(options).map(Arc::new)).transpose()
 }
 
-fn reference(key: &TableKey) -> TableReference {
-    TableReference::partial(key.0.clone(), key.1.clone())
+/// The user's own tables, by name.
+fn tables_of(names: &Names) -> Vec<TableInfo> {
+    let own = names.iter().filter(|((schema, _), _)| schema == TABLE_SCHEMA);
+    own.map(|((_, name), registered)| describe(name, registered)).collect()
 }
 
-/// Columns that Iceberg defines beside the table's own: <https://iceberg.apache.org/spec/#reserved-field-ids>.
-const METADATA_COLUMNS: &[&str] = &[
-    "_row_id",
-    "_last_updated_sequence_number",
-    "_file",
-    "_pos",
-    "_deleted",
-    "_spec_id",
-    "_partition",
-];
-
-/// Unquoted names are lower-cased by SQL, and Iceberg's metadata columns are not there; say so where that is what went wrong.
-fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
-    let error = Error::from(error);
-    let message = error.message();
-    if let Some(column) =
-        METADATA_COLUMNS.iter().find(|name| message.contains(&format!("\"{name}\"")))
-    {
-        return Error::new(
-            error.kind(),
-            format!(
-                "{message}; Iceberg's metadata column {column} is not supported (nor any other of them)"
-            ),
-        );
-    }
-    let capital = message
-        .split("did you mean \"")
-        .nth(1)
-        .and_then(|rest| rest.split('"').next())
-        .is_some_and(|near| near.chars().any(char::is_uppercase));
-    match capital {
-        true => Error::new(
-            error.kind(),
-            format!("{message}; SQL lower-cases names, so quote the ones with capitals"),
-        ),
-        false => error,
-    }
+fn reference(key: &TableKey) -> TableReference {
+    TableReference::partial(key.0.clone(), key.1.clone())
 }
 
 fn session_config() -> SessionConfig {

@@ -355,7 +355,8 @@ impl Session {
             ..TableOptions::default()
         };
         let key = (STAGE_SCHEMA.to_owned(), table.to_owned());
-        self.open(key, &paths, options).await
+        let listed = self.listed(&paths, options).await?;
+        self.bind(key, listed)
     }
 }
 

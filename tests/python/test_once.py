@@ -189,15 +189,15 @@ def test_footers_are_read_once(folder, tmp_path, how, workers):
     assert set(asked.values()) <= {1, 2}, asked
 
 
-def plan_a_filter(rank, world_size, url, log):
+def plan_a_filter(rank, world_size, url, log, source):
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     one, other = (f"{url}/part-{number}.parquet" for number in range(2))
     plain = {"allow_http": "true"}
     loader, _ = tq.create_dataloader(
-        path=one,
+        **{source: one if source == "path" else f"SELECT id FROM '{one}'"},
         filters=f"id IN (SELECT id - 7 FROM '{other}')",
         session=tq.Session(storage_options=plain),
-        storage_options=plain,
+        storage_options=plain if source == "path" else None,
         batch_size=7,
         remainder="uneven",
     )
@@ -207,11 +207,12 @@ def plan_a_filter(rank, world_size, url, log):
     return planned, [value for batch in loader for value in batch["id"].tolist()]
 
 
-def test_files_that_only_the_filter_of_a_path_names_are_listed_once(folder, tmp_path):
+@pytest.mark.parametrize("source", ["path", "query"])
+def test_files_that_only_a_filter_names_are_listed_once(folder, tmp_path, source):
     log = tmp_path / "log"
     log.touch()
     with serve(folder, log) as url:
-        planned, ids = zip(*ranks.run(plan_a_filter, 3, url, log), strict=True)
+        planned, ids = zip(*ranks.run(plan_a_filter, 3, url, log, source), strict=True)
     assert sorted(value for own in ids for value in own) == ALL[GROUPS * ROWS - 7 : GROUPS * ROWS]
     asked = [line.split()[1] for line in planned[0].splitlines()]
     assert {name: asked.count(name) for name in asked} == {"part-0.parquet": 2, "part-1.parquet": 2}

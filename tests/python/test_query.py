@@ -1,6 +1,7 @@
 """Queries: read-only SQL, columns and filters, and what a lazy query offers besides a loader."""
 
 import datetime as dt
+import threading
 
 import duckdb
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorquery as tq
+from pyiceberg_tables import make_lake
 from rows import multiset, sharded
 
 UTC = dt.UTC
@@ -87,12 +89,24 @@ def test_columns_are_kept_in_the_order_asked_for(session):
     assert list(sharded(table="t", session=session, columns=["s"])[0]) == ["s"]
 
 
+@pytest.fixture
+def kinds(session, tmp_path):
+    """The session with the same rows as a table in memory, a view and an Iceberg table, too."""
+    session.register_table("memory", TABLE)
+    session.register_view("view", "SELECT * FROM t WHERE n IS NULL UNION ALL SELECT * FROM t WHERE n > 0")
+    made = make_lake(tmp_path).create_table("ns.t", TABLE.schema)
+    made.append(TABLE)
+    session.register_iceberg_table("lake", made.metadata_location)
+    return session
+
+
+@pytest.mark.parametrize("table", ["t", "memory", "view", "lake"])
 @pytest.mark.parametrize("columns", [None, ["s", "n"], ["Cap"]])
 @pytest.mark.parametrize("filters", [None, *FORMS[0], "n > 1 -- and no more"], ids=str)
-def test_a_path_is_narrowed_as_a_query_over_it_is(session, columns, filters):
+def test_a_table_is_narrowed_as_a_query_over_it_is(kinds, table, columns, filters):
     twice, once = (
-        session.table("t").select(columns, filters),
-        session._select("t", columns, filters),
+        kinds.table(table).select(columns, filters),
+        kinds._select(table, columns, filters),
     )
     assert (once.sql, once._parts(), once.schema) == (twice.sql, twice._parts(), twice.schema)
     assert once.to_arrow() == twice.to_arrow()
@@ -113,29 +127,80 @@ def test_a_path_is_narrowed_as_a_query_over_it_is(session, columns, filters):
     ],
     ids=str,
 )
-def test_a_path_that_cannot_be_narrowed_says_what_a_query_says(session, tmp_path, narrowing):
+def test_what_cannot_be_narrowed_says_what_a_query_says(session, tmp_path, narrowing):
     with pytest.raises(tq.TensorQueryError) as expected:
         session.table("t").select(**narrowing)
-    for owner in (None, session):
+    path = tmp_path / "t.parquet"
+    for where in ({"path": path}, {"path": path, "session": session}, {"table": "t", "session": session}):
         with pytest.raises(type(expected.value)) as found:
-            tq.create_dataloader(path=tmp_path / "t.parquet", session=owner, **narrowing)
+            tq.create_dataloader(**where, **narrowing)
         assert str(found.value) == str(expected.value)
     assert [table.name for table in session.tables] == ["t"]
 
 
+def test_an_unknown_table_is_the_same_error_with_a_filter(session):
+    messages = set()
+    for narrowing in ({}, {"filters": "n > 1"}, {"columns": ["n"]}):
+        with pytest.raises(tq.TableNotFoundError, match='did you mean "t"') as found:
+            tq.create_dataloader(table="T", session=session, **narrowing)
+        messages.add(str(found.value))
+    assert len(messages) == 1
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_filter_of_a_path_may_read_what_its_session_knows(session, tmp_path, workers):
-    session.register_udf("twice", lambda n: pc.multiply(n, 2), ["int64"], "int64")
-    filters = "twice(n) > 4 AND n IN (SELECT n FROM t WHERE NOT ok)"
+@pytest.mark.parametrize("source", ["path", "query", "mixture", "t", "memory", "view", "lake"])
+def test_a_filter_may_read_what_the_session_knows(kinds, tmp_path, source, workers):
+    kinds.register_udf("twice", lambda n: pc.multiply(n, 2), ["int64"], "int64")
+    named = {
+        "path": {"path": tmp_path / "t.parquet"},
+        "query": {"query": "SELECT n, s FROM memory"},
+        "mixture": {"query": tq.mix([(kinds.table("memory"), 1), (kinds.sql("SELECT * FROM t WHERE n = 1"), 1)], stop="all")},
+    }  # fmt: skip
     loader, _ = tq.create_dataloader(
-        path=tmp_path / "t.parquet",
-        filters=filters,
+        **named.get(source, {"table": source}),
+        filters="twice(n) > 4 AND n IN (SELECT n FROM t WHERE NOT ok)",
         columns=["n"],
-        session=session,
+        session=kinds,
         output_format="dict",
         num_workers=workers,
     )
     assert [n for batch in loader for n in batch["n"]] == [5]
+
+
+def test_the_filter_of_a_query_reads_whatever_a_statement_may(kinds, tmp_path):
+    """What the query itself names stays what it was."""
+    query = kinds.sql("SELECT n FROM t")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / "two.parquet")
+    kinds.register_table("t", pa.table({"m": [1]}))
+    kinds.register_table("fives", pa.table({"n": [5]}))
+    kinds.register_view("larger", "SELECT n + 1 AS n FROM fives")
+
+    def kept(filters, of=query):
+        return of.select(filters=filters).to_arrow()["n"].to_pylist()
+
+    assert kept("n IN (SELECT n FROM fives)") == [5]
+    assert kept("n + 1 IN (SELECT n FROM larger)") == [5]
+    assert kept("n IN (SELECT n FROM lake WHERE n < 3)") == [1, 2]
+    assert kept(f"n IN (SELECT n FROM '{tmp_path}/two.parquet')") == [2]
+    assert kept("n IN (WITH u AS (SELECT n FROM fives) SELECT n FROM u)") == [5]
+    # Narrowed again, by a name that the first filter did not need.
+    assert kept("n IN (SELECT n FROM fives)", query.select(["n"], "n > 1")) == [5]
+    assert kept("n IN (SELECT n FROM t WHERE n < 3)") == [1, 2]
+    kinds.register_view("of_t", "SELECT m AS n FROM t")
+    with pytest.raises(tq.QueryError, match='"t" means two tables here'):
+        query.select(filters="n IN (SELECT n FROM of_t)")
+    with pytest.raises(tq.TableNotFoundError, match="unknown table"):
+        query.select(filters="n IN (SELECT n FROM nowhere)")
+    with pytest.raises(tq.TableNotFoundError, match="nothing.parquet"):
+        query.select(filters=f"n IN (SELECT n FROM '{tmp_path}/nothing.parquet')")
+
+
+def test_functions_of_a_query_stay_those_of_it_in_its_filters(session):
+    session.register_udf("f", lambda n: pc.add(n, 100), ["int64"], "int64")
+    query = session.sql("SELECT n, f(n) AS y FROM t WHERE n IS NOT NULL")
+    session.register_udf("f", lambda n: pc.add(n, 1000), ["int64"], "int64")
+    session.register_udf("g", lambda n: pc.negate(n), ["int64"], "int64")
+    assert query.select(filters="f(n) = y AND g(n) < -2").to_arrow()["n"].to_pylist() == [3, 5]
 
 
 def test_a_filter_sees_the_output_columns_of_the_query(session):
@@ -396,3 +461,21 @@ def test_what_is_not_row_local_runs_once(session, sql, tmp_path):
 def test_a_part_that_runs_once_by_hand(session):
     session.register_table("once", session.sql("SELECT s, sum(n) AS total FROM t GROUP BY s"))
     assert len(sharded("SELECT * FROM once", session=session)) == 5
+
+
+def test_more_queries_are_made_at_once_than_the_core_has_threads(session, tmp_path):
+    """Each holds a thread while it is planned, and needs another one to read the file's footer: of 512 none would be left."""
+    sql = f"SELECT n FROM '{tmp_path}/t.parquet'"
+    made = []
+    begin = threading.Barrier(600)
+
+    def make():
+        begin.wait()
+        made.append(session.sql(sql).column_names)
+
+    threads = [threading.Thread(target=make, daemon=True) for _ in range(begin.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert made == [["n"]] * begin.parties

@@ -171,6 +171,22 @@ SLOW = {
 ready()
 session.register_parquet("slow", names)
 """,
+    "making a query": """
+ready()
+session.sql(f"SELECT * FROM '{names[0]}'")
+""",
+    "and nobody goes on": """
+import psutil
+def connections():
+    return [held for held in psutil.Process().net_connections("tcp") if held.status == "ESTABLISHED"]
+ready()
+try:
+    session.sql(f"SELECT * FROM '{names[0]}'")
+except KeyboardInterrupt:
+    while connections():
+        time.sleep(0.05)
+    raise
+""",
     "planning": """
 session.register_parquet("slow", names)
 query = session.sql("SELECT * FROM slow WHERE id = 7")
@@ -190,10 +206,10 @@ list(loader)
 
 @pytest.mark.parametrize("what", SLOW)
 def test_ctrl_c_stops_waiting_for_storage(folder, tmp_path, what):
-    """A server that does not answer: from the start, or from when the program says so."""
+    """A server that does not answer: from the start, or from when the program says so. What was asked for is asked no longer."""
     source = 'names = [sys.argv[2] + f"/{number:03}.parquet" for number in range(8)]' + SLOW[what]
     brake = tmp_path / "brake"
-    if what == "registering":
+    if 'open(sys.argv[3], "w")' not in source:
         brake.touch()
     with (
         support.serve(folder, tmp_path / "log", brake) as url,

@@ -1,0 +1,290 @@
+//! Statements over the registered names: planned, and bound to all that they read.
+
+use std::sync::Arc;
+
+use datafusion::datasource::ViewTable;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::prelude::SQLOptions;
+use futures::FutureExt;
+
+use super::query::{Query, not_planned};
+use super::registered::{Registered, TableKey, same_content};
+use super::registry::{FUNCTION_SCHEMA, Names, Session, TABLE_SCHEMA};
+use super::samples::read_table;
+use crate::exec::{functions_of, two_functions};
+use crate::panics::caught_later;
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, parse_query,
+};
+use crate::{Error, Result};
+
+impl Session {
+    /// Registers a query under a name.
+    ///
+    /// # Errors
+    /// `Query` where the SQL is not one valid SELECT statement.
+    pub async fn register_view(&self, name: &str, sql: &str) -> Result<()> {
+        self.register_view_over(name, sql, &[]).await
+    }
+
+    /// The same where another process has listed these paths: see [`view_memos`](Self::view_memos).
+    ///
+    /// # Errors
+    /// As those of [`register_view`](Self::register_view); `Config` where a memo is damaged.
+    pub async fn register_view_over(
+        &self,
+        name: &str,
+        sql: &str,
+        paths: &[(String, Vec<u8>)],
+    ) -> Result<()> {
+        self.check_name(name)?;
+        let parsed = parse_query(sql, |name| self.is_catalog(name))?;
+        let outside = self.outside(&parsed, false, paths).await?;
+        let (plan, tables) = self.plan_of(&parsed, outside)?;
+        let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
+        let plan = self.analysed(plan)?;
+        let provider = Arc::new(ViewTable::new(plan, Some(sql.to_owned())));
+        let view = Registered::View { sql: sql.to_owned(), tables };
+        self.bind_provider(&mut self.names_mut(), key, view, provider)
+    }
+
+    /// A lazy query.
+    ///
+    /// # Errors
+    /// `Query` for SQL that is not one valid SELECT statement; `TableNotFound` for unknown tables
+    /// and paths.
+    pub async fn query(self: &Arc<Self>, sql: &str) -> Result<Query> {
+        self.query_over(sql, false, &[]).await
+    }
+
+    /// The same. With `skip_bad`, files of path literals that cannot be read are left out; those of `paths` another process
+    /// has listed, see [`Query::path_memos`].
+    ///
+    /// # Errors
+    /// As those of [`query`](Self::query); `Config` where a memo is damaged.
+    pub async fn query_over(
+        self: &Arc<Self>,
+        sql: &str,
+        skip_bad: bool,
+        paths: &[(String, Vec<u8>)],
+    ) -> Result<Query> {
+        let planned = async {
+            let parsed = parse_query(sql, |name| self.is_catalog(name))?;
+            let outside = self.outside(&parsed, skip_bad, paths).await?;
+            let (plan, mut tables) = self.plan_of(&parsed, outside)?;
+            let (plan, moment) = self.at_its_moment(self.analysed(plan)?)?;
+            tables.extend(moment);
+            Ok(Query::new(Arc::clone(self), sql.to_owned(), plan, tables))
+        };
+        caught_later(planned, not_planned).await
+    }
+
+    /// What a statement names that `own` does not hold: tables, views with all that they read, paths (listed here but for those of
+    /// `known`, see [`Query::path_memos`]), tables of catalogs, and every function, since a name of one may stand anywhere.
+    ///
+    /// # Errors
+    /// As those of [`query`](Self::query); `Query` where a view reads another table of a name that `own` holds.
+    pub(super) async fn beside(
+        &self,
+        sql: &str,
+        own: &[(TableKey, Registered)],
+        known: &[(String, Vec<u8>)],
+    ) -> Result<Vec<(TableKey, Registered)>> {
+        let is_own = |key: &TableKey| own.iter().any(|(other, _)| other == key);
+        let mut parsed = parse_query(sql, |name| self.is_catalog(name))?;
+        parsed.paths.retain(|path| !is_own(&(PATH_SCHEMA.to_owned(), path.clone())));
+        parsed.lakes.retain(|lake| !is_own(&(LAKE_SCHEMA.to_owned(), lake.key.clone())));
+        let mut found = own.to_vec();
+        found.extend(self.outside(&parsed, false, known).await?);
+        let names = self.names();
+        for table in self.context().state().resolve_table_references(&parsed.statement)? {
+            let key = read_table(table.schema().unwrap_or(TABLE_SCHEMA), table.table());
+            if !found.iter().any(|(other, _)| *other == key) {
+                add_table(&names, &mut found, key)?;
+            }
+        }
+        for (key, registered) in names.iter() {
+            if key.0 == FUNCTION_SCHEMA && !found.iter().any(|(other, _)| other == key) {
+                found.push((key.clone(), registered.clone()));
+            }
+        }
+        Ok(found.split_off(own.len()))
+    }
+
+    /// The plan with the types that its rows will have, which the planner finds out later: those of a UNION ALL of an integer and a
+    /// fraction, for example.
+    fn analysed(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
+        let state = self.context().state();
+        let options = state.config_options();
+        Ok(state.analyzer().execute_and_check(keep_one_row(plan)?, options, |_, _| {})?)
+    }
+
+    /// The paths that a statement names as tables; nothing is listed.
+    ///
+    /// # Errors
+    /// `Query` where the SQL is not one valid SELECT statement.
+    pub fn path_literals(&self, sql: &str) -> Result<Vec<String>> {
+        Ok(parse_query(sql, |name| self.is_catalog(name))?.paths.into_iter().collect())
+    }
+
+    /// The paths and the tables of catalogs that a statement names, listed and pinned anew for every statement.
+    async fn outside(
+        &self,
+        parsed: &ParsedQuery,
+        skip_bad: bool,
+        known: &[(String, Vec<u8>)],
+    ) -> Result<Vec<(TableKey, Registered)>> {
+        let mut found = Vec::new();
+        if self.frozen {
+            return Ok(found);
+        }
+        for path in &parsed.paths {
+            let (paths, options) = ([path.clone()], self.options_of_path(path, skip_bad));
+            let listed = match known.iter().find(|(known, _)| known == path) {
+                Some((_, memo)) => self.of_listed(&paths, &options, memo).await?,
+                None => self.listed(&paths, options).await?,
+            };
+            found.push(((PATH_SCHEMA.to_owned(), path.clone()), listed));
+        }
+        for lake in &parsed.lakes {
+            found.push(((LAKE_SCHEMA.to_owned(), lake.key.clone()), self.loaded(lake).await?));
+        }
+        Ok(found)
+    }
+
+    /// The plan of a statement, and all that it reads. Meanwhile no name changes what it stands for, not by another thread's
+    /// statement over the same path either.
+    fn plan_of(
+        &self,
+        parsed: &ParsedQuery,
+        outside: Vec<(TableKey, Registered)>,
+    ) -> Result<(LogicalPlan, Vec<(TableKey, Registered)>)> {
+        if outside.is_empty() {
+            return self.plan_over(&self.names(), parsed);
+        }
+        let mut names = self.names_mut();
+        for (key, registered) in outside {
+            self.bind_in(&mut names, key, registered)?;
+        }
+        self.plan_over(&names, parsed)
+    }
+
+    fn plan_over(
+        &self,
+        names: &Names,
+        parsed: &ParsedQuery,
+    ) -> Result<(LogicalPlan, Vec<(TableKey, Registered)>)> {
+        let state = self.context().state();
+        let references = state.resolve_table_references(&parsed.statement)?;
+        for table in &references {
+            // An unknown schema or catalog is an error there, and no more than an unknown table here.
+            if !self.context().table_exist(table.clone()).unwrap_or(false) {
+                let name = match table.schema() {
+                    Some(SAMPLE_SCHEMA) => match read_table(SAMPLE_SCHEMA, table.table()) {
+                        (schema, table) if schema == TABLE_SCHEMA => table,
+                        (schema, table) => format!("{schema}.{table}"),
+                    },
+                    _ => table.to_string(),
+                };
+                return Err(self.not_found_among(names, &name));
+            }
+        }
+        // All providers are here: there is nothing to wait for.
+        let planned = state.statement_to_plan(parsed.statement.clone()).now_or_never();
+        let waits = || Error::query("the planner waits for a table");
+        let plan = planned.ok_or_else(waits)?.map_err(with_case_hint)?;
+        SQLOptions::new()
+            .with_allow_ddl(false)
+            .with_allow_dml(false)
+            .with_allow_statements(false)
+            .verify_plan(&plan)?;
+        check_plan(&plan)?;
+        let mut tables = Vec::new();
+        // First, since views need them; a function of a view is part of the plan, too.
+        for function in functions_of(&plan)? {
+            let key = (FUNCTION_SCHEMA.to_owned(), function.name().to_owned());
+            add(&mut tables, key, Registered::Function(function))?;
+        }
+        for table in references {
+            let key = read_table(table.schema().unwrap_or(TABLE_SCHEMA), table.table());
+            add_table(names, &mut tables, key)?;
+        }
+        Ok((plan, tables))
+    }
+}
+
+/// Adds a table, after what it reads if it is a view. A name without an entry is a CTE of the statement itself.
+fn add_table(names: &Names, found: &mut Vec<(TableKey, Registered)>, key: TableKey) -> Result<()> {
+    let Some(registered) = names.get(&key).cloned() else {
+        return Ok(());
+    };
+    if let Registered::View { tables, .. } = &registered {
+        for (key, registered) in tables.iter().cloned() {
+            add(found, key, registered)?;
+        }
+    }
+    add(found, key, registered)
+}
+
+/// Adds what a name stands for, once.
+///
+/// # Errors
+/// `Query` where it stands for something else there already.
+fn add(
+    found: &mut Vec<(TableKey, Registered)>,
+    key: TableKey,
+    registered: Registered,
+) -> Result<()> {
+    match found.iter().find(|(known, _)| *known == key) {
+        None => found.push((key, registered)),
+        Some((_, known)) if same_content(known, &registered) => {}
+        Some(_) if key.0 == FUNCTION_SCHEMA => return Err(two_functions(&key.1)),
+        Some(_) => {
+            return Err(Error::query(format!(
+                "the name {:?} means two tables here: it was registered again after a view \
+                 that reads it; register the view again, too",
+                key.1
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Columns that Iceberg defines beside the table's own: <https://iceberg.apache.org/spec/#reserved-field-ids>.
+const METADATA_COLUMNS: &[&str] = &[
+    "_row_id",
+    "_last_updated_sequence_number",
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+];
+
+/// Unquoted names are lower-cased by SQL, and Iceberg's metadata columns are not there; say so where that is what went wrong.
+fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
+    let error = Error::from(error);
+    let message = error.message();
+    if let Some(column) =
+        METADATA_COLUMNS.iter().find(|name| message.contains(&format!("\"{name}\"")))
+    {
+        return Error::new(
+            error.kind(),
+            format!(
+                "{message}; Iceberg's metadata column {column} is not supported (nor any other of them)"
+            ),
+        );
+    }
+    let capital = message
+        .split("did you mean \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next())
+        .is_some_and(|near| near.chars().any(char::is_uppercase));
+    match capital {
+        true => Error::new(
+            error.kind(),
+            format!("{message}; SQL lower-cases names, so quote the ones with capitals"),
+        ),
+        false => error,
+    }
+}
