@@ -1,6 +1,7 @@
 """Fixtures of all tests, and how many examples the property tests try."""
 
 import itertools
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -19,6 +20,10 @@ _COMMON = {
     # tmp_path is shared by the examples of one test: each writes into a directory of its own.
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
+# Of the ranks and workers that tests start, half come from a server process: importing torch there, once, takes half of the
+# time of what starts ranks.
+multiprocessing.set_forkserver_preload(["torch", "pyarrow"])
+
 # The same examples on every run, so that a red test is about the code; `make`-independent exploring:
 # pytest --hypothesis-profile=explore
 settings.register_profile("repeatable", derandomize=True, max_examples=30, **_COMMON)

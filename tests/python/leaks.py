@@ -42,13 +42,14 @@ def reading():
     return {"threads": threads(), "descriptors": descriptors(), "resident": resident()}
 
 
-def settled(first, seconds=25):
-    """The last reading, when what ends by itself has had time to: threads of the blocking pool idle for ten seconds."""
+def settled(early, seconds=25):
+    """The last reading: no more than the early ones, or what is left when what ends by itself has had time to (threads of the
+    blocking pool idle for ten seconds)."""
     end = time.monotonic() + seconds
     while True:
         now = reading()
         if time.monotonic() > end or all(
-            now[what] <= first[what] for what in ("threads", "descriptors")
+            now[what] <= max(one[what] for one in early) for what in ("threads", "descriptors")
         ):
             return now
         time.sleep(0.5)
@@ -121,13 +122,14 @@ def main():
     work = WORKS[name](folder)
     for _ in range(max(4, rounds // 4)):
         work()
-    first = reading()
-    print(json.dumps(first), flush=True)
+    found = [reading()]
     for _ in range(READINGS):
         for _ in range(max(1, rounds // READINGS)):
             work()
-        print(json.dumps(reading()), flush=True)
-    print(json.dumps(settled(first)), flush=True)
+        found.append(reading())
+    found.append(settled(found[: len(found) // 2]))
+    for one in found:
+        print(json.dumps(one))
 
 
 if __name__ == "__main__":

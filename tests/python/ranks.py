@@ -1,11 +1,11 @@
-"""Real training processes for tests: a function run once per rank, in a spawned process of its own."""
+"""Real training processes for tests: a function run once per rank, in a process of its own."""
 
 import contextlib
 import multiprocessing
 import os
+import pickle
 import queue
 import traceback
-from unittest import mock
 
 import torch
 
@@ -24,21 +24,19 @@ def run(function, world_size, *arguments):
     Returns:
         What each rank returned, in the order of the ranks.
     """
-    context = multiprocessing.get_context("spawn")
+    # Forked from a process that has imported torch already (see conftest.py).
+    context = multiprocessing.get_context("forkserver")
     answers = context.Queue()
     leave = context.Event()
     port = free_port()
-    processes = [
-        context.Process(
-            target=_rank, args=(function, rank, world_size, answers, arguments, leave), daemon=False
-        )
-        for rank in range(world_size)
-    ]
-    for rank, process in enumerate(processes):
-        # Before it starts: libraries read some of these when they are imported, and ranks that have all cores
-        # each spend their time waiting for one another.
-        with mock.patch.dict(os.environ, _variables(rank, world_size, port)):
-            process.start()
+    # Not yet an object there: what it imports may read variables.
+    call = pickle.dumps((function, arguments))
+    processes = []
+    for rank in range(world_size):
+        variables = {**os.environ, **_variables(rank, world_size, port)}
+        process = context.Process(target=_rank, args=(call, variables, answers, leave))
+        process.start()
+        processes.append(process)
     try:
         found = {}
         for _ in processes:
@@ -81,8 +79,15 @@ def _variables(rank, world_size, port):
     }
 
 
-def _rank(function, rank, world_size, answers, arguments, leave):
+def _rank(call, variables, answers, leave):
+    os.environ.clear()
+    os.environ.update(variables)
+    # As it would be by the variable, had it been there when torch was imported: ranks that have all cores each spend
+    # their time waiting for one another.
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))
+    rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
     try:
+        function, arguments = pickle.loads(call)
         result, error = function(rank, world_size, *arguments), None
     except BaseException:
         result, error = None, traceback.format_exc()

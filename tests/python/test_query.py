@@ -463,8 +463,8 @@ def test_a_part_that_runs_once_by_hand(session):
     assert len(sharded("SELECT * FROM once", session=session)) == 5
 
 
-def test_more_queries_are_made_at_once_than_the_core_has_threads(session, tmp_path):
-    """Each holds a thread while it is planned, and needs another one to read the file's footer: of 512 none would be left."""
+def test_threads_make_queries_over_one_path_at_once(session, tmp_path):
+    """Each lists the path anew, under the same name; more of them than the core has threads."""
     sql = f"SELECT n FROM '{tmp_path}/t.parquet'"
     made = []
     begin = threading.Barrier(600)
