@@ -163,8 +163,10 @@ class Query:
         predicate: str | None = None,
         paths: Sequence[tuple[str, bytes]] = ...,
     ) -> Query:
-        """Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows; `paths` as for
-        `Session.register_view`."""
+        """Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows.
+
+        `paths` as for `Session.register_view`.
+        """
     def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
     def moment(self) -> str | None:

@@ -43,8 +43,7 @@ def reading():
 
 
 def settled(early, seconds=25):
-    """The last reading: no more than the early ones, or what is left when what ends by itself has had time to (threads of the
-    blocking pool idle for ten seconds)."""
+    """The last reading, when what ends by itself has had time to: threads of the blocking pool idle for ten seconds."""
     end = time.monotonic() + seconds
     while True:
         now = reading()

@@ -93,7 +93,9 @@ def test_columns_are_kept_in_the_order_asked_for(session):
 def kinds(session, tmp_path):
     """The session with the same rows as a table in memory, a view and an Iceberg table, too."""
     session.register_table("memory", TABLE)
-    session.register_view("view", "SELECT * FROM t WHERE n IS NULL UNION ALL SELECT * FROM t WHERE n > 0")
+    session.register_view(
+        "view", "SELECT * FROM t WHERE n IS NULL UNION ALL SELECT * FROM t WHERE n > 0"
+    )
     made = make_lake(tmp_path).create_table("ns.t", TABLE.schema)
     made.append(TABLE)
     session.register_iceberg_table("lake", made.metadata_location)
@@ -131,7 +133,11 @@ def test_what_cannot_be_narrowed_says_what_a_query_says(session, tmp_path, narro
     with pytest.raises(tq.TensorQueryError) as expected:
         session.table("t").select(**narrowing)
     path = tmp_path / "t.parquet"
-    for where in ({"path": path}, {"path": path, "session": session}, {"table": "t", "session": session}):
+    for where in (
+        {"path": path},
+        {"path": path, "session": session},
+        {"table": "t", "session": session},
+    ):
         with pytest.raises(type(expected.value)) as found:
             tq.create_dataloader(**where, **narrowing)
         assert str(found.value) == str(expected.value)
