@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use datafusion::common::TableReference;
 use datafusion::datasource::ViewTable;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::SQLOptions;
@@ -99,9 +100,13 @@ impl Session {
         let names = self.names();
         for table in self.context().state().resolve_table_references(&parsed.statement)? {
             let key = read_table(table.schema().unwrap_or(TABLE_SCHEMA), table.table());
-            if !found.iter().any(|(other, _)| *other == key) {
-                add_table(&names, &mut found, key)?;
+            if found.iter().any(|(other, _)| *other == key) {
+                continue;
             }
+            if !names.contains_key(&key) {
+                return Err(self.not_found_among(&names, &written(&table)));
+            }
+            add_table(&names, &mut found, key)?;
         }
         for (key, registered) in names.iter() {
             if key.0 == FUNCTION_SCHEMA && !found.iter().any(|(other, _)| other == key) {
@@ -179,14 +184,7 @@ impl Session {
         for table in &references {
             // An unknown schema or catalog is an error there, and no more than an unknown table here.
             if !self.context().table_exist(table.clone()).unwrap_or(false) {
-                let name = match table.schema() {
-                    Some(SAMPLE_SCHEMA) => match read_table(SAMPLE_SCHEMA, table.table()) {
-                        (schema, table) if schema == TABLE_SCHEMA => table,
-                        (schema, table) => format!("{schema}.{table}"),
-                    },
-                    _ => table.to_string(),
-                };
-                return Err(self.not_found_among(names, &name));
+                return Err(self.not_found_among(names, &written(table)));
             }
         }
         // All providers are here: there is nothing to wait for.
@@ -210,6 +208,17 @@ impl Session {
             add_table(names, &mut tables, key)?;
         }
         Ok((plan, tables))
+    }
+}
+
+/// A table's name as a statement has it.
+fn written(table: &TableReference) -> String {
+    match table.schema() {
+        Some(SAMPLE_SCHEMA) => match read_table(SAMPLE_SCHEMA, table.table()) {
+            (schema, table) if schema == TABLE_SCHEMA => table,
+            (schema, table) => format!("{schema}.{table}"),
+        },
+        _ => table.to_string(),
     }
 }
 

@@ -195,8 +195,8 @@ def test_the_filter_of_a_query_reads_whatever_a_statement_may(kinds, tmp_path):
     kinds.register_view("of_t", "SELECT m AS n FROM t")
     with pytest.raises(tq.QueryError, match='"t" means two tables here'):
         query.select(filters="n IN (SELECT n FROM of_t)")
-    with pytest.raises(tq.TableNotFoundError, match="unknown table"):
-        query.select(filters="n IN (SELECT n FROM nowhere)")
+    with pytest.raises(tq.TableNotFoundError, match='unknown table "five"; did you mean "fives"'):
+        query.select(filters="n IN (SELECT n FROM five)")
     with pytest.raises(tq.TableNotFoundError, match="nothing.parquet"):
         query.select(filters=f"n IN (SELECT n FROM '{tmp_path}/nothing.parquet')")
 
