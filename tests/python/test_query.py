@@ -209,6 +209,27 @@ def test_functions_of_a_query_stay_those_of_it_in_its_filters(session):
     assert query.select(filters="f(n) = y AND g(n) < -2").to_arrow()["n"].to_pylist() == [3, 5]
 
 
+@pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT n FROM t"}], ids=str)
+def test_a_state_belongs_to_what_its_filter_reads_too(source):
+    def loader(kept, factor):
+        session = tq.Session()
+        session.register_table("t", pa.table({"n": range(20)}))
+        session.register_table("kept", pa.table({"n": range(kept)}))
+        session.register_udf("f", lambda n: pc.multiply(n, factor), ["int64"], "int64")
+        filters = "n IN (SELECT n FROM kept) AND f(n) < 40"
+        return tq.create_dataloader(session=session, filters=filters, batch_size=3, **source)[0]
+
+    begun = loader(12, 2)
+    assert next(iter(begun))["n"].tolist() == [0, 1, 2]
+    state = begun.state_dict()
+    same = loader(12, 2)
+    same.load_state_dict(state)
+    assert [n for batch in same for n in batch["n"].tolist()] == list(range(3, 12))
+    for other, what in ((loader(13, 2), "kept"), (loader(12, 3), "the Python function f")):
+        with pytest.raises(tq.CheckpointMismatchError, match=what):
+            other.load_state_dict(state)
+
+
 def test_a_filter_sees_the_output_columns_of_the_query(session):
     query = session.sql("SELECT n * 10 AS ten FROM t")
     assert query.select(filters="ten > 20").to_arrow()["ten"].to_pylist() == [30, 50]
