@@ -20,8 +20,7 @@ _COMMON = {
     # tmp_path is shared by the examples of one test: each writes into a directory of its own.
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
-# Of the ranks and workers that tests start, half come from a server process: importing torch there, once, takes half of the
-# time of what starts ranks.
+# Ranks, and workers under forkserver, are forked from a server process. Importing torch takes longer than most of what they do.
 multiprocessing.set_forkserver_preload(["torch", "pyarrow"])
 
 # The same examples on every run, so that a red test is about the code; `make`-independent exploring:
