@@ -9,9 +9,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
+use tokio::time::{Sleep, Timeout};
 
 use crate::traffic::Traffic;
 use crate::{Error, Result};
@@ -102,6 +104,18 @@ impl Runtimes {
     /// Where network requests run.
     pub fn io(&self) -> &Handle {
         self.io.handle()
+    }
+
+    /// A pause. Its clock is that of the I/O runtime: that of the CPU runtime stands still while all its threads compute.
+    pub fn sleep(&self, time: Duration) -> Sleep {
+        let _io = self.io().enter();
+        tokio::time::sleep(time)
+    }
+
+    /// The future, given up after a time by the same clock.
+    pub fn within<F: Future>(&self, time: Duration, future: F) -> Timeout<F> {
+        let _io = self.io().enter();
+        tokio::time::timeout(time, future)
     }
 
     /// Whoever plans a query on a thread where it may block has one of these permits.

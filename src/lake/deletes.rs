@@ -27,7 +27,7 @@ type Cell<T> = Arc<OnceCell<Arc<T>>>;
 /// The deletes of one snapshot that were asked for so far.
 #[derive(Debug, Default)]
 pub struct DeleteCache {
-    /// By delete file: the positions in each data file that it names.
+    /// By delete file that names several data files: the positions in each of them.
     files: Mutex<HashMap<u32, Cell<HashMap<String, Positions>>>>,
     /// By data file, of all its delete files together.
     positions: Mutex<HashMap<u32, Cell<RoaringTreemap>>>,
@@ -55,10 +55,14 @@ impl DeleteCache {
         }
         let cell = cell(&self.positions, index);
         let union = cell.get_or_try_init(|| async {
-            let mut all = RoaringTreemap::new();
+            let mut all = Positions::default();
             for id in &file.positions {
-                if let Some(found) = self.file(spec, store, *id, &file.uri).await?.get(&file.uri) {
-                    all |= found.as_ref();
+                let Some(found) = self.named_by(spec, store, *id, &file.uri).await? else {
+                    continue;
+                };
+                match all.is_empty() {
+                    true => all = found,
+                    false => *Arc::make_mut(&mut all) |= found.as_ref(),
                 }
             }
             if let Some(beyond) = all.max().filter(|last| *last >= file.records) {
@@ -67,35 +71,33 @@ impl DeleteCache {
                     file.uri, file.records
                 )));
             }
-            Ok(Arc::new(all))
+            Ok(all)
         });
         Ok(Some(Arc::clone(union.await?)))
     }
 
-    /// The positions in one delete file, by data file; a deletion vector is that of `target`.
-    async fn file(
+    /// The positions that one delete file names in the data file `uri`.
+    async fn named_by(
         &self,
         spec: &LakeSpec,
         store: &Arc<dyn ObjectStore>,
         id: u32,
-        target: &str,
-    ) -> Result<Arc<HashMap<String, Positions>>> {
-        let cell = cell(&self.files, id);
+        uri: &str,
+    ) -> Result<Option<Positions>> {
         let file = &spec.deletes[id as usize];
-        let loaded = cell.get_or_try_init(|| async {
-            let located = |error: Error| error.with_context("delete file", &file.uri);
-            let found = match file.kind {
-                DeleteKind::Vector { offset, length } => {
-                    let path = RoutedStore::path_of(&file.uri)?;
-                    let bytes = store.get_range(&path, offset..offset + length).await?;
-                    let vector = deletion_vector(&bytes, file.records).map_err(located)?;
-                    HashMap::from([(target.to_owned(), Arc::new(vector))])
-                }
-                _ => read_positions(store, file).await.map_err(located)?,
-            };
-            Ok::<_, Error>(Arc::new(found))
-        });
-        Ok(Arc::clone(loaded.await?))
+        let located = |error: Error| error.with_context("delete file", &file.uri);
+        if let DeleteKind::Vector { offset, length } = file.kind {
+            let path = RoutedStore::path_of(&file.uri)?;
+            let bytes = store.get_range(&path, offset..offset + length).await?;
+            return Ok(Some(Arc::new(deletion_vector(&bytes, file.records).map_err(located)?)));
+        }
+        // Of a file that names one data file nobody else asks.
+        if file.target.is_some() {
+            return Ok(read_positions(store, file).await.map_err(located)?.remove(uri));
+        }
+        let cell = cell(&self.files, id);
+        let load = || async { read_positions(store, file).await.map(Arc::new).map_err(located) };
+        Ok(cell.get_or_try_init(load).await?.get(uri).cloned())
     }
 
     /// The keys of one group of equality deletes.

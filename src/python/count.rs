@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use super::wait::wait;
+use super::wait::{attached, wait};
 use crate::Error;
 use crate::session::SplitCounter;
 
@@ -39,7 +39,7 @@ impl PySplitCounter {
                 splits += 1;
                 rows += count.rows;
                 let Some(progress) = &progress else { return Ok(()) };
-                Python::attach(|py| progress.call1(py, (splits, rows))).map(drop).map_err(|error| {
+                attached(|py| progress.call1(py, (splits, rows))).map(drop).map_err(|error| {
                     *raised_in = Some(error);
                     Error::config("progress raised")
                 })

@@ -249,8 +249,12 @@ impl BatchStream {
         self.session.cache().and_then(|cache| cache.trouble())
     }
 
-    /// Stops the background work.
+    /// Stops the background work; nothing in a forked child, where it does not go on, and where a thread that is not there
+    /// may have held a lock.
     fn close(&self, py: Python<'_>) {
+        if !self.home.is_here() {
+            return;
+        }
         py.detach(|| {
             let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
             let batches = std::mem::take(&mut self.ahead().batches);

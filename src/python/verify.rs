@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use super::wait::wait;
+use super::wait::{attached, wait};
 use crate::Error;
 use crate::session::{SplitVerdict, SplitVerifier};
 
@@ -42,7 +42,7 @@ impl PySplitVerifier {
                 splits += 1;
                 rows += rows_of(verdict);
                 let Some(progress) = &progress else { return Ok(()) };
-                Python::attach(|py| progress.call1(py, (splits, rows))).map(drop).map_err(|error| {
+                attached(|py| progress.call1(py, (splits, rows))).map(drop).map_err(|error| {
                     *raised_in = Some(error);
                     Error::config("progress raised")
                 })

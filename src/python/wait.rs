@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::{JoinError, block_in_place, spawn_blocking};
 
 use super::error::to_py;
 use super::logs::deliver;
@@ -41,14 +41,9 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
             runtimes.cpu().block_on(async {
                 let mut future = Box::pin(make());
                 loop {
-                    // The clock of the CPU runtime stands still while all its threads compute.
-                    let tick = {
-                        let _io = runtimes.io().enter();
-                        tokio::time::sleep(PATIENCE)
-                    };
-                    match select(&mut future, pin!(tick)).await {
+                    match select(&mut future, pin!(runtimes.sleep(PATIENCE))).await {
                         Either::Left((result, _)) => return result.map_err(to_py),
-                        Either::Right(_) => Python::attach(|py| {
+                        Either::Right(_) => attached(|py| {
                             py.check_signals()?;
                             deliver(py)?;
                             on_tick(py)
@@ -62,6 +57,12 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     });
     deliver(py)?;
     found
+}
+
+/// Runs the user's code within a future that [`wait`] waits for. It may itself run a query: a signal's handler, what takes
+/// messages, a function that is told how far things are.
+pub fn attached<T>(work: impl FnOnce(Python<'_>) -> T) -> T {
+    block_in_place(|| Python::attach(work))
 }
 
 /// A future that plans, on a thread of the runtime, whose stack has a known size. DataFusion looks how much of the stack is left: where it

@@ -90,9 +90,12 @@ where
     F: Future<Output = Result<Made>>,
 {
     let Wanted { place, key, timeout, progress, .. } = wanted;
+    let runtimes = Runtimes::current()?;
     progress.begin();
-    let use_of = |folder: &std::path::PathBuf| Lock::shared(&folder.join(format!("{key}.use")));
-    let lock = place.folder().map(use_of).transpose()?.flatten();
+    let lock = match place.folder() {
+        Some(folder) => Lock::shared(&folder.join(format!("{key}.use")), timeout).await?,
+        None => None,
+    };
     let in_use = |lock: Option<Lock>| match place.folder() {
         Some(_) => Ok(lock.map(InUse::Lock).map(Arc::new)),
         None => InUse::note(place, key).map(Arc::new).map(Some),
@@ -137,7 +140,7 @@ where
                     )));
                 }
                 progress.waits(note.builder, note.rows, note.bytes);
-                sleep(if place.folder().is_some() { LOOK } else { LOOK_REMOTE }).await?;
+                runtimes.sleep(if place.folder().is_some() { LOOK } else { LOOK_REMOTE }).await;
             }
         }
     }
@@ -353,15 +356,4 @@ fn unique_name() -> String {
     let now = chrono::Utc::now().timestamp_nanos_opt().unwrap_or_default();
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("build-{now:x}-{:x}-{count:x}", std::process::id())
-}
-
-pub(super) async fn sleep(time: Duration) -> Result<()> {
-    let runtimes = Runtimes::current()?;
-    // The clock of the CPU runtime stands still while all its threads compute.
-    let tick = {
-        let _io = runtimes.io().enter();
-        tokio::time::sleep(time)
-    };
-    tick.await;
-    Ok(())
 }

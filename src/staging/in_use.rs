@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
 
-use super::ensure::{note_use, sleep};
+use super::ensure::note_use;
 use super::lock::Lock;
 use super::manifest::Manifest;
 use super::place::StagePlace;
@@ -47,8 +47,9 @@ impl InUse {
     fn note_every(pause: Duration, place: &StagePlace, key: &str) -> Result<Self> {
         let (place, key) = (place.clone(), key.to_owned());
         let notes = async move {
-            // A note that cannot be written is made up for by the next one.
-            while sleep(pause).await.is_ok() {
+            loop {
+                tokio::time::sleep(pause).await;
+                // A note that cannot be written is made up for by the next one.
                 // Somebody removed the stage all the same: a note would be all that there is of it.
                 if let Ok(Some(_)) = Manifest::read(&place, &key).await {
                     let _ = note_use(&place, &key).await;

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::runtime::Runtimes;
 use crate::{Error, Result};
@@ -43,12 +43,7 @@ impl Lock {
             if let Some(lock) = Self::try_acquire(&path)? {
                 return Ok(lock);
             }
-            // The clock of the CPU runtime stands still while all its threads compute.
-            let tick = {
-                let _io = runtimes.io().enter();
-                tokio::time::sleep(RETRY)
-            };
-            tick.await;
+            runtimes.sleep(RETRY).await;
         }
     }
 
@@ -61,23 +56,33 @@ impl Lock {
     }
 
     /// A lock that any number of processes share, and that keeps others from [`try_acquire`](Self::try_acquire). It waits
-    /// for who holds that: stages are removed in no time. None where this user may not write the file, and so not lock it
-    /// on every file system.
+    /// for who holds that, as a process that removes the stage: in no time, where it is not stopped. None where this user
+    /// may not write the file, and so not lock it on every file system. Dropping the future stops waiting.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire).
-    pub fn shared(path: &Path) -> Result<Option<Self>> {
+    /// As [`acquire`](Self::acquire); `Storage` where another process holds it for longer than `timeout`.
+    pub async fn shared(path: &Path, timeout: Duration) -> Result<Option<Self>> {
         let may_write = File::options().create(true).truncate(false).write(true).open(path);
         if may_write.is_err_and(|error| {
             matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
         }) {
             return Ok(None);
         }
+        let runtimes = Runtimes::current()?;
+        let begun = Instant::now();
         loop {
             if let Some(lock) = Self::try_lock(path, libc::LOCK_SH)? {
                 return Ok(Some(lock));
             }
-            std::thread::sleep(RETRY);
+            if begun.elapsed() >= timeout {
+                return Err(Error::storage(format!(
+                    "another process has held {} alone for more than {} seconds, as one does that removes the stage; end \
+                     that process, or raise stage_timeout",
+                    path.display(),
+                    timeout.as_secs()
+                )));
+            }
+            runtimes.sleep(RETRY).await;
         }
     }
 
@@ -120,5 +125,38 @@ impl Lock {
         fs::remove_file(&self.path).map_err(|error| {
             Error::storage(format!("cannot remove {}: {error}", self.path.display()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_lock_waits_for_who_removes_and_no_longer_than_it_may() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key.use");
+        let runtimes = Runtimes::current().unwrap();
+        let alone = Lock::try_acquire(&path).unwrap().unwrap();
+        let refused = runtimes.cpu().block_on(Lock::shared(&path, Duration::from_millis(200)));
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Storage);
+        assert!(error.to_string().contains("key.use"), "{error}");
+
+        let found = runtimes.cpu().block_on(async {
+            let wait =
+                runtimes.within(Duration::from_millis(200), Lock::shared(&path, Duration::MAX));
+            assert!(wait.await.is_err(), "it can be given up");
+            let ends = async {
+                runtimes.sleep(Duration::from_millis(200)).await;
+                drop(alone);
+            };
+            futures::join!(Lock::shared(&path, Duration::MAX), ends).0
+        });
+        let first = found.unwrap().unwrap();
+        let second = runtimes.cpu().block_on(Lock::shared(&path, Duration::ZERO)).unwrap();
+        assert!(Lock::try_acquire(&path).unwrap().is_none());
+        drop((first, second));
+        assert!(Lock::try_acquire(&path).unwrap().is_some());
     }
 }

@@ -29,6 +29,7 @@ mod routed;
 mod scoped;
 mod scopes;
 mod secrets;
+mod steps;
 mod store;
 mod text;
 mod text_scan;

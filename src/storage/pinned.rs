@@ -23,6 +23,7 @@ use super::members::Members;
 use super::pin::FilePin;
 use super::read::{LocalFile, OpenFile, OpenInstead};
 use super::requests::{bytes_of, requests_of};
+use super::steps::{first_step, in_steps};
 use super::uri::is_local_file;
 use crate::Error;
 
@@ -240,6 +241,43 @@ impl PinnedStore {
 
     /// Asks the store, whatever is in the cache.
     async fn get_from_store(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let pin = self.pins.get(location).filter(|_| !self.is_local(location));
+        let Some(range) = pin.and_then(|pin| plain_range(&options, pin.size)) else {
+            return self.get_at_once(location, options).await;
+        };
+        let step = first_step(&range);
+        if step == range {
+            return self.get_at_once(location, options).await;
+        }
+        let first = GetOptions { range: Some(step.into()), ..options.clone() };
+        let mut result = match self.get_at_once(location, first).await {
+            // The server knows no ranges.
+            Err(StoreError::NotSupported { .. }) if options.range.is_none() => {
+                return self.get_at_once(location, options).await;
+            }
+            answer => answer?,
+        };
+        if let GetResultPayload::Stream(first) = result.payload {
+            let (store, path) = (self.clone(), location.clone());
+            let fetch = move |step: Range<u64>| {
+                let (store, path) = (store.clone(), path.clone());
+                let options = GetOptions { range: Some(step.clone().into()), ..options.clone() };
+                async move {
+                    let answer = store.get_at_once(&path, options).await?.into_stream();
+                    let pieces: Vec<Bytes> = answer.try_collect().await?;
+                    let length = pieces.iter().map(Bytes::len).sum();
+                    store.guard(&path).check_length(&step, length)?;
+                    Ok(pieces)
+                }
+            };
+            result.payload = GetResultPayload::Stream(in_steps(&range, first, fetch));
+            result.range = range;
+        }
+        Ok(result)
+    }
+
+    /// The same by one request.
+    async fn get_at_once(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let guard = self.guard(location);
         let head = options.head;
         let instead = options.extensions.get::<OpenInstead>().cloned();
@@ -289,7 +327,7 @@ impl PinnedStore {
         let answers: Vec<(Range<u64>, Bytes)> = stream::iter(requests_of(ranges))
             .map(|range| async {
                 let options = GetOptions::new().with_range(Some(range.clone()));
-                let bytes = self.get_from_store(location, options).await?.bytes().await?;
+                let bytes = self.get_at_once(location, options).await?.bytes().await?;
                 guard.check_length(&range, bytes.len())?;
                 Ok::<_, StoreError>((range, bytes))
             })

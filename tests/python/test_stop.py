@@ -166,6 +166,35 @@ def test_ctrl_c_stops_promptly(folder, what):
         assert interrupt(process) < PROMPT_SECONDS
 
 
+ASKING = """
+import signal
+import pyarrow as pa
+session.register_table("numbers", pa.table({"n": range(30_000)}))
+long = session.sql("SELECT count(*) AS n FROM numbers a, numbers b WHERE (a.n * b.n) % 7 = 1")
+answers = []
+def ask(*_):
+    answers.append(session.sql("SELECT sum(n) AS n FROM numbers").to_arrow().column("n")[0].as_py())
+signal.signal(signal.SIGALRM, ask)
+signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)
+ready()
+count = long.to_arrow().column("n")[0].as_py()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(count, answers)
+"""
+
+
+def test_a_signal_handler_may_run_a_query_while_another_is_waited_for(folder):
+    with program(ASKING, folder) as process:
+        answer, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    residues = np.bincount(np.arange(30_000) % 7)
+    pairs = sum(residues[a] * residues[b] for a in range(7) for b in range(7) if a * b % 7 == 1)
+    count, answers = answer.split(maxsplit=1)
+    assert int(count) == pairs
+    assert set(eval(answers)) == {sum(range(30_000))}, errors
+    assert "panicked" not in errors
+
+
 SLOW = {
     "registering": """
 ready()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
@@ -14,8 +15,12 @@ use super::catalog::LoadedTable;
 use super::connect::Client;
 use super::error::{no_namespace, not_found};
 use super::metadata::load_known;
+use crate::runtime::Runtimes;
 use crate::storage::without_password;
 use crate::{Error, Result, list_names};
+
+/// How long a database may take to answer a question. Each brings some names and locations.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All tables of a catalog. Every column, since older databases have no `iceberg_type`.
 const TABLES: &str = "SELECT * FROM iceberg_tables WHERE catalog_name = $1";
@@ -71,7 +76,7 @@ impl SqlClient {
                 rows.iter().map(|row| row.try_get::<String, _>(0)).collect::<Result<_, _>>()
             }
             Database::Postgres(options) => {
-                let rows = postgres_rows(options, query, catalog).await?;
+                let rows = postgres_rows(options, query, catalog, PATIENCE).await?;
                 rows.iter().map(|row| row.try_get::<String, _>(0)).collect::<Result<_, _>>()
             }
         };
@@ -86,7 +91,7 @@ impl SqlClient {
                 rows.iter().map(table_row).collect::<Result<_>>()?
             }
             Database::Postgres(options) => {
-                let rows = postgres_rows(options, TABLES, Some(catalog)).await?;
+                let rows = postgres_rows(options, TABLES, Some(catalog), PATIENCE).await?;
                 rows.iter().map(table_row).collect::<Result<_>>()?
             }
         };
@@ -240,10 +245,18 @@ async fn postgres_rows(
     options: &PgConnectOptions,
     query: &str,
     catalog: Option<&str>,
+    patience: Duration,
 ) -> Result<Vec<PgRow>> {
     let place = format!("postgresql://{}:{}", options.get_host(), options.get_port());
-    let rows = ask_postgres(options, query, catalog).await;
-    rows.map_err(|error| unanswered(&place, error))
+    // The driver waits for ever.
+    let runtimes = Runtimes::current()?;
+    match runtimes.within(patience, ask_postgres(options, query, catalog)).await {
+        Ok(rows) => rows.map_err(|error| unanswered(&place, error)),
+        Err(_) => Err(Error::storage(format!(
+            "the database {place} of the catalog did not answer within {} seconds",
+            patience.as_secs_f64()
+        ))),
+    }
 }
 
 /// The database of a URI as SQLAlchemy writes it.
@@ -301,4 +314,28 @@ fn unanswered(place: &str, error: sqlx::Error) -> Error {
 
 fn malformed(error: sqlx::Error) -> Error {
     Error::data(format!("the database has no Iceberg catalog that can be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_accepts_and_never_answers_is_given_up() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap();
+        let Ok(Database::Postgres(options)) =
+            database(&format!("postgresql://me:secret@{address}/lake"))
+        else {
+            panic!("not the uri of a PostgreSQL database");
+        };
+        let patience = Duration::from_millis(200);
+        let runtimes = Runtimes::current().unwrap();
+        let answer = runtimes.cpu().block_on(postgres_rows(&options, CATALOGS, None, patience));
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Storage);
+        let expected =
+            format!("postgresql://{address} of the catalog did not answer within 0.2 seconds");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
 }

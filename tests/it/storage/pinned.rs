@@ -186,6 +186,40 @@ fn stores_that_stream_are_checked_by_etag() {
 }
 
 #[test]
+fn a_long_answer_is_asked_for_as_it_is_read() {
+    const LENGTH: u64 = 41 << 20;
+    runtime().block_on(async {
+        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let path = Path::from("t/long");
+        let content: Vec<u8> = (0..LENGTH).map(|at| (at % 251) as u8).collect();
+        inner.put(&path, content.clone().into()).await.unwrap();
+        let pin = FilePin::from(inner.head(&path).await.unwrap());
+        let store = PinnedStore::new(Arc::clone(&inner), "s3://bucket", [pin]);
+        let counters = store.counters();
+        for (range, requests) in [(0..LENGTH, 6), (5..LENGTH - 7, 6), (3..(16 << 20) + 3, 2)] {
+            let before = counters.requests();
+            let options = GetOptions::new().with_range(Some(range.clone()));
+            let answer = store.get_opts(&path, options).await.unwrap();
+            assert_eq!(answer.range, range);
+            let bytes = answer.bytes().await.unwrap();
+            assert!(bytes == content[range.start as usize..range.end as usize], "{range:?}");
+            assert_eq!(counters.requests() - before, requests, "{range:?}");
+        }
+
+        let (requests, bytes) = (counters.requests(), counters.bytes());
+        let mut stream = store.get(&path).await.unwrap().into_stream();
+        stream.try_next().await.unwrap().unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert!(counters.requests() - requests <= 3, "{}", counters.requests() - requests);
+        assert!(counters.bytes() - bytes <= 24 << 20, "{}", counters.bytes() - bytes);
+
+        inner.put(&path, vec![0; LENGTH as usize].into()).await.unwrap();
+        let error = Error::from(stream.try_collect::<Vec<_>>().await.unwrap_err());
+        assert!(error.to_string().contains("s3://bucket/t/long changed"), "{error}");
+    });
+}
+
+#[test]
 fn files_without_a_pin_are_read_as_they_are() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = pinned(directory.path(), "0");
