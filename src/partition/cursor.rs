@@ -319,6 +319,19 @@ impl Shard {
         self.lanes.iter().map(Lane::rows).sum()
     }
 
+    /// The rows of its batches, repeated ones included and without those that are left out, where they are counted.
+    pub fn delivered_rows(&self) -> Option<u64> {
+        let by_rows = || {
+            let (rows, size) = (self.rows()?, self.schedule.batch_size);
+            Some(match (self.schedule.drop_short, self.schedule.pad) {
+                (true, _) => rows / size * size,
+                (_, true) => rows.div_ceil(size).saturating_mul(size),
+                _ => rows,
+            })
+        };
+        self.schedule.rows().or_else(by_rows)
+    }
+
     /// The number of its batches, where rows are counted.
     pub fn batches(&self) -> Option<u64> {
         let by_rows = || {

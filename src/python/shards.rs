@@ -170,7 +170,7 @@ impl PyShards {
     /// Batches and rows of a shard, repeated rows included; None where they are not counted.
     fn size(&self, rank: usize, worker: usize) -> PyResult<(Option<u64>, Option<u64>)> {
         let shard = self.get(rank, worker).map_err(to_py)?;
-        Ok((shard.batches(), shard.schedule.rows().or_else(|| shard.rows())))
+        Ok((shard.batches(), shard.delivered_rows()))
     }
 
     /// Rows of a shard without those that it repeats; None where they are not counted.

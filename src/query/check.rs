@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, ScalarUDF, Volatility};
 
-use super::unsound::check_sound_windows;
+use super::unsound::{check_sound_dates, check_sound_windows};
 use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
 
@@ -16,6 +16,7 @@ use crate::{Error, ErrorKind, Result};
 /// `Query` naming the column, or the function and another wording.
 pub fn check_plan(plan: &LogicalPlan) -> Result<()> {
     check_sound_windows(plan)?;
+    check_sound_dates(plan)?;
     let mut seen = HashSet::new();
     for field in plan.schema().fields() {
         if !seen.insert(field.name()) {

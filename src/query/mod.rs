@@ -3,18 +3,23 @@
 mod check;
 mod cut;
 mod depth;
+mod exact;
+mod mended;
 mod moment;
+mod one_value;
 mod parse;
 mod sample;
 mod travel;
+mod units;
 mod unsound;
 
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
+pub use exact::exact_rules;
+pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, narrow, parse_query,
     quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
-pub use unsound::keep_one_row;

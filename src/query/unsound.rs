@@ -5,8 +5,9 @@
 //! WHERE. `NOT IN` is right as one of its conjuncts, and then of a column: of an expression, the planner's idea whether it may
 //! be NULL decides, and `nullif` of a column without nulls is thought to have none.
 //!
-//! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`. A condition without columns would go below an
-//! aggregate of all rows: see [`keep_one_row`].
+//! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`.
+//!
+//! A date with an interval of hours is a date, as if nothing was added.
 //!
 //! Of window functions: RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184); a sliding
 //! `min` stays where a frame holds nulls alone (23872); a sliding `median` is wrong (21299).
@@ -14,11 +15,12 @@
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ScalarValue};
-use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    Expr as PlanExpr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, WindowFrameBound,
+    BinaryExpr, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, WindowFrameBound,
     WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{
@@ -55,6 +57,62 @@ pub(super) fn check_sound_windows(plan: &LogicalPlan) -> Result<()> {
         Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     found.map_or(Ok(()), Err)
+}
+
+/// Refuses a date plus or minus hours, minutes or seconds.
+///
+/// # Errors
+/// `Query` saying how to write it instead.
+pub(super) fn check_sound_dates(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        let inputs = merge_schema(&node.inputs());
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                found = found.take().or_else(|| unsound_date(expr, &inputs));
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    found.map_or(Ok(()), Err)
+}
+
+fn unsound_date(expr: &PlanExpr, inputs: &DFSchema) -> Option<Error> {
+    let PlanExpr::BinaryExpr(BinaryExpr { left, op, right }) = expr else { return None };
+    let sign = match op {
+        Operator::Plus => "+",
+        Operator::Minus => "-",
+        _ => return None,
+    };
+    let is_date = |expr: &PlanExpr| matches!(expr.get_type(inputs), Ok(DataType::Date32));
+    let added = (is_date(left) && is_part_of_day(right))
+        || (op == &Operator::Plus && is_date(right) && is_part_of_day(left));
+    added.then(|| {
+        Error::query(format!(
+            "a date {sign} an interval of hours, minutes or seconds is not supported: the engine drops the time; write \
+             CAST({} AS TIMESTAMP) {sign} INTERVAL …, or add whole days",
+            if is_date(left) { left } else { right }
+        ))
+    })
+}
+
+/// Whether an interval is not of whole days.
+fn is_part_of_day(expr: &PlanExpr) -> bool {
+    const DAY: i64 = 24 * 60 * 60 * 1_000;
+    match expr {
+        PlanExpr::Literal(ScalarValue::IntervalMonthDayNano(Some(time)), _) => {
+            time.nanoseconds % (DAY * 1_000_000) != 0
+        }
+        PlanExpr::Literal(ScalarValue::IntervalDayTime(Some(time)), _) => {
+            i64::from(time.milliseconds) % DAY != 0
+        }
+        PlanExpr::BinaryExpr(BinaryExpr { left, right, .. }) => {
+            is_part_of_day(left) || is_part_of_day(right)
+        }
+        PlanExpr::Negative(inner) => is_part_of_day(inner),
+        PlanExpr::Cast(cast) => is_part_of_day(&cast.expr),
+        _ => false,
+    }
 }
 
 fn unsound_window(expr: &PlanExpr, input: &DFSchema) -> Option<Error> {
@@ -95,26 +153,6 @@ fn unsound_window(expr: &PlanExpr, input: &DFSchema) -> Option<Error> {
         ));
     }
     None
-}
-
-/// The plan with a limit of one row above every aggregate of all rows below a filter. It changes nothing, but that the
-/// optimiser stops there: a condition without columns (WHERE 'train' = 'test') would go below the aggregate, which makes one
-/// row of none.
-///
-/// # Errors
-/// An internal error where the plan cannot be rebuilt.
-pub fn keep_one_row(plan: LogicalPlan) -> Result<LogicalPlan> {
-    fn guard(plan: LogicalPlan, filtered: bool) -> DfResult<LogicalPlan> {
-        let below = filtered || matches!(plan, LogicalPlan::Filter(_));
-        let plan = plan.map_children(|child| guard(child, below).map(Transformed::yes))?.data;
-        match &plan {
-            LogicalPlan::Aggregate(aggregate) if filtered && aggregate.group_expr.is_empty() => {
-                LogicalPlanBuilder::from(plan).limit(0, Some(1))?.build()
-            }
-            _ => Ok(plan),
-        }
-    }
-    Ok(guard(plan, false)?)
 }
 
 fn is_zero(bound: &ScalarValue) -> bool {

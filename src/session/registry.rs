@@ -22,7 +22,7 @@ use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA};
+use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules};
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
 };
@@ -157,6 +157,7 @@ impl Session {
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(session_config())
             .with_runtime_env(environment.build_arc()?)
+            .with_optimizer_rules(exact_rules())
             .build();
         let context = SessionContext::new_with_state(state);
         if let Some(catalog) = context.catalog("datafusion") {

@@ -15,7 +15,7 @@ use super::samples::read_table;
 use crate::exec::{functions_of, two_functions};
 use crate::panics::caught_later;
 use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, keep_one_row, parse_query,
+    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, mended, parse_query,
 };
 use crate::{Error, Result};
 
@@ -121,7 +121,7 @@ impl Session {
     fn analysed(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
         let state = self.context().state();
         let options = state.config_options();
-        Ok(state.analyzer().execute_and_check(keep_one_row(plan)?, options, |_, _| {})?)
+        Ok(state.analyzer().execute_and_check(mended(plan)?, options, |_, _| {})?)
     }
 
     /// The paths that a statement names as tables; nothing is listed.

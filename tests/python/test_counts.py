@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import support
@@ -447,3 +448,22 @@ def test_ranks_without_a_process_group_count_alone(half):
     found = [count(half(), topology=Topology(rank, 2, rank, 2)) for rank in range(2)]
     # On one machine the second finds what the first wrote down.
     assert [one.source for one in found] == ["counted", "cache"]
+
+
+@pytest.mark.parametrize("remainder", ["even", "drop", "pad", "uneven"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_rows_of_an_epoch_are_known_where_its_last_batch_is_dropped_or_filled(
+    tmp_path, remainder, workers
+):
+    pq.write_table(pa.table({"id": np.arange(1000)}), tmp_path / "t.parquet", row_group_size=100)
+    loader, dataset = tq.create_dataloader(
+        path=tmp_path,
+        filters="id % 3 = 0",
+        batch_size=128,
+        remainder=remainder,
+        num_workers=workers,
+        output_format="numpy",
+    )
+    sizes = [len(batch["id"]) for batch in loader]
+    assert dataset.num_rows == sum(sizes)
+    assert len(loader) == len(sizes)

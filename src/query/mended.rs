@@ -1,0 +1,69 @@
+//! Plans changed before DataFusion analyses them, so that it answers rightly.
+
+use arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+
+use super::one_value::one_value_each;
+use super::units::finer_units;
+use crate::Result;
+
+/// The same query, as it is planned.
+///
+/// # Errors
+/// An internal error where the plan cannot be rebuilt.
+pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let plan = plan.transform_up_with_subqueries(known_digits)?.data;
+    keep_one_row(one_value_each(finer_units(plan)?)?)
+}
+
+/// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known
+/// until the plan is optimised, and the result would have another type before than after.
+fn known_digits(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
+    let names = NamePreserver::new(&plan);
+    let known = |expr: Expr| match expr {
+        Expr::ScalarFunction(function) if matches!(function.name(), "round" | "trunc") => {
+            let ScalarFunction { func, mut args } = function;
+            let digits = args.get_mut(1).and_then(|digits| match digits {
+                Expr::Literal(value @ ScalarValue::Int64(_), _) => Some(value),
+                _ => None,
+            });
+            let cast = digits.and_then(|digits| {
+                let known = digits.cast_to(&DataType::Int32).ok()?;
+                Some(*digits = known)
+            });
+            let function = Expr::ScalarFunction(ScalarFunction { func, args });
+            Ok(Transformed::new_transformed(function, cast.is_some()))
+        }
+        _ => Ok(Transformed::no(expr)),
+    };
+    let plan = plan.map_expressions(|expr| {
+        let name = names.save(&expr);
+        Ok(expr.transform_up(known)?.update_data(|expr| name.restore(expr)))
+    })?;
+    match plan.transformed {
+        true => plan.map_data(LogicalPlan::recompute_schema),
+        false => Ok(plan),
+    }
+}
+
+/// The plan with a limit of one row above every aggregate of all rows below a filter. It changes nothing, but that the
+/// optimiser stops there: a condition without columns (WHERE 'train' = 'test') would go below the aggregate, which makes one
+/// row of none.
+fn keep_one_row(plan: LogicalPlan) -> Result<LogicalPlan> {
+    fn guard(plan: LogicalPlan, filtered: bool) -> DfResult<LogicalPlan> {
+        let below = filtered || matches!(plan, LogicalPlan::Filter(_));
+        let plan = plan.map_children(|child| guard(child, below).map(Transformed::yes))?.data;
+        match &plan {
+            LogicalPlan::Aggregate(aggregate) if filtered && aggregate.group_expr.is_empty() => {
+                LogicalPlanBuilder::from(plan).limit(0, Some(1))?.build()
+            }
+            _ => Ok(plan),
+        }
+    }
+    Ok(guard(plan, false)?)
+}

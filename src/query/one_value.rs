@@ -1,0 +1,150 @@
+//! A subquery in place of a value has one row at most. DataFusion makes a join of it, in which each row comes as often as the
+//! subquery has rows; here one that may have several goes through an aggregate that refuses more than one.
+
+use std::any::Any;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Field, FieldRef, UInt64Type};
+use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::error::{DataFusionError, Result as DfResult};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, FetchType, LogicalPlan, LogicalPlanBuilder,
+    Signature, Subquery, Volatility,
+};
+
+use crate::{Error, Result};
+
+/// The plan in which each subquery in place of a value fails where it has several rows.
+///
+/// # Errors
+/// An internal error where the plan cannot be rebuilt.
+pub(super) fn one_value_each(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let each = |plan: LogicalPlan| {
+        plan.map_expressions(|expr| {
+            expr.transform_up(|expr| match expr {
+                Expr::ScalarSubquery(subquery) if !has_one_row(&subquery) => {
+                    Ok(Transformed::yes(Expr::ScalarSubquery(of_one_row(subquery)?)))
+                }
+                _ => Ok(Transformed::no(expr)),
+            })
+        })
+    };
+    Ok(plan.transform_up_with_subqueries(each)?.data)
+}
+
+/// Whether it has no more than one row; of those that refer to the query around them the planner takes no others.
+fn has_one_row(subquery: &Subquery) -> bool {
+    fn of_plan(plan: &LogicalPlan) -> bool {
+        match plan {
+            LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => true,
+            LogicalPlan::Limit(limit) => {
+                matches!(limit.get_fetch_type(), Ok(FetchType::Literal(Some(0 | 1))))
+                    || of_plan(&limit.input)
+            }
+            LogicalPlan::EmptyRelation(_) => true,
+            LogicalPlan::Values(values) => values.values.len() <= 1,
+            LogicalPlan::Projection(_)
+            | LogicalPlan::Filter(_)
+            | LogicalPlan::Sort(_)
+            | LogicalPlan::Distinct(_)
+            | LogicalPlan::SubqueryAlias(_) => plan.inputs().into_iter().all(of_plan),
+            _ => false,
+        }
+    }
+    !subquery.outer_ref_columns.is_empty() || of_plan(&subquery.subquery)
+}
+
+fn of_one_row(subquery: Subquery) -> DfResult<Subquery> {
+    let column = Expr::from(subquery.subquery.schema().columns()[0].clone());
+    let name = subquery.subquery.schema().field(0).name().clone();
+    let plan = LogicalPlanBuilder::from(Arc::clone(&subquery.subquery))
+        .aggregate(Vec::<Expr>::new(), [ONLY_VALUE.call(vec![column]).alias(name)])?
+        .build()?;
+    Ok(subquery.with_plan(Arc::new(plan)))
+}
+
+static ONLY_VALUE: LazyLock<AggregateUDF> = LazyLock::new(|| {
+    let signature = Signature::any(1, Volatility::Immutable);
+    AggregateUDF::from(OnlyValue { signature })
+});
+
+/// The value of one row, NULL of none.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct OnlyValue {
+    signature: Signature,
+}
+
+impl AggregateUDFImpl for OnlyValue {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn name(&self) -> &str {
+        "only_value"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
+        Ok(types[0].clone())
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
+        Ok(Box::new(OneRow { rows: 0, value: ScalarValue::try_from(args.return_type())? }))
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
+        let of = |name: &str, data_type| Arc::new(Field::new(name, data_type, true));
+        Ok(vec![of("value", args.return_field.data_type().clone()), of("rows", DataType::UInt64)])
+    }
+}
+
+#[derive(Debug)]
+struct OneRow {
+    rows: u64,
+    value: ScalarValue,
+}
+
+impl OneRow {
+    fn take(&mut self, rows: u64, values: &ArrayRef, at: usize) -> DfResult<()> {
+        self.rows += rows;
+        if self.rows > 1 {
+            return Err(DataFusionError::External(Box::new(Error::data(
+                "a subquery in place of a value has more than one row; take an aggregate of it, as max(…), or ORDER BY … \
+                 LIMIT 1, or compare with IN (SELECT …)",
+            ))));
+        }
+        if rows == 1 {
+            self.value = ScalarValue::try_from_array(values, at)?;
+        }
+        Ok(())
+    }
+}
+
+impl Accumulator for OneRow {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
+        self.take(values[0].len() as u64, &values[0], 0)
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> DfResult<()> {
+        let rows = states[1].as_primitive::<UInt64Type>();
+        rows.values().iter().enumerate().try_for_each(|(at, rows)| self.take(*rows, &states[0], at))
+    }
+
+    fn state(&mut self) -> DfResult<Vec<ScalarValue>> {
+        Ok(vec![self.value.clone(), ScalarValue::UInt64(Some(self.rows))])
+    }
+
+    fn evaluate(&mut self) -> DfResult<ScalarValue> {
+        Ok(self.value.clone())
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.value.size() - size_of_val(&self.value)
+    }
+}
