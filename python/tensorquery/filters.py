@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -23,7 +23,7 @@ from tensorquery.expression import expression_to_term, scalar_to_term
 from tensorquery.options import check_text, nearest_name
 from tensorquery.predicate import Term
 
-__all__ = ["narrowing", "to_sql"]
+__all__ = ["column_list", "narrowing", "to_sql"]
 
 _FORMS = (
     'filters= is a SQL predicate such as "day >= \'2026-01-01\'", a list such as [("day", ">=", date)], or a '
@@ -35,7 +35,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def narrowing(
-    columns: Sequence[str] | None, filters: Any | None, schema: Any
+    columns: Iterable[str] | None, filters: Any | None, schema: Any
 ) -> tuple[list[str] | None, str | None]:
     """Names and a predicate of `columns` and `filters`, for the core.
 
@@ -51,22 +51,40 @@ def narrowing(
         QueryError: A column is unknown, or a filter is malformed; names the nearest column.
         ConfigError: A name or a filter holds what is not UTF-8; `columns` is empty, or no list of names.
     """
-    if columns is not None:
-        _check_columns(columns, schema)
-    names = None if columns is None else list(columns)
+    names = column_list(columns)
+    if names is not None:
+        _check_known(names, schema)
     predicate = to_sql(filters, schema)
     for text in (*(names or ()), *([] if predicate is None else [predicate])):
         check_text("a column or filter", text)
     return names, predicate
 
 
-def _check_columns(columns: Sequence[str], schema: Any) -> None:
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+def column_list(columns: Iterable[str] | None) -> list[str] | None:
+    """The names of `columns`, whose iterator is read once; those of a set in their own order.
+
+    Raises:
+        ConfigError: They are no names, or none.
+
+    >>> column_list({"y", "x"})
+    ['x', 'y']
+    """
+    if columns is None:
+        return None
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
-    if not columns:
+    if not names:
         raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
+    # numpy's strings print otherwise, and by what is printed a state knows its query.
+    names = [str(name) for name in names]
+    # A set comes in another order in every process, and a state belongs to one order.
+    return sorted(names) if isinstance(columns, (set, frozenset)) else names
+
+
+def _check_known(names: Sequence[str], schema: Any) -> None:
     known = [field.name for field in read_schema(schema).children]
-    for name in columns:
+    for name in names:
         if name not in known:
             near = nearest_name(name, known)
             hint = f"; did you mean {near!r}?" if near else ""

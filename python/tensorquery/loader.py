@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ def create_dataloader(
     plan_cache: str | os.PathLike[str] | None = None,
     local_cache: str | os.PathLike[str] | None = None,
     local_cache_size: int | str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     filters: Any | None = None,
     batch_size: int = 1024,
     num_workers: int | None = 0,
@@ -148,7 +148,7 @@ def create_dataloader(
         local_cache: A folder where fetched ranges of remote files are kept, shared by the processes of a node; see
             `Session`, which takes it where there is one.
         local_cache_size: What the folder may hold; None is "10GiB".
-        columns: Output columns to keep, in this order; None keeps all.
+        columns: Output columns to keep, in this order (those of a set by name); None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
             such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL may call functions
             of the session and read its tables.
@@ -444,7 +444,7 @@ def _choose(
     access: Mapping[str, Any],
     iceberg: Mapping[str, Any],
     on_error: str,
-    columns: Sequence[str] | None,
+    columns: Iterable[str] | None,
     filters: Any | None,
 ) -> Query | Mixture:
     """The query that one of `query`, `path` and `table` names, narrowed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorquery import _core
@@ -71,11 +71,11 @@ class Query:
         """Names of the output columns, in order."""
         return [name for name, _, _ in self._core.columns()]
 
-    def select(self, columns: Sequence[str] | None = None, filters: Any | None = None) -> Query:
+    def select(self, columns: Iterable[str] | None = None, filters: Any | None = None) -> Query:
         """Narrow the query.
 
         Args:
-            columns: Output columns to keep, in this order; None keeps all.
+            columns: Output columns to keep, in this order (those of a set by name); None keeps all.
             filters: A SQL predicate over the output columns, a list in pyarrow's convention
                 (``[("day", ">=", date), …]``, or a list of such lists for OR), or a
                 ``pyarrow.compute.Expression``. SQL may call the session's functions and read its tables; those that

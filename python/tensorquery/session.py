@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -362,7 +362,7 @@ class Session(FileTables, IcebergTables):
         return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
 
     def _select(
-        self, name: str, columns: Sequence[str] | None, filters: Any | None, on_error: str = "raise"
+        self, name: str, columns: Iterable[str] | None, filters: Any | None, on_error: str = "raise"
     ) -> Query:
         """`table` and then `Query.select`, planned only once, and with filters that know this session's names."""
         if columns is None and filters is None:

@@ -4,6 +4,7 @@ import datetime as dt
 import threading
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -87,6 +88,30 @@ def test_columns_are_kept_in_the_order_asked_for(session):
     assert query.column_names == ["Cap", "n"]
     assert query.to_arrow()["Cap"].to_pylist() == [1, 4, 5]
     assert list(sharded(table="t", session=session, columns=["s"])[0]) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (iter, ["s", "n"]),
+        (lambda names: (name for name in names), ["s", "n"]),
+        (lambda names: map(str, names), ["s", "n"]),
+        (np.array, ["s", "n"]),
+        (dict.fromkeys, ["s", "n"]),
+        (set, ["n", "s"]),
+        (frozenset, ["n", "s"]),
+    ],
+)
+def test_columns_are_any_names_and_those_of_a_set_are_sorted(session, make, names):
+    query = session.sql("SELECT n, f, s FROM t")
+    asked = ["s", "n"]
+    assert query.select(make(asked)).column_names == names
+    assert tq.mix([(query, 1), (query, 1)]).select(make(asked)).queries[1].column_names == names
+    for read in ({"query": query}, {"table": "t", "session": session}):
+        found, _ = tq.create_dataloader(**read, columns=make(asked), output_format="arrow")
+        assert next(iter(found)).schema.names == names
+    # What says which query a state belongs to.
+    assert query.select(make(asked))._parts() == query.select(names)._parts()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tensorquery.compat.splits import DataFileInfo, SplitStrategy
 from tensorquery.dataloader import QueryDataLoader
 from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.files import PathOrPaths, table_format_of
+from tensorquery.filters import column_list
 from tensorquery.loader import _once_per_job
 from tensorquery.query import Query
 from tensorquery.session import Session
@@ -129,7 +130,8 @@ class StructuredDataset(CompatDataset):
         given = found if files is None else list(files)
         paths = [file.path for file in found]
         if is_hive and columns is not None:
-            columns = [*columns, *(name for name in _keys(table) if name not in columns)]
+            names = (column_list(columns) if columns else None) or []
+            columns = [*names, *(name for name in _keys(table) if name not in names)]
         super().__init__(
             table.select(columns, filters),
             lambda: (given, {file.path: path for file, path in zip(given, paths, strict=True)}),
