@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from tensorquery.options import (
     check_callable,
     check_non_negative_int,
     check_positive_int,
+    reject_unknown,
 )
 from tensorquery.parcels import Parcels, Sending, batches_per_parcel
 from tensorquery.pins import agreed
@@ -40,6 +42,7 @@ from tensorquery.shards import (
 )
 from tensorquery.sharing import channel_of
 from tensorquery.staging import Staging
+from tensorquery.tensors import TENSOR_OPTIONS
 from tensorquery.threads import check_threads, refuse_threads
 from tensorquery.trace import excluded_ranges
 from tensorquery.tracing import TracedDataset
@@ -187,6 +190,8 @@ class QueryDataset(TracedDataset):
             raise ConfigError(
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
+        allowed = {*inspect.signature(QueryDataset).parameters, *TENSOR_OPTIONS} - {"tensor_kwargs"}
+        reject_unknown(tensor_kwargs, allowed, "QueryDataset")
         self.batch_size = check_positive_int("batch_size", batch_size)
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)

@@ -156,6 +156,23 @@ def test_what_to_read_is_said_once_and_well(options, words):
         assert word in message
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batchsize": 3}, ["QueryDataset has no option 'batchsize'", "mean 'batch_size'"]),
+        ({"null": "mask"}, ["'null'", "mean 'nulls'"]),
+        ({"num_workers": 2}, ["'num_workers'", "the DataLoader around it"]),
+        ({"zzz": 1}, ["'zzz'", "allowed: assignment, batch_size, categories"]),
+    ],
+    ids=str,
+)
+def test_a_dataset_refuses_what_it_has_no_option_for(session, options, words):
+    message = raised(tq.ConfigError, lambda: tq.QueryDataset(session.table("t"), **options))
+    for word in words:
+        assert word in message
+    assert "tensor_kwargs" not in message
+
+
 def test_other_constructors_check_as_well(session, tmp_path):
     path = tmp_path / "t.parquet"
     cases = [
