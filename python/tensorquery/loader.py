@@ -464,6 +464,11 @@ def _choose(
         )
     if path is None and partitioning is not None:
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
+    if table is not None and not isinstance(table, str):
+        raise ConfigError(
+            f'table= is the name of a table, such as "events" or "catalog.namespace.table", got {type(table).__name__}; '
+            "rows in memory go through session.register_table, a Query is passed as query=, files as path="
+        )
     options = [name for name, value in iceberg.items() if value is not None]
     if options and table is None:
         raise ConfigError(

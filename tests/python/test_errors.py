@@ -3,10 +3,12 @@
 import functools
 import gzip
 import json
+import pathlib
 import pickle
 import re
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -147,6 +149,12 @@ def test_a_bad_option_fails_at_construction(session, options, words):
         ({"query": 3}, ["a query is a SQL string, got int"]),
         ({"query": pa.table({"x": [1]})}, ["got Table", "register_table"]),
         ({"query": "SELECT 1 AS x", "session": "s"}, ["session='s'"]),
+        ({"table": pa.table({"x": [1]})}, ["got Table", "session.register_table"]),
+        ({"table": pd.DataFrame({"x": [1]})}, ["got DataFrame", '"catalog.namespace.table"']),
+        ({"table": {"x": [1]}, "catalog_config": {"type": "in-memory"}}, ["got dict"]),
+        ({"table": [1]}, ["got list"]),
+        ({"table": pathlib.Path("t.parquet")}, ["got PosixPath", "path="]),
+        ({"table": tq.Session().sql("SELECT 1 AS x")}, ["got Query", "query="]),
     ],
     ids=str,
 )
