@@ -135,7 +135,7 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
     try:
         pairs = [(query, weight) for query, weight in queries]
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"mix takes pairs of a query and its weight: {error}") from error
+        raise ConfigError("mix takes pairs of a query and its weight, [(query, 0.5), …]") from error
     if not pairs:
         raise ConfigError("mix([]) has no query; give pairs of a query and its weight")
     for query, weight in pairs:
