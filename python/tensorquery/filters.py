@@ -30,6 +30,7 @@ _FORMS = (
     'pyarrow expression such as pyarrow.compute.field("day") >= date'
 )
 _OPERATORS = {"=": "=", "==": "=", "!=": "<>", "<": "<", ">": ">", "<=": "<=", ">=": ">="}
+_OTHER_SPELLINGS = {"<>": "!=", "=<": "<=", "=>": ">="}
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -159,12 +160,23 @@ def _condition(item: Any, columns: Mapping[str, Field] | None) -> Term:
         return found if operator == "in" else predicate.negation(found)
     if not isinstance(operator, str) or operator not in _OPERATORS:
         allowed = ", ".join([*_OPERATORS, "in", "not in"])
-        raise ConfigError(f"filters= has the operator {operator!r} in {item!r}; allowed: {allowed}")
+        raise ConfigError(
+            f"filters= has the operator {operator!r} in {item!r}{_meant(operator)}; allowed: {allowed}"
+        )
     if _is_collection(value):
         raise ConfigError(
             f"filters= compares {name!r} with the collection {value!r}; use the operator 'in'"
         )
     return predicate.compare(_OPERATORS[operator], target, _value(name, value))
+
+
+def _meant(operator: Any) -> str:
+    if not isinstance(operator, str):
+        return ""
+    meant = _OTHER_SPELLINGS.get(operator)
+    if operator[:1].isalpha():
+        meant = nearest_name(operator, ["in", "not in"])
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 def _is_collection(value: Any) -> bool:
