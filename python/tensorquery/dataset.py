@@ -192,7 +192,7 @@ class QueryDataset(TracedDataset):
             )
         allowed = {*inspect.signature(QueryDataset).parameters, *TENSOR_OPTIONS} - {"tensor_kwargs"}
         reject_unknown(tensor_kwargs, allowed, "QueryDataset")
-        self.batch_size = check_positive_int("batch_size", batch_size)
+        batch_size = check_positive_int("batch_size", batch_size)
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
         self._transform = None if transform is None else check_callable("transform", transform)
@@ -215,7 +215,7 @@ class QueryDataset(TracedDataset):
         self._skips = check_on_error(on_error)
         query = agreed(query, self.topology, self._group())
         self._deal = Deal(
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             seed=check_non_negative_int("shuffle_seed", shuffle_seed),
             shuffle=shuffle,
             buffer=shuffle_buffer_size,
@@ -280,6 +280,18 @@ class QueryDataset(TracedDataset):
             # Each rank by itself: for some of them nothing may have changed.
             self._open(query)
         return changes
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per batch; it is chosen when the dataset is made."""
+        return self._deal.batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int) -> None:
+        raise ConfigError(
+            f"batch_size={self.batch_size} was chosen when the dataset was made; make another one with "
+            f"batch_size={batch_size!r}"
+        )
 
     @property
     def num_rows(self) -> int:

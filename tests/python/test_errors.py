@@ -207,6 +207,18 @@ def test_other_constructors_check_as_well(session, tmp_path):
         assert word in raised(tq.ConfigError, call)
 
 
+def test_a_batch_size_cannot_be_changed(session):
+    loader, dataset = tq.create_dataloader("SELECT n FROM t", session=session, batch_size=40)
+    with pytest.raises(
+        tq.ConfigError, match=r"batch_size=40 .*; make another one with batch_size=10"
+    ):
+        dataset.batch_size = 10
+    with pytest.raises(ValueError, match="batch_size"):
+        loader.batch_size = 10
+    assert [len(batch["n"]) for batch in loader] == [40, 40, 20]
+    assert pickle.loads(pickle.dumps(dataset)).batch_size == dataset.batch_size == 40
+
+
 def test_a_session_and_a_query_say_why_they_cannot_be_pickled(session):
     for thing in (session, session.table("t")):
         with pytest.raises(TypeError, match="dataset or loader"):
