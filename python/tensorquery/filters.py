@@ -8,9 +8,11 @@ lists and prints binary like a string.) Whatever is not fully understood is refu
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -23,7 +25,7 @@ from tensorquery.expression import expression_to_term, scalar_to_term
 from tensorquery.options import check_text, nearest_name
 from tensorquery.predicate import Term
 
-__all__ = ["column_list", "narrowing", "to_sql"]
+__all__ = ["advised", "column_list", "narrowing", "to_sql"]
 
 _FORMS = (
     'filters= is a SQL predicate such as "day >= \'2026-01-01\'", a list such as [("day", ">=", date)], or a '
@@ -31,6 +33,10 @@ _FORMS = (
 )
 _OPERATORS = {"=": "=", "==": "=", "!=": "<>", "<": "<", ">": ">", "<=": "<=", ">=": ">="}
 _OTHER_SPELLINGS = {"<>": "!=", "=<": "<=", "=>": ">="}
+_WHERE = re.compile(r"\s*where\b", re.IGNORECASE)
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_BITWISE = re.compile(r"&&?|\|\|?")
+_REFUSED_OPERATORS = ("Cannot infer common", "Unsupported binary operator")
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -90,6 +96,29 @@ def _check_known(names: Sequence[str], schema: Any) -> None:
             near = nearest_name(name, known)
             hint = f"; did you mean {near!r}?" if near else ""
             raise QueryError(f"unknown column {name!r}{hint}; the columns are {', '.join(known)}")
+
+
+@contextlib.contextmanager
+def advised(filters: Any) -> Iterator[None]:
+    """Where the core refuses a SQL predicate that is written as in other languages, say how it is written."""
+    try:
+        yield
+    except QueryError as error:
+        advice = _advice(filters, str(error)) if isinstance(filters, str) else None
+        if advice is None:
+            raise
+        raise QueryError(f"{error}; {advice}") from None
+
+
+def _advice(predicate: str, refusal: str) -> str | None:
+    if "must be one boolean expression" in refusal and _WHERE.match(predicate):
+        return "leave WHERE out"
+    if not any(words in refusal for words in _REFUSED_OPERATORS):
+        return None
+    found = _BITWISE.search(_QUOTED.sub("", predicate))
+    if found is None:
+        return None
+    return f"between conditions write {'AND' if '&' in found[0] else 'OR'}, not {found[0]}"
 
 
 def to_sql(filters: Any, schema: Any | None = None) -> str | None:

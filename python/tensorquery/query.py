@@ -14,7 +14,7 @@ from tensorquery.display.tree import operator_tree
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
 from tensorquery.explore import describe, import_for, sample
-from tensorquery.filters import narrowing
+from tensorquery.filters import advised, narrowing
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.options import (
     check_bool,
@@ -94,7 +94,8 @@ class Query:
         names, predicate = narrowing(columns, filters, self)
         base = self._narrowed or (self._core.sql,)
         narrowed = (*base, repr(names), repr(predicate))
-        core = self._session._narrow(self._core, names, predicate)
+        with advised(filters):
+            core = self._session._narrow(self._core, names, predicate)
         return Query(self._session, core, narrowed)
 
     def _parts(self) -> dict[str, Any]:

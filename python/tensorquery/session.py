@@ -15,7 +15,7 @@ from tensorquery.display import session_html
 from tensorquery.distributed import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
 from tensorquery.files import FileTables, check_name
-from tensorquery.filters import narrowing
+from tensorquery.filters import advised, narrowing
 from tensorquery.functions import Function, FunctionInfo
 from tensorquery.iceberg import IcebergTables
 from tensorquery.logs import follow
@@ -369,7 +369,8 @@ class Session(FileTables, IcebergTables):
             return self.table(name)
         whole = f"SELECT * FROM {_core.quote_identifier(check_name(name))}"
         names, predicate = narrowing(columns, filters, self._core.table_schema(name))
-        narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
+        with advised(filters):
+            narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
         return Query(self, narrowed._core, (whole, repr(names), repr(predicate)))
 
     def __repr__(self) -> str:

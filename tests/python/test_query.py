@@ -234,6 +234,40 @@ def test_functions_of_a_query_stay_those_of_it_in_its_filters(session):
     assert query.select(filters="f(n) = y AND g(n) < -2").to_arrow()["n"].to_pylist() == [3, 5]
 
 
+@pytest.mark.parametrize(
+    ("filters", "advice"),
+    [
+        ("WHERE n < 2", "; leave WHERE out"),
+        ("\n where n < 2", "; leave WHERE out"),
+        ("n < 2 && ok", "; between conditions write AND, not &&"),
+        ("(n < 2) & ok", "; between conditions write AND, not &"),
+        ("n < 2 | n > 4", "; between conditions write OR, not |"),
+        ("n < 2 || n > 4", "; between conditions write OR, not ||"),
+        # Those that have another mistake.
+        ("n < 2 n > 4 -- where", None),
+        ("nn | 1 > 2", None),
+        ("n < 2 AND ok > '&&' || 3", "; between conditions write OR, not ||"),
+        ("ok + n > 2 AND s = '&' AND \"s\" <> '|'", None),
+    ],
+)
+@pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT * FROM t"}], ids=str)
+def test_a_filter_of_another_language_is_told_how_to_write_it(session, source, filters, advice):
+    with pytest.raises(tq.QueryError) as caught:
+        tq.create_dataloader(session=session, filters=filters, **source)
+    message = str(caught.value)
+    if advice is None:
+        assert "leave WHERE" not in message
+        assert "between conditions" not in message
+    else:
+        assert message.endswith(advice)
+
+
+def test_operators_of_bits_and_texts_are_for_those(session):
+    query = session.table("t")
+    assert query.select(["n"], "n & 1 = 1 AND n | 2 = 3").to_arrow()["n"].to_pylist() == [1, 3]
+    assert query.select(["n"], "s || '%' = '100%%'").to_arrow().num_rows == 1
+
+
 @pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT n FROM t"}], ids=str)
 def test_a_state_belongs_to_what_its_filter_reads_too(source):
     def loader(kept, factor):
