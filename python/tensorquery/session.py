@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -150,10 +151,7 @@ class Session(FileTables, IcebergTables):
         except (ValueError, TypeError) as error:
             if isinstance(error, TensorQueryError):
                 raise
-            raise ConfigError(
-                f"register_table needs rows with named columns, got {type(data).__name__} ({error}); "
-                f'give the column a name, for example pyarrow.table({{"x": ...}})'
-            ) from error
+            raise ConfigError(f"register_table {_refused(data, error)}") from error
 
     def register_view(self, name: str, sql: str) -> None:
         """Register a query under a name.
@@ -391,6 +389,22 @@ class Session(FileTables, IcebergTables):
             "a Session cannot be pickled; pass the dataset or loader made from it, which carries what "
             "worker processes need"
         )
+
+
+def _refused(data: Any, error: Exception) -> str:
+    """Why `data` is no table, though it speaks Arrow."""
+    told = "; ".join(map(str, error.args))
+    # pandas calls pyarrow when its rows are asked for, so that this one is imported then.
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(error, (arrow.ArrowInvalid, arrow.ArrowTypeError)):
+        return (
+            f"got {type(data).__name__} with a column whose values have no one type ({told}); cast it, for example "
+            f'data["x"] = data["x"].astype("string")'
+        )
+    return (
+        f"needs rows with named columns, got {type(data).__name__} ({told}); give the column a name, for example "
+        'pyarrow.table({"x": ...})'
+    )
 
 
 def _cache_place(place: str | os.PathLike[str]) -> str:
