@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from fractions import Fraction
@@ -25,6 +26,7 @@ __all__ = [
     "check_positive_int",
     "check_shards",
     "check_text",
+    "expanded_path",
     "nearest_name",
     "parse_bytes",
     "reject_unknown",
@@ -192,6 +194,16 @@ def check_text(what: str, value: str) -> str:
             f"{what} is not UTF-8 text: …{shown!r}…; rename a file whose name is not UTF-8"
         ) from error
     return value
+
+
+def expanded_path(path: str | os.PathLike[str]) -> str:
+    """A path as text, with the folder of the user where it begins with ``~``; a URL as it is.
+
+    >>> expanded_path("s3://bucket/~"), expanded_path("data/~")
+    ('s3://bucket/~', 'data/~')
+    """
+    # A Path would lose the slash at the end, and is an error without a home.
+    return os.path.expanduser(os.fsdecode(path))  # noqa: PTH111
 
 
 def _check_int(name: str, value: object, minimum: int, most: int) -> int:

@@ -22,6 +22,7 @@ from tensorquery.iceberg import IcebergTables
 from tensorquery.logs import follow
 from tensorquery.options import (
     check_text,
+    expanded_path,
     parse_bytes,
 )
 from tensorquery.quality import stack_level_outside
@@ -413,7 +414,7 @@ def _cache_place(place: str | os.PathLike[str]) -> str:
         raise ConfigError(
             f'plan_cache={place!r} must be a folder or a URL, for example "s3://bucket/plans/"'
         )
-    text = os.fsdecode(place)
+    text = expanded_path(place)
     if "://" not in text:
         # Made here, so that a place that cannot be written is known before anything is read.
         try:
@@ -430,5 +431,5 @@ def _cache_folder(path: Any) -> str:
             f"local_cache={path!r} must be a folder on a local disk, for example "
             f'local_cache="/tmp/ranges"'
         )
-    folder = os.fsdecode(path)
+    folder = expanded_path(path)
     return folder if "://" in folder else str(Path(folder).absolute())

@@ -20,6 +20,7 @@ from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.files import PathOrPaths, table_format_of
 from tensorquery.filters import column_list
 from tensorquery.loader import _once_per_job
+from tensorquery.options import expanded_path
 from tensorquery.query import Query
 from tensorquery.session import Session
 
@@ -119,7 +120,7 @@ class StructuredDataset(CompatDataset):
         where: str | list[str]
         if files is None:
             assert path is not None
-            where = os.fspath(path)
+            where = expanded_path(path)
         else:
             where = [as_it_is(file.path) for file in files]
         storage_options = for_stores(storage_options, where)
