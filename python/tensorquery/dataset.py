@@ -66,7 +66,8 @@ class QueryDataset(TracedDataset):
 
     Args:
         query: The rows: a query, or a mixture of several (see `mix`).
-        batch_size: Rows per batch; only this rank's last batch is short.
+        batch_size: Rows per batch; only this rank's last batch is short. Of worker processes the last of each may be, where
+            shares are not counted: with ``remainder="uneven"``, and on one rank with a filter or over text (CSV, JSON).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
             window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed; two runs with the same seed give the same order.
@@ -74,7 +75,8 @@ class QueryDataset(TracedDataset):
             in turn. None: with `shuffle` 65,536 (up to 262,144 where there are few splits, fewer where 64 MiB
             hold fewer), else no window.
         remainder: What happens to rows that ranks and batches do not divide. "even": all ranks take
-            S = ceil(ceil(N/W)/B) steps, and each row is delivered once; "drop": only full batches; "pad": the
+            S = ceil(ceil(N/W)/B) steps, and each row is delivered once (one rank whose workers' shares are not counted
+            takes a step for each short batch); "drop": only full batches; "pad": the
             last batch is filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
             splits.
         partitions: A fixed number of partitions, of which every step takes equal rows: the rows of a step over

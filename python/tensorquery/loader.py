@@ -127,7 +127,8 @@ def create_dataloader(
     Args:
         query: SQL over the tables of `session` and path literals (``FROM 'data/*.parquet'``), or a
             `Query`, or a mixture of queries (see `mix`).
-        path: A file, a directory (read recursively), a glob, or a list of these.
+        path: A file, a directory (read recursively), a glob, or a list of these. ``~`` in front of this or another path or folder
+            is the user's.
         format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc" or "avro"; None goes by
             the file names.
         partitioning: For `path`: None reads ``key=value`` directories as columns where there are any,
@@ -152,7 +153,8 @@ def create_dataloader(
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
             such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL may call functions
             of the session and read its tables.
-        batch_size: Rows per batch; only the last of a rank is short.
+        batch_size: Rows per batch; only the last of a rank is short. Of worker processes the last of each may be, where shares
+            are not counted: with ``remainder="uneven"``, and on one rank with a filter or over text (CSV, JSON).
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
@@ -173,7 +175,8 @@ def create_dataloader(
         split_strategy: "lpt" (default), "round_robin", or an object with
             ``generate(splits, num_shards, epoch)``.
         remainder: "even": all ranks take the same number of steps, and each row is delivered once (S =
-            ceil(ceil(N/W)/B) steps for N rows, W ranks and batches of B); "drop": only full batches; "pad": last
+            ceil(ceil(N/W)/B) steps for N rows, W ranks and batches of B; one rank whose workers' shares are not counted
+            takes a step for each short batch); "drop": only full batches; "pad": last
             batches are filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
             splits. The first three count the rows of a filtered query over several ranks, once.
         partitions: A fixed number of partitions, of which every step takes equal rows, so that the rows of a step

@@ -454,6 +454,29 @@ def test_values_that_an_expression_cannot_take(session, sql, words):
             assert word in message
 
 
+def test_integers_wrap_around_as_the_types_page_says():
+    session = tq.Session()
+    session.register_table("t", pa.table({"x": [2**63 - 1, 1]}))
+
+    def value(sql):
+        return session.sql(f"SELECT {sql} AS x FROM t").to_arrow()["x"].to_pylist()[0]
+
+    assert value("x + 1") == value("sum(x)") == -(2**63)
+    assert value("sum(CAST(x AS DECIMAL(38, 0)))") == 2**63
+    assert "Int32" in raised(tq.DataError, lambda: value("CAST(x AS INT)"))
+
+
+def test_columns_of_nulls_alone_are_text_where_they_come_from_files(tmp_path):
+    table = pa.table({"n": pa.nulls(2)})
+    pq.write_table(table, tmp_path / "n.parquet")
+    session = tq.Session()
+    session.register_table("t", table)
+    assert session.table("t").schema.field("n").type == pa.null()
+    assert (
+        session.sql(f"SELECT n FROM '{tmp_path}/n.parquet'").schema.field("n").type == pa.string()
+    )
+
+
 def test_a_transform_that_fails_is_seen_as_it_is(session):
     def transform(batch):
         raise KeyError("mine")
