@@ -110,6 +110,8 @@ def test_columns_are_any_names_and_those_of_a_set_are_sorted(session, make, name
     for read in ({"query": query}, {"table": "t", "session": session}):
         found, _ = tq.create_dataloader(**read, columns=make(asked), output_format="arrow")
         assert next(iter(found)).schema.names == names
+    with pytest.raises(tq.ConfigError, match="selects nothing"):
+        query.select(make([]))
     # What says which query a state belongs to.
     assert query.select(make(asked))._parts() == query.select(names)._parts()
 
