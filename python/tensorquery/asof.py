@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_bool, check_choice
+from tensorquery.options import check_bool, check_choice, expanded_path
 from tensorquery.predicate import quote_name, quote_text
 
 __all__ = ["asof_join"]
@@ -187,7 +187,7 @@ ON l.{_MATCH} = r.{_ROW}{_within(f"l.{_TIME}", reach, backward)}"""
 def _source(side: str, source: Any) -> str:
     """What stands behind FROM, without an alias."""
     if isinstance(source, os.PathLike):
-        return quote_text(os.fsdecode(source))
+        return quote_text(expanded_path(source))
     if not isinstance(source, str) or not source.strip():
         raise ConfigError(
             f"{side}={source!r} must be a table's name, a path or a query, for example "

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from tensorquery.distributed import Topology, group_store
+from tensorquery.options import expanded_path
 from tensorquery.progress import ProgressLine
 from tensorquery.rendezvous import Board, StoreLostError, share
 
@@ -256,7 +257,7 @@ def cache_folder() -> Path:
         RuntimeError: No variable is set, and the user has no home.
     """
     if own := os.environ.get("TENSORQUERY_CACHE"):
-        return Path(own) / "counts"
+        return Path(expanded_path(own)) / "counts"
     # Relative paths in XDG variables are to be ignored, says their specification.
     shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "tensorquery" / "counts"

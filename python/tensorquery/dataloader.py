@@ -16,7 +16,7 @@ from tensorquery.dataset import QueryDataset
 from tensorquery.devices import copies_to, one_ahead
 from tensorquery.distributed import threads_for
 from tensorquery.errors import ConfigError
-from tensorquery.iterator import Progress, ShardIterator, Tagged
+from tensorquery.iterator import SUPERSEDED, Progress, ShardIterator, Tagged
 from tensorquery.measures import Measures
 from tensorquery.parcels import Packer, Parcel, in_turns
 from tensorquery.processes import from_living
@@ -117,13 +117,13 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 complete = last
                 yield batch if turn is None else turn.deliver(batch, last)
                 if self._newest is not mine:
-                    raise ConfigError(
-                        "this iterator was closed, because a newer one was started; keep using the newer one"
-                    )
+                    raise ConfigError(SUPERSEDED)
                 asked = clock()
             watch.input_seconds += clock() - asked
             # Also where it has no batch at all.
             complete = self._newest is mine
+            if not complete:
+                raise ConfigError(SUPERSEDED)
         finally:
             # An interpreter that ends has taken apart what these need, and nobody is left to tell.
             if not is_ending():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from tensorquery.options import (
     check_callable,
     check_non_negative_int,
     check_positive_int,
+    reject_unknown,
 )
 from tensorquery.parcels import Parcels, Sending, batches_per_parcel
 from tensorquery.pins import agreed
@@ -40,6 +42,7 @@ from tensorquery.shards import (
 )
 from tensorquery.sharing import channel_of
 from tensorquery.staging import Staging
+from tensorquery.tensors import TENSOR_OPTIONS
 from tensorquery.threads import check_threads, refuse_threads
 from tensorquery.trace import excluded_ranges
 from tensorquery.tracing import TracedDataset
@@ -63,7 +66,8 @@ class QueryDataset(TracedDataset):
 
     Args:
         query: The rows: a query, or a mixture of several (see `mix`).
-        batch_size: Rows per batch; only this rank's last batch is short.
+        batch_size: Rows per batch; only this rank's last batch is short. Of worker processes the last of each may be, where
+            shares are not counted: with ``remainder="uneven"``, and on one rank with a filter or over text (CSV, JSON).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
             window. "global": a uniform permutation of all rows, which are written to local disk first.
         shuffle_seed: The seed; two runs with the same seed give the same order.
@@ -71,7 +75,8 @@ class QueryDataset(TracedDataset):
             in turn. None: with `shuffle` 65,536 (up to 262,144 where there are few splits, fewer where 64 MiB
             hold fewer), else no window.
         remainder: What happens to rows that ranks and batches do not divide. "even": all ranks take
-            S = ceil(ceil(N/W)/B) steps, and each row is delivered once; "drop": only full batches; "pad": the
+            S = ceil(ceil(N/W)/B) steps, and each row is delivered once (one rank whose workers' shares are not counted
+            takes a step for each short batch); "drop": only full batches; "pad": the
             last batch is filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
             splits.
         partitions: A fixed number of partitions, of which every step takes equal rows: the rows of a step over
@@ -187,7 +192,9 @@ class QueryDataset(TracedDataset):
             raise ConfigError(
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
-        self.batch_size = check_positive_int("batch_size", batch_size)
+        allowed = {*inspect.signature(QueryDataset).parameters, *TENSOR_OPTIONS} - {"tensor_kwargs"}
+        reject_unknown(tensor_kwargs, allowed, "QueryDataset")
+        batch_size = check_positive_int("batch_size", batch_size)
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
         self._transform = None if transform is None else check_callable("transform", transform)
@@ -210,7 +217,7 @@ class QueryDataset(TracedDataset):
         self._skips = check_on_error(on_error)
         query = agreed(query, self.topology, self._group())
         self._deal = Deal(
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             seed=check_non_negative_int("shuffle_seed", shuffle_seed),
             shuffle=shuffle,
             buffer=shuffle_buffer_size,
@@ -275,6 +282,18 @@ class QueryDataset(TracedDataset):
             # Each rank by itself: for some of them nothing may have changed.
             self._open(query)
         return changes
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per batch; it is chosen when the dataset is made."""
+        return self._deal.batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int) -> None:
+        raise ConfigError(
+            f"batch_size={self.batch_size} was chosen when the dataset was made; make another one with "
+            f"batch_size={batch_size!r}"
+        )
 
     @property
     def num_rows(self) -> int:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorquery.credentials import CredentialProvider, Credentials
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_bool, check_choice, check_positive_int, check_text
+from tensorquery.options import (
+    check_bool,
+    check_choice,
+    check_positive_int,
+    check_text,
+    expanded_path,
+)
 from tensorquery.quarantine import check_on_error, of_files, warn_of
 from tensorquery.storage import open_filesystem, plain_options, takes_credentials
 
@@ -55,8 +61,8 @@ class FileTables(ABC):
 
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
-            path: A file, a directory, a glob, or a list of these, on disk or in an object store. Names
-                that start with ``_`` or ``.`` are ignored inside directories.
+            path: A file, a directory, a glob, or a list of these, on disk (``~`` in front is the user's folder) or in an
+                object store. Names that start with ``_`` or ``.`` are ignored inside directories.
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
             partitioning: None reads ``key=value`` directories as columns where there are any, "hive"
                 demands them, False turns them off.
@@ -383,13 +389,12 @@ class FileTables(ABC):
                     "filesystem="
                 )
             files, paths = open_filesystem(filesystem, paths)
-        elif (
-            storage_options is None
-            and credentials is None
-            and any("://" in path and not path.startswith("file:") for path in paths)
-        ):
-            own_options = self._storage_options
-            credentials = self._credentials if takes_credentials(paths[0]) else None
+        else:
+            paths = [expanded_path(each) for each in paths]
+            is_remote = any("://" in each and not each.startswith("file:") for each in paths)
+            if is_remote and storage_options is None and credentials is None:
+                own_options = self._storage_options
+                credentials = self._credentials if takes_credentials(paths[0]) else None
         options = {
             "format": table_format,
             "partitioning": _partitioning(partitioning),

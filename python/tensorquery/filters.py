@@ -8,9 +8,11 @@ lists and prints binary like a string.) Whatever is not fully understood is refu
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -23,19 +25,24 @@ from tensorquery.expression import expression_to_term, scalar_to_term
 from tensorquery.options import check_text, nearest_name
 from tensorquery.predicate import Term
 
-__all__ = ["narrowing", "to_sql"]
+__all__ = ["advised", "column_list", "narrowing", "to_sql"]
 
 _FORMS = (
     'filters= is a SQL predicate such as "day >= \'2026-01-01\'", a list such as [("day", ">=", date)], or a '
     'pyarrow expression such as pyarrow.compute.field("day") >= date'
 )
 _OPERATORS = {"=": "=", "==": "=", "!=": "<>", "<": "<", ">": ">", "<=": "<=", ">=": ">="}
+_OTHER_SPELLINGS = {"<>": "!=", "=<": "<=", "=>": ">="}
+_WHERE = re.compile(r"\s*where\b", re.IGNORECASE)
+_QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_BITWISE = re.compile(r"&&?|\|\|?")
+_REFUSED_OPERATORS = ("Cannot infer common", "Unsupported binary operator")
 _EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def narrowing(
-    columns: Sequence[str] | None, filters: Any | None, schema: Any
+    columns: Iterable[str] | None, filters: Any | None, schema: Any
 ) -> tuple[list[str] | None, str | None]:
     """Names and a predicate of `columns` and `filters`, for the core.
 
@@ -51,26 +58,67 @@ def narrowing(
         QueryError: A column is unknown, or a filter is malformed; names the nearest column.
         ConfigError: A name or a filter holds what is not UTF-8; `columns` is empty, or no list of names.
     """
-    if columns is not None:
-        _check_columns(columns, schema)
-    names = None if columns is None else list(columns)
+    names = column_list(columns)
+    if names is not None:
+        _check_known(names, schema)
     predicate = to_sql(filters, schema)
     for text in (*(names or ()), *([] if predicate is None else [predicate])):
         check_text("a column or filter", text)
     return names, predicate
 
 
-def _check_columns(columns: Sequence[str], schema: Any) -> None:
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+def column_list(columns: Iterable[str] | None) -> list[str] | None:
+    """The names of `columns`, whose iterator is read once; those of a set in their own order.
+
+    Raises:
+        ConfigError: They are no names, or none.
+
+    >>> column_list({"y", "x"})
+    ['x', 'y']
+    """
+    if columns is None:
+        return None
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
-    if not columns:
+    if not names:
         raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
+    # numpy's strings print otherwise, and by what is printed a state knows its query.
+    names = [str(name) for name in names]
+    # A set comes in another order in every process, and a state belongs to one order.
+    return sorted(names) if isinstance(columns, (set, frozenset)) else names
+
+
+def _check_known(names: Sequence[str], schema: Any) -> None:
     known = [field.name for field in read_schema(schema).children]
-    for name in columns:
+    for name in names:
         if name not in known:
             near = nearest_name(name, known)
             hint = f"; did you mean {near!r}?" if near else ""
             raise QueryError(f"unknown column {name!r}{hint}; the columns are {', '.join(known)}")
+
+
+@contextlib.contextmanager
+def advised(filters: Any) -> Iterator[None]:
+    """Where the core refuses a SQL predicate that is written as in other languages, say how it is written."""
+    try:
+        yield
+    except QueryError as error:
+        advice = _advice(filters, str(error)) if isinstance(filters, str) else None
+        if advice is None:
+            raise
+        raise QueryError(f"{error}; {advice}") from None
+
+
+def _advice(predicate: str, refusal: str) -> str | None:
+    if "must be one boolean expression" in refusal and _WHERE.match(predicate):
+        return "leave WHERE out"
+    if not any(words in refusal for words in _REFUSED_OPERATORS):
+        return None
+    found = _BITWISE.search(_QUOTED.sub("", predicate))
+    if found is None:
+        return None
+    return f"between conditions write {'AND' if '&' in found[0] else 'OR'}, not {found[0]}"
 
 
 def to_sql(filters: Any, schema: Any | None = None) -> str | None:
@@ -141,12 +189,23 @@ def _condition(item: Any, columns: Mapping[str, Field] | None) -> Term:
         return found if operator == "in" else predicate.negation(found)
     if not isinstance(operator, str) or operator not in _OPERATORS:
         allowed = ", ".join([*_OPERATORS, "in", "not in"])
-        raise ConfigError(f"filters= has the operator {operator!r} in {item!r}; allowed: {allowed}")
+        raise ConfigError(
+            f"filters= has the operator {operator!r} in {item!r}{_meant(operator)}; allowed: {allowed}"
+        )
     if _is_collection(value):
         raise ConfigError(
             f"filters= compares {name!r} with the collection {value!r}; use the operator 'in'"
         )
     return predicate.compare(_OPERATORS[operator], target, _value(name, value))
+
+
+def _meant(operator: Any) -> str:
+    if not isinstance(operator, str):
+        return ""
+    meant = _OTHER_SPELLINGS.get(operator)
+    if operator[:1].isalpha():
+        meant = nearest_name(operator, ["in", "not in"])
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 def _is_collection(value: Any) -> bool:

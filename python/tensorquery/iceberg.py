@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.iceberg_expression import to_scan_filter
+from tensorquery.options import expanded_path
 
 if TYPE_CHECKING:
     from tensorquery import _core
@@ -193,7 +194,7 @@ class IcebergTables(ABC):
         if any(known.name == table and known.kind == "iceberg" for known in self.tables):
             return {"Registered": {"name": table}}
         if is_iceberg_path(table):
-            return {"Path": {"location": table, "properties": properties}}
+            return {"Path": {"location": expanded_path(table), "properties": properties}}
         known = ", ".join(self.catalogs) or "none"
         raise ConfigError(
             f"{table!r} is neither catalog.namespace.table of a registered catalog (registered: {known}) nor the path "

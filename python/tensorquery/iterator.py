@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.dataset import QueryDataset
 
-__all__ = ["Progress", "ShardIterator", "Tagged"]
+__all__ = ["SUPERSEDED", "Progress", "ShardIterator", "Tagged"]
+
+SUPERSEDED = (
+    "this iterator was closed, because a newer one was started; keep using the newer one, and make a second loader for a "
+    "loop inside a loop"
+)
 
 
 @dataclass
@@ -162,9 +167,7 @@ class ShardIterator:
     def __next__(self) -> Any:
         if self.closed:
             if self._superseded:
-                raise ConfigError(
-                    "this iterator was closed, because a newer one was started; keep using the newer one"
-                )
+                raise ConfigError(SUPERSEDED)
             raise StopIteration
         stream = self._stream or self._start()
         try:

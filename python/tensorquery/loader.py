@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ def create_dataloader(
     plan_cache: str | os.PathLike[str] | None = None,
     local_cache: str | os.PathLike[str] | None = None,
     local_cache_size: int | str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Iterable[str] | None = None,
     filters: Any | None = None,
     batch_size: int = 1024,
     num_workers: int | None = 0,
@@ -127,7 +127,8 @@ def create_dataloader(
     Args:
         query: SQL over the tables of `session` and path literals (``FROM 'data/*.parquet'``), or a
             `Query`, or a mixture of queries (see `mix`).
-        path: A file, a directory (read recursively), a glob, or a list of these.
+        path: A file, a directory (read recursively), a glob, or a list of these. ``~`` in front of this or another path or folder
+            is the user's.
         format: The format of `path`: "parquet", "csv", "tsv", "json", "ndjson", "arrow", "orc" or "avro"; None goes by
             the file names.
         partitioning: For `path`: None reads ``key=value`` directories as columns where there are any,
@@ -148,11 +149,12 @@ def create_dataloader(
         local_cache: A folder where fetched ranges of remote files are kept, shared by the processes of a node; see
             `Session`, which takes it where there is one.
         local_cache_size: What the folder may hold; None is "10GiB".
-        columns: Output columns to keep, in this order; None keeps all.
+        columns: Output columns to keep, in this order (those of a set by name); None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
             such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL may call functions
             of the session and read its tables.
-        batch_size: Rows per batch; only the last of a rank is short.
+        batch_size: Rows per batch; only the last of a rank is short. Of worker processes the last of each may be, where shares
+            are not counted: with ``remainder="uneven"``, and on one rank with a filter or over text (CSV, JSON).
         num_workers: 0 decodes in Rust threads of this process; N starts N worker processes, for heavy
             Python transforms; None is max(1, cpus - 1).
         shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
@@ -173,7 +175,8 @@ def create_dataloader(
         split_strategy: "lpt" (default), "round_robin", or an object with
             ``generate(splits, num_shards, epoch)``.
         remainder: "even": all ranks take the same number of steps, and each row is delivered once (S =
-            ceil(ceil(N/W)/B) steps for N rows, W ranks and batches of B); "drop": only full batches; "pad": last
+            ceil(ceil(N/W)/B) steps for N rows, W ranks and batches of B; one rank whose workers' shares are not counted
+            takes a step for each short batch); "drop": only full batches; "pad": last
             batches are filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
             splits. The first three count the rows of a filtered query over several ranks, once.
         partitions: A fixed number of partitions, of which every step takes equal rows, so that the rows of a step
@@ -444,7 +447,7 @@ def _choose(
     access: Mapping[str, Any],
     iceberg: Mapping[str, Any],
     on_error: str,
-    columns: Sequence[str] | None,
+    columns: Iterable[str] | None,
     filters: Any | None,
 ) -> Query | Mixture:
     """The query that one of `query`, `path` and `table` names, narrowed."""
@@ -464,6 +467,11 @@ def _choose(
         )
     if path is None and partitioning is not None:
         raise ConfigError(f"partitioning={partitioning!r} goes with path=")
+    if table is not None and not isinstance(table, str):
+        raise ConfigError(
+            f'table= is the name of a table, such as "events" or "catalog.namespace.table", got {type(table).__name__}; '
+            "rows in memory go through session.register_table, a Query is passed as query=, files as path="
+        )
     options = [name for name, value in iceberg.items() if value is not None]
     if options and table is None:
         raise ConfigError(

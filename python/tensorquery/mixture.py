@@ -12,6 +12,7 @@ from tensorquery import _core
 from tensorquery.checkpoint import digest
 from tensorquery.epochs import Sources
 from tensorquery.errors import ConfigError
+from tensorquery.filters import column_list
 from tensorquery.options import check_choice
 from tensorquery.query import Query
 
@@ -43,11 +44,11 @@ class Mixture:
         """The session of the first query."""
         return self.queries[0].session
 
-    def select(self, columns: Sequence[str] | None = None, filters: Any | None = None) -> Mixture:
+    def select(self, columns: Iterable[str] | None = None, filters: Any | None = None) -> Mixture:
         """Narrow every query, as `Query.select` does.
 
         Args:
-            columns: Output columns to keep, in this order; None keeps all.
+            columns: Output columns to keep, in this order (those of a set by name); None keeps all.
             filters: As for `Query.select`.
 
         Returns:
@@ -58,7 +59,8 @@ class Mixture:
         """
         if columns is None and filters is None:
             return self
-        queries = [query.select(columns, filters) for query in self.queries]
+        names = column_list(columns)
+        queries = [query.select(names, filters) for query in self.queries]
         return Mixture(queries, self.weights, self.stop)
 
     def _over(self, core: _core.Query) -> Mixture:
@@ -133,7 +135,7 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
     try:
         pairs = [(query, weight) for query, weight in queries]
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"mix takes pairs of a query and its weight: {error}") from error
+        raise ConfigError("mix takes pairs of a query and its weight, [(query, 0.5), …]") from error
     if not pairs:
         raise ConfigError("mix([]) has no query; give pairs of a query and its weight")
     for query, weight in pairs:

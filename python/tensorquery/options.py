@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from fractions import Fraction
@@ -25,6 +26,7 @@ __all__ = [
     "check_positive_int",
     "check_shards",
     "check_text",
+    "expanded_path",
     "nearest_name",
     "parse_bytes",
     "reject_unknown",
@@ -49,6 +51,15 @@ _SIZE_HELP = (
 )
 # Sizes travel to Rust as a signed 64-bit integer.
 _MAX_INT = 2**63 - 1
+# Words of torch's DataLoader, and what stands for them here.
+_OTHERWISE = {
+    "drop_last": 'write remainder="drop"',
+    "seed": "write shuffle_seed=",
+    "sampler": "write shuffle=, or sample_weight= for rows that are drawn by weight",
+    "batch_sampler": "write batch_size=",
+    "dataset": "the query is the data: pass it first",
+    "num_workers": "worker processes are those of the DataLoader around it, or of create_dataloader",
+}
 
 # What every process holds a number for is bounded, so that an absurd option is told and takes no memory.
 MOST_SHARDS = 2**20
@@ -135,25 +146,30 @@ def reject_unknown(kwargs: Iterable[str], allowed: Collection[str], where: str) 
         where: Who was called, for the error, such as "create_dataloader".
 
     Raises:
-        ConfigError: A keyword is unknown; names it, the nearest one, and all that are allowed.
+        ConfigError: A keyword is unknown; names it, and what was meant or else all that are allowed.
     """
     for name in kwargs:
         if name not in allowed:
-            nearest = nearest_name(name, allowed)
-            hint = f"; did you mean {nearest!r}?" if nearest else ""
-            raise ConfigError(
-                f"{where} has no option {name!r}{hint} (allowed: {', '.join(sorted(allowed))})"
-            )
+            raise ConfigError(f"{where} has no option {name!r}{_meant(name, allowed)}")
+
+
+def _meant(name: str, allowed: Collection[str]) -> str:
+    if name in _OTHERWISE:
+        return f"; {_OTHERWISE[name]}"
+    nearest = nearest_name(name, allowed)
+    if nearest:
+        return f"; did you mean {nearest!r}?"
+    return f" (allowed: {', '.join(sorted(allowed))})"
 
 
 def check_positive_int(name: str, value: object, most: int = _MAX_INT) -> int:
     """Return `value` as an int where it is a whole number in 1..=most, else raise `ConfigError`."""
-    return _check_int(name, value, minimum=1, most=most, example=f"{name}={min(1024, most)}")
+    return _check_int(name, value, minimum=1, most=most)
 
 
 def check_non_negative_int(name: str, value: object, most: int = _MAX_INT) -> int:
     """Return `value` as an int where it is a whole number in 0..=most, else raise `ConfigError`."""
-    return _check_int(name, value, minimum=0, most=most, example=f"{name}=0")
+    return _check_int(name, value, minimum=0, most=most)
 
 
 def check_shards(world_size: int, num_workers: int) -> None:
@@ -180,17 +196,25 @@ def check_text(what: str, value: str) -> str:
     return value
 
 
-def _check_int(name: str, value: object, minimum: int, most: int, example: str) -> int:
+def expanded_path(path: str | os.PathLike[str]) -> str:
+    """A path as text, with the folder of the user where it begins with ``~``; a URL as it is.
+
+    >>> expanded_path("s3://bucket/~"), expanded_path("data/~")
+    ('s3://bucket/~', 'data/~')
+    """
+    # A Path would lose the slash at the end, and is an error without a home.
+    return os.path.expanduser(os.fsdecode(path))  # noqa: PTH111
+
+
+def _check_int(name: str, value: object, minimum: int, most: int) -> int:
     number = _as_int(value)
-    if number is None or not minimum <= number <= _MAX_INT:
+    if number is None or number < minimum:
         hint = ""
         if isinstance(value, float) and math.isfinite(value) and value == int(value) >= minimum:
             hint = f"; write {int(value)} without a fraction"
-        raise ConfigError(
-            f"{name}={value!r} must be an integer of at least {minimum}, for example {example}{hint}"
-        )
+        raise ConfigError(f"{name}={value!r} must be an integer of at least {minimum}{hint}")
     if number > most:
-        raise ConfigError(f"{name}={number} must be at most {most}, for example {example}")
+        raise ConfigError(f"{name}={number} must be at most {most}")
     return number
 
 

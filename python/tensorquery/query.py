@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorquery import _core
@@ -14,7 +14,7 @@ from tensorquery.display.tree import operator_tree
 from tensorquery.distributed import Topology
 from tensorquery.epochs import Deal, Epochs
 from tensorquery.explore import describe, import_for, sample
-from tensorquery.filters import narrowing
+from tensorquery.filters import advised, narrowing
 from tensorquery.iceberg import SnapshotChange
 from tensorquery.options import (
     check_bool,
@@ -71,11 +71,11 @@ class Query:
         """Names of the output columns, in order."""
         return [name for name, _, _ in self._core.columns()]
 
-    def select(self, columns: Sequence[str] | None = None, filters: Any | None = None) -> Query:
+    def select(self, columns: Iterable[str] | None = None, filters: Any | None = None) -> Query:
         """Narrow the query.
 
         Args:
-            columns: Output columns to keep, in this order; None keeps all.
+            columns: Output columns to keep, in this order (those of a set by name); None keeps all.
             filters: A SQL predicate over the output columns, a list in pyarrow's convention
                 (``[("day", ">=", date), …]``, or a list of such lists for OR), or a
                 ``pyarrow.compute.Expression``. SQL may call the session's functions and read its tables; those that
@@ -94,7 +94,8 @@ class Query:
         names, predicate = narrowing(columns, filters, self)
         base = self._narrowed or (self._core.sql,)
         narrowed = (*base, repr(names), repr(predicate))
-        core = self._session._narrow(self._core, names, predicate)
+        with advised(filters):
+            core = self._session._narrow(self._core, names, predicate)
         return Query(self._session, core, narrowed)
 
     def _parts(self) -> dict[str, Any]:

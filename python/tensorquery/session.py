@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +16,13 @@ from tensorquery.display import session_html
 from tensorquery.distributed import detect
 from tensorquery.errors import ConfigError, QueryError, TensorQueryError
 from tensorquery.files import FileTables, check_name
-from tensorquery.filters import narrowing
+from tensorquery.filters import advised, narrowing
 from tensorquery.functions import Function, FunctionInfo
 from tensorquery.iceberg import IcebergTables
 from tensorquery.logs import follow
 from tensorquery.options import (
     check_text,
+    expanded_path,
     parse_bytes,
 )
 from tensorquery.quality import stack_level_outside
@@ -150,10 +152,7 @@ class Session(FileTables, IcebergTables):
         except (ValueError, TypeError) as error:
             if isinstance(error, TensorQueryError):
                 raise
-            raise ConfigError(
-                f"register_table needs rows with named columns, got {type(data).__name__} ({error}); "
-                f'give the column a name, for example pyarrow.table({{"x": ...}})'
-            ) from error
+            raise ConfigError(f"register_table {_refused(data, error)}") from error
 
     def register_view(self, name: str, sql: str) -> None:
         """Register a query under a name.
@@ -362,14 +361,15 @@ class Session(FileTables, IcebergTables):
         return self.sql(f"SELECT * FROM {_core.quote_identifier(check_name(name))}")
 
     def _select(
-        self, name: str, columns: Sequence[str] | None, filters: Any | None, on_error: str = "raise"
+        self, name: str, columns: Iterable[str] | None, filters: Any | None, on_error: str = "raise"
     ) -> Query:
         """`table` and then `Query.select`, planned only once, and with filters that know this session's names."""
         if columns is None and filters is None:
             return self.table(name)
         whole = f"SELECT * FROM {_core.quote_identifier(check_name(name))}"
         names, predicate = narrowing(columns, filters, self._core.table_schema(name))
-        narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
+        with advised(filters):
+            narrowed = self.sql(_core.narrow(whole, names, predicate), on_error=on_error)
         return Query(self, narrowed._core, (whole, repr(names), repr(predicate)))
 
     def __repr__(self) -> str:
@@ -392,13 +392,29 @@ class Session(FileTables, IcebergTables):
         )
 
 
+def _refused(data: Any, error: Exception) -> str:
+    """Why `data` is no table, though it speaks Arrow."""
+    told = "; ".join(map(str, error.args))
+    # pandas calls pyarrow when its rows are asked for, so that this one is imported then.
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(error, (arrow.ArrowInvalid, arrow.ArrowTypeError)):
+        return (
+            f"got {type(data).__name__} with a column whose values have no one type ({told}); cast it, for example "
+            f'data["x"] = data["x"].astype("string")'
+        )
+    return (
+        f"needs rows with named columns, got {type(data).__name__} ({told}); give the column a name, for example "
+        'pyarrow.table({"x": ...})'
+    )
+
+
 def _cache_place(place: str | os.PathLike[str]) -> str:
     """A folder or URL as a directory: what is below it need not exist."""
     if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
         raise ConfigError(
             f'plan_cache={place!r} must be a folder or a URL, for example "s3://bucket/plans/"'
         )
-    text = os.fsdecode(place)
+    text = expanded_path(place)
     if "://" not in text:
         # Made here, so that a place that cannot be written is known before anything is read.
         try:
@@ -415,5 +431,5 @@ def _cache_folder(path: Any) -> str:
             f"local_cache={path!r} must be a folder on a local disk, for example "
             f'local_cache="/tmp/ranges"'
         )
-    folder = os.fsdecode(path)
+    folder = expanded_path(path)
     return folder if "://" in folder else str(Path(folder).absolute())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tensorquery import _core
 from tensorquery.errors import StorageError
+from tensorquery.options import expanded_path
 from tensorquery.progress import TaskBar
 
 __all__ = ["QUERY_STAGES", "open_stage", "stage_folder"]
@@ -28,7 +29,7 @@ def stage_folder() -> Path:
     query, uncompressed.
     """
     if own := os.environ.get("TENSORQUERY_STAGES"):
-        return Path(own)
+        return Path(expanded_path(own))
     return Path(tempfile.gettempdir()) / f"tensorquery-{os.getuid()}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError, QueryError
-from tensorquery.options import check_choice, nearest_name, parse_bytes
+from tensorquery.options import check_choice, expanded_path, nearest_name, parse_bytes
 from tensorquery.progress import TaskBar
 from tensorquery.query import Query
 from tensorquery.stages import QUERY_STAGES, stage_folder
@@ -130,8 +130,8 @@ class Staging:
             )
         if engine is not None:
             _check_engine(engine, mode, place, source)
-        if isinstance(source, os.PathLike):
-            source = os.fspath(source)
+        if isinstance(source, str | os.PathLike):
+            source = expanded_path(source)
         bound = bound_of(max_bytes)
         return cls(mode, own, float(seconds), source, engine, show_progress, bound)
 
@@ -230,7 +230,7 @@ def place_of(stage_dir: str | os.PathLike[str] | None) -> str:
         return default_stage_dir()
     if not isinstance(stage_dir, str | os.PathLike):
         raise ConfigError(f"stage_dir={stage_dir!r} must be a folder or a URL")
-    return os.fspath(stage_dir)
+    return expanded_path(stage_dir)
 
 
 def bound_of(max_bytes: int | str | None) -> int | None:

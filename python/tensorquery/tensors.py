@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 OUTPUT_FORMATS = ("torch", "numpy", "arrow", "dict")
+TENSOR_OPTIONS = ("nulls", "stack", "pad", "categories", "decimal")
+"""The keywords of `tensor_options`."""
 _POLICIES = ("error", "nan", "mask")
 _DECIMALS = ("float64", "int64")
 

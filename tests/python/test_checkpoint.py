@@ -456,6 +456,8 @@ def test_a_second_iterator_closes_the_first(query, workers):
     with pytest.raises(tq.ConfigError, match="closed, because a newer one was started"):
         next(first)
     assert ids(second) == whole
+    with pytest.raises(tq.ConfigError, match="make a second loader for a loop inside a loop"):
+        list(zip(loader, loader, strict=True))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -3,10 +3,12 @@
 import functools
 import gzip
 import json
+import pathlib
 import pickle
 import re
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -82,8 +84,9 @@ def test_each_error_is_also_the_built_in_that_python_code_expects():
         ({"rank": 0, "world_size": 0}, ["world_size=0", "at least 1"]),
         ({"rank": 1}, ["rank=1", "world_size=None", "together"]),
         ({"world_size": 2}, ["rank=None", "world_size=2", "together"]),
-        ({"batchsize": 1}, ["'batchsize'", "did you mean 'batch_size'", "allowed"]),
-        ({"drop_last": True}, ["'drop_last'", "allowed"]),
+        ({"batchsize": 1}, ["'batchsize'", "did you mean 'batch_size'"]),
+        ({"drop_last": True}, ["'drop_last'", 'remainder="drop"']),
+        ({"zzz": 1}, ["'zzz'", "allowed", "batch_size"]),
         ({"split_bytes": "12XB"}, ["'12XB'", "128MiB"]),
         ({"split_bytes": 0}, ["split_bytes=0", "1..="]),
         ({"split_bytes": -1}, ["split_bytes=-1"]),
@@ -106,6 +109,7 @@ def test_each_error_is_also_the_built_in_that_python_code_expects():
         ({"decimal": "float"}, ["'float'", "did you mean 'float64'"]),
         ({"columns": "n"}, ["columns='n'", "list of names"]),
         ({"columns": []}, ["columns=[]"]),
+        ({"columns": 3}, ["columns=3", "list of names"]),
         ({"filters": ""}, ["filters=''"]),
         ({"filters": 3}, ["filters=3", "SQL predicate", "pyarrow"]),
         ({"filters": [("n", ">>", 1)]}, ["'>>'", "allowed"]),
@@ -143,6 +147,12 @@ def test_a_bad_option_fails_at_construction(session, options, words):
         ({"query": 3}, ["a query is a SQL string, got int"]),
         ({"query": pa.table({"x": [1]})}, ["got Table", "register_table"]),
         ({"query": "SELECT 1 AS x", "session": "s"}, ["session='s'"]),
+        ({"table": pa.table({"x": [1]})}, ["got Table", "session.register_table"]),
+        ({"table": pd.DataFrame({"x": [1]})}, ["got DataFrame", '"catalog.namespace.table"']),
+        ({"table": {"x": [1]}, "catalog_config": {"type": "in-memory"}}, ["got dict"]),
+        ({"table": [1]}, ["got list"]),
+        ({"table": pathlib.Path("t.parquet")}, ["got PosixPath", "path="]),
+        ({"table": tq.Session().sql("SELECT 1 AS x")}, ["got Query", "query="]),
     ],
     ids=str,
 )
@@ -150,6 +160,23 @@ def test_what_to_read_is_said_once_and_well(options, words):
     message = raised(tq.ConfigError, lambda: tq.create_dataloader(**options))
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batchsize": 3}, ["QueryDataset has no option 'batchsize'", "mean 'batch_size'"]),
+        ({"null": "mask"}, ["'null'", "mean 'nulls'"]),
+        ({"num_workers": 2}, ["'num_workers'", "the DataLoader around it"]),
+        ({"zzz": 1}, ["'zzz'", "allowed: assignment, batch_size, categories"]),
+    ],
+    ids=str,
+)
+def test_a_dataset_refuses_what_it_has_no_option_for(session, options, words):
+    message = raised(tq.ConfigError, lambda: tq.QueryDataset(session.table("t"), **options))
+    for word in words:
+        assert word in message
+    assert "tensor_kwargs" not in message
 
 
 def test_other_constructors_check_as_well(session, tmp_path):
@@ -176,6 +203,18 @@ def test_other_constructors_check_as_well(session, tmp_path):
     ]
     for call, word in cases:
         assert word in raised(tq.ConfigError, call)
+
+
+def test_a_batch_size_cannot_be_changed(session):
+    loader, dataset = tq.create_dataloader("SELECT n FROM t", session=session, batch_size=40)
+    with pytest.raises(
+        tq.ConfigError, match=r"batch_size=40 .*; make another one with batch_size=10"
+    ):
+        dataset.batch_size = 10
+    with pytest.raises(ValueError, match="batch_size"):
+        loader.batch_size = 10
+    assert [len(batch["n"]) for batch in loader] == [40, 40, 20]
+    assert pickle.loads(pickle.dumps(dataset)).batch_size == dataset.batch_size == 40
 
 
 def test_a_session_and_a_query_say_why_they_cannot_be_pickled(session):
@@ -411,6 +450,29 @@ def test_values_that_an_expression_cannot_take(session, sql, words):
         message = raised(tq.DataError, read)
         for word in words:
             assert word in message
+
+
+def test_integers_wrap_around_as_the_types_page_says():
+    session = tq.Session()
+    session.register_table("t", pa.table({"x": [2**63 - 1, 1]}))
+
+    def value(sql):
+        return session.sql(f"SELECT {sql} AS x FROM t").to_arrow()["x"].to_pylist()[0]
+
+    assert value("x + 1") == value("sum(x)") == -(2**63)
+    assert value("sum(CAST(x AS DECIMAL(38, 0)))") == 2**63
+    assert "Int32" in raised(tq.DataError, lambda: value("CAST(x AS INT)"))
+
+
+def test_columns_of_nulls_alone_are_text_where_they_come_from_files(tmp_path):
+    table = pa.table({"n": pa.nulls(2)})
+    pq.write_table(table, tmp_path / "n.parquet")
+    session = tq.Session()
+    session.register_table("t", table)
+    assert session.table("t").schema.field("n").type == pa.null()
+    assert (
+        session.sql(f"SELECT n FROM '{tmp_path}/n.parquet'").schema.field("n").type == pa.string()
+    )
 
 
 def test_a_transform_that_fails_is_seen_as_it_is(session):

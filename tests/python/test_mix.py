@@ -150,7 +150,10 @@ def test_columns_and_filters_narrow_all_of_them(session):
     ("make", "error", "words"),
     [
         (lambda a, b: tq.mix([]), tq.ConfigError, "no query"),
-        (lambda a, b: tq.mix([a, b]), tq.ConfigError, "pairs"),
+        (lambda a, b: tq.mix([a, b]), tq.ConfigError, r"pairs .*, \[\(query, 0\.5\), …\]$"),
+        (lambda a, b: tq.mix(a), tq.ConfigError, "pairs"),
+        (lambda a, b: tq.mix([(a, 1, 2)]), tq.ConfigError, "pairs"),
+        (lambda a, b: tq.mix({a: 0.5}), tq.ConfigError, "pairs"),
         (lambda a, b: tq.mix([(a, 0)]), tq.ConfigError, "above 0"),
         (lambda a, b: tq.mix([(a, float("nan"))]), tq.ConfigError, "above 0"),
         (lambda a, b: tq.mix([("SELECT 1", 1)]), tq.ConfigError, "takes queries, got str"),

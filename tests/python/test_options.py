@@ -97,6 +97,24 @@ def test_unknown_option_suggests_the_nearest():
     assert "batch_size, shuffle, shuffle_seed" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("drop_last", 'write remainder="drop"'),
+        ("seed", "write shuffle_seed="),
+        ("sampler", "sample_weight="),
+        ("batch_sampler", "write batch_size="),
+        ("dataset", "the query is the data"),
+        ("suffle", "did you mean 'shuffle'?"),
+    ],
+)
+def test_where_it_is_known_what_was_meant_nothing_else_is_listed(name, words):
+    with pytest.raises(ConfigError) as caught:
+        options.reject_unknown([name], ["batch_size", "shuffle", "shuffle_seed"], "here")
+    assert words in str(caught.value)
+    assert "allowed" not in str(caught.value)
+
+
 def test_nearest_name():
     assert options.nearest_name("SHUFLE", ["shuffle"]) == "shuffle"
     assert options.nearest_name("", ["a"]) is None
@@ -106,9 +124,15 @@ def test_nearest_name():
 def test_integers():
     assert options.check_positive_int("batch_size", np.int32(3)) == 3
     assert options.check_non_negative_int("num_workers", 0) == 0
-    for bad in (0, -1, True, 1.0, "3", None, 2**63):
-        with pytest.raises(ConfigError, match="batch_size="):
+    for bad in (0, -1, True, 1.0, "3", None):
+        with pytest.raises(ConfigError, match="batch_size=.* at least 1(; write 1 .*)?$"):
             options.check_positive_int("batch_size", bad)
+    with pytest.raises(ConfigError, match=f"batch_size={2**63} must be at most {2**63 - 1}$"):
+        options.check_positive_int("batch_size", 2**63)
+    with pytest.raises(ConfigError, match=f"shuffle_seed={2**64} must be at most {2**63 - 1}$"):
+        options.check_non_negative_int("shuffle_seed", 2**64)
+    with pytest.raises(ConfigError, match="world_size=9 must be at most 8$"):
+        options.check_positive_int("world_size", 9, most=8)
     with pytest.raises(ConfigError, match="write 8 without a fraction"):
         options.check_positive_int("batch_size", 8.0)
     with pytest.raises(ConfigError, match="at least 0"):

@@ -4,6 +4,7 @@ import datetime as dt
 import threading
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -87,6 +88,32 @@ def test_columns_are_kept_in_the_order_asked_for(session):
     assert query.column_names == ["Cap", "n"]
     assert query.to_arrow()["Cap"].to_pylist() == [1, 4, 5]
     assert list(sharded(table="t", session=session, columns=["s"])[0]) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (iter, ["s", "n"]),
+        (lambda names: (name for name in names), ["s", "n"]),
+        (lambda names: map(str, names), ["s", "n"]),
+        (np.array, ["s", "n"]),
+        (dict.fromkeys, ["s", "n"]),
+        (set, ["n", "s"]),
+        (frozenset, ["n", "s"]),
+    ],
+)
+def test_columns_are_any_names_and_those_of_a_set_are_sorted(session, make, names):
+    query = session.sql("SELECT n, f, s FROM t")
+    asked = ["s", "n"]
+    assert query.select(make(asked)).column_names == names
+    assert tq.mix([(query, 1), (query, 1)]).select(make(asked)).queries[1].column_names == names
+    for read in ({"query": query}, {"table": "t", "session": session}):
+        found, _ = tq.create_dataloader(**read, columns=make(asked), output_format="arrow")
+        assert next(iter(found)).schema.names == names
+    with pytest.raises(tq.ConfigError, match="selects nothing"):
+        query.select(make([]))
+    # What says which query a state belongs to.
+    assert query.select(make(asked))._parts() == query.select(names)._parts()
 
 
 @pytest.fixture
@@ -207,6 +234,40 @@ def test_functions_of_a_query_stay_those_of_it_in_its_filters(session):
     session.register_udf("f", lambda n: pc.add(n, 1000), ["int64"], "int64")
     session.register_udf("g", lambda n: pc.negate(n), ["int64"], "int64")
     assert query.select(filters="f(n) = y AND g(n) < -2").to_arrow()["n"].to_pylist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("filters", "advice"),
+    [
+        ("WHERE n < 2", "; leave WHERE out"),
+        ("\n where n < 2", "; leave WHERE out"),
+        ("n < 2 && ok", "; between conditions write AND, not &&"),
+        ("(n < 2) & ok", "; between conditions write AND, not &"),
+        ("n < 2 | n > 4", "; between conditions write OR, not |"),
+        ("n < 2 || n > 4", "; between conditions write OR, not ||"),
+        # Those that have another mistake.
+        ("n < 2 n > 4 -- where", None),
+        ("nn | 1 > 2", None),
+        ("n < 2 AND ok > '&&' || 3", "; between conditions write OR, not ||"),
+        ("ok + n > 2 AND s = '&' AND \"s\" <> '|'", None),
+    ],
+)
+@pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT * FROM t"}], ids=str)
+def test_a_filter_of_another_language_is_told_how_to_write_it(session, source, filters, advice):
+    with pytest.raises(tq.QueryError) as caught:
+        tq.create_dataloader(session=session, filters=filters, **source)
+    message = str(caught.value)
+    if advice is None:
+        assert "leave WHERE" not in message
+        assert "between conditions" not in message
+    else:
+        assert message.endswith(advice)
+
+
+def test_operators_of_bits_and_texts_are_for_those(session):
+    query = session.table("t")
+    assert query.select(["n"], "n & 1 = 1 AND n | 2 = 3").to_arrow()["n"].to_pylist() == [1, 3]
+    assert query.select(["n"], "s || '%' = '100%%'").to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT n FROM t"}], ids=str)

@@ -1,6 +1,7 @@
 """Datasets of Hugging Face are tables, with their selection and order; what only looks like a table is refused."""
 
 import datasets
+import pandas as pd
 import pytest
 
 import tensorquery as tq
@@ -50,6 +51,24 @@ def test_splits_are_registered_one_by_one(session, rows):
 def test_a_stream_is_no_table(session, rows):
     with pytest.raises(tq.ConfigError, match="IterableDataset, which has no table; .*path="):
         session.register_table("t", rows.to_iterable_dataset())
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [([1, "b"], "Could not convert 'b'"), (["b", 1], "got a 'int'"), ([1, {"x": 1}], "cannot mix")],
+    ids=str,
+)
+def test_a_column_of_several_types_is_named(session, values, told):
+    mixed = pd.DataFrame({"fine": [1, 2], "odd": values})
+    with pytest.raises(tq.ConfigError) as caught:
+        session.register_table("t", mixed)
+    message = str(caught.value)
+    for part in ("DataFrame", "no one type", told, "column odd", "cast it"):
+        assert part in message
+    assert "give the column a name" not in message
+    assert "('" not in message
+    session.register_table("t", mixed.astype({"odd": "string"}))
+    assert session.table("t").count() == 2
 
 
 def test_anything_else_is_refused_by_its_type(session):

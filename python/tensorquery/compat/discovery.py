@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.errors import TableNotFoundError
+from tensorquery.options import expanded_path
 from tensorquery.quality import stack_level_outside
 from tensorquery.query import Query
 from tensorquery.session import Session
@@ -51,7 +52,7 @@ def discover_files(
         DataError: A file is damaged, or two disagree about a column.
         StorageError: The store does not answer, or refuses.
     """
-    session = Session()
+    session, path = Session(), expanded_path(path)
 
     def register(found: str) -> Query:
         session._register("files", found, None, None, False, storage_options, infer_rows=1)

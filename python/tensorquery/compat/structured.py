@@ -18,7 +18,9 @@ from tensorquery.compat.splits import DataFileInfo, SplitStrategy
 from tensorquery.dataloader import QueryDataLoader
 from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.files import PathOrPaths, table_format_of
+from tensorquery.filters import column_list
 from tensorquery.loader import _once_per_job
+from tensorquery.options import expanded_path
 from tensorquery.query import Query
 from tensorquery.session import Session
 
@@ -118,7 +120,7 @@ class StructuredDataset(CompatDataset):
         where: str | list[str]
         if files is None:
             assert path is not None
-            where = os.fspath(path)
+            where = expanded_path(path)
         else:
             where = [as_it_is(file.path) for file in files]
         storage_options = for_stores(storage_options, where)
@@ -129,7 +131,8 @@ class StructuredDataset(CompatDataset):
         given = found if files is None else list(files)
         paths = [file.path for file in found]
         if is_hive and columns is not None:
-            columns = [*columns, *(name for name in _keys(table) if name not in columns)]
+            names = (column_list(columns) if columns else None) or []
+            columns = [*names, *(name for name in _keys(table) if name not in names)]
         super().__init__(
             table.select(columns, filters),
             lambda: (given, {file.path: path for file, path in zip(given, paths, strict=True)}),
