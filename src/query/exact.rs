@@ -27,9 +27,11 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
 
-/// The optimiser's rules, with this one before each that simplifies.
+use super::sliding::SlideAnew;
+
+/// The optimiser's rules, with the one of this module before each that simplifies, and [`SlideAnew`].
 pub fn exact_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = Vec::new();
+    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(SlideAnew)];
     for rule in Optimizer::new().rules {
         if rule.name() == "simplify_expressions" {
             rules.push(Arc::new(KeepExact));
@@ -157,7 +159,7 @@ impl Keep {
             }
             Expr::BinaryExpr(binary) => self.comparison(binary),
             Expr::Between(between) => self.between(between),
-            Expr::InList(list) if lists.is_merged_wrongly(&list) => {
+            Expr::InList(list) if lists.has_several(&list) || self.has_null(&list)? => {
                 let children = Expr::InList(list).map_children(|child| self.expr(child, lists))?;
                 Ok(hidden(children.data))
             }
@@ -210,6 +212,15 @@ impl Keep {
             true => or(value.clone().lt(low), value.gt(high)),
             false => and(value.clone().gt_eq(low), value.lt_eq(high)),
         }))
+    }
+
+    fn has_null(&self, list: &InList) -> Result<bool> {
+        for expr in &list.list {
+            if self.constant(expr)?.is_some_and(|value| value.is_null()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn list(&self, list: InList) -> Result<Transformed<Expr>> {
@@ -489,9 +500,7 @@ impl Lists {
         });
     }
 
-    fn is_merged_wrongly(&self, list: &InList) -> bool {
-        let is_null = |expr: &Expr| matches!(expr, Expr::Literal(value, _) if value.is_null());
+    fn has_several(&self, list: &InList) -> bool {
         self.several.get(&list.expr).is_some_and(|count| *count > 1)
-            || list.list.iter().any(is_null)
     }
 }

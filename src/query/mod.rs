@@ -9,6 +9,7 @@ mod moment;
 mod one_value;
 mod parse;
 mod sample;
+mod sliding;
 mod travel;
 mod units;
 mod unsound;

@@ -9,8 +9,9 @@
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
-//! Of window functions: RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184); a sliding
-//! `min` stays where a frame holds nulls alone (23872); a sliding `median` is wrong (21299).
+//! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
+//! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
+//! [`sliding`](super::sliding).
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -124,7 +125,6 @@ fn unsound_window(expr: &PlanExpr, input: &DFSchema) -> Option<Error> {
     };
     let (frame, name) = (&function.params.window_frame, function.fun.name());
     let is_aggregate = matches!(function.fun, WindowFunctionDefinition::AggregateUDF(_));
-    let starts_at_rows = !frame.start_bound.is_unbounded();
     let ends_before = matches!(&frame.end_bound, WindowFrameBound::Preceding(to) if !is_zero(to));
     let starts_after =
         matches!(&frame.start_bound, WindowFrameBound::Following(from) if !is_zero(from));
@@ -138,19 +138,6 @@ fn unsound_window(expr: &PlanExpr, input: &DFSchema) -> Option<Error> {
                 "BETWEEN … FOLLOWING AND …"
             }
         )));
-    }
-    if is_aggregate && starts_at_rows && name == "median" {
-        return Some(Error::query(
-            "median() over a sliding frame is not supported: the engine computes it wrongly; let the frame start at \
-             UNBOUNDED PRECEDING, or use array_agg and unnest",
-        ));
-    }
-    let may_be_null = function.params.args.iter().any(|arg| arg.nullable(input).unwrap_or(true));
-    if is_aggregate && starts_at_rows && may_be_null && name == "min" {
-        return Some(Error::query(
-            "min() of a column with nulls over a sliding frame is not supported: the engine keeps the value of an earlier \
-             frame where all values of one are NULL; write -max(-x), or min(coalesce(x, 'infinity'))",
-        ));
     }
     None
 }
