@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -92,7 +93,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         assert self.dataset._measures is not None
         watch = self._watched(epoch, self.dataset._measures.begin())
         found = self._from_workers(progress, state, mine, watch)
-        return self._deliver(found, watch, progress, watch, mine)
+        delivered = self._deliver(found, watch, progress, watch, mine)
+        self.dataset._loop = weakref.ref(delivered)
+        return delivered
 
     def _deliver(
         self,

@@ -237,6 +237,8 @@ class QueryDataset(TracedDataset):
         # What was loaded into the loader, whose next iteration begins with it.
         self._awaited: dict[str, Any] | None = None
         self._newest: weakref.ref[ShardIterator] | None = None
+        # The generator of a loader that hands out what its workers send.
+        self._loop: weakref.ref[Any] | None = None
         self._loaded: dict[str, Any] | None = None
         self._workers = 0
         self._in_order = True
@@ -262,7 +264,13 @@ class QueryDataset(TracedDataset):
         if not isinstance(self._query, Query):
             raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
         iterator = self._iterator()
-        if self._loaded is not None or self._awaited is not None or self._progress.step:
+        progress = self._progress
+        if (
+            self._loaded is not None
+            or self._awaited is not None
+            or progress.step
+            or progress.parents
+        ):
             raise ConfigError(
                 "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
             )
@@ -274,6 +282,8 @@ class QueryDataset(TracedDataset):
         if changes or query._pins() != self._query._pins():
             # Each rank by itself: for some of them nothing may have changed.
             self._open(query)
+            # What was begun or has ended is of other files.
+            self._progress, self._ended = Progress(self.epoch, progress.workers), None
         return changes
 
     @property

@@ -45,6 +45,8 @@ class Progress:
         turn: The worker whose batch comes next.
         ledger: What the workers have consumed, where they take splits as they come.
         base: The part of a state's checksum that stays the same.
+        begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
+        left: Whether another epoch was chosen since its iteration was left.
     """
 
     epoch: int
@@ -56,6 +58,8 @@ class Progress:
     turn: int = 0
     ledger: Ledger | None = None
     base: int | None = None
+    begun: bool = False
+    left: bool = False
 
 
 class Tagged(NamedTuple):

@@ -393,6 +393,7 @@ class PlannedDataset(IterableDataset[Any]):
             _plan=None,
             _builder=None,
             _newest=None,
+            _loop=None,
             _process=-1,
             _planned_in=None,
         )
