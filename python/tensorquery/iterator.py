@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.dataset import QueryDataset
 
-__all__ = ["Progress", "ShardIterator", "Tagged"]
+__all__ = ["CLOSED_BY_NEWER", "Progress", "Refused", "ShardIterator", "Tagged", "called"]
+
+CLOSED_BY_NEWER = (
+    "this iterator was closed, because a newer one was started; keep using the newer one"
+)
 
 
 @dataclass
@@ -75,6 +79,23 @@ class Tagged(NamedTuple):
     """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
     rows: int = 0
     """Rows of the batch, whatever a transform has made of it."""
+
+
+class Refused:
+    """The iterator of a worker that must not deliver: from one that lives on torch takes no error before a batch is due.
+
+    Args:
+        reason: Why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __iter__(self) -> Refused:
+        return self
+
+    def __next__(self) -> Any:
+        raise ConfigError(self._reason)
 
 
 _REPORT_SECONDS = 0.02
@@ -166,9 +187,7 @@ class ShardIterator:
     def __next__(self) -> Any:
         if self.closed:
             if self._superseded:
-                raise ConfigError(
-                    "this iterator was closed, because a newer one was started; keep using the newer one"
-                )
+                raise ConfigError(CLOSED_BY_NEWER)
             raise StopIteration
         stream = self._stream or self._start()
         try:
@@ -184,7 +203,7 @@ class ShardIterator:
             batch = self._ready.popleft()
             last = stream.advance()
             for call in self._calls:
-                batch = call(batch)
+                batch = called(call, batch)
         except BaseException:
             self.close()
             raise
@@ -389,6 +408,18 @@ class ShardIterator:
         self._progress = dataset._begin(workers, checked["epoch"], checked)
 
 
+def called(function: Callable[[Any], Any], batch: Any) -> Any:
+    """What a function of the user's makes of a batch.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would end the epoch without a word, as Python says of generators.
+    """
+    try:
+        return function(batch)
+    except StopIteration as error:
+        raise RuntimeError("transform or collate_fn raised StopIteration") from error
+
+
 def _made_ahead(
     stream: _core.BatchStream,
     threads: TransformThreads | None,
@@ -405,7 +436,7 @@ def _made_ahead(
         for raw in iter(stream.next, None):
             yield Transformed(build(raw), stream.cursor(), stream.last)
 
-    def called() -> Iterator[Transformed]:
+    def made() -> Iterator[Transformed]:
         for found in finished():
             batch = found.batch
             for call in calls:
@@ -413,10 +444,10 @@ def _made_ahead(
             yield replace(found, batch=batch)
 
     if copies is None:
-        return called()
+        return made()
 
     def copied(found: Transformed) -> Callable[[], Transformed]:
         arrived = copies(found.batch)
         return lambda: replace(found, batch=arrived())
 
-    return one_ahead(called(), copied)
+    return one_ahead(made(), copied)

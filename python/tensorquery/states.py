@@ -137,9 +137,16 @@ class StatefulDataset(PlannedDataset):
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_state(state)
-        self._follow_pins(checked)
-        self._follow_quarantine(checked)
-        check_same(checked, self._constant, self._file_names())
+        with self._kept():
+            self._follow_pins(checked)
+            self._follow_quarantine(checked)
+            check_same(checked, self._constant, self._file_names())
+            self._check_worker(checked)
+        self._changed()
+        return checked
+
+    def _check_worker(self, checked: Mapping[str, Any]) -> None:
+        """Check that the state of a worker is loaded in that worker."""
         info, worker = get_worker_info(), checked.get("worker")
         if worker is not None:
             here = (
@@ -155,7 +162,6 @@ class StatefulDataset(PlannedDataset):
                     f"this is the state of worker {worker} of {checked['layout']['num_workers']}, loaded in {here};"
                     " resume with the same num_workers, or save loader.state_dict() of create_dataloader's loader"
                 )
-        return checked
 
     def _iterator(self) -> ShardIterator | None:
         """The newest iterator in this process, if it is not closed."""
@@ -166,6 +172,12 @@ class StatefulDataset(PlannedDataset):
         """Whether somebody may still ask for the next batch of the run."""
         loop = None if self._loop is None else self._loop()
         return self._iterator() is not None or (loop is not None and loop.gi_frame is not None)
+
+    def _is_under_way(self) -> bool:
+        """Whether an epoch has begun of which rows are received, or may still be."""
+        progress = self._progress
+        is_open = progress.begun and not progress.left
+        return is_open and bool(progress.step or progress.parents or self._is_read())
 
     def _begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
         """Start an epoch, from a state where there is one."""
