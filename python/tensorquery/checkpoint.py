@@ -103,8 +103,8 @@ def check_state(state: Any) -> dict[str, Any]:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state.get(key))}, expected {kind.__name__}"
             )
-    for key in ("seed", "epoch", "step"):
-        if not 0 <= state[key] < _MOST:
+    for key, most in (("seed", _MOST), ("epoch", _MOST - 1), ("step", _MOST - 1)):
+        if not 0 <= state[key] <= most:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state[key])}"
             )

@@ -22,6 +22,7 @@ from tensorquery.measures import Measures
 from tensorquery.metrics import Metrics, measured
 from tensorquery.mixture import Mixture
 from tensorquery.options import (
+    MOST_BATCH_ROWS,
     check_callable,
     check_non_negative_int,
     check_positive_int,
@@ -187,7 +188,7 @@ class QueryDataset(TracedDataset):
             raise ConfigError(
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
-        self.batch_size = check_positive_int("batch_size", batch_size)
+        self.batch_size = check_positive_int("batch_size", batch_size, MOST_BATCH_ROWS)
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
         self._transform = None if transform is None else check_callable("transform", transform)

@@ -13,6 +13,7 @@ from typing import Any
 from tensorquery.errors import ConfigError
 
 __all__ = [
+    "MOST_BATCH_ROWS",
     "MOST_EPOCHS",
     "MOST_PADDED",
     "MOST_PREFETCHED",
@@ -53,6 +54,8 @@ _MAX_INT = 2**63 - 1
 # What every process holds a number for is bounded, so that an absurd option is told and takes no memory.
 MOST_SHARDS = 2**20
 """Ranks of a world, times workers of a rank; and partitions."""
+MOST_BATCH_ROWS = 2**40
+"""Rows of a batch; the core reads no state with more."""
 MOST_SAMPLES = 2**36
 """Rows that are drawn by weight in an epoch."""
 MOST_PADDED = 2**24
@@ -182,7 +185,7 @@ def check_text(what: str, value: str) -> str:
 
 def _check_int(name: str, value: object, minimum: int, most: int, example: str) -> int:
     number = _as_int(value)
-    if number is None or not minimum <= number <= _MAX_INT:
+    if number is None or number < minimum:
         hint = ""
         if isinstance(value, float) and math.isfinite(value) and value == int(value) >= minimum:
             hint = f"; write {int(value)} without a fraction"
