@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -121,6 +122,7 @@ class ShardIterator:
         self.in_loader = in_loader
         """Whether this process is a worker of a loader of `create_dataloader`."""
         self._stream: _core.BatchStream | None = None
+        self._process = os.getpid()
         self._superseded = False
         self._reported = False
         self.closed = False
@@ -352,6 +354,8 @@ class ShardIterator:
     def close(self) -> None:
         """Stop reading; nothing where it is closed already."""
         was_closed, self.closed = self.closed, True
+        if not self._is_here():
+            return
         self._raw.clear()
         self._ready.clear()
         if self._threads is not None:
@@ -373,14 +377,20 @@ class ShardIterator:
         if getattr(self, "_stream", None) is not None and not self.closed:
             self.close()
 
+    def _is_here(self) -> bool:
+        """Whether this process reads. One that was forked has the stream without its threads, and locks that nobody will open."""
+        return self._process == os.getpid()
+
     def counted(self) -> tuple[int, int]:
         """Rows handed out, and rows of finished batches that are ready."""
-        return (0, 0) if self._stream is None else self._stream.counted()
+        if self._stream is None or not self._is_here():
+            return (0, 0)
+        return self._stream.counted()
 
     def metrics(self) -> dict[str, float]:
         """Counts so far; see `QueryDataset.metrics`."""
         counts = dict.fromkeys(CORE_COUNTS, 0.0)
-        if self._stream is not None:
+        if self._stream is not None and self._is_here():
             counts.update(self._stream.metrics())
             counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
         return counts
