@@ -103,8 +103,8 @@ def check_state(state: Any) -> dict[str, Any]:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state.get(key))}, expected {kind.__name__}"
             )
-    for key in ("seed", "epoch", "step"):
-        if not 0 <= state[key] < _MOST:
+    for key, most in (("seed", _MOST), ("epoch", _MOST - 1), ("step", _MOST - 1)):
+        if not 0 <= state[key] <= most:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state[key])}"
             )
@@ -273,7 +273,7 @@ def run_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_one_epoch(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same states, where ranks that are through with an epoch that others are in say so of that epoch."""
-    epoch = min(state["epoch"] for state in states)
+    epoch = _common_epoch(states)
     found = []
     for state in states:
         ended = state.get("ended")
@@ -282,6 +282,14 @@ def _in_one_epoch(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
             state = check_state({**joined, "check": check_sum(joined)})
         found.append(state)
     return found
+
+
+def _common_epoch(states: list[dict[str, Any]]) -> int:
+    """The epoch that each rank is in, or has just ended; the first one where there is none."""
+    of_ranks = [{state["epoch"], (state.get("ended") or state)["epoch"]} for state in states]
+    epochs = sorted(state["epoch"] for state in states)
+    common = (epoch for epoch in epochs if all(epoch in rank for rank in of_ranks))
+    return int(next(common, epochs[0]))
 
 
 def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

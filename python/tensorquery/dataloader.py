@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,8 +16,8 @@ from tensorquery._accelerate import AcceleratePrepared, begin
 from tensorquery.dataset import QueryDataset
 from tensorquery.devices import copies_to, one_ahead
 from tensorquery.distributed import threads_for
-from tensorquery.errors import ConfigError
-from tensorquery.iterator import SUPERSEDED, Progress, ShardIterator, Tagged
+from tensorquery.errors import ConfigError, DataError
+from tensorquery.iterator import CLOSED_BY_NEWER, Progress, ShardIterator, Tagged
 from tensorquery.measures import Measures
 from tensorquery.parcels import Packer, Parcel, in_turns
 from tensorquery.processes import from_living
@@ -41,6 +42,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     _loaded: dict[str, Any] | None = None
     _newest: object | None = None
     _inbox: Inbox | None = None
+    _told: int | None = None
+    """What the dataset's `_generation` was when the workers started."""
     _watch: Watch | None = None
 
     def __init__(
@@ -92,7 +95,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         assert self.dataset._measures is not None
         watch = self._watched(epoch, self.dataset._measures.begin())
         found = self._from_workers(progress, state, mine, watch)
-        return self._deliver(found, watch, progress, watch, mine)
+        delivered = self._deliver(found, watch, progress, watch, mine)
+        self.dataset._loop = weakref.ref(delivered)
+        return delivered
 
     def _deliver(
         self,
@@ -103,6 +108,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         mine: object,
     ) -> Iterator[Any]:
         """Batches with what Accelerate wants to know of each; `watch` sees how long they take, and `teller` knows which is the last."""
+        self._check_newest(mine)
         turn = begin(self)
         clock, is_ending = time.perf_counter, sys.is_finalizing
         complete = False
@@ -116,20 +122,27 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                     self._look(watch, now)
                 complete = last
                 yield batch if turn is None else turn.deliver(batch, last)
-                if self._newest is not mine:
-                    raise ConfigError(SUPERSEDED)
+                self._check_newest(mine)
                 asked = clock()
             watch.input_seconds += clock() - asked
+            self._check_newest(mine)
             # Also where it has no batch at all.
-            complete = self._newest is mine
-            if not complete:
-                raise ConfigError(SUPERSEDED)
+            complete = True
         finally:
             # An interpreter that ends has taken apart what these need, and nobody is left to tell.
             if not is_ending():
                 if turn is not None:
                     turn.end()
                 self._leave(watch, complete)
+
+    def _check_newest(self, mine: object) -> None:
+        """Refuse to go on with an iterator that another one, or a state, has taken the place of."""
+        if self._newest is None:
+            raise ConfigError(
+                "this iterator was closed, because a state was loaded; iterate over the loader again to go on from it"
+            )
+        if self._newest is not mine:
+            raise ConfigError(CLOSED_BY_NEWER)
 
     def _watched(self, epoch: int, iteration: int) -> Watch:
         """What notes how this iteration goes on; the one before is over."""
@@ -229,11 +242,20 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             # An older iterator may be closed while a newer one still starts its workers.
             if self._newest is mine:
                 dataset._pin_epoch(None)
-        if self._newest is mine:
-            dataset._finished(progress)
+        if self._newest is not mine:
+            return
+        if steps is not None and progress.step != steps:
+            raise DataError(
+                f"the workers delivered {progress.step} of {steps} batches of this epoch; resume from the last state, and "
+                "please report it"
+            )
+        dataset._finished(progress)
 
     def _addressed(self) -> Inbox:
         """Where the workers that start now, or live on, send their parcels; to be held as long as they are received."""
+        if self._told != self.dataset._generation:
+            self._end_workers()
+            self._told = self.dataset._generation
         if self._inbox is None or self.__dict__.get("_iterator") is None:
             self._inbox = Inbox(self.num_workers)
             assert isinstance(self.collate_fn, Packer)
@@ -328,10 +350,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         """
         self._loaded = self.dataset._awaited = self.dataset._checked(state)
         self.dataset._epoch[0] = self._loaded["epoch"]
-        # An iterator that is under way must not go on, and workers that live on do not know of the state.
+        # An iterator that is under way must not go on.
         self._newest = None
         if self._watch is not None:
             self._leave(self._watch, False)
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        """End the workers that live on, which know nothing of what has changed since they started."""
         iterator = self.__dict__.get("_iterator")
         if iterator is not None:
             getattr(iterator, "_shutdown_workers", _nothing)()

@@ -17,12 +17,13 @@ from tensorquery.distributed import Topology, detect
 from tensorquery.epochs import Deal, Sources
 from tensorquery.errors import ConfigError
 from tensorquery.iceberg import SnapshotChange
-from tensorquery.iterator import Progress, ShardIterator
+from tensorquery.iterator import Progress, Refused, ShardIterator
 from tensorquery.logs import follow
 from tensorquery.measures import Measures
 from tensorquery.metrics import Metrics, measured
 from tensorquery.mixture import Mixture
 from tensorquery.options import (
+    MOST_BATCH_ROWS,
     check_callable,
     check_non_negative_int,
     check_positive_int,
@@ -194,7 +195,7 @@ class QueryDataset(TracedDataset):
             )
         allowed = {*inspect.signature(QueryDataset).parameters, *TENSOR_OPTIONS} - {"tensor_kwargs"}
         reject_unknown(tensor_kwargs, allowed, "QueryDataset")
-        batch_size = check_positive_int("batch_size", batch_size)
+        batch_size = check_positive_int("batch_size", batch_size, MOST_BATCH_ROWS)
         if shuffle_buffer_size is not None:
             shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
         self._transform = None if transform is None else check_callable("transform", transform)
@@ -234,9 +235,9 @@ class QueryDataset(TracedDataset):
         # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
         # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
         # loader's first worker reads: torch asks that one first, wherever a resumed epoch stands. The fifth is the
-        # counter from which the workers take splits (see `_core.Counter`).
-        self._epoch = shared(5 * 8).view(torch.int64)
-        self._epoch.numpy()[:] = (0, -1, 1, 0, 0)
+        # counter from which the workers take splits (see `_core.Counter`), the sixth is `_generation`.
+        self._epoch = shared(6 * 8).view(torch.int64)
+        self._epoch.numpy()[:] = (0, -1, 1, 0, 0, 0)
         self._process = os.getpid()
         self._counted: tuple[int, dict[str, float]] | None = None
         self._progress = Progress(0)
@@ -244,6 +245,8 @@ class QueryDataset(TracedDataset):
         # What was loaded into the loader, whose next iteration begins with it.
         self._awaited: dict[str, Any] | None = None
         self._newest: weakref.ref[ShardIterator] | None = None
+        # The generator of a loader that hands out what its workers send.
+        self._loop: weakref.ref[Any] | None = None
         self._loaded: dict[str, Any] | None = None
         self._workers = 0
         self._in_order = True
@@ -269,7 +272,7 @@ class QueryDataset(TracedDataset):
         if not isinstance(self._query, Query):
             raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
         iterator = self._iterator()
-        if self._loaded is not None or self._awaited is not None or self._progress.step:
+        if self._loaded is not None or self._awaited is not None or self._is_under_way():
             raise ConfigError(
                 "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
             )
@@ -281,6 +284,9 @@ class QueryDataset(TracedDataset):
         if changes or query._pins() != self._query._pins():
             # Each rank by itself: for some of them nothing may have changed.
             self._open(query)
+            # What was begun or has ended is of other files.
+            self._progress, self._ended = Progress(self.epoch, self._progress.workers), None
+            self._changed()
         return changes
 
     @property
@@ -372,9 +378,14 @@ class QueryDataset(TracedDataset):
         """
         return measured(self)
 
-    def __iter__(self) -> ShardIterator | Parcels:
+    def __iter__(self) -> ShardIterator | Parcels | Refused:
         """Iterate over the batches of this process's shard."""
         refuse_foreign(self)
+        if self._is_outdated():
+            return Refused(
+                "a state was loaded, or the dataset refreshed, and this worker process, which lives on, does not know of it; "
+                "use the loader of create_dataloader, or make a new DataLoader"
+            )
         info = get_worker_info()
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         if workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.dataset import QueryDataset
 
-__all__ = ["SUPERSEDED", "Progress", "ShardIterator", "Tagged"]
+__all__ = ["CLOSED_BY_NEWER", "Progress", "Refused", "ShardIterator", "Tagged", "called"]
 
-SUPERSEDED = (
+CLOSED_BY_NEWER = (
     "this iterator was closed, because a newer one was started; keep using the newer one, and make a second loader for a "
     "loop inside a loop"
 )
@@ -50,6 +51,8 @@ class Progress:
         turn: The worker whose batch comes next.
         ledger: What the workers have consumed, where they take splits as they come.
         base: The part of a state's checksum that stays the same.
+        begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
+        left: Whether another epoch was chosen since its iteration was left.
     """
 
     epoch: int
@@ -61,6 +64,8 @@ class Progress:
     turn: int = 0
     ledger: Ledger | None = None
     base: int | None = None
+    begun: bool = False
+    left: bool = False
 
 
 class Tagged(NamedTuple):
@@ -76,6 +81,23 @@ class Tagged(NamedTuple):
     """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
     rows: int = 0
     """Rows of the batch, whatever a transform has made of it."""
+
+
+class Refused:
+    """The iterator of a worker that must not deliver: from one that lives on torch takes no error before a batch is due.
+
+    Args:
+        reason: Why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __iter__(self) -> Refused:
+        return self
+
+    def __next__(self) -> Any:
+        raise ConfigError(self._reason)
 
 
 _REPORT_SECONDS = 0.02
@@ -101,6 +123,7 @@ class ShardIterator:
         self.in_loader = in_loader
         """Whether this process is a worker of a loader of `create_dataloader`."""
         self._stream: _core.BatchStream | None = None
+        self._process = os.getpid()
         self._superseded = False
         self._reported = False
         self.closed = False
@@ -167,7 +190,7 @@ class ShardIterator:
     def __next__(self) -> Any:
         if self.closed:
             if self._superseded:
-                raise ConfigError(SUPERSEDED)
+                raise ConfigError(CLOSED_BY_NEWER)
             raise StopIteration
         stream = self._stream or self._start()
         try:
@@ -183,7 +206,7 @@ class ShardIterator:
             batch = self._ready.popleft()
             last = stream.advance()
             for call in self._calls:
-                batch = call(batch)
+                batch = called(call, batch)
         except BaseException:
             self.close()
             raise
@@ -332,6 +355,8 @@ class ShardIterator:
     def close(self) -> None:
         """Stop reading; nothing where it is closed already."""
         was_closed, self.closed = self.closed, True
+        if not self._is_here():
+            return
         self._raw.clear()
         self._ready.clear()
         if self._threads is not None:
@@ -353,14 +378,20 @@ class ShardIterator:
         if getattr(self, "_stream", None) is not None and not self.closed:
             self.close()
 
+    def _is_here(self) -> bool:
+        """Whether this process reads. One that was forked has the stream without its threads, and locks that nobody will open."""
+        return self._process == os.getpid()
+
     def counted(self) -> tuple[int, int]:
         """Rows handed out, and rows of finished batches that are ready."""
-        return (0, 0) if self._stream is None else self._stream.counted()
+        if self._stream is None or not self._is_here():
+            return (0, 0)
+        return self._stream.counted()
 
     def metrics(self) -> dict[str, float]:
         """Counts so far; see `QueryDataset.metrics`."""
         counts = dict.fromkeys(CORE_COUNTS, 0.0)
-        if self._stream is not None:
+        if self._stream is not None and self._is_here():
             counts.update(self._stream.metrics())
             counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
         return counts
@@ -388,6 +419,18 @@ class ShardIterator:
         self._progress = dataset._begin(workers, checked["epoch"], checked)
 
 
+def called(function: Callable[[Any], Any], batch: Any) -> Any:
+    """What a function of the user's makes of a batch.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would end the epoch without a word, as Python says of generators.
+    """
+    try:
+        return function(batch)
+    except StopIteration as error:
+        raise RuntimeError("transform or collate_fn raised StopIteration") from error
+
+
 def _made_ahead(
     stream: _core.BatchStream,
     threads: TransformThreads | None,
@@ -404,7 +447,7 @@ def _made_ahead(
         for raw in iter(stream.next, None):
             yield Transformed(build(raw), stream.cursor(), stream.last)
 
-    def called() -> Iterator[Transformed]:
+    def made() -> Iterator[Transformed]:
         for found in finished():
             batch = found.batch
             for call in calls:
@@ -412,10 +455,10 @@ def _made_ahead(
             yield replace(found, batch=batch)
 
     if copies is None:
-        return called()
+        return made()
 
     def copied(found: Transformed) -> Callable[[], Transformed]:
         arrived = copies(found.batch)
         return lambda: replace(found, batch=arrived())
 
-    return one_ahead(called(), copied)
+    return one_ahead(made(), copied)

@@ -14,6 +14,7 @@ from typing import Any
 from tensorquery.errors import ConfigError
 
 __all__ = [
+    "MOST_BATCH_ROWS",
     "MOST_EPOCHS",
     "MOST_PADDED",
     "MOST_PREFETCHED",
@@ -64,6 +65,8 @@ _OTHERWISE = {
 # What every process holds a number for is bounded, so that an absurd option is told and takes no memory.
 MOST_SHARDS = 2**20
 """Ranks of a world, times workers of a rank; and partitions."""
+MOST_BATCH_ROWS = 2**40
+"""Rows of a batch; the core reads no state with more."""
 MOST_SAMPLES = 2**36
 """Rows that are drawn by weight in an epoch."""
 MOST_PADDED = 2**24

@@ -29,7 +29,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tensorquery import _core
-from tensorquery.iterator import Tagged
+from tensorquery.iterator import Tagged, called
 from tensorquery.segments import Inbox, Letterhead, Segments, shared
 from tensorquery.tensors import tensor_over
 
@@ -151,7 +151,7 @@ class Packer:
     def _collated(self, tagged: Tagged) -> Tagged:
         if self._function is None or tagged.is_report:
             return tagged
-        return tagged._replace(batch=self._function(tagged.batch))
+        return tagged._replace(batch=called(self._function, tagged.batch))
 
     def _packed(self, run: Run) -> Parcel:
         """Numbers are copied once, into memory that the loader sees."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,12 @@ from tensorquery.tensors import BatchBuilder, tensor_options
 __all__ = ["PlannedDataset"]
 
 _LOG = logging.getLogger("tensorquery")
+
+_OF_PLAN = (
+    "_query", "_staged", "_whole", "_plan", "_builder", "_recipe", "_share_recipe", "_stage", "_stage_path", "_deal", "_dealt",
+    "_quarantine", "_constant",
+)  # fmt: skip
+"""What `PlannedDataset._open` and `_take` set."""
 
 
 class PlannedDataset(IterableDataset[Any]):
@@ -234,6 +241,37 @@ class PlannedDataset(IterableDataset[Any]):
             # Each rank by itself: not all of them need load a state.
             self._open(query)
 
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What is planned stays as it is where what is done within fails."""
+        before = {name: self.__dict__[name] for name in _OF_PLAN if name in self.__dict__}
+        quarantine, found = self._quarantine, self._quarantine.found
+        try:
+            yield
+        except BaseException:
+            for name in _OF_PLAN:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            quarantine.found = found
+            raise
+
+    def _changed(self) -> None:
+        """Note that workers which live on from now on know an older plan, or an older state."""
+        if not self._is_in_worker():
+            self._generation += 1
+            self._epoch[5] = self._generation
+
+    def _is_outdated(self) -> bool:
+        """Whether this is a worker that lives on after what it knows has changed.
+
+        In its first iteration it may be late, and then that iteration is of what it knows.
+        """
+        lives_on = self._planned_in == os.getpid()
+        return lives_on and self._generation != int(self._epoch[5])
+
+    _generation = 0
+    """How often the plan has changed, or a state was loaded; in a worker, until it was made."""
+
     def _log_files(self, plan: _core.Plan) -> None:
         if self._constant["parts"].get("snapshot"):
             files, pruned, _, _ = plan.pruning()
@@ -393,6 +431,7 @@ class PlannedDataset(IterableDataset[Any]):
             _plan=None,
             _builder=None,
             _newest=None,
+            _loop=None,
             _process=-1,
             _planned_in=None,
         )

@@ -121,28 +121,32 @@ class Quarantine:
         query: The query, whose tables may have been registered without some files.
         plan: Its plan; with all splits, where bad ones are left out.
         skips: Whether bad splits are left out.
+
+    Attributes:
+        skips: The same.
+        found: What is left out; None until that is settled.
     """
 
     def __init__(self, query: _core.Query, plan: _core.Plan, *, skips: bool) -> None:
         self.skips = skips
         self._files = of_files(query.quarantined())
         self._plan: _core.Plan | None = plan if skips else None
-        self._found = None if skips else Findings()
+        self.found = None if skips else Findings()
 
     @property
     def is_settled(self) -> bool:
         """Whether it is known what is bad."""
-        return self._found is not None
+        return self.found is not None
 
     @property
     def listed(self) -> list[Quarantined]:
         """All that is left out, files of the tables first, as far as it is known."""
-        return [*self._files, *(self._found.listed if self._found else [])]
+        return [*self._files, *(self.found.listed if self.found else [])]
 
     @property
     def rows(self) -> list[int] | None:
         """Output rows by split of the plan that is left, where verification counted them."""
-        return self._found.rows if self._found else None
+        return self.found.rows if self.found else None
 
     def metrics(self) -> dict[str, float]:
         """Counts of what is left out; nothing where nobody asked for that."""
@@ -158,7 +162,7 @@ class Quarantine:
 
     def parts(self) -> dict[str, Any]:
         """The part of a state that names what is left out; empty where that is nothing."""
-        splits = sorted(self._found.bad.items()) if self._found else []
+        splits = sorted(self.found.bad.items()) if self.found else []
         files = [digest(part.path)[:8] for part in self._files]
         if not splits and not files:
             return {}
@@ -181,7 +185,7 @@ class Quarantine:
         """
         plan = self._plan
         assert plan is not None
-        if self._found is not None:
+        if self.found is not None:
             return plan
         verdicts = _verdicts(plan, topology, process_group, show_progress, threads)
         found = _findings(plan, verdicts)
@@ -206,7 +210,7 @@ class Quarantine:
             return None
         if state.get("on_error") != "skip" or self._plan is None:
             return None
-        if self._found is not None and self._found.bad == splits:
+        if self.found is not None and self.found.bad == splits:
             return None
         plan = self._plan
         if any(split >= plan.num_splits for split in splits):
@@ -218,7 +222,7 @@ class Quarantine:
             return None
         if left.fingerprint != state["fingerprint"]:
             return None
-        self._found = Findings(splits, _listed_by_state(plan, splits), None)
+        self.found = Findings(splits, _listed_by_state(plan, splits), None)
         return self._note(left, warn=True)
 
     def check(self, state: Mapping[str, Any]) -> None:
@@ -227,11 +231,11 @@ class Quarantine:
         Raises:
             CheckpointMismatchError: It is.
         """
-        if self.skips and state.get("on_error") != "skip" and self._found and self._found.bad:
+        if self.skips and state.get("on_error") != "skip" and self.found and self.found.bad:
             raise CheckpointMismatchError(
                 'the run that saved this state read all rows (on_error="raise"), and now '
-                f"{len(self._found.listed)} bad parts would be left out, the first of them "
-                f'{self._found.listed[0]}; resume with on_error="raise" once the files are whole again, or start a '
+                f"{len(self.found.listed)} bad parts would be left out, the first of them "
+                f'{self.found.listed[0]}; resume with on_error="raise" once the files are whole again, or start a '
                 "new run without load_state_dict"
             )
 
@@ -253,12 +257,12 @@ class Quarantine:
             raise DataError(
                 f"every split of the query is bad, so that nothing is left to deliver; the first: {found.listed[0]}"
             )
-        self._found = found
+        self.found = found
         return self._note(left, warn=warn)
 
     def _note(self, left: _core.Plan, *, warn: bool) -> _core.Plan:
-        assert self._found is not None
-        listed = self._found.listed
+        assert self.found is not None
+        listed = self.found.listed
         for part in listed:
             _LOG.info("left out: %s", part)
         if warn:

@@ -32,6 +32,7 @@ class StatefulDataset(PlannedDataset):
     _loaded: dict[str, Any] | None
     _awaited: dict[str, Any] | None
     _newest: weakref.ref[ShardIterator] | None
+    _loop: weakref.ref[Any] | None
     _in_order: bool
 
     @property
@@ -42,7 +43,8 @@ class StatefulDataset(PlannedDataset):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
 
-        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here.
+        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here. While an epoch
+        is iterated over, this is for the one after it, and `state_dict` goes on saying how far that one was received.
 
         Args:
             epoch: From 0. Persistent workers follow it too.
@@ -51,7 +53,10 @@ class StatefulDataset(PlannedDataset):
             ConfigError: It is not a whole number of 0 to 2^62.
         """
         refuse_foreign(self)
-        self._epoch[0] = check_non_negative_int("epoch", epoch, MOST_EPOCHS)
+        chosen = check_non_negative_int("epoch", epoch, MOST_EPOCHS)
+        self._epoch[0] = chosen
+        if not self._is_read():
+            self._progress.left = chosen != self._progress.epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Which rows of the epoch were consumed, as plain data.
@@ -61,14 +66,15 @@ class StatefulDataset(PlannedDataset):
         received: use its ``state_dict``.
 
         Returns:
-            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch.
+            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch, or the one
+            that was set; what is set while an epoch is iterated over does not change the state of that one.
         """
         if self._loaded is not None:
             return dict(self._loaded)
-        newest = self._iterator()
-        if newest is None and self._progress.epoch != self.epoch:
-            return self._state_of(Progress(self.epoch))
-        return self._state_of(self._progress)
+        progress = self._progress
+        if progress.left or not progress.begun:
+            progress = Progress(self.epoch, progress.workers)
+        return self._state_of(progress)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
@@ -119,12 +125,7 @@ class StatefulDataset(PlannedDataset):
             "parents": list(progress.parents),
         }
         ended = self._ended
-        if (
-            cursors
-            and not progress.step
-            and ended is not None
-            and ended.epoch + 1 == progress.epoch
-        ):
+        if cursors and not progress.step and ended is not None and ended.epoch != progress.epoch:
             # Other ranks may still be in that epoch, and their states are merged with this one.
             state["ended"] = {
                 key: value for key, value in self._state_of(ended).items() if key in _RUN_OF_STATE
@@ -136,9 +137,16 @@ class StatefulDataset(PlannedDataset):
 
     def _checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         checked = check_state(state)
-        self._follow_pins(checked)
-        self._follow_quarantine(checked)
-        check_same(checked, self._constant, self._file_names())
+        with self._kept():
+            self._follow_pins(checked)
+            self._follow_quarantine(checked)
+            check_same(checked, self._constant, self._file_names())
+            self._check_worker(checked)
+        self._changed()
+        return checked
+
+    def _check_worker(self, checked: Mapping[str, Any]) -> None:
+        """Check that the state of a worker is loaded in that worker."""
         info, worker = get_worker_info(), checked.get("worker")
         if worker is not None:
             here = (
@@ -154,17 +162,27 @@ class StatefulDataset(PlannedDataset):
                     f"this is the state of worker {worker} of {checked['layout']['num_workers']}, loaded in {here};"
                     " resume with the same num_workers, or save loader.state_dict() of create_dataloader's loader"
                 )
-        return checked
 
     def _iterator(self) -> ShardIterator | None:
         """The newest iterator in this process, if it is not closed."""
         newest = None if self._newest is None else self._newest()
         return None if newest is None or newest.closed else newest
 
+    def _is_read(self) -> bool:
+        """Whether somebody may still ask for the next batch of the run."""
+        loop = None if self._loop is None else self._loop()
+        return self._iterator() is not None or (loop is not None and loop.gi_frame is not None)
+
+    def _is_under_way(self) -> bool:
+        """Whether an epoch has begun of which rows are received, or may still be."""
+        progress = self._progress
+        is_open = progress.begun and not progress.left
+        return is_open and bool(progress.step or progress.parents or self._is_read())
+
     def _begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
         """Start an epoch, from a state where there is one."""
         shards = max(1, workers)
-        progress = Progress(epoch, workers, start=[[] for _ in range(shards)])
+        progress = Progress(epoch, workers, start=[[] for _ in range(shards)], begun=True)
         if self._is_in_worker() or not self._follows(workers):
             progress.cursors = [[] for _ in range(shards)]
         if state is not None:
@@ -226,8 +244,11 @@ class StatefulDataset(PlannedDataset):
 
     def _finished(self, progress: Progress) -> None:
         """After the last batch: the next iteration delivers the next epoch, unless one was set."""
+        if self._ended is progress:
+            # With the last batch. An epoch that was set since is the next one, be it the same once more.
+            return
         if self.epoch == progress.epoch:
             self._epoch[0] = progress.epoch + 1
         self._ended = progress
         if self._progress is progress:
-            self._progress = Progress(progress.epoch + 1, progress.workers)
+            self._progress = Progress(self.epoch, progress.workers)

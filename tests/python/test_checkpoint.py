@@ -470,7 +470,7 @@ def test_loading_a_state_closes_the_iterator(query, workers):
     state = state_of(loader)
     next(iterator)
     loader.load_state_dict(state)
-    with pytest.raises(tq.ConfigError, match="closed, because a newer one was started"):
+    with pytest.raises(tq.ConfigError, match="closed, because a state was loaded"):
         next(iterator)
     assert ids(loader) == whole[2:]
 

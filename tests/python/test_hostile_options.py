@@ -46,10 +46,40 @@ def load(session, **options):
 
 
 @pytest.mark.parametrize("number", HUGE)
-@pytest.mark.parametrize("option", ["batch_size", "split_rows", "split_bytes", "shuffle_seed"])
+@pytest.mark.parametrize("option", ["split_rows", "split_bytes", "shuffle_seed"])
 def test_a_huge_number_that_is_only_a_bound_is_one(session, option, number):
     for more in ({}, {"shuffle": True}, {"remainder": "uneven"}):
         assert load(session, **{option: number}, **more) == ROWS
+
+
+def test_batches_are_bounded_by_what_a_state_holds(session):
+    assert load(session, batch_size=2**40) == ROWS
+    for number in (2**40 + 1, 2**62, 2**63 - 1, 2**63):
+        with pytest.raises(tq.ConfigError, match=f"batch_size={number} must be at most {2**40}"):
+            load(session, batch_size=number)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 2**40}, {"shuffle_seed": 2**63 - 1}, {"shuffle_seed": 2**63 - 1, "shuffle": True}],
+    ids=str,
+)  # fmt: skip
+def test_states_with_the_largest_numbers_are_loaded(session, options):
+    def make(**more):
+        sql = "SELECT id FROM t WHERE id >= 50"
+        more = {"rank": 0, "world_size": 1, "batch_size": 100, **options, **more}
+        return tq.create_dataloader(sql, session=session, split_rows=100, **more)[0]
+
+    loader = make(num_workers=2)
+    batches = iter(loader)
+    received = next(batches)["id"].tolist()
+    state = loader.state_dict()
+    assert state["epoch"] == 0
+    for topology in ({"num_workers": 2}, {}, {"batch_size": 7}):
+        loader = make(**topology)
+        loader.load_state_dict(state)
+        rest = [row for batch in loader for row in batch["id"].tolist()]
+        assert sorted(received + rest) == list(range(50, ROWS))
 
 
 @pytest.mark.parametrize("number", BEYOND)

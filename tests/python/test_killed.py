@@ -191,6 +191,52 @@ def test_a_worker_is_killed(folder, where_it_waits, world_size, seed):
         assert found == wanted(folder)
 
 
+# Its workers never come to an end of their planning; with "other" it forks a process that inherits all its pipes, too.
+_PLANS = """
+import os, sys, threading, time
+import stopping
+import tensorquery as tq
+trainer, real = os.getpid(), tq.QueryDataset._here
+def here(dataset):
+    if os.getpid() != trainer:
+        os.write(1, b"worker %d\\n" % os.getpid())
+        time.sleep(600)
+    return real(dataset)
+def other():
+    if os.fork() == 0:
+        os.write(1, b"other %d\\n" % os.getpid())
+        time.sleep(600)
+tq.QueryDataset._here = here
+if sys.argv[2] == "other":
+    threading.Timer(3, other).start()
+next(iter(stopping.loader_of(stopping.query_of(sys.argv[1]), num_workers=2, multiprocessing_context="fork")))
+"""
+
+
+@pytest.mark.parametrize("other", ["none", "other"])
+def test_workers_that_plan_end_with_their_trainer(folder, other):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", _PLANS, folder, other]
+    started = []
+    trainer = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        for _ in range(2 if other == "none" else 3):
+            what, number = trainer.stdout.readline().split()
+            started.append((what, psutil.Process(int(number))))
+        trainer.kill()
+        trainer.wait()
+        workers = [process for what, process in started if what == "worker"]
+        assert len(workers) == 2
+        assert psutil.wait_procs(workers, timeout=30)[1] == []
+    finally:
+        trainer.stdout.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+
+
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_connection_to_a_worker_breaks(folder, where_it_waits, monkeypatch, dies):
     """A worker's last message may name a connection that is closed already, a moment before the worker counts as dead."""

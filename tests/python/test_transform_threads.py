@@ -4,8 +4,11 @@ Order, content, states, errors and ends are those of the serial loader.
 """
 
 import gc
+import io
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -14,8 +17,11 @@ import time
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 import stopping
 import tensorquery as tq
@@ -274,3 +280,44 @@ def test_the_interpreter_ends_while_threads_work(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[0, 1, 2, 3, 4, 5, 6]\n"
     assert done.stderr == ""
+
+
+class Slow(MemoryFileSystem):
+    """Answers after a while, once it `waits`: the threads are then in the middle of a read."""
+
+    protocol = "slow-for-threads"
+    cachable = False
+    waits = False
+
+    def cat_file(self, path, start=None, end=None, **more):
+        if Slow.waits:
+            time.sleep(0.3)
+        return super().cat_file(path, start=start, end=end, **more)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_forgets_an_iterator_whose_threads_read(monkeypatch):
+    filesystem = Slow()
+    for number in range(40):
+        file = io.BytesIO()
+        pq.write_table(pa.table({"id": range(7)}), file)
+        filesystem.pipe_file(f"/threads/{number:02}.parquet", file.getvalue())
+    session = tq.Session()
+    session.register_parquet("t", "/threads/", filesystem=filesystem)
+    query = session.sql("SELECT id FROM t")
+    options = {"transform": dict, "transform_threads": THREADS, "batch_size": 7}
+    dataset = tq.QueryDataset(query, rank=0, world_size=1, **options)
+    monkeypatch.setattr(Slow, "waits", True)
+    iterator = iter(dataset)
+    next(iterator)
+    for _ in range(12):
+        time.sleep(0.1)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            iterator = iter(dataset)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    # Here it goes on.
+    monkeypatch.setattr(Slow, "waits", False)
+    assert len(list(iterator)) == 39
