@@ -81,6 +81,22 @@ impl Chunk {
         Ok(chunk)
     }
 
+    /// What is here of several chunks, for a reader that is told where their pages lie.
+    pub(super) fn together<'a>(chunks: impl Iterator<Item = &'a Arc<Self>>) -> Self {
+        let pieces = chunks.flat_map(|chunk| chunk.pieces.iter().cloned());
+        let mut pieces: Vec<(u64, Bytes)> = pieces.collect();
+        pieces.sort_by_key(|(start, _)| *start);
+        let end = pieces.last().map_or(0, |(start, piece)| start + piece.len() as u64);
+        Self { range: 0..end, pieces, index: Vec::new(), rows: 0 }
+    }
+
+    /// Whether a page is missing between two that are here.
+    pub(super) fn has_gaps(&self) -> bool {
+        let is_here = |page: &PageLocation| self.find(page.offset as u64).is_some();
+        let mut pages = self.index.iter().map(is_here).skip_while(|is_here| !is_here);
+        pages.any(|is_here| !is_here) && pages.any(|is_here| is_here)
+    }
+
     /// Its bytes, in all.
     pub(super) fn bytes(&self) -> usize {
         usize::try_from(self.range.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX)

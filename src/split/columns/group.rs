@@ -9,7 +9,10 @@ use arrow::array::{BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGroups, RowSelection};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder, RowGroups, RowSelection, RowSelectionPolicy,
+};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Encoding;
 use parquet::column::page::PageIterator;
@@ -330,7 +333,7 @@ impl Group {
         }
         if let Some(rows) = some.filter(|_| !skipped.is_empty()) {
             let selection = RowSelection::from_filters(&[BooleanArray::new(rows.clone(), None)]);
-            let reader = self.reader(&skipped, None, lengths.most(), Some(selection))?;
+            let reader = self.selecting(&skipped, lengths.most(), selection)?;
             read.add(&skipped, reader);
         }
         Ok(read)
@@ -398,6 +401,32 @@ impl Group {
         let levels = parquet_to_arrow_field_levels(schema, mask, Some(self.schema.fields()))?;
         let pages = Pages { group: self, places };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
+    }
+
+    /// The selected rows of `roots`, whose other rows are passed over.
+    fn selecting(
+        &self,
+        roots: &[usize],
+        batch_rows: usize,
+        selection: RowSelection,
+    ) -> Result<ParquetRecordBatchReader> {
+        let leaves = self.leaves(roots);
+        let chunks = leaves.iter().filter_map(|leaf| self.chunks.get(leaf));
+        if !chunks.clone().any(|chunk| chunk.has_gaps()) {
+            return self.reader(roots, None, batch_rows, Some(selection));
+        }
+        // Where selected rows and others alternate, the reader would decode them all and leave out the others: also those of pages that
+        // are not here. This one can be told not to.
+        let metadata =
+            ArrowReaderMetadata::try_new(Arc::clone(&self.footer), ArrowReaderOptions::new())?;
+        let schema = self.footer.file_metadata().schema_descr();
+        ParquetRecordBatchReaderBuilder::new_with_metadata(Chunk::together(chunks), metadata)
+            .with_row_groups(vec![self.number])
+            .with_projection(ProjectionMask::roots(schema, roots.iter().copied()))
+            .with_batch_size(batch_rows)
+            .with_row_selection(selection)
+            .with_row_selection_policy(RowSelectionPolicy::Selectors)
+            .build()
     }
 }
 

@@ -240,8 +240,12 @@ fn of_pages_without_wanted_rows_nothing_is_read() {
     }
 }
 
-/// Rows that a page index selects, and those of them that a condition keeps.
-fn narrowed(runs: &[(usize, usize)], part: usize) -> (Wanted, Wanted, BooleanArray) {
+/// Rows that a page index selects, and those of them that a condition keeps, so many `together`.
+fn narrowed(
+    runs: &[(usize, usize)],
+    part: usize,
+    together: usize,
+) -> (Wanted, Wanted, BooleanArray) {
     let mut selectors = Vec::new();
     for (skip, select) in runs {
         selectors.extend([RowSelector::skip(*skip), RowSelector::select(*select)]);
@@ -256,7 +260,7 @@ fn narrowed(runs: &[(usize, usize)], part: usize) -> (Wanted, Wanted, BooleanArr
         at = end;
     }
     assert_eq!(first.count(), selected.iter().filter(|selected| **selected).count());
-    let keeps = |row: usize| mixed(row / 30, 77) % 10 < part;
+    let keeps = |row: usize| mixed(row / together, 77) % 10 < part;
     let asked = (0..ROWS).filter(|row| selected[*row]).map(|row| Some(keeps(row)));
     let second = first.narrowed(asked.collect::<BooleanArray>().values().clone());
     let both = (0..ROWS).map(|row| Some(selected[row] && keeps(row)));
@@ -270,10 +274,11 @@ proptest! {
         layout in prop::sample::select(skippable()),
         runs in prop::collection::vec((0..900_usize, 1..900_usize), 1..6),
         part in 1..=10_usize,
+        together in prop::sample::select(vec![1_usize, 2, 30]),
         asked in prop::sample::subsequence(ALL.to_vec(), 1..=3),
     ) {
         let rows = rows();
-        let (wanted, fewer, mask) = narrowed(&runs, part);
+        let (wanted, fewer, mask) = narrowed(&runs, part, together);
         prop_assume!(fewer.count() > 0);
         let (file, group) = file_of(&rows, layout);
         let mut group = group.part(&wanted);
@@ -290,11 +295,29 @@ proptest! {
     }
 }
 
+/// The decoder would read all rows from the first wanted one to the last, and leave out the others then.
+#[test]
+fn between_wanted_rows_that_alternate_with_others_pages_may_be_missing() {
+    let rows = rows();
+    for properties in skippable() {
+        let keeps = |row: usize| row.is_multiple_of(3) && !(300..2700).contains(&row);
+        let mask: BooleanArray = (0..ROWS).map(|row| Some(keeps(row))).collect();
+        let wanted = Wanted::all(ROWS).narrowed(mask.values().clone());
+        let (file, group) = file_of(&rows, properties);
+        let mut group = group.part(&wanted);
+        fetch(&mut group, &file, &ALL);
+        for (column, found) in ALL.iter().zip(read(&group, &ALL, &wanted, true)) {
+            let expected = filter(rows.column(*column), &mask).unwrap();
+            assert_eq!(&found, &expected, "column {column}");
+        }
+    }
+}
+
 /// What is made of where the pages of a column lie.
 type Change<'a> = &'a dyn Fn(&mut Vec<PageLocation>);
 
 #[test]
-fn an_index_that_counts_other_rows_is_an_error_and_one_that_cannot_be_is_not_used() {
+fn an_index_that_counts_other_rows_is_an_error() {
     let rows = rows();
     let properties = WriterProperties::builder()
         .set_write_batch_size(64)
