@@ -216,20 +216,10 @@ impl Group {
         start..start + length
     }
 
-    /// Where the data pages of a leaf lie; None where there is no page index, or where it says what cannot be.
+    /// Where the data pages of a leaf lie; None where there is no page index. It was looked at when it was read.
     fn index_of(&self, leaf: usize) -> Option<&[PageLocation]> {
         let index = self.footer.offset_index()?.get(self.number)?.get(leaf)?.page_locations();
-        let chunk = self.chunk_range(leaf);
-        let (mut at, mut rows) = (chunk.start, 0..=0);
-        for page in index {
-            let start = u64::try_from(page.offset).ok().filter(|start| *start >= at)?;
-            at = start.checked_add(u64::try_from(page.compressed_page_size).ok()?)?;
-            let first = usize::try_from(page.first_row_index).ok()?;
-            rows.contains(&first).then_some(())?;
-            // The first page begins with the first row, and no other does.
-            rows = first + 1..=self.rows().checked_sub(1)?;
-        }
-        (!index.is_empty() && at <= chunk.end).then_some(index)
+        (!index.is_empty()).then_some(index)
     }
 
     /// Takes what was read of the `leaves` at `ranges`.

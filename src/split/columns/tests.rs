@@ -333,9 +333,9 @@ fn an_index_that_counts_other_rows_is_an_error() {
         index[0].iter_mut().for_each(|leaf| change(&mut leaf.page_locations));
         let footer = footer.clone().into_builder().set_offset_index(Some(index)).build();
         let mut group = group_of(footer).part(&wanted);
-        try_fetch(&mut group, &file, columns).map(|bytes| (group, bytes))
+        try_fetch(&mut group, &file, columns)
     };
-    let (_, part) = with_index(&|_| {}, &ALL).unwrap();
+    with_index(&|_| {}, &ALL).unwrap();
     // Each page has a row more than it has, or a byte less. How many rows a page of lists has is not known.
     let other: [Change<'_>; 2] = [
         &|pages| {
@@ -347,18 +347,6 @@ fn an_index_that_counts_other_rows_is_an_error() {
         for column in [0, 1, 2, 3, 4, 5, 6, 8] {
             let error = with_index(change, &[column]).err().unwrap().to_string();
             assert!(error.contains("the page index"), "{error}");
-        }
-    }
-    // Pages that begin in a row before the last one, or outside of the chunk.
-    let broken: [Change<'_>; 3] =
-        [&|pages| pages[1].first_row_index = 0, &|pages| pages[0].offset = 0, &|pages| {
-            pages.last_mut().unwrap().compressed_page_size += 1 << 20
-        }];
-    for change in broken {
-        let (group, bytes) = with_index(change, &ALL).unwrap();
-        assert!(bytes > part, "{bytes}");
-        for (column, found) in ALL.iter().zip(read(&group, &ALL, &wanted, true)) {
-            assert_eq!(&found, &rows.column(*column).slice(1000, 900), "column {column}");
         }
     }
 }
