@@ -75,6 +75,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
     let length = chunk.len();
     while at < length {
         if let Some(page) = chunk.indexed(at).filter(|page| !page.is_here) {
+            // One without bytes would be passed over for ever.
+            (page.end > at).then_some(())?;
             heads.pages.push_back(Head::passed_over(page.rows));
             found = found.checked_add(page.rows as usize)?;
             at = page.end;
