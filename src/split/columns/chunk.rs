@@ -64,12 +64,11 @@ impl Chunk {
             let at = usize::try_from(start.saturating_sub(chunk.range.start))?;
             let Some(page) = chunk.indexed(at) else { continue };
             let header = page_header(piece).ok_or_else(|| damaged("it has no header"))?;
-            let rows = match header.kind {
-                Some(DATA_V2) => header.details[3],
-                _ if repeats => None,
-                _ => header.details[1],
-            };
-            if let Some(rows) = rows.filter(|rows| *rows != i64::from(page.rows)) {
+            let rows = header.details[3].filter(|_| header.kind == Some(DATA_V2));
+            // Values are rows where none has several.
+            let values = header.details[1].filter(|_| !repeats);
+            let other = [rows, values].into_iter().flatten().find(|n| *n != i64::from(page.rows));
+            if let Some(rows) = other {
                 let says = page.rows;
                 return Err(damaged(format!("it has {rows} rows, and {says} by the page index")));
             }

@@ -274,7 +274,7 @@ impl<T: Word> Flat<T> {
             Present::All => (None, rows.iter().map(|row| row - first).collect()),
             Present::Some(present) => {
                 let mut kept = vec![0_u8; rows.len().div_ceil(8)];
-                let places = places(&present, first, rows, &mut kept);
+                let places = places(&present, first, rows, &mut kept)?;
                 (Some(BooleanBuffer::new(Buffer::from_vec(kept), 0, rows.len())), places)
             }
         };
