@@ -1,0 +1,183 @@
+"""Parquet files that say one thing here and another there, in their footers, page indexes and page headers: the right rows, or an error, and
+never other rows, a hang or the end of the process."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import tensorquery as tq
+from parquet_footers import ParquetFile, Struct, change, struct_of
+
+ROWS = 100
+
+PAGED: dict[str, Any] = {
+    "write_page_index": True,
+    "write_batch_size": 10,
+    "data_page_size": 1,
+    "use_dictionary": False,
+}
+"""Pages of ten rows."""
+
+
+@pytest.fixture(autouse=True)
+def alarm() -> Iterator[None]:
+    """A hang fails the test."""
+
+    def ring(*_: Any) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def read(path: Path, **options: Any) -> pa.Table:
+    loader, _ = tq.create_dataloader(
+        path=path, rank=0, world_size=1, output_format="arrow", **options
+    )
+    return pa.Table.from_batches(list(loader))
+
+
+def write(folder: Path, columns: dict[str, Any], **options: Any) -> ParquetFile:
+    path = folder / "a.parquet"
+    pq.write_table(pa.table(columns), path, **options)
+    return ParquetFile(path)
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "flag": lambda row: row % 3 == 0,
+    "maybe": lambda row: None if row % 7 == 0 else row % 3 == 0,
+    "pair": lambda row: [row, row + 0.5],
+    "list": lambda row: [1] * (row % 3),
+    "struct": lambda row: {"a": row, "b": str(row)},
+    "split": float,
+    "number": float,
+    "text": str,
+}
+
+FILTERS = [
+    "id >= 30 AND id < 60 AND (id < 40 OR id >= 50)",
+    "(id < 10 OR id >= 90) AND id % 3 = 0",
+    "id IN (2, 25, 27, 61, 99)",
+    "id >= 47 AND id % 5 <> 1",
+]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("filters", FILTERS)
+def test_pages_between_wanted_ones_are_not_needed(
+    tmp_path: Path, filters: str, version: str
+) -> None:
+    types = {"pair": pa.list_(pa.float64(), 2)}
+    rows = range(ROWS)
+    columns = {name: pa.array(map(make, rows), types.get(name)) for name, make in KINDS.items()}
+    file = write(
+        tmp_path,
+        {"id": pa.array(rows), **columns},
+        data_page_version=version,
+        column_encoding={"split": "BYTE_STREAM_SPLIT"},
+        **PAGED,
+    )
+    table = pq.read_table(file.path)
+    python = filters.replace("AND", "and").replace("OR", "or").replace(" = ", " == ")
+    python = python.replace("<>", "!=").replace("IN", "in")
+    expected = table.filter(pa.array([eval(python, {}, {"id": row}) for row in rows]))
+    assert read(file.path, filters=filters).equals(expected)
+    for name in KINDS:
+        found = read(file.path, filters=filters, columns=[name])
+        assert found.equals(expected.select([name])), name
+    # In a condition, too.
+    found = read(file.path, filters=f"({filters}) AND flag")
+    assert found.equals(expected.filter(expected["flag"]))
+
+
+def test_pages_of_a_usual_size_between_wanted_ones_are_not_needed(tmp_path: Path) -> None:
+    rows = 60_000
+    columns = {
+        "day": [row // 10_000 for row in range(rows)],
+        "user": [row * 7919 % 1000 for row in range(rows)],
+        "clicked": [row * 31 % 7 < 3 for row in range(rows)],
+    }
+    file = write(tmp_path, columns, write_page_index=True, data_page_size=4_000)
+    table = pq.read_table(file.path)
+    kept = pc.and_(pc.is_in(table["day"], pa.array([2, 5])), pc.equal(table["user"], 319))
+    expected = table.filter(kept).select(["clicked"])
+    assert 0 < expected.num_rows < 100
+    found = read(file.path, columns=["clicked"], filters="day IN (2, 5) AND user = 319")
+    assert found.equals(expected)
+
+
+INDEXES: dict[str, Callable[[list[Struct]], None]] = {
+    "the first begins later": lambda pages: change(pages[0], 3, 1),
+    "two begin with one row": lambda pages: change(pages[4], 3, 30),
+    "one begins behind all rows": lambda pages: change(pages[9], 3, 100),
+    "one without bytes": lambda pages: change(pages[1], 2, 0),
+    "one before the chunk": lambda pages: change(pages[0], 1, 3),
+    "one behind it": lambda pages: change(pages[9], 2, 1 << 20),
+    "none": lambda pages: pages.clear(),
+}
+
+
+@pytest.mark.parametrize("damage", INDEXES)
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_page_index_that_cannot_be_is_not_used(tmp_path: Path, damage: str, column: int) -> None:
+    columns = {"id": range(ROWS), "x": [row / 2 for row in range(ROWS)], "s": ["a"] * ROWS}
+    file = write(tmp_path, columns, **PAGED)
+    pages = file.page_index(column)
+    assert len(pages) == 10
+    INDEXES[damage](pages)
+    file.set_page_index(pages, column)
+    file.write()
+    for filters, wanted in {
+        "id >= 0 AND id < 10": range(10),
+        "id >= 18 AND id < 32": range(18, 32),
+        "id >= 75": range(75, 100),
+    }.items():
+        found = read(file.path, filters=filters)
+        assert found.to_pydict() == {
+            "id": list(wanted),
+            "x": [row / 2 for row in wanted],
+            "s": ["a"] * len(wanted),
+        }
+
+
+@pytest.mark.parametrize("filters", ["id >= 3000 AND id < 3990", "id % 7 = 3 AND id >= 2000"])
+@pytest.mark.parametrize("count", [100, 999, 1001, 2_000_000_000, -5])
+@pytest.mark.parametrize("column", [1, 2])
+def test_a_page_that_counts_other_values_than_rows_is_damaged(
+    tmp_path: Path, column: int, count: int, filters: str
+) -> None:
+    rows = 5000
+    columns = {
+        "id": range(rows),
+        "x": [None if row % 3 == 0 else row / 2 for row in range(rows)],
+        "s": [None if row % 3 == 0 else str(row) for row in range(rows)],
+    }
+    file = write(
+        tmp_path,
+        columns,
+        write_page_index=True,
+        write_batch_size=1000,
+        data_page_size=1000,
+        data_page_version="2.0",
+        use_dictionary=False,
+        compression="none",
+    )
+    start, _, header = file.pages(column)[3]
+    change(header[8][1], 1, count)
+    written = struct_of(header)
+    # What the header has more or fewer of bytes, the page has fewer or more; it is damaged anyway.
+    file.body[start : start + len(written)] = written
+    file.write()
+    with pytest.raises(tq.DataError, match="damaged"):
+        read(file.path, filters=filters)
