@@ -1,5 +1,5 @@
 //! The footer of a Parquet file and its page index, as they come from a store. Both are looked at before they are decoded: see
-//! `thrift.rs`.
+//! `thrift.rs` and `parquet_check.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use parquet::file::metadata::{
 };
 use parquet::file::page_index::offset_index::PageLocation;
 
-use super::parquet_shapes::{COLUMN_INDEX, FOOTER, OFFSET_INDEX};
+use super::parquet_check::{check_groups, check_stored};
+use super::parquet_shapes::{COLUMN_INDEX, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
 use crate::storage::LocalFile;
 
@@ -63,11 +64,13 @@ impl<'a> FooterOf<'a> {
     /// Where it cannot be read, or is damaged.
     pub(super) async fn footer(&mut self) -> ParquetResult<ParquetMetaData> {
         let size = self.meta.size;
-        ParquetMetaDataReader::new()
+        let footer = ParquetMetaDataReader::new()
             .with_page_index_policy(PageIndexPolicy::Skip)
             .with_prefetch_hint(Some(self.first_bytes))
             .load_and_finish(&mut *self, size)
-            .await
+            .await?;
+        check_groups(&footer)?;
+        Ok(footer)
     }
 
     /// The same footer with its page index; without one where the file has none, or it is damaged, or says what cannot be: what it says
@@ -160,14 +163,7 @@ impl<'a> FooterOf<'a> {
         };
         let end = end - FOOTER_SIZE as u64;
         let footer = self.kept(&(end.saturating_sub(u64::from(length))..end));
-        match footer {
-            Some(footer) if !is_whole(&footer, FOOTER) => Err(ParquetError::General(
-                "its footer is cut off, declares more than it holds, or has a field of another type than the format \
-                 says"
-                    .to_owned(),
-            )),
-            _ => Ok(()),
-        }
+        footer.map_or(Ok(()), |footer| check_stored(&footer))
     }
 }
 

@@ -92,17 +92,63 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
 }
 
 /// What was not looked at yet. None of a step means that it ends before it should, or is something else.
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(super) fn is_list(kind: u8) -> bool {
+        kind == LIST
+    }
+
+    pub(super) fn is_struct(kind: u8) -> bool {
+        kind == STRUCT
+    }
+
+    /// The number that comes, where it is one.
+    pub(super) fn number_ahead(&self, kind: u8) -> Option<i64> {
+        matches!(kind, I16..=I64).then(|| Walk { rest: self.rest }.signed())?
+    }
+
+    /// The same of a text.
+    pub(super) fn text_ahead(&self, kind: u8) -> Option<&'a [u8]> {
+        let mut ahead = Walk { rest: self.rest };
+        let length = if kind == BINARY { ahead.number()? } else { return None };
+        ahead.rest.get(..usize::try_from(length).ok()?)
+    }
+
     fn structure(&mut self, fields: Fields, depth: usize) -> Option<()> {
+        self.structure_by(fields, depth, |_, _, _| Some(false))
+    }
+
+    /// The same, but that `take` may go through the value of a field itself, by its number and type, and says whether it did.
+    pub(super) fn structure_by(
+        &mut self,
+        fields: Fields,
+        depth: usize,
+        mut take: impl FnMut(&mut Self, i16, u8) -> Option<bool>,
+    ) -> Option<()> {
         let mut field = 0;
         while let Some(kind) = self.field(&mut field)? {
-            self.known(kind, field, fields, depth)?;
+            if !take(self, field, kind)? {
+                self.known(kind, field, fields, depth)?;
+            }
         }
         Some(())
+    }
+
+    /// A list of structures, each of which `item` goes through.
+    pub(super) fn structures(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
+        let (count, kind) = self.list()?;
+        (count == 0 || kind == STRUCT).then_some(())?;
+        (0..count).try_for_each(|_| item(self))
     }
 
     /// The type of the field that comes after `field`, and its number there; None where the structure ends.
