@@ -48,6 +48,7 @@ pub(super) static PAGE_HEADER: Fields = &[
 /// Fields of a page's header.
 pub(super) const UNCOMPRESSED_PAGE_SIZE: i16 = 2;
 pub(super) const COMPRESSED_PAGE_SIZE: i16 = 3;
+pub(super) const CHECKSUM: usize = 4;
 
 const EMPTY: Fields = &[];
 

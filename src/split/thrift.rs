@@ -6,7 +6,7 @@
 //! that it knows for what it should be, so that one of another type would let it read lists where none was counted: those are
 //! refused.
 
-use super::parquet_shapes::{COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PAGE_SIZE};
+use super::parquet_shapes::{CHECKSUM, COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PAGE_SIZE};
 
 /// The fields of a structure, by their numbers. It may have others.
 pub(super) type Fields = &'static [(i16, Shape)];
@@ -54,6 +54,8 @@ pub(super) struct PageHeader {
     pub(super) stored: u64,
     /// Bytes that it has when it is decompressed.
     pub(super) declared: u64,
+    /// The CRC-32 of what is stored behind the header, if its writer put one there.
+    pub(super) checksum: Option<u32>,
     /// What the page is; its number in the format.
     pub(super) kind: Option<i64>,
     /// What is said of pages of this kind.
@@ -73,7 +75,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
         walk.known(kind, field, PAGE_HEADER, 0)?;
         // Of fields that come twice the last one counts, as it does for the reader.
         match usize::try_from(field) {
-            Ok(number @ 1..=3) => numbers[number] = value.signed(),
+            Ok(number @ 1..=4) => numbers[number] = value.signed(),
             Ok(number @ 5..=8) => details[number - 5] = value.numbers()?,
             _ => (),
         }
@@ -86,6 +88,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
         length,
         stored: size(COMPRESSED_PAGE_SIZE)?,
         declared: size(UNCOMPRESSED_PAGE_SIZE)?,
+        checksum: numbers[CHECKSUM].map(|number| number as u32),
         kind,
         details: of_kind.unwrap_or_default(),
     })

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorquery as tq
-from parquet_footers import ParquetFile, Struct, change, struct_of
+from parquet_footers import SCHEMA, TEXT, ParquetFile, Struct, change, struct_of
 
 ROWS = 100
 
@@ -181,3 +181,118 @@ def test_a_page_that_counts_other_values_than_rows_is_damaged(
     file.write()
     with pytest.raises(tq.DataError, match="damaged"):
         read(file.path, filters=filters)
+
+
+def refused(file: ParquetFile, match: str) -> None:
+    """Whatever is asked of the file is an error that names it."""
+    file.write()
+    for options in ({}, {"filters": "id % 2 = 0"}, {"columns": ["id"]}, {"shuffle": True}):
+        with pytest.raises(tq.DataError, match=match) as error:
+            read(file.path, **options)
+        assert "a.parquet" in str(error.value)
+
+
+NUMBERS = {"id": range(ROWS), "x": [row / 2 for row in range(ROWS)]}
+
+
+@pytest.mark.parametrize("children", [2**31 - 1, 3, -1, 50])
+def test_a_schema_with_other_children_than_it_says(tmp_path: Path, children: int) -> None:
+    file = write(tmp_path, NUMBERS)
+    change(file.schema(0), 5, children)
+    refused(file, f"declares {children} children, and the schema has 3 elements")
+
+
+def test_a_schema_of_more_levels_than_a_stack_has(tmp_path: Path) -> None:
+    file = write(tmp_path, {"id": [1, 2]})
+    kind, (inner, (root, leaf)) = file.footer[SCHEMA]
+    level = {3: (5, 0), 4: (TEXT, b"a"), 5: (5, 1)}
+    file.footer[SCHEMA] = (kind, (inner, [root, *[level] * 50_000, leaf]))
+    refused(file, "levels")
+
+
+@pytest.mark.parametrize("rows", [2**62, 2**33, ROWS + 1, ROWS - 1, 0, -1])
+def test_a_row_group_with_rows_that_no_column_has(tmp_path: Path, rows: int) -> None:
+    file = write(tmp_path, NUMBERS)
+    change(file.group(), 3, rows)
+    refused(file, f"row group 0: it has {rows} rows")
+
+
+def test_row_counts_that_overflow_together(tmp_path: Path) -> None:
+    file = write(tmp_path, NUMBERS, row_group_size=ROWS // 2)
+    for group in range(2):
+        change(file.group(group), 3, 2**62)
+        for column in range(2):
+            change(file.metadata(column, group), 5, 2**62)
+    refused(file, "row group 1: it has")
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_chunk_of_another_type_than_its_column(tmp_path: Path, column: int) -> None:
+    file = write(tmp_path, {"id": range(ROWS), "in": [{"x": row / 2} for row in range(ROWS)]})
+    name, found = [("id", "INT64"), ("in.x", "DOUBLE")][column]
+    # Elements are the root, `id`, `in`, `x`.
+    change(file.schema([1, 3][column]), 1, 4)
+    refused(file, f'row group 0: column "{name}" is {found}, and FLOAT in the schema')
+
+
+@pytest.mark.parametrize("field", [7, 9, 11])
+def test_a_chunk_that_lies_nowhere(tmp_path: Path, field: int) -> None:
+    file = write(tmp_path, NUMBERS, use_dictionary=field == 11)
+    change(file.metadata(1), field, -5)
+    refused(file, 'row group 0: column "x" begins at byte')
+
+
+KINDS_OF_PAGES: dict[str, dict[str, Any]] = {
+    "plain": {"use_dictionary": False, "compression": "none"},
+    "dictionary": {},
+    "zstd": {"compression": "zstd"},
+    "version 2": {"data_page_version": "2.0"},
+    "page index": {"write_page_index": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_PAGES)
+@pytest.mark.parametrize("column", ["x", "maybe", "s", "flag", "pair"])
+def test_a_bit_that_flipped_in_a_page_with_a_checksum(
+    tmp_path: Path, kind: str, column: str
+) -> None:
+    rows = range(ROWS)
+    columns = {
+        "id": rows,
+        "x": [row / 2 for row in rows],
+        "maybe": [None if row % 3 else row for row in rows],
+        "s": [str(row % 7) for row in rows],
+        "flag": [row % 5 == 0 for row in rows],
+        "pair": pa.array([[row, row] for row in rows], pa.list_(pa.int32(), 2)),
+    }
+    options = KINDS_OF_PAGES[kind]
+    file = write(tmp_path, columns, write_page_checksum=True, **options)
+    everything = [{}, {"filters": "id >= 0"}, {"shuffle": True}, {"filters": "id IN (2, 3, 50)"}]
+    for how in everything:
+        assert read(file.path, **how).num_rows in (3, ROWS)
+    names = {"pair": "pair.list.element"}
+    place = list(columns).index(column)
+    for _, start, header in file.pages(place):
+        at = start + header[3][1] // 2
+        file.body[at] ^= 4
+        file.write()
+        for how in everything:
+            name = names.get(column, column)
+            message = f'column "{name}": a page is damaged: .* checksum .*a.parquet'
+            with pytest.raises(tq.DataError, match=message):
+                read(file.path, **how)
+        file.body[at] ^= 4
+
+
+def test_checksums_are_looked_at_where_splits_take_turns_and_far_away(tmp_path: Path) -> None:
+    """By pages, and by the engine's own scan."""
+    rows = 40_000
+    columns = {"id": range(rows), "x": [row / 2 for row in range(rows)]}
+    options: dict[str, Any] = {"use_dictionary": False, "row_group_size": 10_000}
+    file = write(tmp_path, columns, write_page_checksum=True, **options)
+    _, start, header = file.pages(1, 2)[0]
+    file.body[start + header[3][1] // 2] ^= 1
+    file.write()
+    for how in ({"shuffle": True}, {"filters": "x >= 0", "num_workers": 1}):
+        with pytest.raises(tq.DataError, match='column "x": a page is damaged'):
+            read(file.path, **how)

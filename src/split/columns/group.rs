@@ -19,6 +19,7 @@ use parquet::column::page::PageIterator;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::offset_index::PageLocation;
+use parquet::schema::types::ColumnPath;
 
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
@@ -157,6 +158,11 @@ impl Group {
 
     fn metadata(&self) -> &RowGroupMetaData {
         self.footer.row_group(self.number)
+    }
+
+    /// The name of a leaf.
+    pub(super) fn path_of(&self, leaf: usize) -> &ColumnPath {
+        self.metadata().column(leaf).column_path()
     }
 
     /// Its rows.
