@@ -20,14 +20,14 @@ use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::metadata::{KeyValue, ParquetMetaData};
-use parquet::schema::types::SchemaDescriptor;
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData};
+use parquet::schema::types::{ColumnPath, SchemaDescriptor};
 
 use super::avro::AvroHead;
 use super::float_bounds::without_float_maxima;
 use super::ipc::IpcHead;
 use super::orc::OrcFooter;
-use super::pages::check_pages;
+use super::pages::{check_pages, wrong};
 use super::parquet_footer::FooterOf;
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
@@ -312,6 +312,17 @@ impl ParquetFileReaderFactory for CachedFooters {
     }
 }
 
+/// The column whose pages lie at a place of the file.
+fn column_at(footer: &ParquetMetaData, place: u64) -> Option<&ColumnPath> {
+    let groups = footer.row_groups().iter().filter(|group| group.num_rows() > 0);
+    let mut columns = groups.flat_map(|group| group.columns());
+    let holds = |column: &&ColumnChunkMetaData| {
+        let (start, length) = column.byte_range();
+        (start..start.saturating_add(length)).contains(&place)
+    };
+    columns.find(holds).map(ColumnChunkMetaData::column_path)
+}
+
 struct CachedFooterReader {
     inner: ParquetObjectReader,
     store: Arc<dyn ObjectStore>,
@@ -330,8 +341,14 @@ impl AsyncFileReader for CachedFooterReader {
         ranges: Vec<Range<u64>>,
     ) -> BoxFuture<'_, ParquetResult<Vec<Bytes>>> {
         async move {
-            let read = self.inner.get_byte_ranges(ranges).await?;
-            read.iter().try_for_each(|pages| check_pages(pages))?;
+            let read = self.inner.get_byte_ranges(ranges.clone()).await?;
+            for (range, pages) in ranges.iter().zip(&read) {
+                check_pages(pages).map_err(|what| {
+                    let footer = self.cache.get(&self.meta.location);
+                    let column = footer.as_ref().and_then(|footer| column_at(footer, range.start));
+                    column.map_or(ParquetError::General(what.clone()), |path| wrong(path, &what))
+                })?;
+            }
             Ok(read)
         }
         .boxed()

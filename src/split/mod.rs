@@ -16,6 +16,7 @@ pub(crate) mod memory;
 pub mod orc;
 mod pages;
 mod parquet;
+mod parquet_check;
 mod parquet_footer;
 mod parquet_shapes;
 mod sorted;

@@ -1,9 +1,10 @@
 //! Pages of Parquet files as they come from a store, looked at before they are decompressed.
 //!
 //! The reader of the `parquet` crate takes as much memory as a page says that it becomes, before it looks at what is stored of
-//! it: a file of four kilobytes asks for gigabytes, which ends the process where they are not there.
+//! it: a file of four kilobytes asks for gigabytes, which ends the process where they are not there. And it passes over the checksums of pages.
 
-use parquet::errors::{ParquetError, Result};
+use parquet::errors::ParquetError;
+use parquet::schema::types::ColumnPath;
 
 use super::thrift::{PageHeader, page_header};
 
@@ -17,40 +18,61 @@ const MOST_TIMES: u64 = 1024;
 /// With what writers begin the header of a page: its first field, a number.
 const FIRST: u8 = 0x15;
 
-/// Refuses pages that declare what nobody would store. `bytes` are pages one after another, from the header of the first one
-/// on, and perhaps something behind the last.
+/// Refuses pages that declare what nobody would store, or are others than their checksums say. `bytes` are pages one after another, from
+/// the header of the first one on, and perhaps something behind the last.
 ///
 /// # Errors
 /// For the first of them, and for headers that are none.
-pub(super) fn check_pages(bytes: &[u8]) -> Result<()> {
+pub(super) fn check_pages(bytes: &[u8]) -> Result<(), String> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let Some(page) = page_header(rest) else {
             if rest.len() == bytes.len() || rest[0] == FIRST {
-                return Err(ParquetError::General("the header of a page is damaged".to_owned()));
+                return Err("the header of a page is damaged".to_owned());
             }
             break;
         };
         check_page(&page)?;
         let end =
             usize::try_from(page.stored).ok().and_then(|stored| page.length.checked_add(stored));
+        if let Some(stored) = end.and_then(|end| rest.get(page.length..end)) {
+            check_sum(stored, page.checksum)?;
+        }
         rest = end.and_then(|end| rest.get(end..)).unwrap_or_default();
     }
     Ok(())
 }
 
-/// The same of one page.
+/// Whether a page declares what somebody would store.
 ///
 /// # Errors
 /// Where it declares too much.
-pub(super) fn check_page(page: &PageHeader) -> Result<()> {
+pub(super) fn check_page(page: &PageHeader) -> Result<(), String> {
     if page.declared > MOST_BYTES && page.declared / MOST_TIMES > page.stored {
-        return Err(ParquetError::General(format!(
+        return Err(format!(
             "a page of {} stored bytes says that it becomes {}, more than {MOST_TIMES} times as many",
             page.stored, page.declared
-        )));
+        ));
     }
     Ok(())
+}
+
+/// Whether a page is as it was `stored`, as far as its header tells.
+///
+/// # Errors
+/// Where it is not.
+pub(super) fn check_sum(stored: &[u8], checksum: Option<u32>) -> Result<(), String> {
+    match checksum {
+        Some(checksum) if crc32fast::hash(stored) != checksum => {
+            Err("a page is damaged: its bytes are others than its checksum says".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error where that is found of a column.
+pub(super) fn wrong(column: &ColumnPath, what: &str) -> ParquetError {
+    ParquetError::General(format!("column {:?}: {what}", column.string()))
 }
 
 #[cfg(test)]
@@ -112,5 +134,33 @@ mod tests {
         assert_eq!(confused[2], 0x15);
         confused[2] = 0x18;
         assert!(check_pages(&confused).is_err());
+    }
+
+    #[test]
+    fn a_page_that_is_another_than_its_checksum_says_is_damaged() {
+        let plain = page(100, 100);
+        let at = plain.len() - 100;
+        // Behind the sizes, the field after them: a number.
+        let with = |checksum: u32| {
+            let number = checksum.cast_signed();
+            let mut rest = ((number << 1) ^ (number >> 31)).cast_unsigned();
+            let mut field = vec![0x15];
+            while rest > 0x7f {
+                field.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            field.push(rest as u8);
+            // What comes then is counted from the field before it.
+            let header = &plain[..at];
+            let behind = header.iter().position(|byte| *byte == 0x2c).unwrap();
+            [&header[..behind], &field, &[0x1c], &header[behind + 1..], &plain[at..]].concat()
+        };
+        let right = crc32fast::hash(&plain[at..]);
+        assert!(check_pages(&with(right)).is_ok());
+        let other = check_pages(&[page(7, 7), with(right ^ 1)].concat()).unwrap_err();
+        assert!(other.contains("its checksum"), "{other}");
+        // Not all of it is here.
+        let cut = with(right ^ 1);
+        assert!(check_pages(&cut[..cut.len() - 1]).is_ok());
     }
 }

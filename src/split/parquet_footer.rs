@@ -1,5 +1,5 @@
 //! The footer of a Parquet file and its page index, as they come from a store. Both are looked at before they are decoded: see
-//! `thrift.rs`.
+//! `thrift.rs` and `parquet_check.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +14,10 @@ use parquet::file::FOOTER_SIZE;
 use parquet::file::metadata::{
     ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader,
 };
+use parquet::file::page_index::offset_index::PageLocation;
 
-use super::parquet_shapes::{COLUMN_INDEX, FOOTER, OFFSET_INDEX};
+use super::parquet_check::{check_groups, check_stored};
+use super::parquet_shapes::{COLUMN_INDEX, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
 use crate::storage::LocalFile;
 
@@ -62,15 +64,17 @@ impl<'a> FooterOf<'a> {
     /// Where it cannot be read, or is damaged.
     pub(super) async fn footer(&mut self) -> ParquetResult<ParquetMetaData> {
         let size = self.meta.size;
-        ParquetMetaDataReader::new()
+        let footer = ParquetMetaDataReader::new()
             .with_page_index_policy(PageIndexPolicy::Skip)
             .with_prefetch_hint(Some(self.first_bytes))
             .load_and_finish(&mut *self, size)
-            .await
+            .await?;
+        check_groups(&footer)?;
+        Ok(footer)
     }
 
-    /// The same footer with its page index; without one where the file has none, or it is damaged: what it says can be found
-    /// without it.
+    /// The same footer with its page index; without one where the file has none, or it is damaged, or says what cannot be: what it says
+    /// can be found without it.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -84,7 +88,8 @@ impl<'a> FooterOf<'a> {
         let mut reader = ParquetMetaDataReader::new_with_metadata(footer)
             .with_page_index_policy(PageIndexPolicy::Optional);
         reader.load_page_index(&mut *self).await?;
-        reader.finish()
+        let footer = reader.finish()?;
+        if index_can_be(&footer) { Ok(footer) } else { without_index(footer) }
     }
 
     /// Reads the page index, unless it came with the footer. Whether all of it is there, and whole.
@@ -158,14 +163,7 @@ impl<'a> FooterOf<'a> {
         };
         let end = end - FOOTER_SIZE as u64;
         let footer = self.kept(&(end.saturating_sub(u64::from(length))..end));
-        match footer {
-            Some(footer) if !is_whole(&footer, FOOTER) => Err(ParquetError::General(
-                "its footer is cut off, declares more than it holds, or has a field of another type than the format \
-                 says"
-                    .to_owned(),
-            )),
-            _ => Ok(()),
-        }
+        footer.map_or(Ok(()), |footer| check_stored(&footer))
     }
 }
 
@@ -177,7 +175,7 @@ impl MetadataFetch for &mut FooterOf<'_> {
 
 /// The same footer, which says of no column that it has a page index: whoever reads the file would look for it again.
 fn without_index(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
-    let mut without = footer.into_builder();
+    let mut without = footer.into_builder().set_column_index(None).set_offset_index(None);
     for group in without.take_row_groups() {
         let columns = group.columns().iter().map(|column| {
             let column = column.clone().into_builder();
@@ -188,6 +186,35 @@ fn without_index(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
         without = without.add_row_group(group.into_builder().set_column_metadata(columns).build()?);
     }
     Ok(without.build())
+}
+
+/// Whether pages can lie where the page index says, and have the rows that it says. Whoever prunes and reads by it trusts it.
+fn index_can_be(footer: &ParquetMetaData) -> bool {
+    let Some(index) = footer.offset_index() else { return true };
+    footer.row_groups().iter().zip(index).all(|(group, index)| {
+        let rows = u64::try_from(group.num_rows()).unwrap_or(0);
+        // Of a row group without rows nothing is read.
+        rows == 0
+            || group.columns().iter().zip(index).all(|(column, index)| {
+                let (start, length) = column.byte_range();
+                pages_can_be(index.page_locations(), start..start.saturating_add(length), rows)
+            })
+    })
+}
+
+/// The same of the pages of one chunk that has `rows` rows, one at least.
+fn pages_can_be(pages: &[PageLocation], chunk: Range<u64>, rows: u64) -> bool {
+    let (mut at, mut firsts) = (chunk.start, 0..1);
+    !pages.is_empty()
+        && pages.iter().all(|page| {
+            let numbers = [page.offset, page.compressed_page_size.into(), page.first_row_index];
+            let [Ok(start), Ok(size), Ok(first)] = numbers.map(u64::try_from) else { return false };
+            let fits = start >= at && size > 0 && firsts.contains(&first);
+            at = start.saturating_add(size);
+            // The first page begins with the first row, and no other does.
+            firsts = first.saturating_add(1)..rows;
+            fits && at <= chunk.end
+        })
 }
 
 /// Where the page indexes of all columns lie, and what they are; None for one at a place that is none.
@@ -211,4 +238,45 @@ fn index_ranges(
         .into_iter()
         .flatten()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By where a page lies, its bytes, and its first row.
+    fn can_be(pages: &[(i64, i32, i64)], rows: u64) -> bool {
+        let page =
+            |(offset, compressed_page_size, first_row_index): &(i64, i32, i64)| PageLocation {
+                offset: *offset,
+                compressed_page_size: *compressed_page_size,
+                first_row_index: *first_row_index,
+            };
+        pages_can_be(&pages.iter().map(page).collect::<Vec<_>>(), 100..200, rows)
+    }
+
+    #[test]
+    fn pages_lie_one_after_the_other_and_each_has_rows() {
+        // With a dictionary before the first, and something between two.
+        assert!(can_be(&[(110, 20, 0), (130, 30, 7), (170, 30, 8)], 9));
+        assert!(can_be(&[(100, 100, 0)], 1));
+        for (name, pages) in [
+            ("no page", &[][..]),
+            ("before the chunk", &[(99, 10, 0)]),
+            ("behind it", &[(100, 101, 0)]),
+            ("without bytes", &[(100, 50, 0), (150, 0, 5)]),
+            ("with fewer", &[(100, 50, 0), (150, -1, 5)]),
+            ("within the one before", &[(100, 50, 0), (149, 10, 5)]),
+            ("one before the other", &[(150, 10, 0), (100, 10, 5)]),
+            ("at no place", &[(-5, 10, 0)]),
+            ("the first begins later", &[(100, 10, 1)]),
+            ("the first begins earlier", &[(100, 10, -1)]),
+            ("two begin with one row", &[(100, 10, 0), (110, 10, 0)]),
+            ("a later one begins earlier", &[(100, 10, 0), (110, 10, 6), (120, 10, 5)]),
+            ("one begins behind all rows", &[(100, 10, 0), (110, 10, 9)]),
+            ("far behind them", &[(100, 10, 0), (110, 10, i64::MAX)]),
+        ] {
+            assert!(!can_be(pages, 9), "{name}");
+        }
+    }
 }

@@ -48,12 +48,13 @@ pub(super) static PAGE_HEADER: Fields = &[
 /// Fields of a page's header.
 pub(super) const UNCOMPRESSED_PAGE_SIZE: i16 = 2;
 pub(super) const COMPRESSED_PAGE_SIZE: i16 = 3;
+pub(super) const CHECKSUM: usize = 4;
 
 const EMPTY: Fields = &[];
 
 const KEY_VALUE: Fields = &[(1, Text), (2, Text)];
 
-const SCHEMA_ELEMENT: Fields = &[
+pub(super) const SCHEMA_ELEMENT: Fields = &[
     (1, Number),
     (2, Number),
     (3, Number),
@@ -92,7 +93,7 @@ const TIME_UNIT: Fields = &[(1, Struct(EMPTY)), (2, Struct(EMPTY)), (3, Struct(E
 
 const COLUMN_ORDER: Fields = &[(1, Struct(EMPTY))];
 
-const ROW_GROUP: Fields = &[
+pub(super) const ROW_GROUP: Fields = &[
     (1, List(&Struct(COLUMN_CHUNK))),
     (2, Number),
     (3, Number),
@@ -102,7 +103,7 @@ const ROW_GROUP: Fields = &[
     (7, Number),
 ];
 
-const COLUMN_CHUNK: Fields = &[
+pub(super) const COLUMN_CHUNK: Fields = &[
     (1, Text),
     (2, Number),
     (3, Struct(COLUMN)),
@@ -115,7 +116,7 @@ const COLUMN_CHUNK: Fields = &[
 ];
 
 /// `ColumnMetaData`.
-const COLUMN: Fields = &[
+pub(super) const COLUMN: Fields = &[
     (1, Number),
     (2, List(&Number)),
     (3, List(&Text)),

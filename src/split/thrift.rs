@@ -6,7 +6,7 @@
 //! that it knows for what it should be, so that one of another type would let it read lists where none was counted: those are
 //! refused.
 
-use super::parquet_shapes::{COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PAGE_SIZE};
+use super::parquet_shapes::{CHECKSUM, COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PAGE_SIZE};
 
 /// The fields of a structure, by their numbers. It may have others.
 pub(super) type Fields = &'static [(i16, Shape)];
@@ -54,6 +54,8 @@ pub(super) struct PageHeader {
     pub(super) stored: u64,
     /// Bytes that it has when it is decompressed.
     pub(super) declared: u64,
+    /// The CRC-32 of what is stored behind the header, if its writer put one there.
+    pub(super) checksum: Option<u32>,
     /// What the page is; its number in the format.
     pub(super) kind: Option<i64>,
     /// What is said of pages of this kind.
@@ -73,7 +75,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
         walk.known(kind, field, PAGE_HEADER, 0)?;
         // Of fields that come twice the last one counts, as it does for the reader.
         match usize::try_from(field) {
-            Ok(number @ 1..=3) => numbers[number] = value.signed(),
+            Ok(number @ 1..=4) => numbers[number] = value.signed(),
             Ok(number @ 5..=8) => details[number - 5] = value.numbers()?,
             _ => (),
         }
@@ -86,23 +88,70 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
         length,
         stored: size(COMPRESSED_PAGE_SIZE)?,
         declared: size(UNCOMPRESSED_PAGE_SIZE)?,
+        checksum: numbers[CHECKSUM].map(|number| number as u32),
         kind,
         details: of_kind.unwrap_or_default(),
     })
 }
 
 /// What was not looked at yet. None of a step means that it ends before it should, or is something else.
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(super) fn is_list(kind: u8) -> bool {
+        kind == LIST
+    }
+
+    pub(super) fn is_struct(kind: u8) -> bool {
+        kind == STRUCT
+    }
+
+    /// The number that comes, where it is one.
+    pub(super) fn number_ahead(&self, kind: u8) -> Option<i64> {
+        matches!(kind, I16..=I64).then(|| Walk { rest: self.rest }.signed())?
+    }
+
+    /// The same of a text.
+    pub(super) fn text_ahead(&self, kind: u8) -> Option<&'a [u8]> {
+        let mut ahead = Walk { rest: self.rest };
+        let length = if kind == BINARY { ahead.number()? } else { return None };
+        ahead.rest.get(..usize::try_from(length).ok()?)
+    }
+
     fn structure(&mut self, fields: Fields, depth: usize) -> Option<()> {
+        self.structure_by(fields, depth, |_, _, _| Some(false))
+    }
+
+    /// The same, but that `take` may go through the value of a field itself, by its number and type, and says whether it did.
+    pub(super) fn structure_by(
+        &mut self,
+        fields: Fields,
+        depth: usize,
+        mut take: impl FnMut(&mut Self, i16, u8) -> Option<bool>,
+    ) -> Option<()> {
         let mut field = 0;
         while let Some(kind) = self.field(&mut field)? {
-            self.known(kind, field, fields, depth)?;
+            if !take(self, field, kind)? {
+                self.known(kind, field, fields, depth)?;
+            }
         }
         Some(())
+    }
+
+    /// A list of structures, each of which `item` goes through.
+    pub(super) fn structures(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
+        let (count, kind) = self.list()?;
+        (count == 0 || kind == STRUCT).then_some(())?;
+        (0..count).try_for_each(|_| item(self))
     }
 
     /// The type of the field that comes after `field`, and its number there; None where the structure ends.

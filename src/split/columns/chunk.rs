@@ -64,12 +64,11 @@ impl Chunk {
             let at = usize::try_from(start.saturating_sub(chunk.range.start))?;
             let Some(page) = chunk.indexed(at) else { continue };
             let header = page_header(piece).ok_or_else(|| damaged("it has no header"))?;
-            let rows = match header.kind {
-                Some(DATA_V2) => header.details[3],
-                _ if repeats => None,
-                _ => header.details[1],
-            };
-            if let Some(rows) = rows.filter(|rows| *rows != i64::from(page.rows)) {
+            let rows = header.details[3].filter(|_| header.kind == Some(DATA_V2));
+            // Values are rows where none has several.
+            let values = header.details[1].filter(|_| !repeats);
+            let other = [rows, values].into_iter().flatten().find(|n| *n != i64::from(page.rows));
+            if let Some(rows) = other {
                 let says = page.rows;
                 return Err(damaged(format!("it has {rows} rows, and {says} by the page index")));
             }
@@ -79,6 +78,22 @@ impl Chunk {
             }
         }
         Ok(chunk)
+    }
+
+    /// What is here of several chunks, for a reader that is told where their pages lie.
+    pub(super) fn together<'a>(chunks: impl Iterator<Item = &'a Arc<Self>>) -> Self {
+        let pieces = chunks.flat_map(|chunk| chunk.pieces.iter().cloned());
+        let mut pieces: Vec<(u64, Bytes)> = pieces.collect();
+        pieces.sort_by_key(|(start, _)| *start);
+        let end = pieces.last().map_or(0, |(start, piece)| start + piece.len() as u64);
+        Self { range: 0..end, pieces, index: Vec::new(), rows: 0 }
+    }
+
+    /// Whether a page is missing between two that are here.
+    pub(super) fn has_gaps(&self) -> bool {
+        let is_here = |page: &PageLocation| self.find(page.offset as u64).is_some();
+        let mut pages = self.index.iter().map(is_here).skip_while(|is_here| !is_here);
+        pages.any(|is_here| !is_here) && pages.any(|is_here| is_here)
     }
 
     /// Its bytes, in all.

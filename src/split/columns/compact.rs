@@ -85,7 +85,7 @@ impl PageLayout {
             }
             Present::Some(bits) => {
                 let mut kept = vec![0u8; rows.len().div_ceil(8)];
-                let places = places(bits, first, rows, &mut kept);
+                let places = places(bits, first, rows, &mut kept)?;
                 let packed = [packed_of(kept.len()).as_slice(), &kept].concat();
                 push_levels(&mut buffer, &packed);
                 places

@@ -9,13 +9,17 @@ use arrow::array::{BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGroups, RowSelection};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder, RowGroups, RowSelection, RowSelectionPolicy,
+};
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Encoding;
 use parquet::column::page::PageIterator;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::page_index::offset_index::PageLocation;
+use parquet::schema::types::ColumnPath;
 
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
@@ -156,6 +160,11 @@ impl Group {
         self.footer.row_group(self.number)
     }
 
+    /// The name of a leaf.
+    pub(super) fn path_of(&self, leaf: usize) -> &ColumnPath {
+        self.metadata().column(leaf).column_path()
+    }
+
     /// Its rows.
     pub(super) fn rows(&self) -> usize {
         usize::try_from(self.metadata().num_rows()).unwrap_or(0)
@@ -213,20 +222,10 @@ impl Group {
         start..start + length
     }
 
-    /// Where the data pages of a leaf lie; None where there is no page index, or where it says what cannot be.
+    /// Where the data pages of a leaf lie; None where there is no page index. It was looked at when it was read.
     fn index_of(&self, leaf: usize) -> Option<&[PageLocation]> {
         let index = self.footer.offset_index()?.get(self.number)?.get(leaf)?.page_locations();
-        let chunk = self.chunk_range(leaf);
-        let (mut at, mut rows) = (chunk.start, 0..=0);
-        for page in index {
-            let start = u64::try_from(page.offset).ok().filter(|start| *start >= at)?;
-            at = start.checked_add(u64::try_from(page.compressed_page_size).ok()?)?;
-            let first = usize::try_from(page.first_row_index).ok()?;
-            rows.contains(&first).then_some(())?;
-            // The first page begins with the first row, and no other does.
-            rows = first + 1..=self.rows().checked_sub(1)?;
-        }
-        (!index.is_empty() && at <= chunk.end).then_some(index)
+        (!index.is_empty()).then_some(index)
     }
 
     /// Takes what was read of the `leaves` at `ranges`.
@@ -330,7 +329,7 @@ impl Group {
         }
         if let Some(rows) = some.filter(|_| !skipped.is_empty()) {
             let selection = RowSelection::from_filters(&[BooleanArray::new(rows.clone(), None)]);
-            let reader = self.reader(&skipped, None, lengths.most(), Some(selection))?;
+            let reader = self.selecting(&skipped, lengths.most(), selection)?;
             read.add(&skipped, reader);
         }
         Ok(read)
@@ -398,6 +397,32 @@ impl Group {
         let levels = parquet_to_arrow_field_levels(schema, mask, Some(self.schema.fields()))?;
         let pages = Pages { group: self, places };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
+    }
+
+    /// The selected rows of `roots`, whose other rows are passed over.
+    fn selecting(
+        &self,
+        roots: &[usize],
+        batch_rows: usize,
+        selection: RowSelection,
+    ) -> Result<ParquetRecordBatchReader> {
+        let leaves = self.leaves(roots);
+        let chunks = leaves.iter().filter_map(|leaf| self.chunks.get(leaf));
+        if !chunks.clone().any(|chunk| chunk.has_gaps()) {
+            return self.reader(roots, None, batch_rows, Some(selection));
+        }
+        // Where selected rows and others alternate, the reader would decode them all and leave out the others: also those of pages that
+        // are not here. This one can be told not to.
+        let metadata =
+            ArrowReaderMetadata::try_new(Arc::clone(&self.footer), ArrowReaderOptions::new())?;
+        let schema = self.footer.file_metadata().schema_descr();
+        ParquetRecordBatchReaderBuilder::new_with_metadata(Chunk::together(chunks), metadata)
+            .with_row_groups(vec![self.number])
+            .with_projection(ProjectionMask::roots(schema, roots.iter().copied()))
+            .with_batch_size(batch_rows)
+            .with_row_selection(selection)
+            .with_row_selection_policy(RowSelectionPolicy::Selectors)
+            .build()
     }
 }
 

@@ -48,12 +48,18 @@ impl Present {
 
 /// Where the values of `rows` lie among the values of a page whose rows have a value where `present` says so; whether there is one,
 /// by bit in `kept`. Rows are ascending numbers, counted so that the page's first row has number `first`.
+///
+/// # Errors
+/// Where the page has fewer rows.
 pub(super) fn places(
     present: &BooleanBuffer,
     first: u32,
     rows: &[u32],
     kept: &mut [u8],
-) -> Vec<u32> {
+) -> Result<Vec<u32>> {
+    if rows.last().is_some_and(|last| (last - first) as usize >= present.len()) {
+        return Err(damaged("it has fewer rows than it should"));
+    }
     let words: Vec<u64> = present.bit_chunks().iter_padded().collect();
     let mut places = Vec::with_capacity(rows.len());
     let (mut word, mut before) = (0, 0);
@@ -69,5 +75,5 @@ pub(super) fn places(
             places.push(before + (bits & ((1 << at) - 1)).count_ones());
         }
     }
-    places
+    Ok(places)
 }

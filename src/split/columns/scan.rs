@@ -29,7 +29,7 @@ use super::lines::{Batches, Line, LineRows, Matrices};
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
-use crate::split::pages::check_pages;
+use crate::split::pages::{check_pages, wrong};
 use crate::split::parquet::{Adapter, wanted_groups};
 use crate::split::{Format, Split, SplitUnit, TableFiles};
 use crate::storage::LocalFile;
@@ -362,7 +362,9 @@ fn put(
     ranges: &[Range<u64>],
     chunks: Vec<Bytes>,
 ) -> DfResult<()> {
-    chunks.iter().try_for_each(|pages| check_pages(pages))?;
+    for (leaf, pages) in leaves.iter().zip(&chunks) {
+        check_pages(pages).map_err(|what| wrong(group.path_of(*leaf), &what))?;
+    }
     Ok(group.put(leaves, ranges, chunks)?)
 }
 

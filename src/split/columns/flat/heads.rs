@@ -30,6 +30,7 @@ pub(super) struct Head {
     pub(super) stored: Range<usize>,
     /// The bytes of what is compressed of it.
     pub(super) declared: usize,
+    pub(super) checksum: Option<u32>,
     /// Its values, those that are missing counted.
     pub(super) rows: u32,
     pub(super) values: Values,
@@ -39,7 +40,14 @@ pub(super) struct Head {
 impl Head {
     /// Of a page of which no row is wanted, and nothing was read.
     fn passed_over(rows: u32) -> Self {
-        Self { stored: 0..0, declared: 0, rows, values: Values::Plain, levels: Levels::Inside }
+        Self {
+            stored: 0..0,
+            declared: 0,
+            checksum: None,
+            rows,
+            values: Values::Plain,
+            levels: Levels::Inside,
+        }
     }
 }
 
@@ -75,6 +83,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
     let length = chunk.len();
     while at < length {
         if let Some(page) = chunk.indexed(at).filter(|page| !page.is_here) {
+            // One without bytes would be passed over for ever.
+            (page.end > at).then_some(())?;
             heads.pages.push_back(Head::passed_over(page.rows));
             found = found.checked_add(page.rows as usize)?;
             at = page.end;
@@ -101,6 +111,7 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
                 heads.dictionary = Some(Head {
                     stored: first..end,
                     declared,
+                    checksum: header.checksum,
                     rows: number(1)?,
                     values: Values::Plain,
                     levels: Levels::Inside,
@@ -135,7 +146,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
         let declared = declared.checked_sub(levels_bytes)?;
         let rows = number(1)?;
         found = found.checked_add(rows as usize)?;
-        heads.pages.push_back(Head { stored: first..end, declared, rows, values, levels });
+        let (stored, checksum) = (first..end, header.checksum);
+        heads.pages.push_back(Head { stored, declared, checksum, rows, values, levels });
         if !chunk.is_read()
             && heads.pages.len() >= JUDGED_PAGES
             && at / heads.pages.len() < SMALL_PAGE

@@ -54,7 +54,13 @@ pub(super) fn read<T: Word>(
     (bytes.fold(0, usize::saturating_add) <= MOST_BYTES).then_some(())?;
     let codec = Codec::of(metadata.compression())?;
     let data_type = item.data_type().clone();
-    let parts = Parts { pages: chunk.pages(), codec, nullable: false, data_type, places: None };
+    let parts = Parts {
+        pages: chunk.pages(metadata.column_path()),
+        codec,
+        nullable: false,
+        data_type,
+        places: None,
+    };
     let level = u32::try_from(metadata.column_descr().max_def_level()).ok()?;
     let pages = std::mem::take(&mut heads.pages);
     let mut items = Flat::<T>::new(parts, heads, values);
@@ -73,7 +79,7 @@ impl<T: Word> Flat<T> {
     /// Opens a page whose first value is number `at` of all values of lists of `length`; None where a list or a value in it is missing,
     /// whose definition levels are below `level`.
     fn full(&mut self, head: &Head, level: u32, at: usize, length: usize) -> Option<Open<T>> {
-        let stored = self.parts.pages.take(&head.stored).ok()?;
+        let stored = self.parts.pages.take(head).ok()?;
         let count = head.rows as usize;
         let width = u8::try_from(u32::BITS - level.leading_zeros()).ok()?;
         let are_full = |repetition: &[u8], definition: &[u8]| {

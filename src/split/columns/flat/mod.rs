@@ -110,7 +110,8 @@ pub(super) fn flat_column(
     let width = width_of(column.physical_type(), data_type)?;
     let heads = heads(&chunk, rows, if nullable { &[DEFINITION_LEVELS] } else { &[] })?;
     let data_type = data_type.clone();
-    let parts = Parts { pages: chunk.pages(), codec, nullable, data_type, places: places.cloned() };
+    let pages = chunk.pages(metadata.column_path());
+    let parts = Parts { pages, codec, nullable, data_type, places: places.cloned() };
     Some(match width {
         4 => Box::new(Flat::<u32>::new(parts, heads, rows)),
         _ => Box::new(Flat::<u64>::new(parts, heads, rows)),
@@ -274,7 +275,7 @@ impl<T: Word> Flat<T> {
             Present::All => (None, rows.iter().map(|row| row - first).collect()),
             Present::Some(present) => {
                 let mut kept = vec![0_u8; rows.len().div_ceil(8)];
-                let places = places(&present, first, rows, &mut kept);
+                let places = places(&present, first, rows, &mut kept)?;
                 (Some(BooleanBuffer::new(Buffer::from_vec(kept), 0, rows.len())), places)
             }
         };
@@ -292,7 +293,7 @@ impl<T: Word> Flat<T> {
 
     fn read_dictionary(&mut self) -> Result<()> {
         let Some(head) = self.unread.take() else { return Ok(()) };
-        let stored = self.parts.pages.take(&head.stored)?;
+        let stored = self.parts.pages.take(&head)?;
         let bytes = self.parts.codec.unpack(stored, head.declared)?;
         if T::stored(bytes.as_slice()).len() < head.rows as usize {
             return Err(damaged("a value of the dictionary is missing"));
@@ -312,7 +313,7 @@ const NO_WORD: &str = "a value that the dictionary does not have";
 impl Parts {
     /// Which rows of a page have a value, its bytes, and from where on these are values.
     fn unpack(&mut self, head: &Head) -> Result<(Present, PageBytes, usize)> {
-        let stored = self.pages.take(&head.stored)?;
+        let stored = self.pages.take(head)?;
         match head.levels {
             Levels::Inside => {
                 let bytes = self.codec.unpack(stored, head.declared)?;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::errors::Result;
+use parquet::schema::types::ColumnPath;
 
 use super::damaged;
+use super::heads::Head;
 use crate::split::columns::chunk::{Chunk, Indexed};
-use crate::split::pages::check_page;
+use crate::split::pages::{check_page, check_sum, wrong};
 use crate::split::thrift::{PageHeader, page_header};
 use crate::storage::LocalFile;
 
@@ -75,11 +77,13 @@ impl Stored {
         check_page(&header).is_ok().then_some(header)
     }
 
-    /// The pages, none of which is taken yet.
-    pub(super) fn pages(self) -> Pages {
+    /// The pages, none of which is taken yet, of a column.
+    pub(super) fn pages(self, column: &ColumnPath) -> Pages {
         match self {
             Self::Read(chunk) => Pages::Read(Some(chunk)),
-            Self::File(_, range) => Pages::File { start: range.start, here: Vec::new() },
+            Self::File(_, range) => {
+                Pages::File { start: range.start, here: Vec::new(), column: column.clone() }
+            }
         }
     }
 }
@@ -89,22 +93,24 @@ pub(super) enum Pages {
     /// They are in memory; None where none is needed any more.
     Read(Option<Arc<Chunk>>),
     /// They lie in a file from `start` on; those that were read of it, by where they lie in the chunk.
-    File { start: u64, here: Vec<(usize, Bytes)> },
+    File { start: u64, here: Vec<(usize, Bytes)>, column: ColumnPath },
 }
 
 impl Pages {
-    /// The bytes of the page that lies at `stored` in the chunk; a page that is read from a file is taken out.
+    /// The bytes of a page; one that is read from a file is taken out.
     ///
     /// # Errors
-    /// Where it was not read.
-    pub(super) fn take(&mut self, stored: &Range<usize>) -> Result<Bytes> {
+    /// Where it was not read, or is another than its checksum says; pages of chunks were looked at when those were read.
+    pub(super) fn take(&mut self, page: &Head) -> Result<Bytes> {
         match self {
-            Self::Read(Some(chunk)) => chunk.slice(stored),
+            Self::Read(Some(chunk)) => chunk.slice(&page.stored),
             Self::Read(None) => Err(damaged("it was not read")),
-            Self::File { here, .. } => {
-                let place = here.iter().position(|(at, _)| *at == stored.start);
+            Self::File { here, column, .. } => {
+                let place = here.iter().position(|(at, _)| *at == page.stored.start);
                 let place = place.ok_or_else(|| damaged("it was not read"))?;
-                Ok(here.swap_remove(place).1)
+                let (_, stored) = here.swap_remove(place);
+                check_sum(&stored, page.checksum).map_err(|what| wrong(column, &what))?;
+                Ok(stored)
             }
         }
     }
@@ -112,7 +118,7 @@ impl Pages {
     /// Where the page is to be read in the file; None where that was done.
     pub(super) fn missing(&self, stored: &Range<usize>) -> Option<Range<u64>> {
         match self {
-            Self::File { start, here } if here.iter().all(|(at, _)| *at != stored.start) => {
+            Self::File { start, here, .. } if here.iter().all(|(at, _)| *at != stored.start) => {
                 Some(start + stored.start as u64..start + stored.end as u64)
             }
             _ => None,
@@ -121,7 +127,7 @@ impl Pages {
 
     /// Takes what was read of the file at `range`.
     pub(super) fn put(&mut self, range: &Range<u64>, bytes: Bytes) {
-        if let Self::File { start, here } = self {
+        if let Self::File { start, here, .. } = self {
             here.push(((range.start - *start) as usize, bytes));
         }
     }
