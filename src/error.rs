@@ -302,7 +302,11 @@ pub(crate) fn duplicate_column(name: &str) -> Error {
 fn from_plan_error(message: &str) -> Error {
     if message.starts_with("Projections require unique expression names") {
         let name = message.split('"').nth(1).unwrap_or_default();
-        return duplicate_column(name.rsplit('.').next().unwrap_or(name));
+        // A cast has the name of what it casts.
+        let cast = name.strip_prefix("CAST(").and_then(|inner| inner.rsplit_once(" AS "));
+        let name = cast.map_or(name, |(inner, _)| inner);
+        let simple = !name.contains(['(', ' ']);
+        return duplicate_column(name.rsplit('.').next().filter(|_| simple).unwrap_or(name));
     }
     Error::query(message.replace(".\nDid you mean", "; did you mean").replace('\n', " "))
 }
@@ -320,14 +324,16 @@ fn from_arrow_error(error: &ArrowError) -> Error {
         // Text that is not of the column's type: a later row differs from those looked at.
         ArrowError::ParseError(message) if message.starts_with("Error while parsing value") => {
             Error::data(format!(
-                "{}; declare the column's type (schema=), or infer it from more rows (infer_rows=)",
+                "{}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more rows \
+                 (infer_rows=)",
                 plain_text(message)
             ))
         }
         ArrowError::IoError(_, error) => from_io_error(error),
         ArrowError::JsonError(message) if message.contains("failed to parse") => {
             Error::data(format!(
-                "{}; declare the column's type (schema=), or infer it from more rows (infer_rows=)",
+                "{}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more rows \
+                 (infer_rows=)",
                 plain_text(message)
             ))
         }

@@ -35,6 +35,7 @@ _OPERATORS = {"=": "=", "==": "=", "!=": "<>", "<": "<", ">": ">", "<=": "<=", "
 _OTHER_SPELLINGS = {"<>": "!=", "=<": "<=", "=>": ">="}
 _WHERE = re.compile(r"\s*where\b", re.IGNORECASE)
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
+_UNKNOWN_COLUMN = re.compile(r'unknown column "(.*?)"')
 _BITWISE = re.compile(r"&&?|\|\|?")
 _REFUSED_OPERATORS = ("Cannot infer common", "Unsupported binary operator")
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -113,6 +114,9 @@ def advised(filters: Any) -> Iterator[None]:
 def _advice(predicate: str, refusal: str) -> str | None:
     if "must be one boolean expression" in refusal and _WHERE.match(predicate):
         return "leave WHERE out"
+    column = _UNKNOWN_COLUMN.match(refusal)
+    if column is not None and f'"{column[1]}"' in predicate:
+        return f"text is written in single quotes: '{column[1]}'"
     if not any(words in refusal for words in _REFUSED_OPERATORS):
         return None
     found = _BITWISE.search(_QUOTED.sub("", predicate))

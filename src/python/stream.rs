@@ -141,8 +141,8 @@ impl BatchStream {
                 match stream.as_mut() {
                     Some(stream) => stream.next(PATIENCE),
                     None => Err(Error::config(
-                        "this iterator was closed, because a newer one was started; keep using the \
-                         newer one",
+                        "this iterator was closed, because a newer one was started; keep using the newer one, and make a \
+                         second loader for a loop inside a loop",
                     )),
                 }
             });

@@ -103,8 +103,27 @@ impl OptimizerRule for KeepExact {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| keep_node(node, config))
+        plan.transform_down_with_subqueries(|node| match concerns(&node)? {
+            true => keep_node(node, config),
+            false => Ok(Transformed::no(node)),
+        })
     }
+}
+
+/// Whether a node has any of the expressions that are hidden; most have none, and tables may have thousands of columns.
+fn concerns(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_expressions(|expr| {
+        found |= expr.exists(|expr| {
+            Ok(match expr {
+                Expr::Cast(_) | Expr::TryCast(_) | Expr::InList(_) | Expr::Like(_) => true,
+                Expr::ScalarFunction(function) => function.name() == "starts_with",
+                _ => false,
+            })
+        })?;
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
 }
 
 fn keep_node(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {

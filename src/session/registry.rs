@@ -381,12 +381,16 @@ impl Session {
                 true => " (SQL lower-cases names; quote the ones with capitals: FROM \"Name\")",
                 false => "",
             };
+        let hint = match names.contains(&name) {
+            // As SQL reads it, a part before the point is a schema.
+            true => format!("; a name with a point is quoted: FROM \"{name}\""),
+            false => suggestion(name, names.iter().copied()),
+        };
         Error::new(
             ErrorKind::TableNotFound,
             format!(
-                "unknown table {name:?}{}{case}; {known}{catalogs}; a path is written in single quotes: \
+                "unknown table {name:?}{hint}{case}; {known}{catalogs}; a path is written in single quotes: \
                  FROM 'data/*.parquet'",
-                suggestion(name, names.iter().copied()),
             ),
         )
     }

@@ -246,6 +246,7 @@ def test_functions_of_a_query_stay_those_of_it_in_its_filters(session):
         ("n < 2 | n > 4", "; between conditions write OR, not |"),
         ("n < 2 || n > 4", "; between conditions write OR, not ||"),
         # Those that have another mistake.
+        ('s = "b"', "; text is written in single quotes: 'b'"),
         ("n < 2 n > 4 -- where", None),
         ("nn | 1 > 2", None),
         ("n < 2 AND ok > '&&' || 3", "; between conditions write OR, not ||"),
@@ -473,6 +474,7 @@ def test_a_statement_may_end_in_a_semicolon(session):
         ("SELECT Cap FROM t", 'did you mean "Cap"?.*quote the ones with capitals'),
         ("SELECT x.n FROM t", 'unknown table or alias "x" in "x.n".*in reach are t'),
         ("SELECT n, n FROM t", 'two output columns are named "n"; rename one with AS'),
+        ("SELECT CAST(n AS DOUBLE), n FROM t", 'two output columns are named "n"; rename'),
         ("SELECT n, s AS n FROM t", 'the column "n" is ambiguous.*rename one with AS'),
         ("SELECT a.n, b.n FROM t a JOIN t b ON a.n = b.n", 'two output columns are named "n"'),
         ("SELECT * FROM t a JOIN t b ON a.n = b.n", "two output columns are named"),
@@ -488,6 +490,13 @@ def test_what_a_query_error_says(session, sql, message):
         session.sql(sql)
     assert "Error during planning" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_table_with_a_point_in_its_name_is_quoted(session):
+    session.register_table("a.b", pa.table({"n": [1]}))
+    with pytest.raises(tq.TableNotFoundError, match='a name with a point is quoted: FROM "a.b"'):
+        session.sql("SELECT * FROM a.b")
+    assert session.sql('SELECT * FROM "a.b"').count() == 1
 
 
 @pytest.mark.parametrize(
