@@ -130,9 +130,8 @@ fn of_union(union: Union) -> DfResult<Transformed<LogicalPlan>> {
         }
     }
     match changed {
-        true => {
-            Ok(Transformed::yes(LogicalPlan::Union(Union { inputs, ..union }).recompute_schema()?))
-        }
+        // Its schema stays as it was where it is only computed anew.
+        true => Ok(Transformed::yes(LogicalPlan::Union(Union::try_new_with_loose_types(inputs)?))),
         false => Ok(Transformed::no(LogicalPlan::Union(union))),
     }
 }

@@ -466,4 +466,5 @@ def test_the_rows_of_an_epoch_are_known_where_its_last_batch_is_dropped_or_fille
     )
     sizes = [len(batch["id"]) for batch in loader]
     assert dataset.num_rows == sum(sizes)
-    assert len(loader) == len(sizes)
+    if remainder != "uneven":
+        assert len(loader) == len(sizes)
