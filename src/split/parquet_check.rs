@@ -215,16 +215,15 @@ fn start_of(column: &ColumnChunkMetaData) -> i64 {
     column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset())
 }
 
-/// A column, if none has as many values as there are rows: NULLs count as values, and of a list each item, or one if there is none.
-/// Where only some do not, a writer may have counted otherwise.
+/// A column, if none has as many values as there are rows: NULLs are values, too. Where only some do not, a writer may have counted
+/// otherwise. Lists have as many or more; they are asked where there is nothing else.
 fn rows_of_none(group: &RowGroupMetaData) -> Option<&ColumnChunkMetaData> {
-    let rows = group.num_rows();
-    let fits = |column: &ColumnChunkMetaData| match column.column_descr().max_rep_level() {
-        0 => column.num_values() == rows,
-        _ => column.num_values() >= rows,
-    };
-    let none = !group.columns().iter().any(fits);
-    group.columns().first().filter(|_| none)
+    let (rows, columns) = (group.num_rows(), group.columns());
+    let mut single = columns.iter().filter(|c| c.column_descr().max_rep_level() == 0).peekable();
+    match single.peek().copied() {
+        Some(first) => (!single.any(|column| column.num_values() == rows)).then_some(first),
+        None => columns.first().filter(|_| columns.iter().all(|c| c.num_values() < rows)),
+    }
 }
 
 #[cfg(test)]

@@ -212,9 +212,18 @@ def test_a_schema_of_more_levels_than_a_stack_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [2**62, 2**33, ROWS + 1, ROWS - 1, 0, -1])
 def test_a_row_group_with_rows_that_no_column_has(tmp_path: Path, rows: int) -> None:
-    file = write(tmp_path, NUMBERS)
+    file = write(tmp_path, {**NUMBERS, "list": [[row, row] for row in range(ROWS)]})
     change(file.group(), 3, rows)
     refused(file, f"row group 0: it has {rows} rows")
+
+
+@pytest.mark.parametrize("rows", [2**33, ROWS * 2])
+def test_a_row_group_with_more_rows_than_items_of_lists(tmp_path: Path, rows: int) -> None:
+    file = write(tmp_path, {"id": [[] if row % 2 else [row] for row in range(ROWS)]})
+    change(file.group(), 3, rows)
+    file.write()
+    with pytest.raises(tq.DataError, match=f"row group 0: it has {rows} rows"):
+        read(file.path)
 
 
 def test_row_counts_that_overflow_together(tmp_path: Path) -> None:
