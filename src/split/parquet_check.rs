@@ -65,7 +65,8 @@ pub(super) fn check_stored(footer: &[u8]) -> Result<()> {
         (Some(()), None) => Ok(()),
         (Some(()), Some(what)) => Err(ParquetError::General(what)),
         (None, _) => Err(ParquetError::General(
-            "its footer is cut off, declares more than it holds, or has a field of another type than the format says"
+            "its footer is cut off, declares more than it holds, or has a field of another type than the format \
+             says"
                 .to_owned(),
         )),
     }
@@ -106,7 +107,8 @@ fn leaves(elements: &mut [Element]) -> std::result::Result<Vec<usize>, String> {
         let Some(children) = children.filter(fits) else {
             let declared = element.children;
             return Err(format!(
-                "an element of its schema declares {declared} children, and the schema has {count} elements in all"
+                "an element of its schema declares {declared} children, and the schema has {count} \
+                 elements in all"
             ));
         };
         if children > 0 {
