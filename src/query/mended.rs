@@ -28,16 +28,15 @@ fn known_digits(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     let known = |expr: Expr| match expr {
         Expr::ScalarFunction(function) if matches!(function.name(), "round" | "trunc") => {
             let ScalarFunction { func, mut args } = function;
-            let digits = args.get_mut(1).and_then(|digits| match digits {
-                Expr::Literal(value @ ScalarValue::Int64(_), _) => Some(value),
-                _ => None,
-            });
-            let cast = digits.and_then(|digits| {
-                let known = digits.cast_to(&DataType::Int32).ok()?;
-                Some(*digits = known)
-            });
+            let mut changed = false;
+            if let Some(Expr::Literal(digits @ ScalarValue::Int64(_), _)) = args.get_mut(1)
+                && let Ok(known) = digits.cast_to(&DataType::Int32)
+            {
+                *digits = known;
+                changed = true;
+            }
             let function = Expr::ScalarFunction(ScalarFunction { func, args });
-            Ok(Transformed::new_transformed(function, cast.is_some()))
+            Ok(Transformed::new_transformed(function, changed))
         }
         _ => Ok(Transformed::no(expr)),
     };

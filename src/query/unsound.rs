@@ -50,10 +50,7 @@ pub(super) fn check_sound_windows(plan: &LogicalPlan) -> Result<()> {
     let mut found = None;
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Window(window) = node {
-            found = found.take().or_else(|| {
-                let schema = window.input.schema();
-                window.window_expr.iter().find_map(|expr| unsound_window(expr, schema))
-            });
+            found = found.take().or_else(|| window.window_expr.iter().find_map(unsound_window));
         }
         Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
@@ -116,10 +113,10 @@ fn is_part_of_day(expr: &PlanExpr) -> bool {
     }
 }
 
-fn unsound_window(expr: &PlanExpr, input: &DFSchema) -> Option<Error> {
+fn unsound_window(expr: &PlanExpr) -> Option<Error> {
     let PlanExpr::WindowFunction(function) = expr else {
         return match expr {
-            PlanExpr::Alias(alias) => unsound_window(&alias.expr, input),
+            PlanExpr::Alias(alias) => unsound_window(&alias.expr),
             _ => None,
         };
     };

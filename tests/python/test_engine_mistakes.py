@@ -26,7 +26,7 @@ ROWS = pa.table(
         "d": decimals([1.20, 1.00, 2.40, None, -1.20, 0.40, 2.00, 1.49], 10, 2),
         "s": ["img_1", "img_2", "imgx1", None, "img%1", "b%", "a\\b", "img_\U0001f600"],
         "ms": pa.array([0, 1, 2, None, 1000, -1, -2, 86_400_000], pa.timestamp("ms")),
-        "us": pa.array([0, 300, 1_000_300, None, 999_999, -1, 1500, 7], pa.timestamp("us")),
+        "us": pa.array([0, 300, 1_000_300, None, 400_000, -1, 1500, 7], pa.timestamp("us")),
         "f": [0.25, 1.5, 3.0, 3.0, 3.0, 0.1, 0.1, 0.1],
     }
 )
