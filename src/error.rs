@@ -326,7 +326,7 @@ fn from_arrow_error(error: &ArrowError) -> Error {
             Error::data(format!(
                 "{}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more rows \
                  (infer_rows=)",
-                plain_text(message)
+                plain_text(&from_first_line(message))
             ))
         }
         ArrowError::IoError(_, error) => from_io_error(error),
@@ -343,6 +343,16 @@ fn from_arrow_error(error: &ArrowError) -> Error {
         }
         other => Error::data(plain_text(&other.to_string())),
     }
+}
+
+/// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not its first line.
+fn from_first_line(message: &str) -> String {
+    let counted = message.split_once(" at line ").and_then(|(before, rest)| {
+        let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
+        let line = rest[..digits].parse::<u64>().ok()?;
+        Some(format!("{before} in line {} of what was read{}", line + 1, &rest[digits..]))
+    });
+    counted.unwrap_or_else(|| message.to_owned())
 }
 
 /// Reading ends too early, or a decoder does not know the bytes: that is the file's fault.

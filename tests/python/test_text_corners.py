@@ -131,3 +131,15 @@ def test_json_lines_survive_every_cut(session, text):
     session.register_json("t", "t.jsonl")
     for size in SIZES:
         assert in_ranges(session, size) == expected, size
+
+
+def test_a_value_of_another_type_is_said_by_its_line(tmp_path):
+    lines = ["a,b", *(f"{number},y" for number in range(2000)), "x,y", "7,y"]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    session = tq.Session()
+    session.register_csv("t", tmp_path / "t.csv")
+    with pytest.raises(
+        tq.DataError, match="'x' as type 'Int64' for column 0 in line 2002 of what was read"
+    ) as error:
+        session.sql("SELECT a FROM t").to_arrow()
+    assert "schema= of session.register_csv" in str(error.value)
