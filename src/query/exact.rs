@@ -235,7 +235,16 @@ impl Keep {
 
     fn has_null(&self, list: &InList) -> Result<bool> {
         for expr in &list.list {
-            if self.constant(expr)?.is_some_and(|value| value.is_null()) {
+            // Of lists with thousands of constants none is computed that needs not be: what is cast is NULL where it was.
+            let mut value = expr;
+            while let Expr::Cast(cast) = value {
+                value = &cast.expr;
+            }
+            let is_null = match value {
+                Expr::Literal(value, _) => value.is_null(),
+                _ => self.constant(value)?.is_some_and(|value| value.is_null()),
+            };
+            if is_null {
                 return Ok(true);
             }
         }

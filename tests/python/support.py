@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time as time_module
@@ -238,6 +239,22 @@ class Traffic:
             if agent in (None, asked_by)
         ]
         return [(name, start, stop) for name, start, stop in ranges if stop > start]
+
+
+@contextlib.contextmanager
+def alarm(seconds):
+    """A hang within this fails the test."""
+
+    def ring(*_):
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@ never other rows, a hang or the end of the process."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import support
 import tensorquery as tq
 from parquet_footers import SCHEMA, TEXT, ParquetFile, Struct, change, struct_of
 
@@ -30,15 +30,8 @@ PAGED: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def alarm() -> Iterator[None]:
     """A hang fails the test."""
-
-    def ring(*_: Any) -> None:
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with support.alarm(120):
+        yield
 
 
 def read(path: Path, **options: Any) -> pa.Table:

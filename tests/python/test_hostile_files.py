@@ -6,7 +6,6 @@ import gzip
 import lzma
 import os
 import resource
-import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
+import support
 import tensorquery as tq
 
 TABLE = pa.table({"id": range(10)})
@@ -26,15 +26,8 @@ TABLE = pa.table({"id": range(10)})
 @pytest.fixture(autouse=True)
 def alarm():
     """A hang fails the test."""
-
-    def ring(*_):
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(240)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with support.alarm(240):
+        yield
 
 
 def rows_of(path, kind="parquet"):

@@ -1,7 +1,6 @@
 """Absurd numbers in options, and text that no engine can take: a clear error or the right rows, without memory or hours for them."""
 
 import os
-import signal
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +18,8 @@ BEYOND = (2**63, 2**64, 10**30)
 @pytest.fixture(autouse=True)
 def alarm():
     """A hang fails the test."""
-
-    def ring(*_):
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with support.alarm(120):
+        yield
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ is refused with an error that names what differs, and never resumes wrongly, pan
 import copy
 import json
 import os
-import signal
 from collections import Counter
 
 import numpy as np
@@ -186,15 +185,8 @@ GARBAGE = (None, "x", -1, 1.5, 2**70, [], {}, [1], {"a": 1}, True)
 @pytest.fixture
 def alarm():
     """A hang fails the test."""
-
-    def ring(*_):
-        raise AssertionError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(600)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with support.alarm(600):
+        yield
 
 
 def places(value, path=()):
