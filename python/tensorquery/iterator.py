@@ -22,13 +22,13 @@ from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.measures import CORE_COUNTS
 from tensorquery.quality import stack_level_outside
 from tensorquery.tensors import tensor_options
-from tensorquery.threads import Transformed, TransformThreads
+from tensorquery.threads import Transformed, TransformThreads, called
 
 if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.dataset import QueryDataset
 
-__all__ = ["CLOSED_BY_NEWER", "Progress", "Refused", "ShardIterator", "Tagged", "called"]
+__all__ = ["CLOSED_BY_NEWER", "Progress", "Refused", "ShardIterator", "Tagged"]
 
 CLOSED_BY_NEWER = (
     "this iterator was closed, because a newer one was started; keep using the newer one, and make a second loader for a "
@@ -417,18 +417,6 @@ class ShardIterator:
             )
         workers = self._progress.workers or 0
         self._progress = dataset._begin(workers, checked["epoch"], checked)
-
-
-def called(function: Callable[[Any], Any], batch: Any) -> Any:
-    """What a function of the user's makes of a batch.
-
-    Raises:
-        RuntimeError: It raised StopIteration, which would end the epoch without a word, as Python says of generators.
-    """
-    try:
-        return function(batch)
-    except StopIteration as error:
-        raise RuntimeError("transform or collate_fn raised StopIteration") from error
 
 
 def _made_ahead(

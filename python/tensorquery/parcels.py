@@ -29,9 +29,10 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tensorquery import _core
-from tensorquery.iterator import Tagged, called
+from tensorquery.iterator import Tagged
 from tensorquery.segments import Inbox, Letterhead, Segments, shared
 from tensorquery.tensors import tensor_over
+from tensorquery.threads import called
 
 __all__ = ["Packer", "Parcel", "Parcels", "Run", "Sending", "batches_per_parcel", "in_turns"]
 

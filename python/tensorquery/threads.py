@@ -16,7 +16,7 @@ from tensorquery.options import check_positive_int
 if TYPE_CHECKING:
     from tensorquery import _core
 
-__all__ = ["TransformThreads", "Transformed", "check_threads", "refuse_threads"]
+__all__ = ["TransformThreads", "Transformed", "called", "check_threads", "refuse_threads"]
 
 _PREFETCH = 2
 """Finished batches that may wait, besides those that the threads work on."""
@@ -50,6 +50,18 @@ def refuse_threads(threads: int | None, workers: int) -> None:
             f"transform_threads={threads} goes with num_workers=0: {workers} worker "
             f"process{'es' if workers > 1 else ''} already run transform in parallel; leave one of the two out"
         )
+
+
+def called(function: Callable[[Any], Any], batch: Any) -> Any:
+    """What a function of the user's makes of a batch.
+
+    Raises:
+        RuntimeError: It raised StopIteration, which would end the epoch without a word, as Python says of generators.
+    """
+    try:
+        return function(batch)
+    except StopIteration as error:
+        raise RuntimeError("transform or collate_fn raised StopIteration") from error
 
 
 class TransformThreads:
@@ -113,7 +125,7 @@ class TransformThreads:
             place.set_result(None)
             return
         try:
-            place.set_result(Transformed(self._transform(batch), cursor, last))
+            place.set_result(Transformed(called(self._transform, batch), cursor, last))
         except BaseException as error:
             place.set_exception(error)
 

@@ -248,10 +248,19 @@ def ends(batch):
     raise StopIteration
 
 
-@pytest.mark.parametrize("where", ["transform", "collate_fn"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(query, where, workers):
-    loader = loader_of(query, num_workers=workers, remainder="uneven", **{where: ends})
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            {"num_workers": workers, where: ends}
+            for workers in (0, 2)
+            for where in ("transform", "collate_fn")
+        ),
+        {"transform": ends, "transform_threads": 2},
+    ],
+)
+def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(query, options):
+    loader = loader_of(query, remainder="uneven", **options)
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         list(loader)
     assert place(loader) == (0, 0)
