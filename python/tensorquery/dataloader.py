@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import weakref
@@ -15,11 +16,11 @@ from torch.utils.data import DataLoader
 from tensorquery._accelerate import AcceleratePrepared, begin
 from tensorquery.dataset import QueryDataset
 from tensorquery.devices import copies_to, one_ahead
-from tensorquery.distributed import threads_for
+from tensorquery.distributed import check_still_alone, threads_for
 from tensorquery.errors import ConfigError, DataError
 from tensorquery.iterator import CLOSED_BY_NEWER, Progress, ShardIterator, Tagged
 from tensorquery.measures import Measures
-from tensorquery.parcels import Packer, Parcel, in_turns
+from tensorquery.parcels import Packer, Parcel, as_they_come, in_turns
 from tensorquery.processes import from_living
 from tensorquery.progress import EpochBar, shows
 from tensorquery.samples import LoaderStatistics
@@ -40,7 +41,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
 
     dataset: QueryDataset
     _loaded: dict[str, Any] | None = None
-    _newest: object | None = None
+    _newest: tuple[int, object] | None = None
+    """The process that iterates, and what stands for its newest iterator."""
     _inbox: Inbox | None = None
     _told: int | None = None
     """What the dataset's `_generation` was when the workers started."""
@@ -69,13 +71,16 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             dataset._constant["fingerprint"],
             threads_for(dataset.topology, self.num_workers),
         )
+        _loaders.add(self)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
+        check_still_alone(self.dataset.topology)
+        self.dataset._settle()
         state, self._loaded = self._loaded, None
         if state is None:
             state, self.dataset._loaded = self.dataset._loaded, None
-        mine = self._newest = object()
+        mine = self._newest = os.getpid(), object()
         if self.num_workers == 0:
             self.dataset._loaded = state
             batches = self.dataset._iterate(0, 0)
@@ -90,6 +95,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             watch = self._watched(progress.epoch, 0)
             return self._deliver(batches, batches, progress, watch, mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
+        self.dataset._here()
         epoch = self.dataset.epoch if state is None else state["epoch"]
         progress = self.dataset._begin(self.num_workers, epoch, state)
         assert self.dataset._measures is not None
@@ -105,7 +111,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         teller: ShardIterator | Watch,
         progress: Progress,
         watch: Watch,
-        mine: object,
+        mine: tuple[int, object],
     ) -> Iterator[Any]:
         """Batches with what Accelerate wants to know of each; `watch` sees how long they take, and `teller` knows which is the last."""
         self._check_newest(mine)
@@ -135,8 +141,12 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                     turn.end()
                 self._leave(watch, complete)
 
-    def _check_newest(self, mine: object) -> None:
-        """Refuse to go on with an iterator that another one, or a state, has taken the place of."""
+    def _check_newest(self, mine: tuple[int, object]) -> None:
+        """Refuse to go on with an iterator that another one, or a state, has taken the place of, or of another process."""
+        if mine[0] != os.getpid():
+            raise ConfigError(
+                "this iterator was made before a fork and belongs to the parent process; iterate over the loader again"
+            )
         if self._newest is None:
             raise ConfigError(
                 "this iterator was closed, because a state was loaded; iterate over the loader again to go on from it"
@@ -200,7 +210,11 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         return torch.utils.data._utils.pin_memory.pin_memory
 
     def _from_workers(
-        self, progress: Progress, state: dict[str, Any] | None, mine: object, watch: Watch
+        self,
+        progress: Progress,
+        state: dict[str, Any] | None,
+        mine: tuple[int, object],
+        watch: Watch,
     ) -> Iterator[Any]:
         dataset = self.dataset
         # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
@@ -208,10 +222,13 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         dataset._pin_epoch(progress.epoch, resumed=state is not None, turn=progress.turn)
         if progress.ledger is not None:
             dataset._take_anew()
-        dataset._loaded = state
+        dataset._loaded, dataset._starts_workers = state, True
         inbox = self._addressed()
-        batches = super().__iter__()
-        dataset._loaded = None
+        try:
+            batches = super().__iter__()
+        finally:
+            dataset._loaded, dataset._starts_workers = None, False
+        _under_way.add(batches)
         try:
             waiting: Tagged | None = None
             reports: list[Tagged] = []
@@ -233,6 +250,10 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 progress.ledger.check(taken + sum(len(json.loads(each.cursor)) for each in reports))
             if steps is None and waiting is not None and self._newest is mine:
                 yield self._received(waiting, progress, watch, True)
+        except Exception:
+            # Where one that lives on is dead, every further epoch would fail.
+            self._end_workers()
+            raise
         finally:
             # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
             # live on until the garbage collector runs, which then waits five seconds for each.
@@ -240,7 +261,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 getattr(batches, "_shutdown_workers", _nothing)()
                 inbox.close()
             # An older iterator may be closed while a newer one still starts its workers.
-            if self._newest is mine:
+            if self._newest is mine and mine[0] == os.getpid():
                 dataset._pin_epoch(None)
         if self._newest is not mine:
             return
@@ -268,7 +289,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if self.dataset._in_order:
             batches = in_turns(parcels, turn, self.num_workers, build)
         else:
-            batches = (tagged for parcel in parcels for tagged in parcel.opened(build))
+            batches = as_they_come(parcels, self.num_workers, build)
         return batches if self._copies is None else one_ahead(batches, self._copied)
 
     def _copied(self, tagged: Tagged) -> Callable[[], Tagged]:
@@ -362,6 +383,23 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if iterator is not None:
             getattr(iterator, "_shutdown_workers", _nothing)()
             self._iterator = None
+
+
+_loaders: weakref.WeakSet[QueryDataLoader] = weakref.WeakSet()
+_under_way: weakref.WeakSet[Any] = weakref.WeakSet()
+"""torch's iterators over workers."""
+
+
+def _leave_workers_to_parent() -> None:
+    """In a forked process: whoever lets go of one of torch's iterators ends its workers."""
+    for iterator in _under_way:
+        iterator._shutdown = True
+    for loader in _loaders:
+        loader._iterator = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_workers_to_parent)
 
 
 def _nothing() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 
 from tensorquery import _core
 from tensorquery._accelerate import refuse_foreign
-from tensorquery.distributed import Topology, detect
+from tensorquery.distributed import Topology, check_still_alone, detect
 from tensorquery.epochs import Deal, Sources
 from tensorquery.errors import ConfigError
 from tensorquery.iceberg import SnapshotChange
@@ -31,7 +31,7 @@ from tensorquery.options import (
 )
 from tensorquery.parcels import Parcels, Sending, batches_per_parcel
 from tensorquery.pins import agreed
-from tensorquery.processes import end_with_trainer
+from tensorquery.processes import end_with_trainer, end_with_what_is_lost
 from tensorquery.progress import check_progress, shows
 from tensorquery.quarantine import check_on_error
 from tensorquery.query import Query
@@ -238,6 +238,7 @@ class QueryDataset(TracedDataset):
         # counter from which the workers take splits (see `_core.Counter`), the sixth is `_generation`.
         self._epoch = shared(6 * 8).view(torch.int64)
         self._epoch.numpy()[:] = (0, -1, 1, 0, 0, 0)
+        self._shares_in = os.getpid()
         self._process = os.getpid()
         self._counted: tuple[int, dict[str, float]] | None = None
         self._progress = Progress(0)
@@ -269,6 +270,10 @@ class QueryDataset(TracedDataset):
             TableNotFoundError: A table was dropped.
             StorageError: A catalog does not answer.
         """
+        if self._query is None:
+            raise ConfigError(
+                "this is a copy of a dataset, which does not refresh; call refresh() of the dataset itself, or make another one"
+            )
         if not isinstance(self._query, Query):
             raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
         iterator = self._iterator()
@@ -390,6 +395,10 @@ class QueryDataset(TracedDataset):
         worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
         if workers:
             end_with_trainer()
+            end_with_what_is_lost()
+        else:
+            check_still_alone(self.topology)
+            self._settle()
         return self._sender(worker, workers)
 
     def _sender(self, worker: int, workers: int) -> ShardIterator | Parcels:
@@ -399,8 +408,19 @@ class QueryDataset(TracedDataset):
             return iterator
         return Parcels(iterator, self._sent.batches, iterator.sent)
 
+    def _settle(self) -> None:
+        """Have memory of its own to share with workers, where this is a copy, or a fork of the process that had it."""
+        if self._shares_in == os.getpid():
+            return
+        told, self._epoch = self._epoch, shared(6 * 8).view(torch.int64)
+        self._epoch.numpy()[:] = told.numpy()
+        self._pin_epoch(None)
+        if self._measures is not None:
+            self._measures = Measures(self._measures.workers)
+        self._shares_in = os.getpid()
+
     def _iterate(self, worker: int, workers: int) -> ShardIterator:
-        in_loader = workers > 0 and int(self._epoch[1]) >= 0
+        in_loader = workers > 0 and self._starts_workers
         if self._epochs.is_dynamic(workers) and not in_loader:
             raise ConfigError(
                 'assignment="dynamic" needs the loader of create_dataloader, which tells its workers when an epoch '

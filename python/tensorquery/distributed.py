@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Topology", "cpu_count", "default_workers", "detect", "group_store", "threads_for"]
+__all__ = [
+    "Topology",
+    "check_still_alone",
+    "cpu_count",
+    "default_workers",
+    "detect",
+    "group_store",
+    "threads_for",
+]
 
 _log = logging.getLogger("tensorquery")
 
@@ -136,6 +144,23 @@ def detect(
         topology.local_world_size,
     )
     return topology
+
+
+def check_still_alone(topology: Topology) -> None:
+    """Refuse to go on alone in a process group that was made after the loader, where every rank would train on all rows.
+
+    Raises:
+        ConfigError: Nothing said so when the loader was made, but now torch.distributed has several ranks.
+    """
+    if not topology.source.startswith("default"):
+        return
+    world = _from_torch()
+    if world is not None and world.world_size > 1:
+        raise ConfigError(
+            f"torch.distributed has {world.world_size} ranks, but the loader was made before, when nothing said so, and every rank "
+            "would deliver all rows; make the loader after init_process_group(), or give rank= and world_size= "
+            "(rank=0, world_size=1 where each rank is to deliver all)"
+        )
 
 
 def default_workers(topology: Topology) -> int:

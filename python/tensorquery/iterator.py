@@ -20,6 +20,7 @@ from tensorquery.distributed import threads_for
 from tensorquery.dynamic import Ledger, message_of
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.measures import CORE_COUNTS
+from tensorquery.processes import check_sendable
 from tensorquery.quality import stack_level_outside
 from tensorquery.tensors import tensor_options
 from tensorquery.threads import Transformed, TransformThreads, called
@@ -198,17 +199,24 @@ class ShardIterator:
                 self._warn_of_cache(stream)
                 return self._found_ahead(self._ahead)
             if not self._ready and not self._receive(stream):
+                # That it has come to its end a worker says once; in most cases with its last batch.
                 if self._taking is not None and not self._reported:
                     self._reported = True
                     return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
+                if self.in_loader and not self.last:
+                    self.last = True
+                    self._measure()
+                    return Tagged(None, self._worker, True, "[]", True)
                 self._end()
                 raise StopIteration
             batch = self._ready.popleft()
             last = stream.advance()
             for call in self._calls:
                 batch = called(call, batch)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if get_worker_info() is not None:
+                check_sendable(error)
             raise
         progress = self._progress
         progress.step += 1

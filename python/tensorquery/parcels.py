@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import pickle
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from multiprocessing.queues import Queue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +26,23 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tensorquery import _core
+from tensorquery.errors import DataError
 from tensorquery.iterator import Tagged
+from tensorquery.processes import check_sendable
 from tensorquery.segments import Inbox, Letterhead, Segments, shared
 from tensorquery.tensors import tensor_over
 from tensorquery.threads import called
 
-__all__ = ["Packer", "Parcel", "Parcels", "Run", "Sending", "batches_per_parcel", "in_turns"]
+__all__ = [
+    "Packer",
+    "Parcel",
+    "Parcels",
+    "Run",
+    "Sending",
+    "as_they_come",
+    "batches_per_parcel",
+    "in_turns",
+]
 
 PARCEL_BYTES = 2 << 20
 """What a parcel holds where more than one batch is in it: large enough that sending it costs little by the batch."""
@@ -142,9 +150,12 @@ class Packer:
     def __call__(self, found: Any) -> Any:
         """A parcel of what a worker has found; batches of another loader pass as they are."""
         if isinstance(found, Run):
-            Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
             if self._function is not None:
-                found = found._replace(batches=list(map(self._collated, found.batches)))
+                try:
+                    found = found._replace(batches=list(map(self._collated, found.batches)))
+                except Exception as error:
+                    check_sendable(error)
+                    raise
             return self._packed(found)
         # Another DataLoader has taken over this function.
         return found if self._function is None else self._function(found)
@@ -178,24 +189,6 @@ class Packer:
         space.filled(memory)
         address = (head.inbox, sender, segment, memory if is_new else None, space.size)
         return Parcel(worker, place, address=address, is_torn=run.is_torn)
-
-
-_drop = Queue._on_queue_feeder_error  # type: ignore[attr-defined]
-
-
-def _not_sent(error: BaseException, item: Any) -> None:
-    """What the queue of a worker does with what it cannot send, for want of memory for example.
-
-    It would print the error and go on, and the loader would wait forever for a parcel that is gone. That the worker has
-    ended it notices. Queues of others do as ever.
-    """
-    if not (isinstance(item, tuple) and any(isinstance(part, Parcel) for part in item)):
-        _drop(error, item)
-        return
-    try:
-        traceback.print_exception(error)
-    finally:
-        os._exit(1)
 
 
 class Parcel:
@@ -365,9 +358,13 @@ def in_turns(
         first: The worker whose batch comes first.
         workers: How many there are.
         build: As for `Parcel.opened`.
+
+    Raises:
+        DataError: A worker has ended without its last batch.
     """
     waiting: list[Iterator[Tagged]] = [iter(())] * workers
     torn = [False] * workers
+    ended = [False] * workers
     turns = deque((first + step) % workers for step in range(workers))
     while turns:
         worker = turns[0]
@@ -375,10 +372,43 @@ def in_turns(
         if tagged is None:
             parcel = next(parcels, None)
             if parcel is None or (parcel.worker != worker and not torn[worker]):
+                if not ended[worker]:
+                    raise _fell_silent(worker)
                 turns.popleft()
             if parcel is not None:
                 torn[parcel.worker] = parcel.is_torn
                 waiting[parcel.worker] = chain(waiting[parcel.worker], parcel.opened(build))
             continue
+        ended[worker] = tagged.last
         yield tagged
         turns.rotate(-1)
+
+
+def as_they_come(
+    parcels: Iterator[Parcel], workers: int, build: Callable[[Any], Any] | None = None
+) -> Iterator[Tagged]:
+    """The batches of all workers, in whatever order their parcels come.
+
+    Args:
+        parcels: As torch hands them out.
+        workers: How many there are.
+        build: As for `Parcel.opened`.
+
+    Raises:
+        DataError: A worker has ended without its last batch.
+    """
+    under_way = set(range(workers))
+    for parcel in parcels:
+        for tagged in parcel.opened(build):
+            if tagged.last:
+                under_way.discard(tagged.worker)
+            yield tagged
+    if under_way:
+        raise _fell_silent(min(under_way))
+
+
+def _fell_silent(worker: int) -> DataError:
+    return DataError(
+        f"worker {worker} ended before its last batch, and did not say why; resume from the last state, and please "
+        "report it"
+    )

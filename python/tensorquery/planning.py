@@ -367,7 +367,8 @@ class PlannedDataset(IterableDataset[Any]):
         return BatchBuilder(plan, output_format=self._output_format, **self._tensor_kwargs)
 
     def _is_in_worker(self) -> bool:
-        return get_worker_info() is not None
+        """Whether a worker got this dataset; one that a worker has made is like any other."""
+        return get_worker_info() is not None and self._process != os.getpid()
 
     def _here(self) -> tuple[_core.Plan, BatchBuilder]:
         """Plan and builder of this process; a worker plans once, from the recipe."""
@@ -388,6 +389,9 @@ class PlannedDataset(IterableDataset[Any]):
         assert self._builder is not None
         return self._plan, self._builder
 
+    _starts_workers: bool = False
+    """Whether our own loader starts its workers just now, and so in the copies that these have."""
+
     _planned_in: int | None = None
     """The worker process in which this copy was planned again."""
 
@@ -405,7 +409,7 @@ class PlannedDataset(IterableDataset[Any]):
             copy, ids = epochs.for_share(self._workers, 0, ())
             self._recipe = self._plan.recipe(ids)
             return copy, self._recipe
-        if int(self._epoch[1]) < 0 or not isinstance(self._deal.strategy, str):
+        if not self._starts_workers or not isinstance(self._deal.strategy, str):
             if self._recipe is None:
                 self._recipe = self._plan.recipe()
             return epochs.for_worker(), self._recipe
@@ -433,6 +437,7 @@ class PlannedDataset(IterableDataset[Any]):
             _newest=None,
             _loop=None,
             _process=-1,
+            _shares_in=-1,
             _planned_in=None,
         )
         state.update(_process_group=None, _device_mesh=None, _stage=None, _query=None)

@@ -1,4 +1,4 @@
-"""Processes whose partner is gone: a worker without its training process, a training process without a worker.
+"""Processes whose partner is gone, or says nothing: a worker without its training process, a training process without a worker.
 
 torch's workers look whether their parent has changed since they had their iterator. One whose training process is killed while
 it plans has another parent by then, and waits for that one to end; and the parent of a worker of a fork server is the server, which
@@ -6,18 +6,23 @@ lives as long as a worker does. Without more, they outlive the training process,
 
 torch's loader looks for workers that have died when it cannot get a message. The last message of one that is dying names a
 connection that is closed already, a moment before the process counts as dead: torch then lets the connection's error through.
+
+What cannot be pickled the queue of a worker drops, and the worker goes on: where it was an error, as if it had come to its end.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import threading
+import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import wait
+from multiprocessing.queues import Queue
 from typing import Any, TypeVar
 
-__all__ = ["end_with_trainer", "from_living"]
+__all__ = ["check_sendable", "end_with_trainer", "end_with_what_is_lost", "from_living"]
 
 Found = TypeVar("Found")
 
@@ -61,6 +66,40 @@ def _exists(process: int | None) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def check_sendable(error: BaseException) -> None:
+    """Let an error of the user's code in a worker pass where it can be sent.
+
+    Raises:
+        RuntimeError: Its class was made at run time, or in a function, so that no other process knows it; in its words.
+    """
+    try:
+        pickle.dumps(type(error))
+    except Exception:
+        raise RuntimeError(f"{type(error).__qualname__}: {error}") from error
+
+
+_drop = Queue._on_queue_feeder_error  # type: ignore[attr-defined]
+
+
+def end_with_what_is_lost() -> None:
+    """End this worker process when a batch or an error cannot be sent, for want of memory for example: that its loader notices."""
+    Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
+
+
+def _not_sent(error: BaseException, item: Any) -> None:
+    """What a queue does with what it cannot send: it would print the error and go on.
+
+    torch sends what belongs to the batch of a number. Queues of others do as ever.
+    """
+    if not (isinstance(item, tuple) and len(item) > 1 and type(item[0]) is int):
+        _drop(error, item)
+        return
+    try:
+        traceback.print_exception(error)
+    finally:
+        os._exit(1)
 
 
 def from_living(found: Iterator[Found]) -> Iterator[Found]:

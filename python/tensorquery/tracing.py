@@ -74,7 +74,8 @@ class TracedDataset(StatefulDataset):
         """
         if self._plan is None or self._process != os.getpid():
             raise ConfigError(
-                "trace() is for the training process; a worker knows only the batches it has yielded"
+                "trace() is for the dataset that was made in this process; a worker, and a copy, know only the batches that "
+                "they have yielded"
             )
         self._widen()
         rank = self.rank if rank is None else check_non_negative_int("rank", rank)

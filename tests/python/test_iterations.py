@@ -234,7 +234,7 @@ def test_batches_that_workers_keep_to_themselves_are_an_error(tmp_path, monkeypa
     loader = loader_of(query, num_workers=2, multiprocessing_context="fork")
     monkeypatch.setattr(Parcels, "__next__", two_runs)
     received = []
-    with pytest.raises(tq.DataError, match=rf"delivered 4 of {len(loader)} batches"):
+    with pytest.raises(tq.DataError, match="worker 0 ended before its last batch"):
         for batch in loader:
             received.append(batch["id"])
     monkeypatch.undo()

@@ -18,7 +18,15 @@ import support
 import tensorquery as tq
 from tensorquery.errors import DataError
 from tensorquery.iterator import Tagged
-from tensorquery.parcels import Packer, Parcel, Parcels, Run, batches_per_parcel, in_turns
+from tensorquery.parcels import (
+    Packer,
+    Parcel,
+    Parcels,
+    Run,
+    as_they_come,
+    batches_per_parcel,
+    in_turns,
+)
 from tensorquery.segments import Inbox
 from tensorquery.tensors import tensor_options
 
@@ -254,13 +262,18 @@ def tagged(worker, number):
     return Tagged(batch=(worker, number), worker=worker, last=False, cursor="")
 
 
+def of_worker(worker, length):
+    """What a worker with so many batches sends: of the last one it says so, and where there is none, that it has ended."""
+    for number in range(length):
+        yield tagged(worker, number)._replace(last=number == length - 1)
+    if not length:
+        yield Tagged(None, worker, True, "[]", is_report=True)
+
+
 def crossing(lengths, first, most=4):
     """Parcels of workers with so many batches each, in the order in which torch hands them out."""
     workers = [(first + step) % len(lengths) for step in range(len(lengths))]
-    runs = {
-        worker: Parcels(iter([tagged(worker, number) for number in range(lengths[worker])]), most)
-        for worker in workers
-    }
+    runs = {worker: Parcels(of_worker(worker, lengths[worker]), most) for worker in workers}
     pack = Packer(None)
     while workers:
         for worker in list(workers):
@@ -282,8 +295,20 @@ def test_workers_take_turns_batch_by_batch(lengths, first):
             worker = (first + step) % 3
             if number < lengths[worker]:
                 wanted.append((worker, number))
-    found = [each.batch for each in in_turns(crossing(lengths, first), first, 3)]
-    assert found == wanted
+    found = in_turns(crossing(lengths, first), first, 3)
+    assert [each.batch for each in found if not each.is_report] == wanted
+    found = as_they_come(crossing(lengths, first), 3)
+    assert sorted(each.batch for each in found if not each.is_report) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    "order", [lambda parcels: in_turns(parcels, 0, 3), lambda parcels: as_they_come(parcels, 3)]
+)
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_worker_that_does_not_say_that_it_has_ended_is_missed(order, silent):
+    parcels = [each for each in crossing([5, 5, 5], 0) if each.worker != silent]
+    with pytest.raises(DataError, match=f"worker {silent} ended before its last batch"):
+        list(order(iter(parcels)))
 
 
 def test_runs_grow_to_their_bound():

@@ -1,0 +1,237 @@
+"""Promise 8, where a worker could fall silent: errors and batches that no queue can send, forks, copies of loaders, loaders
+of others over the same dataset, and workers that are dead. Whoever does not get all rows hears of it."""
+
+import copy
+import os
+import pickle
+import signal
+from collections import Counter
+
+import psutil
+import pytest
+from torch.utils.data import DataLoader, IterableDataset
+
+import stopping
+import support
+import tensorquery as tq
+from stopping import ids, loader_of, query_of, resumed, state_of
+from tensorquery.parcels import Parcels
+
+# Not about the machine that runs the tests.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return stopping.write_table(tmp_path_factory.mktemp("silent") / "t")
+
+
+@pytest.fixture(scope="module")
+def query(folder):
+    return query_of(folder)
+
+
+def fails_late(batch):
+    """Raises what no other process can know."""
+    if max(batch["id"]) > 100:
+        raise type("NoSuchKey", (Exception,), {})("it is gone")
+    return batch
+
+
+def cannot_be_sent(batch):
+    return (lambda: batch) if max(batch["id"]) > 100 else batch
+
+
+# ------------------------------------------------------------------------------------------------
+# What cannot be sent.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"remainder": "uneven"},
+        {"assignment": "dynamic"},
+        {"in_order": False},
+        {"num_workers": 1},
+        {"persistent_workers": True},
+        {"multiprocessing_context": "spawn"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("where", ["transform", "collate_fn"])
+def test_an_error_of_a_class_made_at_run_time_arrives(query, where, options):
+    loader = loader_of(query, **{"num_workers": 2, **options, where: fails_late})
+    received = []
+    with support.alarm(60), pytest.raises(RuntimeError, match="NoSuchKey: it is gone"):
+        for batch in loader:
+            received.append(batch["id"])
+    # What was received, and no more, counts.
+    options.pop("persistent_workers", None)
+    rest = ids(resumed(query, state_of(loader), **{"num_workers": 2, **options}))
+    assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
+
+
+@pytest.mark.parametrize("transform", [fails_late, cannot_be_sent])
+def test_neither_is_lost_on_the_way_to_a_loader_of_the_users(query, transform):
+    _, dataset = tq.create_dataloader(
+        query, output_format="dict", batch_size=7, transform=transform
+    )
+    with support.alarm(60), pytest.raises(RuntimeError, match=r"NoSuchKey|exited unexpectedly"):
+        list(DataLoader(dataset, batch_size=None, num_workers=2))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"remainder": "uneven"}, {"assignment": "dynamic"}, {"in_order": False}],
+    ids=str,
+)
+def test_a_worker_that_ends_early_without_a_word_is_an_error(query, options, workers, monkeypatch):
+    def two_runs(self, real=Parcels.__next__):
+        if self._sent == 2:
+            raise StopIteration
+        return real(self)
+
+    loader = loader_of(query, num_workers=workers, multiprocessing_context="fork", **options)
+    monkeypatch.setattr(Parcels, "__next__", two_runs)
+    with pytest.raises(tq.DataError, match=r"ended before its last batch|pieces"):
+        list(loader)
+    monkeypatch.undo()
+    assert loader.state_dict()["epoch"] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"in_order": False}, {"assignment": "dynamic"}], ids=str)
+def test_workers_without_any_batch_have_ended_well(folder, options):
+    few = loader_of(query_of(folder, "id < 3"), num_workers=3, remainder="uneven", **options)
+    assert support.flat(ids(few)) == [0, 1, 2]
+    none = loader_of(query_of(folder, "id < 0"), num_workers=3, remainder="uneven", **options)
+    assert list(none) == []
+
+
+# ------------------------------------------------------------------------------------------------
+# Forks, while workers are under way.
+
+
+def in_child(function):
+    """What `function` says in a forked process, or the error that it raises there."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(30)
+            said = str(function())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answers:
+        said = answers.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return said
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("what", ["next", "iterate", "let go"])
+def test_a_fork_leaves_the_workers_to_its_parent(query, what, persistent):
+    loader = loader_of(query, num_workers=2, persistent_workers=persistent, shuffle=True)
+    whole = ids(loader)
+    loader.set_epoch(0)
+    iterators = [iter(loader)]
+    received = [next(iterators[0])["id"]]
+    with support.alarm(60):
+        if what == "next":
+            said = in_child(lambda: next(iterators[0]))
+            assert said.startswith("ConfigError: this iterator was made before a fork")
+        elif what == "iterate":
+            assert in_child(lambda: ids(loader) == whole) == "True"
+        else:
+            assert in_child(iterators.clear) == "None"
+        received += ids(iterators[0])
+    assert received == whole
+    # Nor does what the child has set reach the parent.
+    assert loader.state_dict()["epoch"] == 1
+
+
+# ------------------------------------------------------------------------------------------------
+# Copies, and datasets that somebody else reads.
+
+COPIES = {"copy": copy.deepcopy, "pickle": lambda loader: pickle.loads(pickle.dumps(loader))}
+
+
+@pytest.mark.parametrize("method", COPIES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"persistent_workers": True},
+        {"assignment": "dynamic"},
+        {"assignment": "dynamic", "persistent_workers": True},
+        {"multiprocessing_context": "spawn"},
+    ],
+    ids=str,
+)
+def test_a_copy_of_a_loader_delivers_its_epochs(query, options, method):
+    made = loader_of(query, num_workers=2, shuffle=True, **options)
+    copied = COPIES[method](made)
+    for _ in range(2):
+        first, second = support.flat(ids(made)), support.flat(ids(copied))
+        assert sorted(first) == sorted(second) == list(range(stopping.ROWS))
+        if "assignment" not in options:
+            assert first == second
+    copied.set_epoch(5)
+    assert (made.dataset.epoch, copied.dataset.epoch) == (2, 5)
+
+
+def test_a_copy_says_that_it_is_one(query):
+    _, dataset = tq.create_dataloader(query)
+    copied = copy.deepcopy(dataset)
+    with pytest.raises(tq.ConfigError, match="copy of a dataset"):
+        copied.refresh()
+    with pytest.raises(tq.ConfigError, match="copy"):
+        copied.trace()
+
+
+def test_a_loader_of_the_users_over_a_dataset_that_is_being_read(query):
+    loader = loader_of(query, num_workers=2, filters="id >= 0")
+    iterator = iter(loader)
+    received = [next(iterator)["id"]]
+    others = list(DataLoader(loader.dataset, batch_size=None, num_workers=2))
+    assert sorted(support.flat(ids(others))) == list(range(stopping.ROWS))
+    received += ids(iterator)
+    assert sorted(support.flat(received)) == list(range(stopping.ROWS))
+
+
+class Nested(IterableDataset):
+    """Makes its loader in the worker."""
+
+    def __init__(self, folder, options):
+        self._folder, self._options = folder, options
+
+    def __iter__(self):
+        loader = loader_of(query_of(self._folder, "k <> 2"), **self._options)
+        yield len(loader)
+        yield from ids(loader)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": "global"}, {"world_size": 2}], ids=str)
+def test_a_worker_may_make_a_loader_of_its_own(folder, options):
+    here = loader_of(query_of(folder, "k <> 2"), **options)
+    [steps, *batches] = DataLoader(Nested(folder, options), batch_size=None, num_workers=1)
+    assert steps == len(here)
+    assert batches == ids(here)
+
+
+def test_after_the_death_of_a_worker_that_lives_on_others_start(query):
+    loader = loader_of(query, num_workers=2, persistent_workers=True, shuffle=True)
+    whole = ids(loader)
+    loader.set_epoch(0)
+    with pytest.raises(RuntimeError, match="killed by signal|exited unexpectedly"):
+        for step, _ in enumerate(loader):
+            if step == 0:
+                for worker in psutil.Process().children():
+                    if worker.pid in {each.pid for each in loader._iterator._workers}:
+                        worker.kill()
+    loader.set_epoch(0)
+    assert ids(loader) == whole
