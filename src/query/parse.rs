@@ -12,6 +12,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use super::depth::check_depth;
+use super::precedence::bind;
 use super::sample::{alias_first, take_samples};
 use super::travel::{split_name, take_clauses};
 use super::unsound::check_sound;
@@ -77,6 +78,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     let ast::Statement::Query(mut query) = *inner else {
         return Err(not_read_only(&first_word(sql)));
     };
+    bind(&mut query);
     if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
         return Err(refused.into());
     }

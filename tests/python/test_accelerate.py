@@ -103,7 +103,25 @@ def everything(rank, world_size, folder, output):
         GradientState._reset_state()
         found[workers] = (first, second)
     found["refused"] = refused(folder)
+    found["gathered"] = {remainder: gathered(folder, remainder) for remainder in ("even", "drop")}
     return found
+
+
+def gathered(folder, remainder):
+    """The rows that `gather_for_metrics` gives of a query whose rows are no multiple of the ranks, as the documentation says."""
+    accelerator = Accelerator(cpu=True)
+    loader, _ = tq.create_dataloader(
+        path=folder, format="parquet", filters="id < 101", batch_size=BATCH, remainder=remainder
+    )
+    found = []
+    for batch in accelerator.prepare(loader):
+        if remainder == "even":
+            ids = batch["id"].tolist()
+            found += accelerator.gather_for_metrics(ids, use_gather_object=True)
+        else:
+            found += accelerator.gather_for_metrics(batch["id"]).tolist()
+    GradientState._reset_state()
+    return sorted(found)
 
 
 def refused(folder):
@@ -145,6 +163,8 @@ def test_two_and_four_processes(folder, tmp_path):
         for message in answer["refused"].values():
             assert "2 processes" in message
             assert "create_dataloader()" in message
+        assert answer["gathered"]["even"] == list(range(101))
+        assert len(answer["gathered"]["drop"]) == len({*answer["gathered"]["drop"]}) == 96
     # More processes than wrote the checkpoint.
     first = [answer[0][0] for answer in answers]
     second = ranks.run(train, 4, folder, {"load": str(tmp_path / "0")})

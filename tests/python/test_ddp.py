@@ -2,6 +2,7 @@
 ends without hanging, whatever files and filters give which rank; before a resume and after it."""
 
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -130,3 +131,29 @@ def test_resumed_on_the_same_ranks(folder):
     for all_of, before, after in zip(whole, first, second, strict=True):
         assert before["batches"] + after["batches"] == all_of["batches"]
     assert second[0]["length"] == whole[0]["length"]
+
+
+def made_before(rank, world_size, folder):
+    """What loaders do that were made where nothing told of other ranks, once there is a process group."""
+    address = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]
+    early, dataset = tq.create_dataloader(path=folder, format="parquet")
+    working, _ = tq.create_dataloader(path=folder, format="parquet", num_workers=1)
+    all_of_it, _ = tq.create_dataloader(path=folder, format="parquet", rank=0, world_size=1)
+    before = len(support.flat(support.ids_of(early)))
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
+    found = []
+    for loader in (early, working, dataset):
+        try:
+            found.append(len(list(loader)))
+        except tq.ConfigError as error:
+            found.append(str(error))
+    return before, found, len(support.flat(support.ids_of(all_of_it)))
+
+
+def test_a_loader_made_before_the_process_group_says_so(folder):
+    for before, found, everything in ranks.run(made_before, 2, folder):
+        assert before == everything == ROWS
+        for message in found:
+            assert "torch.distributed has 2 ranks, but the loader was made before" in message

@@ -1,0 +1,65 @@
+//! What binds stronger: the parser takes all that follows `IS DISTINCT FROM` for its right side, `a IS DISTINCT FROM b AND c`
+//! for `a IS DISTINCT FROM (b AND c)`. Here it ends where AND or OR begin, as in the standard.
+
+use std::convert::Infallible;
+use std::mem;
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, Expr, Query, UnaryOperator, Value, VisitMut, VisitorMut,
+};
+
+/// Corrects every `IS [NOT] DISTINCT FROM` of a query that took too much.
+pub fn bind(query: &mut Query) {
+    let ControlFlow::Continue(()) = VisitMut::visit(query, &mut Binding);
+}
+
+struct Binding;
+
+impl VisitorMut for Binding {
+    type Break = Infallible;
+
+    /// What is below an expression is in order already. Parentheses are nodes of their own, so that an AND or OR that is found below
+    /// something stronger was written without.
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
+        let (strength, side) = match expr {
+            Expr::BinaryOp { op: BinaryOperator::And, right, .. } => (1, right),
+            Expr::UnaryOp { op: UnaryOperator::Not, expr } => (2, expr),
+            Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => (3, right),
+            _ => return ControlFlow::Continue(()),
+        };
+        if strength_of(side) >= strength {
+            return ControlFlow::Continue(());
+        }
+        // The operators that follow become the top, and this one takes the first of their operands.
+        let mut top = mem::replace(&mut **side, nothing());
+        let first = first_operand(&mut top, strength);
+        **side = mem::replace(first, nothing());
+        *first = mem::replace(expr, nothing());
+        *expr = top;
+        ControlFlow::Continue(())
+    }
+}
+
+/// The leftmost operand that binds as strongly as asked for.
+fn first_operand(expr: &mut Expr, strength: u8) -> &mut Expr {
+    if strength_of(expr) >= strength {
+        return expr;
+    }
+    match expr {
+        Expr::BinaryOp { left, .. } => first_operand(left, strength),
+        other => other,
+    }
+}
+
+fn strength_of(expr: &Expr) -> u8 {
+    match expr {
+        Expr::BinaryOp { op: BinaryOperator::Or, .. } => 0,
+        Expr::BinaryOp { op: BinaryOperator::And, .. } => 1,
+        _ => u8::MAX,
+    }
+}
+
+fn nothing() -> Expr {
+    Expr::Value(Value::Null.into())
+}
