@@ -28,15 +28,20 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
 
 use super::sliding::SlideAnew;
+use super::zeros::EqualZeros;
 
-/// The optimiser's rules, with the one of this module before each that simplifies, and [`SlideAnew`].
+/// The optimiser's rules, with the one of this module before each that simplifies, [`EqualZeros`] after it, and [`SlideAnew`].
 pub fn exact_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(SlideAnew)];
     for rule in Optimizer::new().rules {
-        if rule.name() == "simplify_expressions" {
+        let simplifies = rule.name() == "simplify_expressions";
+        if simplifies {
             rules.push(Arc::new(KeepExact));
         }
         rules.push(rule);
+        if simplifies {
+            rules.push(Arc::new(EqualZeros));
+        }
     }
     rules
 }
@@ -148,7 +153,7 @@ fn keep_node(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfor
 }
 
 /// What the expressions of a node are over: of a table with filters all of its columns.
-fn inputs_of(plan: &LogicalPlan) -> Result<DFSchemaRef> {
+pub(super) fn inputs_of(plan: &LogicalPlan) -> Result<DFSchemaRef> {
     Ok(match plan {
         LogicalPlan::TableScan(scan) => Arc::new(DFSchema::try_from_qualified_schema(
             scan.table_name.clone(),
@@ -493,10 +498,11 @@ struct Lists {
 }
 
 impl Lists {
-    /// Of a condition: unknown is false there, so that only lists with NULL are merged wrongly, and what is below NOT or CASE.
+    /// Of a condition: unknown is false there, so that only lists with NULL are merged wrongly, and what is below NOT or CASE;
+    /// and of alternatives those that are negated: they become true where no value is in all of them.
     fn in_filter(expr: &Expr) -> Self {
         let mut lists = Self { several: HashMap::new() };
-        lists.conditions(expr);
+        lists.conditions(expr, false);
         lists
     }
 
@@ -507,13 +513,18 @@ impl Lists {
         lists
     }
 
-    fn conditions(&mut self, expr: &Expr) {
+    fn conditions(&mut self, expr: &Expr, is_alternative: bool) {
         match expr {
-            Expr::BinaryExpr(BinaryExpr { left, op: Operator::And | Operator::Or, right }) => {
-                self.conditions(left);
-                self.conditions(right);
+            Expr::BinaryExpr(BinaryExpr {
+                left,
+                op: op @ (Operator::And | Operator::Or),
+                right,
+            }) => {
+                let is_alternative = is_alternative || *op == Operator::Or;
+                self.conditions(left, is_alternative);
+                self.conditions(right, is_alternative);
             }
-            Expr::InList(_) => {}
+            Expr::InList(list) if !(list.negated && is_alternative) => {}
             other => self.values(other),
         }
     }

@@ -8,11 +8,13 @@ mod mended;
 mod moment;
 mod one_value;
 mod parse;
+mod precedence;
 mod sample;
 mod sliding;
 mod travel;
 mod units;
 mod unsound;
+mod zeros;
 
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};

@@ -28,6 +28,8 @@ ROWS = pa.table(
         "ms": pa.array([0, 1, 2, None, 1000, -1, -2, 86_400_000], pa.timestamp("ms")),
         "us": pa.array([0, 300, 1_000_300, None, 400_000, -1, 1500, 7], pa.timestamp("us")),
         "f": [0.25, 1.5, 3.0, 3.0, 3.0, 0.1, 0.1, 0.1],
+        "z": [0.0, -0.0, 1.0, None, -1.5, -0.0, 0.0, float("nan")],
+        "y": pa.array([-0.0, -0.0, 0.0, 0.0, -1.5, 0.0, 1.0, None], pa.float32()),
     }
 )
 """Each row is a row group of its own, so that what is pruned shows."""
@@ -107,6 +109,38 @@ CONDITIONS = [
     "k IN (1, 2) AND k NOT IN (1, NULL)",
     "k IN (1, 2) AND k IN (2, 3)",
     "k IN (1, 2) OR k IN (2, 3)",
+    "k NOT IN (1) OR k NOT IN (2)",
+    "k NOT IN (1, 2, 3, 4) OR k NOT IN (5, 6, 7, 8)",
+    "k NOT IN (1, 2, 3, 4) OR (id > 1 AND k NOT IN (5, 6, 7, 8))",
+    "k NOT IN (1, 2, 3, 4) AND k NOT IN (5, 6, 7, 8)",
+    "k IN (1, 2) OR k NOT IN (1, 2)",
+    # IS DISTINCT FROM binds stronger than NOT, AND and OR.
+    "(k = 2) IS DISTINCT FROM (id > 2) AND id > 1",
+    "(k = 2) IS NOT DISTINCT FROM (id > 2) OR id = 1 AND k > 1",
+    "id > 2 AND k IS DISTINCT FROM 2 OR id = 1",
+    "id = 1 OR k IS NOT DISTINCT FROM NULL AND id > 1 OR id = 2",
+    "NOT k IS DISTINCT FROM 2 AND id > 1",
+    "NOT (k IS DISTINCT FROM 2 OR id > 1)",
+    "CASE WHEN k IS DISTINCT FROM 2 OR id = 1 THEN id > 1 AND k IS NOT DISTINCT FROM 3 END",
+    # Zeros of both signs are equal.
+    *(
+        f"{left} {op} {right}"
+        for op in ["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"]
+        for left, right in [
+            ("z", "0"),
+            ("z", "-0.0"),
+            ("0.0", "z"),
+            ("y", "0"),
+            ("z", "y"),
+            ("z * 1", "0.0"),
+        ]
+    ),
+    "z BETWEEN 0 AND 1",
+    "z NOT BETWEEN -1 AND -0.0",
+    "z IN (0, 5)",
+    "z NOT IN (1, -0.0, 2, 3, 4)",
+    "y IN (-0.0, 1)",
+    "CASE WHEN z = 0 THEN y >= 0 ELSE z < 0 END",
     # One value of a subquery.
     "id > (SELECT max(y) FROM j)",
     "id = (SELECT y FROM j WHERE y = 2)",
