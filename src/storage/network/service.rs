@@ -14,6 +14,7 @@ use object_store::client::{
 use tokio::runtime::Handle;
 
 use super::body::{WatchedBody, silent};
+use super::listing::{check_page, is_listing};
 use crate::Result;
 use crate::runtime::Runtimes;
 use crate::traffic::{Permit, Traffic};
@@ -62,6 +63,7 @@ struct Service {
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let permit = self.traffic.admit().await;
+        let is_listing = is_listing(&request);
         let answer = tokio::time::timeout(self.patience, self.client.execute(request)).await;
         let response = match answer {
             Ok(Ok(response)) => response,
@@ -78,10 +80,14 @@ impl HttpService for Service {
         note(&parts, &permit);
         let body = WatchedBody::new(body, permit, self.patience, promised(&parts));
         let body = HttpResponseBody::new(body);
-        match is_retried_whole(&parts) {
-            true => Ok(HttpResponse::from_parts(parts, body.bytes().await?.into())),
-            false => Ok(HttpResponse::from_parts(parts, body)),
+        if !is_retried_whole(&parts, is_listing) {
+            return Ok(HttpResponse::from_parts(parts, body));
         }
+        let bytes = body.bytes().await?;
+        if is_listing {
+            check_page(&bytes).inspect_err(|_| self.traffic.count_retry())?;
+        }
+        Ok(HttpResponse::from_parts(parts, bytes.into()))
     }
 }
 
@@ -127,12 +133,12 @@ fn promised(parts: &Parts) -> Option<u64> {
     (last + 1).checked_sub(first)
 }
 
-/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings, which
+/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings and the like, which
 /// `object_store` asks for again only where they fail before their body. The body of an object, which has an etag, it
 /// asks for again by range.
-fn is_retried_whole(parts: &Parts) -> bool {
+fn is_retried_whole(parts: &Parts, is_listing: bool) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-    parts.status == StatusCode::OK
-        && !parts.headers.contains_key(ETAG)
-        && (kind.contains("xml") || kind.contains("json"))
+    let is_document =
+        !parts.headers.contains_key(ETAG) && (kind.contains("xml") || kind.contains("json"));
+    parts.status == StatusCode::OK && (is_listing || is_document)
 }
