@@ -199,8 +199,19 @@ impl PinnedStore {
         self.get_from_store(location, options).await
     }
 
+    /// Asks the store, and once more where it shows another file than the pinned one, or none: of several servers of a store
+    /// one may be behind. A file that did change is shown as such twice.
+    async fn get_checked(&self, guard: &Guard, options: GetOptions) -> Result<GetResult> {
+        match self.get_compared(guard, options.clone()).await {
+            Err(error) if is_of_other_file(&error) && !self.is_local(&guard.location) => {
+                self.get_compared(guard, options).await
+            }
+            answer => answer,
+        }
+    }
+
     /// Asks the store, with the pin's etag as a condition, and checks the answer.
-    async fn get_checked(&self, guard: &Guard, mut options: GetOptions) -> Result<GetResult> {
+    async fn get_compared(&self, guard: &Guard, mut options: GetOptions) -> Result<GetResult> {
         let Some(pin) = &guard.pin else {
             self.counters.count_request();
             return self.inner.get_opts(&guard.location, options).await;
@@ -406,24 +417,27 @@ impl Guard {
     }
 
     fn changed(&self, difference: &str) -> StoreError {
-        let path = describe(&self.root, &self.location);
-        self.fail(Error::data(format!(
-            "file {path} changed after the query was planned ({difference}); {}",
-            self.remedy
-        )))
+        self.other_file(&format!("changed after the query was planned ({difference})"))
     }
 
     fn vanished(&self) -> StoreError {
+        self.other_file("vanished after the query was planned")
+    }
+
+    fn other_file(&self, what: &str) -> StoreError {
         let path = describe(&self.root, &self.location);
-        self.fail(Error::data(format!(
-            "file {path} vanished after the query was planned; {}",
-            self.remedy
-        )))
+        self.fail(Error::data(format!("file {path} {what}; {}", self.remedy)).of_other_file())
     }
 
     fn fail(&self, error: Error) -> StoreError {
         StoreError::Generic { store: STORE, source: Box::new(error) }
     }
+}
+
+/// Whether a store had another file than the pinned one, or none.
+fn is_of_other_file(error: &StoreError) -> bool {
+    matches!(error, StoreError::Generic { source, .. }
+        if source.downcast_ref::<Error>().is_some_and(Error::is_of_other_file))
 }
 
 /// The bytes that a request asks for; None where it asks for something else or under a condition.
