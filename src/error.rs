@@ -459,6 +459,10 @@ impl From<object_store::Error> for Error {
                 Ok(own) => *own,
                 Err(source) => Self::storage("the object store failed").with_source(source),
             },
+            object_store::Error::NotSupported { source } => match source.downcast::<Self>() {
+                Ok(own) => *own,
+                Err(source) => Self::storage("the object store cannot do this").with_source(source),
+            },
             other => Self::storage(other.to_string()),
         }
     }

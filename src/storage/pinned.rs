@@ -1,6 +1,7 @@
 //! A store that reads pinned files only as they were when the query was planned.
 
 use std::collections::HashMap;
+use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::location::describe;
 use super::members::Members;
 use super::pin::FilePin;
 use super::read::{LocalFile, OpenFile, OpenInstead};
-use super::requests::{bytes_of, requests_of};
+use super::requests::{NO_RANGES, bytes_of, requests_of};
 use super::steps::{first_step, in_steps};
 use super::uri::is_local_file;
 use crate::Error;
@@ -237,6 +238,7 @@ impl PinnedStore {
                 Ok(result)
             }
             Err(StoreError::NotFound { .. }) => Err(guard.vanished()),
+            Err(StoreError::NotSupported { source }) => Err(guard.no_ranges(source)),
             // Without a condition, a file that shrank fails by the range asked for.
             Err(error @ StoreError::Generic { .. }) if compared_only => {
                 self.counters.count_request();
@@ -427,6 +429,12 @@ impl Guard {
     fn other_file(&self, what: &str) -> StoreError {
         let path = describe(&self.root, &self.location);
         self.fail(Error::data(format!("file {path} {what}; {}", self.remedy)).of_other_file())
+    }
+
+    fn no_ranges(&self, source: Box<dyn StdError + Send + Sync>) -> StoreError {
+        let path = describe(&self.root, &self.location);
+        let error = Error::storage(format!("cannot read {path}{NO_RANGES}")).with_source(source);
+        StoreError::NotSupported { source: Box::new(error) }
     }
 
     fn fail(&self, error: Error) -> StoreError {

@@ -135,7 +135,8 @@ pub(super) fn open_with(
             return Err(Error::config(format!("{root:?} names no object store")));
         }
     };
-    let store: Arc<dyn ObjectStore> = Arc::new(OpaqueStore(store));
+    let store: Arc<dyn ObjectStore> =
+        Arc::new(OpaqueStore { inner: store, retry: network.retry.clone() });
     Ok(match vault {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());
