@@ -187,7 +187,7 @@ fn connector(network: &NetworkOptions) -> Result<Connector> {
     if let Some(most) = network.most_requests {
         Runtimes::current()?.traffic().allow_at_most(most);
     }
-    Connector::new(network.patience)
+    Connector::new(network)
 }
 
 /// The message alone, since the source's `Debug` form might show what the message hides.

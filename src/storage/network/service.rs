@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use super::body::{WatchedBody, silent};
 use super::listing::{check_page, is_listing};
+use super::options::NetworkOptions;
 use crate::Result;
 use crate::runtime::Runtimes;
 use crate::traffic::{Permit, Traffic};
@@ -26,6 +27,8 @@ pub(in crate::storage) struct Connector {
     io: Handle,
     traffic: Arc<Traffic>,
     patience: Duration,
+    /// The longest that a request waits since a store said when to come again.
+    longest_pause: Duration,
 }
 
 impl Connector {
@@ -34,10 +37,11 @@ impl Connector {
     /// # Errors
     ///
     /// `Config` where the operating system refuses a thread.
-    pub(in crate::storage) fn new(patience: Duration) -> Result<Self> {
+    pub(in crate::storage) fn new(options: &NetworkOptions) -> Result<Self> {
         let runtimes = Runtimes::current()?;
         let traffic = Arc::clone(runtimes.traffic());
-        Ok(Self { io: runtimes.io().clone(), traffic, patience })
+        let (patience, longest_pause) = (options.patience, options.retry.retry_timeout);
+        Ok(Self { io: runtimes.io().clone(), traffic, patience, longest_pause })
     }
 }
 
@@ -46,8 +50,8 @@ impl HttpConnector for Connector {
         // Its time limit is one of a whole request, which a slow link would exceed without fault.
         let options = options.clone().with_timeout_disabled();
         let client = ReqwestConnector::default().connect(&options)?;
-        let service =
-            Service { client, traffic: Arc::clone(&self.traffic), patience: self.patience };
+        let (traffic, patience) = (Arc::clone(&self.traffic), self.patience);
+        let service = Service { client, traffic, patience, longest_pause: self.longest_pause };
         Ok(HttpClient::new(SpawnService::new(service, self.io.clone())))
     }
 }
@@ -57,12 +61,15 @@ struct Service {
     client: HttpClient,
     traffic: Arc<Traffic>,
     patience: Duration,
+    /// The longest that a request waits since a store said when to come again.
+    longest_pause: Duration,
 }
 
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let permit = self.traffic.admit().await;
+        let host = request.uri().authority().map_or("", |host| host.as_str());
+        let permit = self.traffic.admit(host, self.longest_pause).await;
         let is_listing = is_listing(&request);
         let answer = tokio::time::timeout(self.patience, self.client.execute(request)).await;
         let response = match answer {
