@@ -45,6 +45,7 @@ pub struct Error {
     context: Vec<(&'static str, String)>,
     source: Option<Box<dyn StdError + Send + Sync>>,
     of_user_code: bool,
+    of_other_file: bool,
 }
 
 impl Error {
@@ -56,6 +57,7 @@ impl Error {
             context: Vec::new(),
             source: None,
             of_user_code: false,
+            of_other_file: false,
         }
     }
 
@@ -108,6 +110,23 @@ impl Error {
     /// Whether a function of the user's is to blame.
     pub fn is_of_user_code(&self) -> bool {
         self.of_user_code
+    }
+
+    /// Says that the store had another file than the pinned one, or none.
+    #[must_use]
+    pub fn of_other_file(mut self) -> Self {
+        self.of_other_file = true;
+        self
+    }
+
+    /// Whether the store had another file than the pinned one, or none.
+    pub fn is_of_other_file(&self) -> bool {
+        self.of_other_file
+    }
+
+    /// Whether the content of a file, as it was pinned, may be to blame.
+    pub fn may_be_of_content(&self) -> bool {
+        self.kind == ErrorKind::Data && !self.of_user_code && !self.of_other_file
     }
 
     /// What went wrong.
@@ -233,6 +252,7 @@ fn from_shared(error: &DataFusionError) -> Error {
                 context: Vec::new(),
                 source: None,
                 of_user_code: own.of_user_code,
+                of_other_file: own.of_other_file,
             },
             None => Error::data(inner.to_string()),
         },
@@ -438,6 +458,10 @@ impl From<object_store::Error> for Error {
             object_store::Error::Generic { source, .. } => match source.downcast::<Self>() {
                 Ok(own) => *own,
                 Err(source) => Self::storage("the object store failed").with_source(source),
+            },
+            object_store::Error::NotSupported { source } => match source.downcast::<Self>() {
+                Ok(own) => *own,
+                Err(source) => Self::storage("the object store cannot do this").with_source(source),
             },
             other => Self::storage(other.to_string()),
         }

@@ -1,6 +1,7 @@
 //! How a process shares the network: one limit on concurrent requests, which gives way to stores that
 //! throttle, and what the requests show of latency and bandwidth.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -70,7 +71,8 @@ struct Limit {
     /// Successes since it grew, as parts of one more request.
     grown: f64,
     last_cut: Option<Instant>,
-    resume_at: Option<Instant>,
+    /// Hosts that asked for a pause, and when each may be asked again.
+    pauses: HashMap<Arc<str>, Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +86,8 @@ struct Pace {
 impl Default for Traffic {
     fn default() -> Self {
         let most = MOST_REQUESTS;
-        let limit = Limit { most, now: most, debt: 0, grown: 0.0, last_cut: None, resume_at: None };
+        let pauses = HashMap::new();
+        let limit = Limit { most, now: most, debt: 0, grown: 0.0, last_cut: None, pauses };
         Self {
             permits: Semaphore::new(most),
             limit: Mutex::new(limit),
@@ -119,12 +122,13 @@ impl Traffic {
         self.cut_to(&mut limit, most);
     }
 
-    /// Waits for a turn. The request is under way until the permit is dropped.
-    pub async fn admit(self: &Arc<Self>) -> Permit {
+    /// Waits for a turn at `host`: for a pause that it asked for `longest_pause` at most. The request is under way until the
+    /// permit is dropped.
+    pub async fn admit(self: &Arc<Self>, host: &str, longest_pause: Duration) -> Permit {
         let asked = Instant::now();
         loop {
-            let resume_at = self.limit_now().resume_at;
-            match resume_at {
+            let resume_at = self.limit_now().pauses.get(host).copied();
+            match resume_at.map(|at| at.min(asked + longest_pause)) {
                 Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
                 _ => break,
             }
@@ -135,7 +139,7 @@ impl Traffic {
         }
         let waited = asked.elapsed().as_nanos() as u64;
         self.wait_nanos.fetch_add(waited, Ordering::Relaxed);
-        Permit { traffic: Arc::clone(self), sent: Instant::now() }
+        Permit { traffic: Arc::clone(self), host: host.into(), sent: Instant::now() }
     }
 
     /// A request failed, or its body did, and is sent again unless its retries are used up.
@@ -171,6 +175,7 @@ impl Traffic {
 #[derive(Debug)]
 pub struct Permit {
     traffic: Arc<Traffic>,
+    host: Arc<str>,
     sent: Instant,
 }
 
@@ -183,7 +188,9 @@ impl Permit {
         let now = Instant::now();
         if let Some(pause) = retry_after {
             let until = now + pause.min(LONGEST_PAUSE);
-            limit.resume_at = Some(limit.resume_at.map_or(until, |at| at.max(until)));
+            limit.pauses.retain(|_, at| *at > now);
+            let at = limit.pauses.entry(Arc::clone(&self.host)).or_insert(until);
+            *at = until.max(*at);
         }
         // Those sent before the last cut tell of the time before it.
         if limit.last_cut.is_none_or(|cut| self.sent > cut) {
@@ -254,11 +261,15 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
     }
 
+    async fn admit(traffic: &Arc<Traffic>) -> Permit {
+        traffic.admit("store", LONGEST_PAUSE).await
+    }
+
     #[test]
     fn throttling_halves_the_limit_once_for_what_was_under_way() {
         let traffic = Arc::new(Traffic::default());
         runtime().block_on(async {
-            let permits = [traffic.admit().await, traffic.admit().await, traffic.admit().await];
+            let permits = [admit(&traffic).await, admit(&traffic).await, admit(&traffic).await];
             permits.iter().for_each(|permit| permit.throttled(None));
             assert_eq!(traffic.limit(), MOST_REQUESTS / 2);
             assert_eq!(traffic.counts().throttled, 3);
@@ -267,7 +278,7 @@ mod tests {
                 (0..MOST_REQUESTS).for_each(|_| permit.completed(100, Duration::from_millis(1)));
             });
             assert_eq!(traffic.limit(), MOST_REQUESTS / 2);
-            traffic.admit().await.throttled(None);
+            admit(&traffic).await.throttled(None);
             assert_eq!(traffic.limit(), MOST_REQUESTS / 4);
         });
     }
@@ -277,15 +288,15 @@ mod tests {
         let traffic = Arc::new(Traffic::default());
         traffic.allow_at_most(8);
         runtime().block_on(async {
-            traffic.admit().await.throttled(None);
+            admit(&traffic).await.throttled(None);
             assert_eq!(traffic.limit(), 4);
             for _ in 0..100 {
-                traffic.admit().await.completed(10, Duration::from_millis(1));
+                admit(&traffic).await.completed(10, Duration::from_millis(1));
             }
             assert_eq!(traffic.limit(), 8);
             let _held: Vec<Permit> =
-                futures::future::join_all((0..8).map(|_| traffic.admit())).await;
-            let ninth = tokio::time::timeout(Duration::from_millis(20), traffic.admit()).await;
+                futures::future::join_all((0..8).map(|_| admit(&traffic))).await;
+            let ninth = tokio::time::timeout(Duration::from_millis(20), admit(&traffic)).await;
             assert!(ninth.is_err());
         });
     }
@@ -296,14 +307,14 @@ mod tests {
         traffic.allow_at_most(4);
         runtime().block_on(async {
             let mut held: Vec<Permit> =
-                futures::future::join_all((0..4).map(|_| traffic.admit())).await;
+                futures::future::join_all((0..4).map(|_| admit(&traffic))).await;
             held[0].throttled(None);
             assert_eq!(traffic.limit(), 2);
             held.truncate(2);
-            let third = tokio::time::timeout(Duration::from_millis(20), traffic.admit()).await;
+            let third = tokio::time::timeout(Duration::from_millis(20), admit(&traffic)).await;
             assert!(third.is_err());
             held.truncate(1);
-            let second = tokio::time::timeout(Duration::from_secs(5), traffic.admit()).await;
+            let second = tokio::time::timeout(Duration::from_secs(5), admit(&traffic)).await;
             assert!(second.is_ok());
         });
     }
@@ -314,10 +325,23 @@ mod tests {
         runtime().block_on(async {
             let pause = Duration::from_secs(1);
             let before = Instant::now();
-            traffic.admit().await.throttled(Some(pause));
-            drop(traffic.admit().await);
+            admit(&traffic).await.throttled(Some(pause));
+            drop(admit(&traffic).await);
             assert!(before.elapsed() >= pause);
             assert!(traffic.counts().waited >= pause / 2);
+        });
+    }
+
+    #[test]
+    fn a_pause_is_of_one_host_and_no_longer_than_a_request_may_take() {
+        let traffic = Arc::new(Traffic::default());
+        runtime().block_on(async {
+            let before = Instant::now();
+            admit(&traffic).await.throttled(Some(LONGEST_PAUSE));
+            drop(traffic.admit("another", LONGEST_PAUSE).await);
+            let longest = Duration::from_millis(50);
+            drop(traffic.admit("store", longest).await);
+            assert!((longest..LONGEST_PAUSE / 2).contains(&before.elapsed()));
         });
     }
 
@@ -326,7 +350,7 @@ mod tests {
         let traffic = Arc::new(Traffic::default());
         assert_eq!(traffic.bytes_in_flight(), 0);
         runtime().block_on(async {
-            let permit = traffic.admit().await;
+            let permit = admit(&traffic).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
             permit.answered();
             permit.completed(1 << 20, Duration::from_millis(10));

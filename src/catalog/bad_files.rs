@@ -8,8 +8,8 @@ use object_store::ObjectMeta;
 use super::agree::same_positions;
 use super::file_schema::{FileSchema, Infer};
 use super::merge::merge_schemas;
+use crate::Result;
 use crate::split::{Format, blame_content, concurrent_files};
-use crate::{ErrorKind, Result};
 
 /// Files that are left out, and why.
 #[derive(Default)]
@@ -130,7 +130,7 @@ impl Infer<'_> {
     /// spoil one split of many.
     async fn one_tolerantly(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let error = match self.one(meta).await {
-            Err(error) if error.kind() == ErrorKind::Data => error,
+            Err(error) if error.may_be_of_content() => error,
             found => return found,
         };
         if !matches!(self.format, Format::Csv(_) | Format::Json(_)) {
@@ -142,7 +142,7 @@ impl Infer<'_> {
             let rows = good + (spoilt - good) / 2;
             match (Infer { rows, ..*self }).one(meta).await {
                 Ok(schema) => (read, good) = (Some(schema), rows),
-                Err(error) if error.kind() == ErrorKind::Data => spoilt = rows,
+                Err(error) if error.may_be_of_content() => spoilt = rows,
                 Err(error) => return Err(error),
             }
         }

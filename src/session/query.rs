@@ -367,11 +367,7 @@ impl Query {
     pub(super) async fn finish<T: 'static>(&self, task: SpawnedTask<Result<T>>) -> Result<T> {
         let stopped = |error| Error::data("the process is ending").with_source(error);
         match task.join_unwind().await.map_err(stopped)? {
-            Err(error)
-                if Error::kind(&error) == ErrorKind::Data && !Error::is_of_user_code(&error) =>
-            {
-                Err(self.locate(error).await)
-            }
+            Err(error) if error.may_be_of_content() => Err(self.locate(error).await),
             other => other,
         }
     }
@@ -385,7 +381,7 @@ impl Query {
 
     /// The same for an error of a part of a plan: each table that it reads is looked at by itself.
     pub(super) async fn locate_below(&self, part: &LogicalPlan, error: Error) -> Error {
-        if error.kind() != ErrorKind::Data || error.is_of_user_code() {
+        if !error.may_be_of_content() {
             return error;
         }
         let mut scans = Vec::new();

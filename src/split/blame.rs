@@ -11,19 +11,20 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::panics::{caught_later, message_of};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// The error itself where the content of a file is to blame: a `Data` error, while the store still has the file as it
 /// was pinned.
 ///
 /// # Errors
-/// The error where it is of another kind, or of a function of the user's; that the file changed, vanished or cannot be reached.
+/// The error where it is of another kind, of a function of the user's, or of a file that is not the pinned one; that the
+/// file changed, vanished or cannot be reached.
 pub async fn blame_content(
     store: &Arc<dyn ObjectStore>,
     location: &Path,
     error: Error,
 ) -> Result<Error> {
-    if error.kind() != ErrorKind::Data || error.is_of_user_code() {
+    if !error.may_be_of_content() {
         return Err(error);
     }
     store.head(location).await?;
@@ -69,6 +70,7 @@ mod tests {
     use futures::executor::block_on;
 
     use super::*;
+    use crate::ErrorKind;
 
     #[test]
     fn a_panic_of_a_decoder_is_an_error_of_the_data() {

@@ -1,16 +1,19 @@
 //! From a location to the files it names, pinned and in a fixed order.
 
 use std::collections::HashSet;
+use std::error::Error as StdError;
 use std::path::Path as LocalPath;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
+use object_store::client::HttpError;
 use object_store::path::Path;
-use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{Error as StoreError, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::glob::{Glob, Part, is_hidden, matches};
 use super::location::{Location, Scheme, local_path};
 use super::pin::FilePin;
+use super::requests::NO_RANGES;
 use super::walk::list_below;
 use crate::{Error, ErrorKind, Result, suggestion};
 
@@ -93,6 +96,9 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
     if !location.is_directory() && !prefix.is_root() {
         match store.head(prefix).await {
             Ok(meta) => return Ok(vec![meta.into()]),
+            Err(error) if location.scheme() == Scheme::Http && is_answer(&error) => {
+                return ask_for_a_byte(store, location).await;
+            }
             Err(StoreError::NotFound { .. }) => {}
             Err(_) if location.is_local() && is_below_file(prefix) => {
                 return Err(not_found(location, "there is no file or directory"));
@@ -126,6 +132,23 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
         (false, true) => not_found(location, "there is no file or directory"),
         (false, false) => not_found(location, "there is no object with the key or prefix"),
     })
+}
+
+/// The one file of an address of which HEAD tells nothing: some servers do not know it, refuse it, or tell no length.
+async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
+    let options = GetOptions::new().with_range(Some(0..1));
+    match store.get_opts(location.prefix(), options).await {
+        Ok(answer) => Ok(vec![answer.meta.into()]),
+        Err(StoreError::NotFound { .. }) => Err(not_found(location, "there is no file")),
+        Err(error) => Err(storage_error(location, error)),
+    }
+}
+
+/// Whether the server answered at all.
+fn is_answer(error: &StoreError) -> bool {
+    let causes =
+        std::iter::successors(Some(error as &(dyn StdError + 'static)), |&cause| cause.source());
+    !causes.into_iter().any(|cause| cause.is::<HttpError>())
 }
 
 /// Whether there is something that is neither a file nor a directory: to open a pipe waits for who writes into it.
@@ -233,9 +256,14 @@ pub(super) fn names_below<'a>(path: &'a Path, directory: &Path) -> Vec<&'a str> 
 
 fn storage_error(location: &Location, error: StoreError) -> Error {
     let hint = match &error {
-        StoreError::InvalidPath { .. } => {
+        StoreError::InvalidPath { .. } if location.is_local() => {
             "; rename files whose names are not UTF-8 or hold control characters"
         }
+        StoreError::InvalidPath { .. } => {
+            "; no part of a key between two slashes may be empty, . or .., or hold control characters: rename or remove \
+             that key, or name the other files one by one"
+        }
+        StoreError::NotSupported { .. } => NO_RANGES,
         _ => "",
     };
     Error::storage(format!("cannot list {location}{hint}")).with_source(error)

@@ -33,6 +33,7 @@ mod steps;
 mod store;
 mod text;
 mod text_scan;
+mod unbroken;
 mod uri;
 mod vended;
 mod walk;

@@ -13,21 +13,27 @@ use futures::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, RetryConfig,
 };
 
-/// Passes every call on.
-pub(super) struct OpaqueStore(pub(super) Arc<dyn ObjectStore>);
+use super::unbroken::going_on;
+
+/// Passes every call on, and lets bodies without an etag go on where they break off.
+pub(super) struct OpaqueStore {
+    pub(super) inner: Arc<dyn ObjectStore>,
+    /// How often, and for how long.
+    pub(super) retry: RetryConfig,
+}
 
 impl fmt::Debug for OpaqueStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        write!(f, "{}", self.inner)
     }
 }
 
 impl fmt::Display for OpaqueStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        write!(f, "{}", self.inner)
     }
 }
 
@@ -40,7 +46,7 @@ impl ObjectStore for OpaqueStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.0.put_opts(location, payload, options).await
+        self.inner.put_opts(location, payload, options).await
     }
 
     async fn put_multipart_opts(
@@ -48,26 +54,27 @@ impl ObjectStore for OpaqueStore {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.0.put_multipart_opts(location, options).await
+        self.inner.put_multipart_opts(location, options).await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.0.get_opts(location, options).await
+        let answer = self.inner.get_opts(location, options.clone()).await?;
+        Ok(going_on(&self.inner, options, &self.retry, answer))
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.0.get_ranges(location, ranges).await
+        self.inner.get_ranges(location, ranges).await
     }
 
     fn delete_stream(
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.0.delete_stream(locations)
+        self.inner.delete_stream(locations)
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.0.list(prefix)
+        self.inner.list(prefix)
     }
 
     fn list_with_offset(
@@ -75,18 +82,18 @@ impl ObjectStore for OpaqueStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.0.list_with_offset(prefix, offset)
+        self.inner.list_with_offset(prefix, offset)
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.0.list_with_delimiter(prefix).await
+        self.inner.list_with_delimiter(prefix).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.0.copy_opts(from, to, options).await
+        self.inner.copy_opts(from, to, options).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.0.rename_opts(from, to, options).await
+        self.inner.rename_opts(from, to, options).await
     }
 }

@@ -1,6 +1,7 @@
 //! A store that reads pinned files only as they were when the query was planned.
 
 use std::collections::HashMap;
+use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::location::describe;
 use super::members::Members;
 use super::pin::FilePin;
 use super::read::{LocalFile, OpenFile, OpenInstead};
-use super::requests::{bytes_of, requests_of};
+use super::requests::{NO_RANGES, bytes_of, requests_of};
 use super::steps::{first_step, in_steps};
 use super::uri::is_local_file;
 use crate::Error;
@@ -199,8 +200,19 @@ impl PinnedStore {
         self.get_from_store(location, options).await
     }
 
+    /// Asks the store, and once more where it shows another file than the pinned one, or none: of several servers of a store
+    /// one may be behind. A file that did change is shown as such twice.
+    async fn get_checked(&self, guard: &Guard, options: GetOptions) -> Result<GetResult> {
+        match self.get_compared(guard, options.clone()).await {
+            Err(error) if is_of_other_file(&error) && !self.is_local(&guard.location) => {
+                self.get_compared(guard, options).await
+            }
+            answer => answer,
+        }
+    }
+
     /// Asks the store, with the pin's etag as a condition, and checks the answer.
-    async fn get_checked(&self, guard: &Guard, mut options: GetOptions) -> Result<GetResult> {
+    async fn get_compared(&self, guard: &Guard, mut options: GetOptions) -> Result<GetResult> {
         let Some(pin) = &guard.pin else {
             self.counters.count_request();
             return self.inner.get_opts(&guard.location, options).await;
@@ -226,6 +238,7 @@ impl PinnedStore {
                 Ok(result)
             }
             Err(StoreError::NotFound { .. }) => Err(guard.vanished()),
+            Err(StoreError::NotSupported { source }) => Err(guard.no_ranges(source)),
             // Without a condition, a file that shrank fails by the range asked for.
             Err(error @ StoreError::Generic { .. }) if compared_only => {
                 self.counters.count_request();
@@ -406,24 +419,33 @@ impl Guard {
     }
 
     fn changed(&self, difference: &str) -> StoreError {
-        let path = describe(&self.root, &self.location);
-        self.fail(Error::data(format!(
-            "file {path} changed after the query was planned ({difference}); {}",
-            self.remedy
-        )))
+        self.other_file(&format!("changed after the query was planned ({difference})"))
     }
 
     fn vanished(&self) -> StoreError {
+        self.other_file("vanished after the query was planned")
+    }
+
+    fn other_file(&self, what: &str) -> StoreError {
         let path = describe(&self.root, &self.location);
-        self.fail(Error::data(format!(
-            "file {path} vanished after the query was planned; {}",
-            self.remedy
-        )))
+        self.fail(Error::data(format!("file {path} {what}; {}", self.remedy)).of_other_file())
+    }
+
+    fn no_ranges(&self, source: Box<dyn StdError + Send + Sync>) -> StoreError {
+        let path = describe(&self.root, &self.location);
+        let error = Error::storage(format!("cannot read {path}{NO_RANGES}")).with_source(source);
+        StoreError::NotSupported { source: Box::new(error) }
     }
 
     fn fail(&self, error: Error) -> StoreError {
         StoreError::Generic { store: STORE, source: Box::new(error) }
     }
+}
+
+/// Whether a store had another file than the pinned one, or none.
+fn is_of_other_file(error: &StoreError) -> bool {
+    matches!(error, StoreError::Generic { source, .. }
+        if source.downcast_ref::<Error>().is_some_and(Error::is_of_other_file))
 }
 
 /// The bytes that a request asks for; None where it asks for something else or under a condition.

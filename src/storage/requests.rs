@@ -16,6 +16,10 @@ const WASTE: u64 = 4;
 /// Larger requests are cut: one connection to a store is slower than several.
 const LARGEST: u64 = 16 << 20;
 
+/// What to do about a server that answers a request for a range by the whole file.
+pub(super) const NO_RANGES: &str =
+    "; its server sends whole files only: download the file, or use a server that sends ranges";
+
 /// The requests that bring all `ranges`: sorted and disjoint.
 pub(super) fn requests_of(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted: Vec<&Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).collect();

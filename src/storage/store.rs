@@ -135,7 +135,8 @@ pub(super) fn open_with(
             return Err(Error::config(format!("{root:?} names no object store")));
         }
     };
-    let store: Arc<dyn ObjectStore> = Arc::new(OpaqueStore(store));
+    let store: Arc<dyn ObjectStore> =
+        Arc::new(OpaqueStore { inner: store, retry: network.retry.clone() });
     Ok(match vault {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());
@@ -186,7 +187,7 @@ fn connector(network: &NetworkOptions) -> Result<Connector> {
     if let Some(most) = network.most_requests {
         Runtimes::current()?.traffic().allow_at_most(most);
     }
-    Connector::new(network.patience)
+    Connector::new(network)
 }
 
 /// The message alone, since the source's `Debug` form might show what the message hides.

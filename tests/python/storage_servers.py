@@ -113,6 +113,8 @@ class Web:
     files: dict = field(default_factory=dict)
     # Path and query to a function of the handler that answers instead.
     special: dict = field(default_factory=dict)
+    # A function of the handler that may answer in its place: true where it has.
+    odd: object = None
     # Headers without which every request is refused.
     needed: dict = field(default_factory=dict)
     # Method, path with its query, and headers (names in small letters) of each request.
@@ -131,6 +133,8 @@ def web_server():
             path = unquote(self.path.partition("?")[0])
             headers = {name.lower(): value for name, value in self.headers.items()}
             web.seen.append((self.command, self.path, headers))
+            if web.odd is not None and web.odd(self):
+                return None
             if path in web.special:
                 return self.reply(200, web.special[path](self))
             if any(self.headers.get(name) != value for name, value in web.needed.items()):

@@ -12,7 +12,7 @@ use crate::split::discover::{FileSplits, ScanRequest, SplitTarget};
 use crate::split::files::TableFiles;
 use crate::split::parquet::adapt;
 use crate::split::units::{Splitter, UnitKind};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result};
 
 /// The splits of file `index`.
 ///
@@ -39,7 +39,7 @@ pub async fn discover(
     };
     let (read, of) = match share(table, index, &footer, &request.columns).await {
         // It is a weight, and what is damaged is that stripe alone.
-        Err(error) if request.tolerant && error.kind() == ErrorKind::Data => (1, 1),
+        Err(error) if request.tolerant && error.may_be_of_content() => (1, 1),
         share => share.map_err(located)?,
     };
     let weight = |number: usize| {

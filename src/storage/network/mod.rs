@@ -2,6 +2,7 @@
 //! through here and takes part in the process's [`Traffic`](crate::traffic::Traffic).
 
 mod body;
+mod listing;
 mod options;
 mod service;
 

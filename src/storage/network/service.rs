@@ -14,6 +14,8 @@ use object_store::client::{
 use tokio::runtime::Handle;
 
 use super::body::{WatchedBody, silent};
+use super::listing::{check_page, is_listing};
+use super::options::NetworkOptions;
 use crate::Result;
 use crate::runtime::Runtimes;
 use crate::traffic::{Permit, Traffic};
@@ -25,6 +27,8 @@ pub(in crate::storage) struct Connector {
     io: Handle,
     traffic: Arc<Traffic>,
     patience: Duration,
+    /// The longest that a request waits since a store said when to come again.
+    longest_pause: Duration,
 }
 
 impl Connector {
@@ -33,10 +37,11 @@ impl Connector {
     /// # Errors
     ///
     /// `Config` where the operating system refuses a thread.
-    pub(in crate::storage) fn new(patience: Duration) -> Result<Self> {
+    pub(in crate::storage) fn new(options: &NetworkOptions) -> Result<Self> {
         let runtimes = Runtimes::current()?;
         let traffic = Arc::clone(runtimes.traffic());
-        Ok(Self { io: runtimes.io().clone(), traffic, patience })
+        let (patience, longest_pause) = (options.patience, options.retry.retry_timeout);
+        Ok(Self { io: runtimes.io().clone(), traffic, patience, longest_pause })
     }
 }
 
@@ -45,8 +50,8 @@ impl HttpConnector for Connector {
         // Its time limit is one of a whole request, which a slow link would exceed without fault.
         let options = options.clone().with_timeout_disabled();
         let client = ReqwestConnector::default().connect(&options)?;
-        let service =
-            Service { client, traffic: Arc::clone(&self.traffic), patience: self.patience };
+        let (traffic, patience) = (Arc::clone(&self.traffic), self.patience);
+        let service = Service { client, traffic, patience, longest_pause: self.longest_pause };
         Ok(HttpClient::new(SpawnService::new(service, self.io.clone())))
     }
 }
@@ -56,12 +61,16 @@ struct Service {
     client: HttpClient,
     traffic: Arc<Traffic>,
     patience: Duration,
+    /// The longest that a request waits since a store said when to come again.
+    longest_pause: Duration,
 }
 
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let permit = self.traffic.admit().await;
+        let host = request.uri().authority().map_or("", |host| host.as_str());
+        let permit = self.traffic.admit(host, self.longest_pause).await;
+        let is_listing = is_listing(&request);
         let answer = tokio::time::timeout(self.patience, self.client.execute(request)).await;
         let response = match answer {
             Ok(Ok(response)) => response,
@@ -78,10 +87,14 @@ impl HttpService for Service {
         note(&parts, &permit);
         let body = WatchedBody::new(body, permit, self.patience, promised(&parts));
         let body = HttpResponseBody::new(body);
-        match is_retried_whole(&parts) {
-            true => Ok(HttpResponse::from_parts(parts, body.bytes().await?.into())),
-            false => Ok(HttpResponse::from_parts(parts, body)),
+        if !is_retried_whole(&parts, is_listing) {
+            return Ok(HttpResponse::from_parts(parts, body));
         }
+        let bytes = body.bytes().await?;
+        if is_listing {
+            check_page(&bytes).inspect_err(|_| self.traffic.count_retry())?;
+        }
+        Ok(HttpResponse::from_parts(parts, bytes.into()))
     }
 }
 
@@ -127,12 +140,12 @@ fn promised(parts: &Parts) -> Option<u64> {
     (last + 1).checked_sub(first)
 }
 
-/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings, which
+/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings and the like, which
 /// `object_store` asks for again only where they fail before their body. The body of an object, which has an etag, it
 /// asks for again by range.
-fn is_retried_whole(parts: &Parts) -> bool {
+fn is_retried_whole(parts: &Parts, is_listing: bool) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-    parts.status == StatusCode::OK
-        && !parts.headers.contains_key(ETAG)
-        && (kind.contains("xml") || kind.contains("json"))
+    let is_document =
+        !parts.headers.contains_key(ETAG) && (kind.contains("xml") || kind.contains("json"));
+    parts.status == StatusCode::OK && (is_listing || is_document)
 }

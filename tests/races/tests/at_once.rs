@@ -187,7 +187,7 @@ fn requests_wait_for_their_turn_while_stores_throttle() {
             let (traffic, done) = (Arc::clone(&traffic), Arc::clone(&done));
             runtimes.io().spawn(async move {
                 for round in 0..8 {
-                    let permit = traffic.admit().await;
+                    let permit = traffic.admit("store", Duration::from_secs(1)).await;
                     permit.answered();
                     tokio::task::yield_now().await;
                     if (number + round) % 16 == 0 {

@@ -1,0 +1,147 @@
+//! Pages of listings, looked at before `object_store` reads them: it takes any document for one, and what it misses there
+//! for the end of the listing.
+
+use std::error::Error;
+use std::fmt;
+
+use http::Method;
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
+
+/// Characters of a strange answer that an error shows.
+const SHOWN: usize = 200;
+
+/// Whether a page of a listing is asked for: of S3 and Google, or of Azure.
+pub(super) fn is_listing(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    request.method() == Method::GET
+        && query.split('&').any(|pair| matches!(pair, "list-type=2" | "comp=list"))
+}
+
+/// Whether an answer of status 200 is a page of a listing.
+///
+/// # Errors
+///
+/// `Interrupted`, which is sent again, for an error under that status; `Decode` for all that is no page, or one that
+/// does not say where the next one begins.
+pub(super) fn check_page(body: &[u8]) -> Result<(), HttpError> {
+    let text = String::from_utf8_lossy(body);
+    match root_of(&text) {
+        Some("EnumerationResults") => Ok(()),
+        Some("ListBucketResult") => match has_no_next(&text) {
+            true => Err(HttpError::new(HttpErrorKind::Decode, WrongPage::NoNext)),
+            false => Ok(()),
+        },
+        Some("Error") => {
+            let part = |name| element(&text, name).unwrap_or_default();
+            let told = format!("{}: {}", part("Code"), part("Message"));
+            Err(HttpError::new(HttpErrorKind::Interrupted, WrongPage::Error(told)))
+        }
+        _ => {
+            let begin = text.trim_start().chars().take(SHOWN).collect();
+            Err(HttpError::new(HttpErrorKind::Decode, WrongPage::Other(begin)))
+        }
+    }
+}
+
+/// Whether a page that is not the last one has no token for the next.
+fn has_no_next(text: &str) -> bool {
+    element(text, "IsTruncated") == Some("true")
+        && element(text, "NextContinuationToken").is_none_or(str::is_empty)
+}
+
+/// The name of a document's first element, without its namespace.
+fn root_of(text: &str) -> Option<&str> {
+    let mut rest = text.trim_start_matches('\u{feff}').trim_start();
+    // Declarations, comments and a document type come before it.
+    while let Some((open, close)) = [("<?", "?>"), ("<!--", "-->"), ("<!", ">")]
+        .into_iter()
+        .find(|(open, _)| rest.starts_with(open))
+    {
+        rest = rest[open.len()..].split_once(close)?.1.trim_start();
+    }
+    let rest = rest.strip_prefix('<')?;
+    let name = rest.split(|c: char| c.is_whitespace() || matches!(c, '>' | '/')).next()?;
+    name.rsplit(':').next()
+}
+
+/// The text of the first element of a name. Keys cannot hold one: their `<` is escaped.
+fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once("</")?.0.trim())
+}
+
+/// What an answer is that is no page of a listing.
+#[derive(Debug)]
+enum WrongPage {
+    /// An error, by its code and message.
+    Error(String),
+    /// Something else, by how it begins.
+    Other(String),
+    /// A page without the token for the next one.
+    NoNext,
+}
+
+impl fmt::Display for WrongPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(told) => write!(f, "the store answered by an error with status 200: {told}"),
+            Self::Other(begin) => write!(
+                f,
+                "the answer is no listing of a store, it begins with {begin:?}; check the endpoint, and what stands \
+                 between here and it (a proxy, a page to log in)"
+            ),
+            Self::NoNext => f.write_str(
+                "the listing goes on, but the server does not say where (no NextContinuationToken): it does not \
+                 serve version 2 of S3's listings; name the files one by one",
+            ),
+        }
+    }
+}
+
+impl Error for WrongPage {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind_of(body: &str) -> Option<HttpErrorKind> {
+        check_page(body.as_bytes()).err().map(|error| error.kind())
+    }
+
+    #[test]
+    fn pages_are_known_by_their_first_element() {
+        for page in [
+            "<ListBucketResult></ListBucketResult>",
+            "<ListBucketResult/>",
+            "\u{feff}<?xml version=\"1.0\"?>\n<!-- a > b -->\n<ListBucketResult xmlns=\"x\">…",
+            "<s3:ListBucketResult xmlns:s3=\"x\">",
+            "<?xml version=\"1.0\"?><EnumerationResults ServiceEndpoint=\"x\"><Blobs/>",
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>3</NextContinuationToken>",
+            "<ListBucketResult><IsTruncated>false</IsTruncated><Key>&lt;IsTruncated>true</Key>",
+        ] {
+            assert_eq!(kind_of(page), None, "{page}");
+        }
+        for other in [
+            "",
+            "{}",
+            "<!",
+            "<?xml",
+            "<!DOCTYPE html>\n<html><body>ListBucketResult</body></html>",
+            "<ListAllMyBucketsResult></ListAllMyBucketsResult>",
+            "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken></NextContinuationToken>",
+            "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken/>",
+        ] {
+            assert_eq!(kind_of(other), Some(HttpErrorKind::Decode), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_error_is_told_and_sent_again() {
+        let body =
+            "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please</Message></Error>";
+        let error = check_page(body.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), HttpErrorKind::Interrupted);
+        assert!(error.to_string().ends_with("status 200: SlowDown: Please"), "{error}");
+    }
+}
