@@ -292,6 +292,36 @@ def _common_epoch(states: list[dict[str, Any]]) -> int:
     return int(next(common, epochs[0]))
 
 
+def _without_waiting(states: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The states of ranks that have begun, and how many have not since they loaded a state for another topology.
+
+    Such a rank says what it has loaded, whose rest the others share.
+    """
+    shared = [state["parents"] for state in states if state["cursors"]]
+
+    begun = [state for state in states if [*state["parents"], run_of(state)] not in shared]
+    return begun, len(states) - len(begun)
+
+
+def _of_ranks(states: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Cursors and turns by rank.
+
+    A rank that has begun knows its own better than one that has not since it loaded a state of all of them.
+    """
+    cursors: dict[str, Any] = {}
+    turns: dict[str, int] = {}
+    own = {rank for state in states if len(state["cursors"]) == 1 for rank in state["cursors"]}
+    for state in states:
+        for rank, workers in state["cursors"].items():
+            if len(state["cursors"]) > 1 and rank in own:
+                continue
+            if cursors.setdefault(rank, workers) != workers:
+                raise CheckpointMismatchError(f"rank {rank} is there twice, with different cursors")
+            if rank in state["turns"]:
+                turns[rank] = state["turns"][rank]
+    return cursors, turns
+
+
 def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the states of all ranks into one, which any topology can resume from.
 
@@ -301,7 +331,8 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         states: What ``loader.state_dict()`` returned on every rank, in any order.
 
     Returns:
-        A state for ``load_state_dict`` on every rank.
+        A state for ``load_state_dict`` on every rank. Ranks that have not begun since they loaded a state have nothing of
+        their own in it.
 
     Raises:
         CheckpointMismatchError: The states are of different runs, epochs or topologies, or a rank is missing
@@ -310,7 +341,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     checked = [check_state(state) for state in states]
     if not checked:
         raise CheckpointMismatchError("there is no state to merge; give those of all ranks")
-    checked = _in_one_epoch(checked)
+    checked, waiting = _without_waiting(_in_one_epoch(checked))
     first = checked[0]
     for key in ("fingerprint", "parts", "seed", "epoch", "layout", "parents"):
         for state in checked:
@@ -320,13 +351,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     f"the states are not of one run: {ranks} differ in {key}; merge states that were saved "
                     "at the same time"
                 )
-    cursors: dict[str, Any] = {}
-    turns: dict[str, int] = {}
-    for state in checked:
-        turns.update(state["turns"])
-        for rank, workers in state["cursors"].items():
-            if cursors.setdefault(rank, workers) != workers:
-                raise CheckpointMismatchError(f"rank {rank} is there twice, with different cursors")
+    cursors, turns = _of_ranks(checked)
     if not cursors:
         # Equal steps: each state is that of all ranks.
         for state in checked:
@@ -337,11 +362,15 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     "any one of them"
                 )
         return first
-    missing = [rank for rank in range(first["layout"]["world_size"]) if str(rank) not in cursors]
-    if missing:
+    layout = first["layout"]
+    missing = [rank for rank in range(layout["world_size"]) if str(rank) not in cursors]
+    if len(missing) <= waiting:
+        shards = max(1, layout["num_workers"]) + layout["dynamic"]
+        for rank in missing:
+            cursors[str(rank)], turns[str(rank)] = [[] for _ in range(shards)], 0
+    else:
         raise CheckpointMismatchError(
-            f"the states of ranks {missing} are missing; merge those of all "
-            f"{first['layout']['world_size']} ranks"
+            f"the states of ranks {missing} are missing; merge those of all {layout['world_size']} ranks"
         )
     step = max(state["step"] for state in checked)
     merged = {**first, "step": step, "cursors": cursors, "turns": turns}

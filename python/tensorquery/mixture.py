@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from tensorquery import _core
@@ -138,13 +139,32 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
         raise ConfigError("mix takes pairs of a query and its weight, [(query, 0.5), …]") from error
     if not pairs:
         raise ConfigError("mix([]) has no query; give pairs of a query and its weight")
-    for query, weight in pairs:
+    for query, _ in pairs:
         if not isinstance(query, Query):
             raise ConfigError(
                 f"mix takes queries, got {type(query).__name__}; make one with session.sql(…)"
             )
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight) or weight <= 0:
-            raise ConfigError(f"weight {weight!r} must be a number above 0, for example 0.5")
-    total = math.fsum(weight for _, weight in pairs)
-    return Mixture([query for query, _ in pairs], [weight / total for _, weight in pairs], stop)
+    shares = _shares([_checked_weight(weight) for _, weight in pairs])
+    return Mixture([query for query, _ in pairs], shares, stop)
+
+
+def _checked_weight(weight: Any) -> float:
+    try:
+        is_number = isinstance(weight, Real) and not isinstance(weight, bool)
+        checked = float(weight) if is_number else math.nan
+    except OverflowError as error:
+        raise ConfigError(
+            "a weight of mix is more than a float holds; only their ratio counts, so give smaller ones"
+        ) from error
+    if not math.isfinite(checked) or checked <= 0:
+        raise ConfigError(f"weight {weight!r} must be a number above 0, for example 0.5")
+    return checked
+
+
+def _shares(weights: list[float]) -> list[float]:
+    """The weights divided by their sum."""
+    # By a power of two first, which loses nothing: the sum of large ones is no float.
+    _, exponent = math.frexp(max(weights))
+    scaled = [math.ldexp(weight, -exponent) for weight in weights]
+    total = math.fsum(scaled)
+    return [weight / total for weight in scaled]

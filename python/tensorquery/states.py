@@ -44,7 +44,8 @@ class StatefulDataset(PlannedDataset):
         """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
 
         After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here. While an epoch
-        is iterated over, this is for the one after it, and `state_dict` goes on saying how far that one was received.
+        is iterated over, this is for the one after it, and `state_dict` goes on saying how far that one was received. The
+        number of the epoch that is being iterated over changes nothing: to repeat it, set it after its last batch.
 
         Args:
             epoch: From 0. Persistent workers follow it too.

@@ -224,7 +224,12 @@ impl Query {
             };
             let manifest = &stage.manifest;
             let table = format!("{key}.{}", manifest.digest);
-            session.bind_stage(&table, place, manifest).await?;
+            let bound = session.bind_stage(&table, place, manifest).await;
+            bound.map_err(|error| match error.kind() {
+                // Its files are there and have their sizes.
+                ErrorKind::Data => Manifest::damaged(place, &key, error),
+                _ => error,
+            })?;
             let folder = place.path([key.as_str(), manifest.build.as_str()]);
             parts.push(StagedPart {
                 node: cut.node,

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::manifest::Unusable;
 use super::read::Stage;
 use super::write::{PARTIAL, Progress, partial_name};
 use crate::session::Plan;
@@ -12,7 +13,7 @@ use crate::staging::Lock;
 use crate::{Error, Result};
 
 impl Stage {
-    /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there, else written.
+    /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and whole, else written.
     ///
     /// Of several processes one writes, under a lock that ends with it; what a killed one left is removed. Dropping
     /// the future cancels waiting and writing.
@@ -27,16 +28,17 @@ impl Stage {
         progress: &Arc<Progress>,
     ) -> Result<Self> {
         let dir = root.join(plan.fingerprint());
-        if is_there(&dir)? {
-            return open_whole(plan, &dir);
+        if let Some(stage) = find_whole(plan, &dir)? {
+            return Ok(stage);
         }
         fs::create_dir_all(root).map_err(|error| {
             Error::storage(format!("cannot make the directory {}: {error}", root.display()))
         })?;
         let _lock = Lock::acquire(lock_path(&dir)).await?;
-        if is_there(&dir)? {
-            return open_whole(plan, &dir);
+        if let Some(stage) = find_whole(plan, &dir)? {
+            return Ok(stage);
         }
+        set_aside(&dir)?;
         remove_partial(&dir)?;
         let ids: Vec<u32> = (0..plan.splits().len() as u32).collect();
         Self::write(plan, &ids, &dir, threads, progress).await
@@ -52,11 +54,8 @@ impl Stage {
             Error::storage(format!("cannot remove the stage in {}: {error}", dir.display()))
         };
         // Renamed first: nobody opens a stage of which half is gone.
-        let doomed = partial_name(dir);
-        match fs::rename(dir, &doomed) {
-            Ok(()) => fs::remove_dir_all(&doomed).map_err(failed)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
+        if let Some(doomed) = set_aside(dir)? {
+            fs::remove_dir_all(&doomed).map_err(failed)?;
         }
         match Lock::try_acquire(&lock_path(dir))? {
             Some(lock) => lock.remove(),
@@ -72,17 +71,17 @@ fn lock_path(dir: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn is_there(dir: &Path) -> Result<bool> {
-    dir.try_exists().map_err(|error| {
-        Error::storage(format!("cannot look for a stage in {}: {error}", dir.display()))
-    })
-}
-
+/// The stage in a directory; None where there is none, or what is left of one: its place may be cleaned up file by file.
+///
 /// A stage by the same fingerprint may be of fewer splits, where somebody wrote it so.
-fn open_whole(plan: &Plan, dir: &Path) -> Result<Stage> {
-    let stage = Stage::open(dir, plan.fingerprint())?;
+fn find_whole(plan: &Plan, dir: &Path) -> Result<Option<Stage>> {
+    let stage = match Stage::look(dir, plan.fingerprint()) {
+        Ok(stage) => stage,
+        Err(Unusable::Lost(_)) => return Ok(None),
+        Err(Unusable::Unread(error)) => return Err(error),
+    };
     if stage.num_splits() == plan.splits().len() {
-        return Ok(stage);
+        return Ok(Some(stage));
     }
     Err(Error::config(format!(
         "the stage in {} holds {} splits, and this plan has {}; a plan made from a recipe holds only a \
@@ -91,6 +90,19 @@ fn open_whole(plan: &Plan, dir: &Path) -> Result<Stage> {
         stage.num_splits(),
         plan.splits().len()
     )))
+}
+
+/// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open keeps reading.
+fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
+    let aside = partial_name(dir);
+    match fs::rename(dir, &aside) {
+        Ok(()) => Ok(Some(aside)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::storage(format!(
+            "cannot remove the stage in {}: {error}; delete the directory",
+            dir.display()
+        ))),
+    }
 }
 
 /// Removes what killed processes left of this stage. The lock is held, so no living one is writing it.

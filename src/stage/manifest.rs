@@ -97,17 +97,14 @@ impl Manifest {
     }
 
     /// Reads the manifest and the schema of the stage in `dir`.
-    ///
-    /// # Errors
-    /// `Storage` where there is none, or where it is not what was written.
-    pub(super) fn read(dir: &Path) -> Result<(Self, SchemaRef)> {
-        let path = dir.join(MANIFEST);
-        let text = fs::read(&path).map_err(|error| {
-            if error.kind() == io::ErrorKind::NotFound {
-                Error::storage(format!("there is no stage in {}", dir.display()))
-            } else {
-                unreadable(&path, &error)
-            }
+    pub(super) fn read(dir: &Path) -> Result<(Self, SchemaRef), Unusable> {
+        let text = fs::read(dir.join(MANIFEST)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Unusable::Lost(Error::storage(format!(
+                "there is no stage in {}: it was removed, or not written yet. Make the loader anew, which writes it; where \
+                 something cleans that folder up, set TENSORQUERY_STAGES to another one",
+                dir.display()
+            ))),
+            _ => unreadable(dir, MANIFEST, &error),
         })?;
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|error| damaged(dir, format!("{MANIFEST} cannot be parsed: {error}")))?;
@@ -122,27 +119,56 @@ impl Manifest {
                 return Err(damaged(dir, format!("batch {number} of {MANIFEST} is impossible")));
             }
         }
-        let path = dir.join(SCHEMA);
-        let encoded = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
+        let encoded =
+            fs::read(dir.join(SCHEMA)).map_err(|error| unreadable(dir, SCHEMA, &error))?;
         if digest(&encoded) != manifest.schema_digest {
             return Err(damaged(dir, format!("{SCHEMA} is not the one that was written")));
         }
-        let schema = StreamReader::try_new(encoded.as_slice(), None)?.schema();
+        let schema = StreamReader::try_new(encoded.as_slice(), None).map_err(Error::from)?.schema();
         Ok((manifest, schema))
     }
 }
 
-/// A stage that cannot be used, why, and what to do.
-pub(super) fn damaged(dir: &Path, why: impl std::fmt::Display) -> Error {
-    Error::storage(format!(
-        "the stage in {} is damaged: {why}; delete the directory, and it is made again",
-        dir.display()
-    ))
+/// Why a stage cannot be opened.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// It is missing, or not what was written: whoever has the plan may write it anew.
+    Lost(Error),
+    /// It may be whole.
+    Unread(Error),
 }
 
-/// An error of the file system, at a path.
-pub(super) fn unreadable(path: &Path, error: &io::Error) -> Error {
-    Error::storage(format!("cannot read {} of a stage: {error}", path.display()))
+impl From<Error> for Unusable {
+    fn from(error: Error) -> Self {
+        Self::Unread(error)
+    }
+}
+
+impl From<Unusable> for Error {
+    fn from(why: Unusable) -> Self {
+        match why {
+            Unusable::Lost(error) | Unusable::Unread(error) => error,
+        }
+    }
+}
+
+/// A stage that is not what was written, why, and what to do.
+pub(super) fn damaged(dir: &Path, why: impl std::fmt::Display) -> Unusable {
+    Unusable::Lost(Error::storage(format!(
+        "the stage in {} is damaged: {why}; delete the directory, and it is made again",
+        dir.display()
+    )))
+}
+
+/// An error of the file system, at a file of a stage.
+pub(super) fn unreadable(dir: &Path, name: &str, error: &io::Error) -> Unusable {
+    match error.kind() {
+        io::ErrorKind::NotFound => damaged(dir, format!("{name} is missing")),
+        _ => Unusable::Unread(Error::storage(format!(
+            "cannot read {} of a stage: {error}",
+            dir.join(name).display()
+        ))),
+    }
 }
 
 fn save(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -12,7 +12,7 @@ use arrow::ipc::{Block, MetadataVersion, root_as_footer};
 use arrow::record_batch::RecordBatch;
 use memmap2::{Advice, Mmap};
 
-use super::manifest::{FileEntry, damaged, file_name, unreadable};
+use super::manifest::{FileEntry, Unusable, damaged, file_name, unreadable};
 use crate::Result;
 
 /// Length of the footer's length and the closing magic, in bytes.
@@ -39,14 +39,15 @@ unsafe fn map(file: &File) -> std::io::Result<Mmap> {
 impl MappedFile {
     /// Maps file `index` of the stage in `dir`, if it still is what its writer left. `random` asks the kernel
     /// not to read ahead: for a stage that does not fit into memory.
-    ///
-    /// # Errors
-    /// `Storage` where the file is missing, was changed, or is no IPC file.
-    pub(super) fn open(dir: &Path, index: usize, wanted: &FileEntry, random: bool) -> Result<Self> {
+    pub(super) fn open(
+        dir: &Path,
+        index: usize,
+        wanted: &FileEntry,
+        random: bool,
+    ) -> Result<Self, Unusable> {
         let name = file_name(index);
-        let path = dir.join(&name);
-        let failed = |error: std::io::Error| unreadable(&path, &error);
-        let file = File::open(&path).map_err(failed)?;
+        let failed = |error: std::io::Error| unreadable(dir, &name, &error);
+        let file = File::open(dir.join(&name)).map_err(failed)?;
         let found = file.metadata().and_then(|found| FileEntry::of(&found)).map_err(failed)?;
         if found.bytes != wanted.bytes {
             return Err(damaged(

@@ -184,7 +184,7 @@ fn failed(dir: &Path, progress: &Progress, error: ArrowError) -> Error {
             let bytes = progress.bytes.load(Ordering::Relaxed);
             Error::storage(format!(
                 "cannot write the stage {}: {error}; {bytes} bytes were written until then. Make room \
-                 there, or name another directory",
+                 there, or set TENSORQUERY_STAGES to a folder with more of it",
                 dir.display()
             ))
         }

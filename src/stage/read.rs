@@ -10,7 +10,7 @@ use arrow::record_batch::RecordBatch;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
 use super::gather::gather;
-use super::manifest::{BatchEntry, Manifest, damaged};
+use super::manifest::{BatchEntry, Manifest, Unusable, damaged};
 use super::map::MappedFile;
 use super::write::panicked;
 use crate::partition::Order;
@@ -52,6 +52,11 @@ impl Stage {
     /// # Errors
     /// `Storage` where there is none, where it is of another plan, or where a file was cut short or changed.
     pub fn open(dir: &Path, wanted: &str) -> Result<Self> {
+        Ok(Self::look(dir, wanted)?)
+    }
+
+    /// The same, or whether it may be written anew.
+    pub(super) fn look(dir: &Path, wanted: &str) -> Result<Self, Unusable> {
         let (manifest, schema) = Manifest::read(dir)?;
         if manifest.fingerprint != wanted {
             return Err(Error::storage(format!(
@@ -59,7 +64,8 @@ impl Stage {
                  is wanted",
                 dir.display(),
                 manifest.fingerprint
-            )));
+            ))
+            .into());
         }
         let layout = Layout::try_new(schema)?;
         let bytes = manifest.files.iter().map(|file| file.bytes).sum();
@@ -69,7 +75,7 @@ impl Stage {
             .iter()
             .enumerate()
             .map(|(index, file)| MappedFile::open(dir, index, file, random))
-            .collect::<Result<_>>()?;
+            .collect::<Result<_, Unusable>>()?;
         let mut starts = vec![0];
         let mut end = 0;
         for entry in &manifest.batches {
@@ -253,7 +259,7 @@ impl Stage {
         let batch = file.batch(entry.block as usize, self.layout.stored())?;
         match batch.filter(|batch| batch.num_rows() == entry.rows as usize) {
             Some(batch) => Ok(decoded.get_or_init(|| batch)),
-            None => Err(damaged(&self.dir, format!("batch {index} is not the one written"))),
+            None => Err(damaged(&self.dir, format!("batch {index} is not the one written")).into()),
         }
     }
 }

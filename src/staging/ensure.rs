@@ -114,17 +114,21 @@ where
         match Turn::take(place, key, &note, &mut watch).await? {
             Turn::Mine(holder) => {
                 // Another process may have finished between the look and the turn.
-                if Manifest::read_whole(place, key).await?.is_some() {
-                    holder.end().await;
-                    continue;
+                match Manifest::make_way(place, key).await {
+                    Ok(true) => {}
+                    other => {
+                        holder.end().await;
+                        other?;
+                        continue;
+                    }
                 }
-                Manifest::forget(place, key).await?;
-                if let Some(manifest) = build_now(wanted, note, holder, &make).await? {
+                let alive = Alive::start(&runtimes, place, key, note, holder, progress);
+                if let Some(manifest) = build_now(wanted, &build, alive, &make).await? {
                     progress.wrote(manifest.rows, manifest.bytes);
                     // The manifest was just written: where there is no room for a note, its own time says as much.
                     let _ = note_use(place, key).await;
                     // What cannot be swept, as the stages of other users, stays; this one is there.
-                    let _ = sweep(place).await;
+                    let _ = sweep(place, key).await;
                     return Ok(OpenStage { manifest, built: true, in_use: in_use(lock)? });
                 }
             }
@@ -155,8 +159,8 @@ pub(super) async fn note_use(place: &StagePlace, key: &str) -> Result<()> {
 /// Computes and writes the rows, and makes them visible; None where another process was faster.
 async fn build_now<F>(
     wanted: Wanted<'_>,
-    note: Note,
-    holder: Holder,
+    build: &str,
+    alive: Alive,
     make: &impl Fn(Attempt, Path) -> F,
 ) -> Result<Option<Manifest>>
 where
@@ -164,15 +168,13 @@ where
 {
     let Wanted { place, key, why, progress, .. } = wanted;
     let began = Instant::now();
-    let _trim = wanted.limited.then(Trim::start).transpose()?;
-    let build = note.build.clone();
-    let alive = Alive::start(place, key, note, holder, progress)?;
     let write = async |attempt| {
-        let stream = match make(attempt, place.path([key, build.as_str()])).await? {
+        let _trim = wanted.limited.then(Trim::start).transpose()?;
+        let stream = match make(attempt, place.path([key, build])).await? {
             Made::Rows(stream) => stream,
             Made::Files(files, digest) => return Ok((files, digest)),
         };
-        let (place, key, build) = (place.clone(), key.to_owned(), build.clone());
+        let (place, key, build) = (place.clone(), key.to_owned(), build.to_owned());
         let progress = Arc::clone(progress);
         // By a task of its own: an operator may compute for half a minute before it looks up, and whoever waits here must
         // be able to give up meanwhile. Dropping it ends the task.
@@ -185,14 +187,14 @@ where
     };
     let written = match write(Attempt::First).await {
         Err(error) if error.kind() == ErrorKind::Memory => {
-            remove_build(place, key, &build).await;
+            remove_build(place, key, build).await;
             write(Attempt::Thrifty).await
         }
         other => other,
     };
     let published = match written {
         Ok((files, digest)) => {
-            let mut manifest = Manifest::new(key, &build, why, files, digest);
+            let mut manifest = Manifest::new(key, build, why, files, digest);
             manifest.seconds = began.elapsed().as_secs_f64();
             let bytes = manifest.bytes;
             let published = manifest.publish(place).await.map(|first| first.then_some(manifest));
@@ -209,7 +211,7 @@ where
         },
     };
     if !matches!(published, Ok(Some(_))) {
-        remove_build(place, key, &build).await;
+        remove_build(place, key, build).await;
     }
     alive.end().await;
     published
@@ -275,13 +277,7 @@ impl Note {
     /// What the process that holds a lock says of itself; empty where it has not yet.
     fn of_lock(folder: &std::path::Path, key: &str) -> Self {
         let text = std::fs::read(folder.join(key).join(PROGRESS)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_else(|_| Self {
-            builder: "unknown".to_owned(),
-            build: String::new(),
-            rows: 0,
-            bytes: 0,
-            beat: 0,
-        })
+        serde_json::from_slice(&text).unwrap_or_else(|_| Self::unknown())
     }
 }
 
@@ -293,16 +289,16 @@ struct Alive {
 
 impl Alive {
     fn start(
+        runtimes: &Runtimes,
         place: &StagePlace,
         key: &str,
         mut note: Note,
         mut holder: Holder,
         progress: &Arc<StageProgress>,
-    ) -> Result<Self> {
+    ) -> Self {
         let (stop, mut stopped) = tokio::sync::oneshot::channel();
         let progress = Arc::clone(progress);
         let path = place.folder().map(|folder| folder.join(key).join(PROGRESS));
-        let runtimes = Runtimes::current()?;
         let beats = async move {
             loop {
                 note.beat += 1;
@@ -333,7 +329,7 @@ impl Alive {
             holder
         };
         let _io = runtimes.io().enter();
-        Ok(Self { task: SpawnedTask::spawn(beats), stop })
+        Self { task: SpawnedTask::spawn(beats), stop }
     }
 
     async fn end(self) {

@@ -3,15 +3,13 @@
 //! A lease that nobody has written for [`PATIENCE`] is taken over. Time is measured by whoever waits, between two looks
 //! at the object, so that clocks need not agree. Two builders at once do no harm: the first manifest counts.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use object_store::path::Path;
-use object_store::{
-    Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
-};
+use object_store::{Error as StoreError, ObjectStoreExt, PutMode, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
+use super::condition::put_if;
 use super::place::StagePlace;
 use crate::{Error, Result};
 
@@ -37,12 +35,20 @@ pub(super) struct Note {
     pub beat: u64,
 }
 
+impl Note {
+    /// Of a builder that has said nothing that can be read.
+    pub(super) fn unknown() -> Self {
+        let builder = "unknown".to_owned();
+        Self { builder, build: String::new(), rows: 0, bytes: 0, beat: 0 }
+    }
+}
+
 /// The lease of one stage.
 pub(super) struct Lease {
-    store: Arc<dyn ObjectStore>,
+    place: StagePlace,
     path: Path,
     /// The version that this process wrote last.
-    version: Option<UpdateVersion>,
+    version: UpdateVersion,
     /// Whether another process has taken it over.
     is_lost: bool,
 }
@@ -52,6 +58,13 @@ pub(super) enum Claim {
     Mine(Lease),
     /// Another process has it, and this is what it wrote last.
     Theirs(Note),
+}
+
+/// Who has the lease after a try to write it.
+enum Written {
+    Ours,
+    Theirs(Note, UpdateVersion),
+    Nobodys,
 }
 
 /// A lease of another process, and since when it has not changed.
@@ -68,18 +81,24 @@ impl Lease {
         note: &Note,
         watch: &mut Watch,
     ) -> Result<Claim> {
-        let (store, path) = (Arc::clone(place.store()), place.path([key, LEASE]));
-        let mut lease = Self { store, path, version: None, is_lost: false };
-        if lease.put(note, PutMode::Create).await? {
-            return Ok(Claim::Mine(lease));
-        }
-        let Some((theirs, version)) = lease.read().await? else {
-            // Given back between the two: the next try decides.
-            return Ok(Claim::Theirs(note.clone()));
+        let mut lease = Self {
+            place: place.clone(),
+            path: place.path([key, LEASE]),
+            version: UpdateVersion { e_tag: None, version: None },
+            is_lost: false,
+        };
+        let (theirs, version) = match lease.put(note, PutMode::Create).await? {
+            Written::Ours => return Ok(Claim::Mine(lease)),
+            Written::Theirs(theirs, version) => (theirs, version),
+            // Given back meanwhile: the next try decides.
+            Written::Nobodys => return Ok(Claim::Theirs(note.clone())),
         };
         match &watch.last {
             Some((known, since)) if *known == theirs => {
-                if since.elapsed() >= PATIENCE && lease.put(note, PutMode::Update(version)).await? {
+                let is_silent = since.elapsed() >= PATIENCE;
+                if is_silent
+                    && let Written::Ours = lease.put(note, PutMode::Update(version)).await?
+                {
                     return Ok(Claim::Mine(lease));
                 }
             }
@@ -90,11 +109,8 @@ impl Lease {
 
     /// Writes a sign of life; false where another process took the lease over.
     pub(super) async fn beat(&mut self, note: &Note) -> Result<bool> {
-        let mode = match &self.version {
-            Some(version) => PutMode::Update(version.clone()),
-            None => PutMode::Overwrite,
-        };
-        let is_ours = self.put(note, mode).await?;
+        let mode = PutMode::Update(self.version.clone());
+        let is_ours = matches!(self.put(note, mode).await?, Written::Ours);
         self.is_lost |= !is_ours;
         Ok(is_ours)
     }
@@ -102,40 +118,31 @@ impl Lease {
     /// Gives the lease back, unless it is another's by now. Where that fails, it ends by itself.
     pub(super) async fn give_back(self) {
         if !self.is_lost {
-            let _ = self.store.delete(&self.path).await;
+            let _ = self.place.store().delete(&self.path).await;
         }
     }
 
-    /// Writes the note under a condition; false where that is not met.
-    async fn put(&mut self, note: &Note, mode: PutMode) -> Result<bool> {
+    /// Writes the note under a condition, and says who has the lease then.
+    async fn put(&mut self, note: &Note, mode: PutMode) -> Result<Written> {
         let text = serde_json::to_vec(note)
             .map_err(|error| Error::storage("cannot write a lease").with_source(error))?;
-        let is_update = matches!(mode, PutMode::Update(_));
-        let options = PutOptions { mode, ..PutOptions::default() };
-        match self.store.put_opts(&self.path, text.clone().into(), options).await {
-            Ok(put) => {
-                self.version = Some(UpdateVersion { e_tag: put.e_tag, version: put.version });
-                Ok(true)
-            }
-            Err(
-                StoreError::AlreadyExists { .. }
-                | StoreError::Precondition { .. }
-                | StoreError::NotFound { .. },
-            ) => Ok(false),
-            // A store without conditional writes: who takes a silent lease over just writes.
-            Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. })
-                if is_update =>
-            {
-                self.store.put(&self.path, text.into()).await?;
-                self.version = None;
-                Ok(true)
-            }
-            Err(error) => Err(error.into()),
+        if let Some(put) = put_if(&self.place, &self.path, text, mode).await? {
+            self.version = UpdateVersion { e_tag: put.e_tag, version: put.version };
+            return Ok(Written::Ours);
         }
+        Ok(match self.read().await? {
+            // A write whose answer was lost is tried again, and then refused for what it has written itself.
+            Some((found, version)) if found.build == note.build => {
+                self.version = version;
+                Written::Ours
+            }
+            Some((theirs, version)) => Written::Theirs(theirs, version),
+            None => Written::Nobodys,
+        })
     }
 
     async fn read(&self) -> Result<Option<(Note, UpdateVersion)>> {
-        let found = match self.store.get(&self.path).await {
+        let found = match self.place.store().get(&self.path).await {
             Ok(found) => found,
             Err(StoreError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -143,15 +150,16 @@ impl Lease {
         let version =
             UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
         let bytes = found.bytes().await?;
-        let note = serde_json::from_slice(&bytes).map_err(|error| {
-            Error::storage(format!("the lease {} cannot be parsed: {error}; remove it", self.path))
-        })?;
+        // Whoever wrote something else gives no sign of life, and is waited for no longer than others.
+        let note = serde_json::from_slice(&bytes).unwrap_or_else(|_| Note::unknown());
         Ok(Some((note, version)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use object_store::memory::InMemory;
 
     use super::*;

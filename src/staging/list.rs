@@ -93,16 +93,22 @@ pub async fn clear_stages(
     unused: Duration,
     keep: Option<u64>,
 ) -> Result<Swept> {
-    Rules { unused, keep, spared: Duration::ZERO }.apply(place, Utc::now()).await
+    Rules { unused, keep, spared: Duration::ZERO, own: None }.apply(place, Utc::now()).await
 }
 
-/// Removes what nobody has used for long, what killed processes left, and what is more than the place may hold.
-pub(super) async fn sweep(place: &StagePlace) -> Result<()> {
+/// Removes what nobody has used for long, what killed processes left, and what is more than the place may hold, but for the
+/// stage that the caller has just built.
+pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
+    // The times of a store are by its own clock, and so must the present be: that of the last write.
+    let written: Vec<ObjectMeta> =
+        place.store().list(Some(&place.path([own]))).try_collect().await?;
+    let Some(now) = written.iter().map(|file| file.last_modified).max() else { return Ok(()) };
     // In a folder locks say what is in use.
     let spared = if place.folder().is_some() { Duration::ZERO } else { SPARED };
-    Rules { unused: UNUSED, keep: place.max_bytes(), spared }.apply(place, Utc::now()).await?;
+    let rules = Rules { unused: UNUSED, keep: place.max_bytes(), spared, own: Some(own) };
+    rules.apply(place, now).await?;
     for stage in list_stages(place).await? {
-        let idle = (Utc::now() - stage.used).to_std().unwrap_or_default();
+        let idle = (now - stage.used).to_std().unwrap_or_default();
         if stage.rows.is_none() && idle > ORPHANED {
             remove(place, &stage.key).await?;
         }
@@ -111,16 +117,18 @@ pub(super) async fn sweep(place: &StagePlace) -> Result<()> {
 }
 
 /// Which stages go.
-struct Rules {
+struct Rules<'a> {
     /// Those that nobody has used for so long.
     unused: Duration,
     /// Of the others, those used longest ago, until no more bytes are left.
     keep: Option<u64>,
     /// But none that was used so recently.
     spared: Duration,
+    /// Nor this one.
+    own: Option<&'a str>,
 }
 
-impl Rules {
+impl Rules<'_> {
     async fn apply(&self, place: &StagePlace, now: DateTime<Utc>) -> Result<Swept> {
         let stages = list_stages(place).await?;
         let mut swept = Swept::default();
@@ -128,7 +136,8 @@ impl Rules {
         for stage in stages.iter().rev() {
             let idle = (now - stage.used).to_std().unwrap_or_default();
             let is_too_much = self.keep.is_some_and(|keep| left > keep);
-            if idle < self.spared || (idle < self.unused && !is_too_much) {
+            let is_own = self.own == Some(&*stage.key);
+            if is_own || idle < self.spared || (idle < self.unused && !is_too_much) {
                 continue;
             }
             match remove(place, &stage.key).await? {
@@ -239,8 +248,8 @@ mod tests {
         numbers
     }
 
-    fn rules(keep: u64) -> Rules {
-        Rules { unused: UNUSED, keep: Some(keep), spared: SPARED }
+    fn rules(keep: u64) -> Rules<'static> {
+        Rules { unused: UNUSED, keep: Some(keep), spared: SPARED, own: None }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What a stage says about itself. It appears in one step, and last: without it there is no stage.
 
+use std::fmt::Display;
+
 use chrono::{DateTime, Utc};
-use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{Error as StoreError, ObjectStoreExt, PutMode};
 use serde::{Deserialize, Serialize};
 
+use super::condition::put_if;
 use super::place::StagePlace;
 use crate::{Error, Result};
 
@@ -80,12 +83,7 @@ impl Manifest {
             Err(StoreError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let damaged = |why: String| {
-            Error::storage(format!(
-                "the stage {} is damaged: {why}; remove it, and it is built again",
-                place.describe(&place.path([key]))
-            ))
-        };
+        let damaged = |why: String| Self::damaged(place, key, why);
         let manifest: Self = serde_json::from_slice(&bytes)
             .map_err(|error| damaged(format!("{NAME} cannot be parsed: {error}")))?;
         if manifest.version != VERSION || manifest.key != key || manifest.files.is_empty() {
@@ -100,20 +98,31 @@ impl Manifest {
     /// As for [`read`](Self::read).
     pub(super) async fn read_whole(place: &StagePlace, key: &str) -> Result<Option<Self>> {
         let Some(manifest) = Self::read(place, key).await? else { return Ok(None) };
-        for file in &manifest.files {
-            match place.store().head(&manifest.path_of(place, file)).await {
+        Ok(manifest.is_whole(place).await?.then_some(manifest))
+    }
+
+    async fn is_whole(&self, place: &StagePlace) -> Result<bool> {
+        for file in &self.files {
+            match place.store().head(&self.path_of(place, file)).await {
                 Ok(found) if found.size == file.bytes => {}
-                Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(None),
+                Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Some(manifest))
+        Ok(true)
     }
 
-    /// Removes a manifest whose files are gone.
-    pub(super) async fn forget(place: &StagePlace, key: &str) -> Result<()> {
+    /// Whether the stage is to be built. Where files of it are gone, its manifest goes.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read); `Storage` where the manifest cannot be removed.
+    pub(super) async fn make_way(place: &StagePlace, key: &str) -> Result<bool> {
+        let Some(manifest) = Self::read(place, key).await? else { return Ok(true) };
+        if manifest.is_whole(place).await? {
+            return Ok(false);
+        }
         match place.store().delete(&place.path([key, NAME])).await {
-            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
@@ -123,17 +132,15 @@ impl Manifest {
         let text = serde_json::to_vec(self)
             .map_err(|error| Error::storage("cannot write a manifest").with_source(error))?;
         let path = place.path([self.key.as_str(), NAME]);
-        let create = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match place.store().put_opts(&path, text.clone().into(), create).await {
-            Ok(_) => Ok(true),
-            Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => Ok(false),
-            // A store without conditions: whoever writes last wins, and all files of both stay.
-            Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. }) => {
-                place.store().put(&path, text.into()).await?;
-                Ok(true)
-            }
-            Err(error) => Err(error.into()),
-        }
+        Ok(put_if(place, &path, text, PutMode::Create).await?.is_some())
+    }
+
+    /// A stage that is not what was written, why, and what to do.
+    pub(crate) fn damaged(place: &StagePlace, key: &str, why: impl Display) -> Error {
+        Error::storage(format!(
+            "the stage {} is damaged: {why}; remove it, and it is built again",
+            place.describe(&place.path([key]))
+        ))
     }
 
     /// Whether its files are Parquet, as a cluster writes them; else they are Arrow IPC.

@@ -14,7 +14,10 @@
 //! <place>/<key>.use                      local folders: held, shared, by processes that read
 //! ```
 
+mod condition;
 mod ensure;
+#[cfg(test)]
+mod faults;
 mod in_use;
 mod layout;
 mod lease;

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -22,6 +23,8 @@ pub struct StagePlace {
     folder: Option<PathBuf>,
     /// What its stages may take together; None for any number of bytes.
     max_bytes: Option<u64>,
+    /// Whether the store has refused to write under conditions.
+    has_no_conditions: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for StagePlace {
@@ -66,14 +69,28 @@ impl StagePlace {
         let folder = location.is_local().then(|| location.local_folder());
         let access = if folder.is_some() { StoreAccess::default() } else { access };
         let store = access.open_root(location.store_root()).await?;
-        Ok(Self { store, location, access, folder, max_bytes: None })
+        Ok(Self {
+            store,
+            location,
+            access,
+            folder,
+            max_bytes: None,
+            has_no_conditions: Arc::default(),
+        })
     }
 
     /// A place in a store of a test.
     #[cfg(test)]
     pub(super) fn in_store(store: Arc<dyn ObjectStore>) -> Self {
         let location = Location::of_store("s3://test").expect("a store's root");
-        Self { store, location, access: StoreAccess::default(), folder: None, max_bytes: None }
+        Self {
+            store,
+            location,
+            access: StoreAccess::default(),
+            folder: None,
+            max_bytes: None,
+            has_no_conditions: Arc::default(),
+        }
     }
 
     /// The same place, in which stages that nobody uses make way for new ones above so many bytes.
@@ -85,6 +102,16 @@ impl StagePlace {
     /// What its stages may take together.
     pub(super) fn max_bytes(&self) -> Option<u64> {
         self.max_bytes
+    }
+
+    /// Whether the store may be asked to write under a condition.
+    pub(super) fn knows_conditions(&self) -> bool {
+        !self.has_no_conditions.load(Ordering::Relaxed)
+    }
+
+    /// The store refused to, and is not asked again.
+    pub(super) fn forgo_conditions(&self) {
+        self.has_no_conditions.store(true, Ordering::Relaxed);
     }
 
     /// The store.

@@ -305,6 +305,35 @@ def test_uneven_ranks_merge(query, workers):
     assert Counter(received) == rows_of(query)
 
 
+@pytest.mark.parametrize("begun", [(0,), (1,), (0, 1), ()])
+@pytest.mark.parametrize(("world_size", "workers"), [(2, 0), (3, 0), (3, 2)])
+def test_merging_states_of_resumed_ranks_of_which_some_have_not_begun(
+    query, world_size, workers, begun
+):
+    options = {"remainder": "uneven", **SHUFFLES["on"]}
+    received, states = [], []
+    for rank, stop in enumerate((5, 2)):
+        batches, state = take(loader_of(query, rank=rank, world_size=2, **options), stop)
+        received += support.flat(batches)
+        states.append(state)
+    merged = tq.merge_state_dicts(states)
+    states = []
+    for rank in range(world_size):
+        here = {"rank": rank, "world_size": world_size, "num_workers": workers, **options}
+        loader = resumed(query, merged, **here)
+        if rank in begun:
+            batches, state = take(loader, 2)
+            received += support.flat(batches)
+            states.append(state)
+        else:
+            states.append(loader.state_dict())
+    merged = tq.merge_state_dicts(reversed(states))
+    for rank in range(3):
+        loader = resumed(query, merged, rank=rank, world_size=3, **options)
+        received += support.flat(ids(loader))
+    assert Counter(received) == rows_of(query)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_merging_states_of_ranks_that_are_through(query, workers):
     """Uneven ranks do not end at the same step: a checkpoint near the end holds ranks that have delivered all."""

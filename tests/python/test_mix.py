@@ -3,6 +3,7 @@
 import collections
 import json
 import random
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -147,6 +148,21 @@ def test_columns_and_filters_narrow_all_of_them(session):
 
 
 @pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        ([np.float32(1), np.int64(3)], [0.25, 0.75]),
+        ([Fraction(1, 3), 1], [0.25, 0.75]),
+        ([1e308, 1e308], [0.5, 0.5]),
+        ([5e-324, 5e-324], [0.5, 0.5]),
+        ([0.7, 0.3], [0.7, 0.3]),
+    ],
+)
+def test_weights_are_any_numbers_and_their_ratio_counts(session, weights, shares):
+    query = session.sql("SELECT id FROM a")
+    assert tq.mix([(query, weight) for weight in weights]).weights == shares
+
+
+@pytest.mark.parametrize(
     ("make", "error", "words"),
     [
         (lambda a, b: tq.mix([]), tq.ConfigError, "no query"),
@@ -156,6 +172,9 @@ def test_columns_and_filters_narrow_all_of_them(session):
         (lambda a, b: tq.mix({a: 0.5}), tq.ConfigError, "pairs"),
         (lambda a, b: tq.mix([(a, 0)]), tq.ConfigError, "above 0"),
         (lambda a, b: tq.mix([(a, float("nan"))]), tq.ConfigError, "above 0"),
+        (lambda a, b: tq.mix([(a, True)]), tq.ConfigError, "above 0"),
+        (lambda a, b: tq.mix([(a, "1")]), tq.ConfigError, "above 0"),
+        (lambda a, b: tq.mix([(a, 10**400)]), tq.ConfigError, "more than a float holds"),
         (lambda a, b: tq.mix([("SELECT 1", 1)]), tq.ConfigError, "takes queries, got str"),
         (lambda a, b: tq.mix([(a, 1)], stop="last"), tq.ConfigError, "'first', 'all'"),
         (lambda a, b: tq.mix([(a, 1), (b, 1)]), tq.QueryError, "same columns"),

@@ -179,21 +179,52 @@ def test_an_error_of_progress_ends_writing(table, tmp_path):
         _core.Stage.ensure(plan_of(table), tmp_path / "stages", 1, fail)
 
 
-def test_a_file_cut_short_is_an_error(table, tmp_path):
-    plan = plan_of(table)
-    stage = _core.Stage.ensure(plan, tmp_path, 1)
-    path = f"{stage.path}/rows-0.arrow"
-    size = os.path.getsize(path)
-    del stage
+def halve(path):
     os.chmod(path, 0o644)
-    os.truncate(path, size // 2)
-    said = f"{re.escape(str(tmp_path))}.* damaged: rows-0.arrow has {size // 2} bytes, but {size}"
-    for use in (
-        lambda: _core.Stage.ensure(plan, tmp_path, 1),
-        lambda: _core.Stage.open(tmp_path / plan.fingerprint, plan.fingerprint),
-    ):
-        with pytest.raises(StorageError, match=said):
-            use()
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "said"),
+    [
+        (
+            "rows-0.arrow",
+            halve,
+            r"damaged: rows-0.arrow has \d+ bytes, but \d+ were written; delete",
+        ),
+        ("rows-0.arrow", os.unlink, "damaged: rows-0.arrow is missing; delete"),
+        ("schema.arrow", os.unlink, "damaged: schema.arrow is missing; delete"),
+        ("manifest.json", os.unlink, "there is no stage in .*TENSORQUERY_STAGES"),
+        ("manifest.json", halve, "damaged: manifest.json cannot be parsed"),
+    ],
+)
+def test_what_is_left_of_a_stage_is_not_opened_and_is_written_anew(
+    table, tmp_path, name, harm, said
+):
+    """A temporary directory may be cleaned up file by file, and meanwhile somebody reads."""
+    plan, wanted = plan_of(table), [ROWS - 1, 0]
+    reader = _core.Stage.ensure(plan, tmp_path, 1)
+    harm(f"{reader.path}/{name}")
+    with pytest.raises(StorageError, match=said):
+        _core.Stage.open(reader.path, plan.fingerprint)
+    again = _core.Stage.ensure(plan, tmp_path, 1)
+    assert pa.record_batch(again.gather(wanted))["id"].to_pylist() == wanted
+    assert again.path == reader.path
+    assert [path.name for path in tmp_path.glob(f"{plan.fingerprint}*") if path.is_dir()] == [
+        plan.fingerprint
+    ]
+    # A mapped file that is cut short cannot be read on.
+    if harm is os.unlink:
+        assert pa.record_batch(reader.gather(wanted))["id"].to_pylist() == wanted
+
+
+def test_a_stage_that_cannot_be_looked_at_is_not_written_anew(table, tmp_path):
+    plan = plan_of(table)
+    manifest = f"{_core.Stage.ensure(plan, tmp_path, 1).path}/manifest.json"
+    os.unlink(manifest)
+    os.mkdir(manifest)
+    with pytest.raises(StorageError, match=r"cannot read .*manifest\.json of a stage"):
+        _core.Stage.ensure(plan, tmp_path, 1)
 
 
 def test_a_full_disk_is_an_error_that_names_the_place(table, tmp_path):
@@ -211,7 +242,7 @@ except tq.StorageError as error:
         message = " ".join(finish(process))
     assert f"cannot write the stage {stages}/{plan_of(table).fingerprint}" in message
     assert int(re.search(r"(\d+) bytes were written", message)[1]) <= 4 << 20
-    assert "Make room there, or name another directory" in message
+    assert "Make room there, or set TENSORQUERY_STAGES to a folder with more of it" in message
     assert not list(stages.glob("*.partial"))
 
 

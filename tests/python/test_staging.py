@@ -365,6 +365,18 @@ def _sleep(ready):
     time.sleep(600)
 
 
+def test_a_damaged_file_of_a_stage_is_told_as_such(session, tmp_path):
+    """It is no file of the user's."""
+    options = {"session": session, "stage_dir": tmp_path, "show_progress": False}
+    tq.create_dataloader("SELECT id FROM events ORDER BY id", **options)
+    (file,) = tmp_path.glob("*/*/part-*.arrow")
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(tq.StorageError, match=r"the stage .* is damaged: .*part-.*; remove it"):
+        tq.create_dataloader("SELECT id FROM events ORDER BY id", **options)
+    tq.clear_stages(tmp_path, unused_days=0)
+    tq.create_dataloader("SELECT id FROM events ORDER BY id", **options)
+
+
 def test_a_forked_process_keeps_no_lock(session, tmp_path):
     context = multiprocessing.get_context("fork")
     loader, _ = tq.create_dataloader(QUERIES["group by"], session=session, stage_dir=tmp_path)
