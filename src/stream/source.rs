@@ -294,7 +294,7 @@ impl Trim {
 
 fn fewer(found: u64, wanted: u64, place: &str) -> Error {
     Error::data(format!(
-        "{place} has {found} rows, where {wanted} were counted; the data changed under the job, or please report \
-         it with the query"
+        "{place} has {found} rows, where {wanted} were counted, or are named by exclude=; its ranges are of another \
+         query, the data changed under the job, or please report it with the query"
     ))
 }
