@@ -1,0 +1,125 @@
+"""Tables as other writers may leave them are read as the specification says, or refused by name."""
+
+import datetime as dt
+import json
+import math
+import struct
+import uuid
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    UUIDType,
+)
+
+import tensorquery as tq
+from iceberg_by_hand import EQUALITY, START, TableByHand, column, rows_of
+
+ID = NestedField(1, "id", LongType(), required=False)
+STORED_ID = column("id", pa.int64(), 1)
+
+
+def optional(field_id, name, kind):
+    return NestedField(field_id, name, kind, required=False)
+
+
+# ------------------------------------------------------------------------------------------------
+# Files without field ids.
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_nested_fields_without_ids_are_found_by_the_mapping(tmp_path, kind):
+    """Renamed, exchanged, in structs, lists and maps; what the mapping does not name is NULL."""
+    pair = StructType(optional(3, "b", IntegerType()), optional(4, "a", IntegerType()))
+    inner = StructType(optional(7, "new", IntegerType()))
+    schema = Schema(
+        ID,
+        optional(2, "s", pair),
+        optional(5, "l", ListType(6, inner, element_required=False)),
+        optional(
+            8,
+            "m",
+            MapType(9, StringType(), 10, StructType(optional(11, "new", IntegerType())), False),
+        ),
+        optional(12, "u", StructType(optional(13, "x", IntegerType()))),
+    )
+
+    def named(field_id, *names, fields=()):
+        return {"field-id": field_id, "names": list(names), "fields": list(fields)}
+
+    mapping = [
+        named(1, "id"),
+        named(2, "s", fields=[named(3, "a"), named(4, "b")]),
+        named(5, "l", fields=[named(6, "element", fields=[named(7, "new", "old")])]),
+        named(
+            8,
+            "m",
+            fields=[named(9, "key"), named(10, "value", fields=[named(11, "new", "old")])],
+        ),
+        named(12, "u"),
+    ]
+    number = pa.int32()
+    old = pa.struct([("old", number)])
+    data = pa.table({
+        "id": pa.array([1, 2]),
+        "s": pa.array([{"a": 10, "b": 20}, None], pa.struct([("a", number), ("b", number)])),
+        "l": pa.array([[{"old": 1}, None], []], pa.list_(old)),
+        "m": pa.array([[("k", {"old": 7})], None], pa.map_(pa.string(), old)),
+        "u": pa.array([{"x": 5}, None], pa.struct([("x", number)])),
+    })  # fmt: skip
+    table = TableByHand(tmp_path / "t", schema)
+    table.properties["schema.name-mapping.default"] = json.dumps(mapping)
+    table.commit(table.file(data, kind))
+    assert table.read() == [
+        {
+            "id": 1,
+            "s": {"b": 10, "a": 20},
+            "l": [{"new": 1}, None],
+            "m": [("k", {"new": 7})],
+            "u": {"x": None},
+        },
+        {"id": 2, "s": None, "l": [], "m": None, "u": None},
+    ]
+
+
+# ------------------------------------------------------------------------------------------------
+# Dropped columns, history, sizes, units.
+
+
+def test_orc_columns_of_two_units(tmp_path):
+    """A column of nanoseconds does not limit the years of one of microseconds."""
+    kinds = optional(2, "far", TimestampType()), optional(3, "fine", TimestampNanoType())
+    table = TableByHand(tmp_path / "t", Schema(*kinds), version=3)
+    table.properties["schema.name-mapping.default"] = json.dumps(
+        [{"field-id": 2, "names": ["far"]}, {"field-id": 3, "names": ["fine"]}]
+    )
+    moments = [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31), None]
+    data = {
+        "far": pa.array(moments, pa.timestamp("us")),
+        "fine": pa.array([-1, 1, None], pa.timestamp("ns")),
+    }
+    table.commit(table.file(pa.table(data), "orc"))
+    assert table.read("SELECT far, CAST(fine AS BIGINT) AS fine FROM t") == [
+        {"far": moments[0], "fine": -1},
+        {"far": moments[1], "fine": 1},
+        {"far": None, "fine": None},
+    ]
+    # Keys keep their nanoseconds.
+    keys = pa.table({"fine": pa.array([1], pa.timestamp("ns"))})
+    table.commit(table.file(keys, "orc", content=EQUALITY, equality_ids=[3]))
+    assert [row["far"] for row in table.read()] == [moments[0], None]
