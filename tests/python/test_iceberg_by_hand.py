@@ -98,6 +98,25 @@ def test_nested_fields_without_ids_are_found_by_the_mapping(tmp_path, kind):
 
 
 # ------------------------------------------------------------------------------------------------
+# Equality deletes.
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("deleted", [1, -1])
+def test_every_nan_is_deleted_by_any(tmp_path, kind, deleted):
+    """Whatever its bits are."""
+    iceberg = FloatType() if kind == pa.float32() else DoubleType()
+    table = TableByHand(tmp_path / "t", Schema(ID, optional(2, "x", iceberg)))
+    odd = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001 | 1 << 60))[0]
+    x = column("x", kind, 2)
+    values = [math.nan, -math.nan, odd, 1.0, None]
+    table.commit(table.file(rows_of((STORED_ID, range(5)), (x, values))))
+    keys = rows_of((x, [math.copysign(math.nan, deleted)]))
+    table.commit(table.file(keys, content=EQUALITY, equality_ids=[2]))
+    assert [row["id"] for row in table.read()] == [3, 4]
+
+
+# ------------------------------------------------------------------------------------------------
 # Dropped columns, history, sizes, units.
 
 
