@@ -10,6 +10,7 @@ use super::manifests::{Entry, added_entries, live_entries};
 use super::rename::hidden_name;
 use super::snapshot::{Appended, Pinned, TravelTo, pin};
 use super::spec::{DataFile, LakeSpec};
+use super::types::newest_field;
 use super::values::FileValues;
 use crate::{Error, ErrorKind, Result};
 
@@ -151,9 +152,7 @@ fn with_key_columns(
             if is_top(schema) || hidden.iter().any(|field| field.id == *id) {
                 continue;
             }
-            let mut schemas: Vec<&SchemaRef> = metadata.schemas_iter().collect();
-            schemas.sort_by_key(|schema| std::cmp::Reverse(schema.schema_id()));
-            let dropped = schemas.iter().find_map(|schema| schema.as_struct().field_by_id(*id));
+            let dropped = newest_field(metadata, |schema| schema.as_struct().field_by_id(*id));
             let Some(dropped) = dropped else {
                 return Err(Error::new(
                     ErrorKind::UnsupportedType,

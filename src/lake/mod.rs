@@ -4,6 +4,7 @@
 mod adapt;
 mod assign;
 mod avro;
+mod avro_header;
 mod bounds;
 mod deletes;
 mod load;

@@ -117,7 +117,61 @@ def test_every_nan_is_deleted_by_any(tmp_path, kind, deleted):
 
 
 # ------------------------------------------------------------------------------------------------
+# Uuids in Avro: sixteen bytes.
+
+
+def test_partitions_by_uuid(tmp_path):
+    schema = Schema(ID, optional(2, "k", UUIDType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "k"))
+    table = TableByHand(tmp_path / "t", schema, spec)
+    keys = [uuid.UUID(int=2**127 + n).bytes for n in range(3)]
+    files = [table.file(rows_of((STORED_ID, [n])), partition=(key,)) for n, key in enumerate(keys)]
+    table.commit(*files, table.file(rows_of((STORED_ID, [3])), partition=(None,)))
+    rows = {row["id"]: row["k"] for row in table.read()}
+    assert rows == {**dict(enumerate(keys)), 3: None}
+    where = f"SELECT id FROM t WHERE k = X'{keys[1].hex()}'"
+    assert table.read(where) == [{"id": 1}]
+    # Deletes reach the partition that they are of, and no other.
+    gone = rows_of((STORED_ID, [0, 1, 2]))
+    table.commit(table.file(gone, content=EQUALITY, equality_ids=[1], partition=(keys[2],)))
+    assert sorted(row["id"] for row in table.read()) == [0, 1, 3]
+
+
+def test_avro_deletes_by_uuid(tmp_path):
+    table = TableByHand(tmp_path / "t", Schema(ID, optional(2, "k", UUIDType())))
+    keys = [uuid.UUID(int=n).bytes for n in (5, 6)]
+    k = column("k", pa.binary(16), 2)
+    table.commit(table.file(rows_of((STORED_ID, [1, 2, 3]), (k, [*keys, None]))))
+    stored = {"type": "fixed", "size": 16, "name": "u", "logicalType": "uuid"}
+    field = {"name": "k", "type": ["null", stored], "default": None, "field-id": 2}
+    path = table.path("avro")
+    with open(path, "wb") as out:
+        record = {"type": "record", "name": "r", "fields": [field]}
+        fastavro.writer(out, record, [{"k": keys[0]}])
+    table.commit(table.file(path, "avro", content=EQUALITY, equality_ids=[2]))
+    assert [row["id"] for row in table.read()] == [2, 3]
+
+
+# ------------------------------------------------------------------------------------------------
 # Dropped columns, history, sizes, units.
+
+
+def test_a_manifest_without_the_column_of_its_partition(tmp_path):
+    """The table had dropped the column when the manifest was written again."""
+    text = optional(2, "p", StringType())
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+    table = TableByHand(tmp_path / "t", Schema(ID, text), spec)
+    files = [
+        table.file(rows_of((STORED_ID, [n])), partition=(part,)) for n, part in enumerate("abc")
+    ]
+    table.commit(*files, embedded=Schema(ID))
+    assert table.read("SELECT id FROM t WHERE p = 'b'") == [{"id": 1}]
+    gone = rows_of((STORED_ID, [0, 1, 2]))
+    deletes = table.file(gone, content=EQUALITY, equality_ids=[1], partition=("c",))
+    table.commit(deletes, embedded=Schema(ID))
+    table.schemas.append(Schema(ID))
+    table.specs.append(PartitionSpec(spec_id=1))
+    assert sorted(row["id"] for row in table.read()) == [0, 1]
 
 
 def test_orc_columns_of_two_units(tmp_path):
