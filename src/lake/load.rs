@@ -6,6 +6,7 @@ use iceberg::spec::{NameMapping, NestedField, Schema as IcebergSchema, SchemaRef
 use object_store::ObjectStore;
 
 use super::assign::{Deletes, storage_of};
+use super::defaults::{Defaults, with_defaults};
 use super::manifests::{Entry, added_entries, live_entries};
 use super::rename::hidden_name;
 use super::snapshot::{Appended, Pinned, TravelTo, pin};
@@ -20,6 +21,7 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 /// Reads the manifests of a snapshot.
 ///
 /// # Arguments
+/// `defaults`: those that the metadata's schemas lack.
 /// `name`: the table's name as the user wrote it, for messages.
 /// `location`: the metadata file, where known.
 ///
@@ -29,6 +31,7 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 pub async fn load(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,
+    defaults: &Defaults,
     name: &str,
     location: Option<String>,
     at: &TravelTo,
@@ -40,7 +43,9 @@ pub async fn load(
         (None, Some(snapshot)) => live_entries(store, metadata, snapshot).await?,
         (None, None) => Vec::new(),
     };
-    assemble(metadata, name, location, &pinned, entries, scan_filter)
+    let (mut spec, values) = assemble(metadata, name, location, &pinned, entries, scan_filter)?;
+    spec.schema = with_defaults(&spec.schema, defaults)?;
+    Ok((spec, values))
 }
 
 /// The data files that appends added, each from the manifests of its own snapshot: a compaction since may have put others in

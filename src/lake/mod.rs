@@ -6,6 +6,7 @@ mod assign;
 mod avro;
 mod avro_header;
 mod bounds;
+mod defaults;
 mod deletes;
 mod load;
 mod manifests;
@@ -21,6 +22,7 @@ mod table;
 mod types;
 mod values;
 
+pub use defaults::{Defaults, children, find_left_out};
 pub use deletes::{EqualityKeys, Positions};
 pub use load::load;
 pub use manifests::{Entry, live_entries, manifest_list};

@@ -98,6 +98,60 @@ def test_nested_fields_without_ids_are_found_by_the_mapping(tmp_path, kind):
 
 
 # ------------------------------------------------------------------------------------------------
+# Defaults.
+
+
+def with_default(tmp_path, kind, default):
+    """A table of ids, and its metadata with a column c that came later."""
+    table = TableByHand(tmp_path / "t", Schema(ID), version=3)
+    table.commit(table.file(rows_of((STORED_ID, [1, 2]))))
+    metadata = table.metadata()
+    field = {"id": 2, "name": "c", "required": False, "type": kind, "initial-default": default}
+    metadata["schemas"][0]["fields"].append(field)
+    return table, metadata
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("timestamp_ns", "2017-11-16T22:31:08.123456789", 1_510_871_468_123_456_789),
+        ("timestamp_ns", "1969-12-31T23:59:59.999999999", -1),
+        ("timestamptz_ns", "1969-12-31T23:59:59+00:00", -1_000_000_000),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_defaults_of_nanoseconds(tmp_path, kind, default, value, workers):
+    table, metadata = with_default(tmp_path, kind, default)
+    session = tq.Session()
+    session.register_iceberg_table("t", table.write(metadata))
+    assert session.sql("SELECT id FROM t WHERE c IS NULL").count() == 0
+    query = session.sql("SELECT id, CAST(c AS BIGINT) AS c FROM t")
+    loader, _ = tq.create_dataloader(query, num_workers=workers)
+    assert [number for batch in loader for number in batch["c"].tolist()] == [value] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("long", 3.0),
+        ("int", "x"),
+        ("int", 2**40),
+        ("fixed[3]", "00"),
+        ("date", "foo"),
+        ("timestamp", "2017-11-16T22:31"),
+        ("timestamptz", "2017-11-16T22:31:08.123456Z"),
+        ("timestamptz", "2017-11-16T22:31:08.123+02:00"),
+    ],
+)
+def test_a_default_that_is_none_is_refused(tmp_path, kind, default):
+    """It was NULL, without a word."""
+    table, metadata = with_default(tmp_path, kind, default)
+    with pytest.raises(tq.DataError, match=r"the default of column \"c\"") as caught:
+        table.read(metadata=metadata)
+    assert kind in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------
 # Equality deletes.
 
 
@@ -196,3 +250,15 @@ def test_orc_columns_of_two_units(tmp_path):
     keys = pa.table({"fine": pa.array([1], pa.timestamp("ns"))})
     table.commit(table.file(keys, "orc", content=EQUALITY, equality_ids=[3]))
     assert [row["far"] for row in table.read()] == [moments[0], None]
+
+
+def test_snapshots_without_a_manifest_list_are_refused(tmp_path):
+    table = TableByHand(tmp_path / "t", Schema(ID))
+    table.commit(table.file(rows_of((STORED_ID, [1]))))
+    metadata = table.metadata()
+    metadata |= {"format-version": 1, "schema": metadata["schemas"][0], "partition-spec": []}
+    snapshot = metadata["snapshots"][0]
+    del snapshot["manifest-list"], snapshot["sequence-number"]
+    snapshot["manifests"] = [table.manifests[0].manifest_path]
+    with pytest.raises(tq.DataError, match="snapshot 101 names its manifests in the metadata"):
+        table.read(metadata=metadata)
