@@ -28,7 +28,7 @@ pub use load::load;
 pub use manifests::{Entry, live_entries, manifest_list};
 pub use order::has_unordered_cast;
 pub use rename::ColumnMap;
-pub use snapshot::{TravelTo, pin, references, time_text};
+pub use snapshot::{TravelTo, ancestors, pin, references, time_text};
 pub use spec::{DataFile, DeleteFile, DeleteKind, LakeSpec, Storage};
 pub use table::LakeTable;
 pub use types::arrow_schema;

@@ -228,6 +228,56 @@ def test_a_manifest_without_the_column_of_its_partition(tmp_path):
     assert sorted(row["id"] for row in table.read()) == [0, 1]
 
 
+def history(tmp_path):
+    """A table of two commits."""
+    table = TableByHand(tmp_path / "t", Schema(ID))
+    for n in (1, 2):
+        table.commit(table.file(rows_of((STORED_ID, [n]))))
+    return table
+
+
+@pytest.mark.parametrize("name", ["20240101", "007"])
+def test_a_tag_may_be_named_by_a_number(tmp_path, name):
+    table = history(tmp_path)
+    table.refs[name] = {"snapshot-id": 101, "type": "tag"}
+    assert table.read(f"SELECT * FROM t FOR VERSION AS OF '{name}'") == [{"id": 1}]
+    # A snapshot comes first.
+    table.refs["102"] = {"snapshot-id": 101, "type": "tag"}
+    assert len(table.read("SELECT * FROM t FOR VERSION AS OF '102'")) == 2
+    with pytest.raises(tq.ConfigError, match="has no snapshot 20240102"):
+        table.read("SELECT * FROM t FOR VERSION AS OF '20240102'")
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_times_without_a_log(tmp_path, log):
+    """A table need not have one; then the snapshots' own times say what was current."""
+    table = history(tmp_path)
+    metadata = table.metadata()
+    if not log:
+        del metadata["snapshot-log"]
+
+    def ids_at(millis):
+        time = dt.datetime.fromtimestamp(millis / 1000, dt.UTC).isoformat()
+        rows = table.read(f"SELECT * FROM t FOR TIMESTAMP AS OF '{time}'", metadata)
+        return sorted(row["id"] for row in rows)
+
+    assert (ids_at(START), ids_at(START + 999)) == ([1], [1])
+    assert ids_at(START + 1000) == ids_at(START + 10**9) == [1, 2]
+    with pytest.raises(tq.ConfigError, match="its history starts at 2023-11-14T22:13:20"):
+        ids_at(START - 1)
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_wrong_size_in_the_manifest_is_said(tmp_path, size):
+    table = TableByHand(tmp_path / "t", Schema(ID))
+    table.commit(table.file(rows_of((STORED_ID, [1])), file_size_in_bytes=size))
+    with pytest.raises(
+        tq.DataError, match=rf"is not as the manifest .* \(size {size} -> "
+    ) as caught:
+        table.read()
+    assert "or the manifest is wrong" in str(caught.value)
+
+
 def test_orc_columns_of_two_units(tmp_path):
     """A column of nanoseconds does not limit the years of one of microseconds."""
     kinds = optional(2, "far", TimestampType()), optional(3, "fine", TimestampNanoType())
