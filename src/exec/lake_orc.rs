@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
-use arrow::datatypes::{Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::error::Result as DfResult;
@@ -18,7 +18,7 @@ use futures::StreamExt;
 
 use super::lake_filter::LakeFilter;
 use crate::lake::LakeTable;
-use crate::split::orc::{OrcRead, open, read_orc_footer, with_unit};
+use crate::split::orc::{OrcRead, open, read_orc_footer};
 use crate::split::{Split, SplitUnit, TableFiles};
 use crate::{Error, Result};
 
@@ -36,8 +36,7 @@ pub(super) async fn open_orc(
     let filter = LakeFilter::try_new(&table, &config, keys, lake.file(index).sequence, true)?;
     let meta = &table.files[index].meta;
     let footer = read_orc_footer(&table.store, meta, &table.footers).await?;
-    let stored = with_unit(&footer.schema(), unit_of(&table));
-    let physical = Arc::new(lake.columns().rename_roots(&stored));
+    let (stored, physical) = lake.columns().of_orc(footer.schema());
     let columns = Columns::try_new(&table, &lake, index, &filter.needed, &physical)?;
     let stripes = match split.unit {
         SplitUnit::Stripes { first, count, .. } => first as usize..(first + count) as usize,
@@ -58,17 +57,6 @@ pub(super) async fn open_orc(
         filter.apply(&columns.adapt(&batch)?, live)
     });
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
-}
-
-/// The unit that the table's timestamps have.
-fn unit_of(table: &TableFiles) -> TimeUnit {
-    let mut unit = TimeUnit::Microsecond;
-    for field in table.schema.table_schema().flattened_fields() {
-        if let arrow::datatypes::DataType::Timestamp(TimeUnit::Nanosecond, _) = field.data_type() {
-            unit = TimeUnit::Nanosecond;
-        }
-    }
-    unit
 }
 
 /// From the stored columns of one file to the needed ones of the table.

@@ -10,6 +10,7 @@ use arrow::record_batch::RecordBatch;
 use datafusion::scalar::ScalarValue;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use super::avro_header::{SCHEMA, unlabel_uuids, with_header};
 use super::read::StoredColumns;
 use super::types::arrow_schema;
 use crate::storage::RoutedStore;
@@ -31,7 +32,11 @@ pub async fn read(
     let damaged = |error: apache_avro::Error| {
         Error::data(format!("this is not a readable Avro file: {error}"))
     };
-    let reader = Reader::new(bytes.as_ref()).map_err(damaged)?;
+    let plain = with_header(&bytes, |header| {
+        let mut schema = header.json(SCHEMA)?;
+        unlabel_uuids(&mut schema).then(|| header.set(SCHEMA, &schema))
+    });
+    let reader = Reader::new(plain.as_deref().unwrap_or(&bytes)).map_err(damaged)?;
     let wanted = wanted(columns)?;
     let places = places(reader.writer_schema(), &wanted)?;
     let mut values: Vec<Vec<ScalarValue>> = vec![Vec::new(); wanted.len()];

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, AsArray, BooleanArray};
-use arrow::datatypes::Int64Type;
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type};
 use arrow::record_batch::RecordBatch;
 use arrow::row::{RowConverter, SortField};
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -142,7 +142,7 @@ async fn read_positions(
             found.entry(target.clone()).or_default().extend(rows(0..batch.num_rows()));
             continue;
         }
-        let paths = arrow::compute::cast(batch.column(1), &arrow::datatypes::DataType::Utf8)?;
+        let paths = arrow::compute::cast(batch.column(1), &DataType::Utf8)?;
         let paths = paths.as_string_opt::<i32>().ok_or_else(malformed)?;
         let mut at = 0;
         while at < batch.num_rows() {
@@ -195,7 +195,8 @@ impl EqualityKeys {
                 .await
                 .map_err(|error| error.with_context("delete file", &file.uri))?;
             for batch in batches {
-                for row in &converter.convert_columns(batch.columns())? {
+                let keys: Vec<_> = batch.columns().iter().map(with_one_nan).collect();
+                for row in &converter.convert_columns(&keys)? {
                     let sequence = newest.entry(row.as_ref().into()).or_insert(file.sequence);
                     *sequence = file.sequence.max(*sequence);
                 }
@@ -209,11 +210,26 @@ impl EqualityKeys {
     /// # Errors
     /// An internal error where a column has another type than the table's.
     pub fn keep(&self, batch: &RecordBatch, key: &[usize], sequence: i64) -> Result<BooleanArray> {
-        let columns: Vec<_> = key.iter().map(|at| Arc::clone(batch.column(*at))).collect();
+        let columns: Vec<_> = key.iter().map(|at| with_one_nan(batch.column(*at))).collect();
         let rows = self.converter.convert_columns(&columns)?;
         let is_kept = |row: arrow::row::Row<'_>| {
             self.newest.get(row.as_ref()).is_none_or(|newest| *newest <= sequence)
         };
         Ok(rows.iter().map(|row| Some(is_kept(row))).collect())
+    }
+}
+
+/// A column of keys in which every NaN has the same bits, by which keys are compared.
+fn with_one_nan(column: &ArrayRef) -> ArrayRef {
+    match column.data_type() {
+        DataType::Float32 => {
+            let one = |value: f32| if value.is_nan() { f32::NAN } else { value };
+            Arc::new(column.as_primitive::<Float32Type>().unary::<_, Float32Type>(one))
+        }
+        DataType::Float64 => {
+            let one = |value: f64| if value.is_nan() { f64::NAN } else { value };
+            Arc::new(column.as_primitive::<Float64Type>().unary::<_, Float64Type>(one))
+        }
+        _ => Arc::clone(column),
     }
 }

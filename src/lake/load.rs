@@ -6,10 +6,12 @@ use iceberg::spec::{NameMapping, NestedField, Schema as IcebergSchema, SchemaRef
 use object_store::ObjectStore;
 
 use super::assign::{Deletes, storage_of};
+use super::defaults::{Defaults, with_defaults};
 use super::manifests::{Entry, added_entries, live_entries};
 use super::rename::hidden_name;
 use super::snapshot::{Appended, Pinned, TravelTo, pin};
 use super::spec::{DataFile, LakeSpec};
+use super::types::newest_field;
 use super::values::FileValues;
 use crate::{Error, ErrorKind, Result};
 
@@ -19,6 +21,7 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 /// Reads the manifests of a snapshot.
 ///
 /// # Arguments
+/// `defaults`: those that the metadata's schemas lack.
 /// `name`: the table's name as the user wrote it, for messages.
 /// `location`: the metadata file, where known.
 ///
@@ -28,6 +31,7 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 pub async fn load(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,
+    defaults: &Defaults,
     name: &str,
     location: Option<String>,
     at: &TravelTo,
@@ -39,7 +43,9 @@ pub async fn load(
         (None, Some(snapshot)) => live_entries(store, metadata, snapshot).await?,
         (None, None) => Vec::new(),
     };
-    assemble(metadata, name, location, &pinned, entries, scan_filter)
+    let (mut spec, values) = assemble(metadata, name, location, &pinned, entries, scan_filter)?;
+    spec.schema = with_defaults(&spec.schema, defaults)?;
+    Ok((spec, values))
 }
 
 /// The data files that appends added, each from the manifests of its own snapshot: a compaction since may have put others in
@@ -151,9 +157,7 @@ fn with_key_columns(
             if is_top(schema) || hidden.iter().any(|field| field.id == *id) {
                 continue;
             }
-            let mut schemas: Vec<&SchemaRef> = metadata.schemas_iter().collect();
-            schemas.sort_by_key(|schema| std::cmp::Reverse(schema.schema_id()));
-            let dropped = schemas.iter().find_map(|schema| schema.as_struct().field_by_id(*id));
+            let dropped = newest_field(metadata, |schema| schema.as_struct().field_by_id(*id));
             let Some(dropped) = dropped else {
                 return Err(Error::new(
                     ErrorKind::UnsupportedType,

@@ -10,7 +10,7 @@ use iceberg::spec::{
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::task::JoinHandle;
 
-use super::partition_names::with_plain_names;
+use super::partition_names::{Sources, sources, with_plain_names};
 use crate::runtime::Runtimes;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
@@ -49,7 +49,7 @@ pub async fn live_entries(
     snapshot: &Snapshot,
 ) -> Result<Vec<Entry>> {
     let list = manifest_list(store, metadata, snapshot).await?;
-    read_all(store, list).await
+    read_all(store, metadata, list).await
 }
 
 /// The entries that a snapshot itself added.
@@ -63,17 +63,22 @@ pub async fn added_entries(
 ) -> Result<Vec<Entry>> {
     let mut list = manifest_list(store, metadata, snapshot).await?;
     list.retain(|manifest| manifest.added_snapshot_id == snapshot.snapshot_id());
-    let mut entries = read_all(store, list).await?;
+    let mut entries = read_all(store, metadata, list).await?;
     entries.retain(|entry| {
         entry.entry.status() == ManifestStatus::Added && entry.added_by == snapshot.snapshot_id()
     });
     Ok(entries)
 }
 
-async fn read_all(store: &Arc<dyn ObjectStore>, list: Vec<ManifestFile>) -> Result<Vec<Entry>> {
+async fn read_all(
+    store: &Arc<dyn ObjectStore>,
+    metadata: &TableMetadata,
+    list: Vec<ManifestFile>,
+) -> Result<Vec<Entry>> {
+    let sources = Arc::new(sources(metadata));
     let read = |manifest: ManifestFile| {
-        let store = Arc::clone(store);
-        Box::pin(async move { read_manifest(&store, manifest).await })
+        let (store, sources) = (Arc::clone(store), Arc::clone(&sources));
+        Box::pin(async move { read_manifest(&store, sources, manifest).await })
     };
     let manifests: Vec<Vec<Entry>> =
         futures::stream::iter(list).map(read).buffered(CONCURRENT_MANIFESTS).try_collect().await?;
@@ -101,7 +106,11 @@ pub async fn manifest_list(
     Ok(list.consume_entries().into_iter().collect())
 }
 
-async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Result<Vec<Entry>> {
+async fn read_manifest(
+    store: &Arc<dyn ObjectStore>,
+    sources: Arc<Sources>,
+    file: ManifestFile,
+) -> Result<Vec<Entry>> {
     let has_live = file.has_added_files() || file.has_existing_files();
     if !has_live {
         return Ok(Vec::new());
@@ -116,7 +125,7 @@ async fn read_manifest(store: &Arc<dyn ObjectStore>, file: ManifestFile) -> Resu
     let uri = file.manifest_path.clone();
     // Decoding Avro takes the processor, so it goes where decoding goes.
     let task: JoinHandle<Result<Vec<Entry>>> = Runtimes::current()?.cpu().spawn(async move {
-        let renamed = with_plain_names(&bytes);
+        let renamed = with_plain_names(&bytes, &sources);
         let manifest = Manifest::parse_avro(renamed.as_deref().unwrap_or(&bytes))
             .map_err(|e| damaged(&file.manifest_path, e))?;
         let (entries, _) = manifest.into_parts();

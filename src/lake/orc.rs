@@ -11,7 +11,7 @@ use super::read::StoredColumns;
 use super::rename::ColumnMap;
 use crate::Result;
 use crate::split::FooterCache;
-use crate::split::orc::{OrcRead, open, read_orc_footer, with_unit};
+use crate::split::orc::{OrcRead, open, read_orc_footer};
 use crate::storage::RoutedStore;
 
 /// Rows per batch.
@@ -31,13 +31,13 @@ pub async fn read(
     let last_modified = DateTime::UNIX_EPOCH;
     let meta = ObjectMeta { location, last_modified, size, e_tag: None, version: None };
     let footer = read_orc_footer(store, &meta, &FooterCache::default()).await?;
-    let schema = with_unit(&footer.schema(), arrow::datatypes::TimeUnit::Microsecond);
-    let renamed = Arc::new(match columns {
-        StoredColumns::Named(_) => schema.as_ref().clone(),
+    let stored = footer.schema();
+    let (schema, renamed) = match columns {
+        StoredColumns::Named(_) => (Arc::clone(&stored), stored),
         StoredColumns::OfTable(spec, _) => {
-            ColumnMap::new(Arc::clone(&spec.schema), spec.mapping.clone()).rename_roots(&schema)
+            ColumnMap::new(Arc::clone(&spec.schema), spec.mapping.clone()).of_orc(stored)
         }
-    });
+    };
     let all = (0..schema.fields().len()).collect();
     let stripes = 0..footer.stripes().len();
     let read = OrcRead { stripes, columns: all, schema, batch_rows: BATCH_ROWS };

@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{Fields, Schema};
+use arrow::datatypes::{DataType, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
 use iceberg::spec::{
     MappedField, NameMapping, NestedField, Schema as IcebergSchema, StructType, Type,
 };
-use parquet::arrow::ARROW_SCHEMA_META_KEY;
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, PARQUET_FIELD_ID_META_KEY};
 use parquet::basic::{ConvertedType, LogicalType};
 use parquet::file::metadata::{
     FileMetaData, ParquetMetaData, ParquetMetaDataBuilder, RowGroupMetaData,
@@ -20,6 +20,8 @@ use parquet::file::metadata::{
 use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::adapt::stored_id;
+use super::types::arrow_field;
+use crate::split::orc::with_units;
 use crate::{Error, Result};
 
 /// The name under which a column is read whose field id the table's schema does not have: of a dropped
@@ -27,6 +29,9 @@ use crate::{Error, Result};
 pub fn hidden_name(field_id: i32) -> String {
     format!("\u{1}field {field_id}")
 }
+
+/// The id of a field that a mapping does not name: of no field of a table, whose ids count from 1.
+const UNMAPPED: i32 = -1;
 
 /// How a table's columns are found in its data files.
 #[derive(Debug)]
@@ -83,15 +88,34 @@ impl ColumnMap {
             .build())
     }
 
-    /// The root columns of an ORC file, whose fields say their ids, under the table's names; nested fields keep theirs.
-    pub fn rename_roots(&self, file: &Schema) -> Schema {
-        let has_ids = file.fields().iter().any(|field| stored_id(field).is_some());
-        let known = self.mapping.as_ref().map(|mapping| by_name(mapping.fields().iter()));
+    /// The schema in which an ORC file is decoded, and that with the root columns under the table's names. Nested fields
+    /// keep theirs, and are found by their ids: those of the file, or where it says none, of the mapping.
+    pub fn of_orc(&self, file: SchemaRef) -> (SchemaRef, SchemaRef) {
+        let file = match &self.mapping {
+            Some(mapping) if !says_ids(&file) => {
+                let fields = fields_with_ids(file.fields(), &by_name(mapping.fields().iter()));
+                Arc::new(Schema::new_with_metadata(fields, file.metadata().clone()))
+            }
+            _ => file,
+        };
+        let named = self.rename_roots(&file);
+        let stored = with_units(&file, |place| {
+            match self.schema.as_struct().field_by_name(named.field(place).name()) {
+                Some(column) if has_nanoseconds(column) => TimeUnit::Nanosecond,
+                _ => TimeUnit::Microsecond,
+            }
+        });
+        let renamed = Arc::new(self.rename_roots(&stored));
+        (stored, renamed)
+    }
+
+    fn rename_roots(&self, file: &Schema) -> Schema {
+        let has_ids = says_ids(file);
         let renamed = file.fields().iter().enumerate().map(|(position, field)| {
-            let id = match (has_ids, &known) {
-                (true, _) => stored_id(field),
-                (false, Some(known)) => known.get(field.name().as_str()).and_then(|f| f.field_id()),
-                (false, None) => i32::try_from(position + 1).ok(),
+            let id = match has_ids {
+                true => stored_id(field),
+                // Neither ids nor a mapping.
+                false => i32::try_from(position + 1).ok(),
             };
             let name = match id.and_then(|id| self.schema.as_struct().field_by_id(id)) {
                 Some(wanted) => wanted.name.clone(),
@@ -145,6 +169,48 @@ fn malformed(error: parquet::errors::ParquetError) -> Error {
 
 fn by_name<'a>(fields: impl Iterator<Item = &'a MappedField>) -> HashMap<&'a str, &'a MappedField> {
     fields.flat_map(|field| field.names().iter().map(move |name| (name.as_str(), field))).collect()
+}
+
+/// Whether a column is, or has within it, a timestamp of nanoseconds.
+fn has_nanoseconds(column: &NestedField) -> bool {
+    let schema = Schema::new(vec![arrow_field(column)]);
+    schema
+        .flattened_fields()
+        .iter()
+        .any(|field| matches!(field.data_type(), DataType::Timestamp(TimeUnit::Nanosecond, _)))
+}
+
+/// Whether any column of an ORC file says its id.
+fn says_ids(file: &Schema) -> bool {
+    file.fields().iter().any(|field| stored_id(field).is_some())
+}
+
+fn fields_with_ids(fields: &Fields, known: &HashMap<&str, &MappedField>) -> Fields {
+    let mapped = |field: &FieldRef| known.get(field.name().as_str()).copied();
+    fields.iter().map(|field| field_with_ids(field, mapped(field))).collect()
+}
+
+/// An ORC field with the id that it is mapped to, and what lies below it with theirs.
+fn field_with_ids(field: &FieldRef, mapped: Option<&MappedField>) -> FieldRef {
+    let child = |child: &FieldRef, name| field_with_ids(child, child_mapping(mapped, name));
+    let data_type = match field.data_type() {
+        DataType::Struct(fields) => {
+            let below = mapped.into_iter().flat_map(|m| m.fields()).map(Arc::as_ref);
+            DataType::Struct(fields_with_ids(fields, &by_name(below)))
+        }
+        DataType::List(element) => DataType::List(child(element, "element")),
+        DataType::Map(entries, sorted) => {
+            let DataType::Struct(pair) = entries.data_type() else { return Arc::clone(field) };
+            let pair = pair.iter().zip(["key", "value"]).map(|(field, name)| child(field, name));
+            let entries = entries.as_ref().clone().with_data_type(DataType::Struct(pair.collect()));
+            DataType::Map(Arc::new(entries), *sorted)
+        }
+        other => other.clone(),
+    };
+    let id = mapped.and_then(MappedField::field_id).unwrap_or(UNMAPPED);
+    let mut metadata = field.metadata().clone();
+    metadata.insert(PARQUET_FIELD_ID_META_KEY.to_owned(), id.to_string());
+    Arc::new(field.as_ref().clone().with_data_type(data_type).with_metadata(metadata))
 }
 
 fn id_of(field: &ParquetType) -> Option<i32> {

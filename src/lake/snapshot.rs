@@ -55,11 +55,11 @@ impl fmt::Display for TravelTo {
 }
 
 impl TravelTo {
-    /// What `VERSION AS OF` says: a snapshot id as a number, or the name of a branch or tag.
+    /// What `VERSION AS OF` says: a snapshot id, or the name of a branch or tag. A name may be a number too: see [`pin`].
     pub fn version(text: &str) -> Self {
-        match text.parse() {
-            Ok(id) => Self::Snapshot(id),
-            Err(_) => Self::Reference(text.to_owned()),
+        match text.parse::<i64>() {
+            Ok(id) if id.to_string() == text => Self::Snapshot(id),
+            _ => Self::Reference(text.to_owned()),
         }
     }
 
@@ -114,7 +114,7 @@ pub struct Appended {
     pub snapshots: HashSet<i64>,
 }
 
-/// Finds a snapshot.
+/// Finds a snapshot. A number that is no snapshot's id may be the name of a branch or tag.
 ///
 /// # Errors
 /// `Config`, naming the snapshots or references that there are.
@@ -125,13 +125,28 @@ pub fn pin(metadata: &TableMetadata, table: &str, at: &TravelTo) -> Result<Pinne
         })?;
         Ok(Pinned { snapshot: Some(snapshot.clone()), schema, appended: None })
     };
+    let named = |name: &str, snapshot: &SnapshotRef| match is_branch(metadata, name) {
+        // As Iceberg's own readers: a branch goes on, so it is read with the current schema.
+        true => Ok(Pinned {
+            snapshot: Some(snapshot.clone()),
+            schema: metadata.current_schema().clone(),
+            appended: None,
+        }),
+        false => past(snapshot),
+    };
     match at {
         TravelTo::Current => Ok(Pinned {
             snapshot: metadata.current_snapshot().cloned(),
             schema: metadata.current_schema().clone(),
             appended: None,
         }),
-        TravelTo::Snapshot(id) => past(by_id(metadata, table, *id)?),
+        TravelTo::Snapshot(id) => match by_id(metadata, table, *id) {
+            Ok(snapshot) => past(snapshot),
+            Err(unknown) => {
+                let name = id.to_string();
+                named(&name, metadata.snapshot_for_ref(&name).ok_or(unknown)?)
+            }
+        },
         TravelTo::Pinned { snapshot, schema } => {
             let snapshot = by_id(metadata, table, *snapshot)?;
             let schema = metadata.schema_by_id(*schema).ok_or_else(|| {
@@ -141,18 +156,8 @@ pub fn pin(metadata: &TableMetadata, table: &str, at: &TravelTo) -> Result<Pinne
             Ok(Pinned { snapshot, schema, appended: None })
         }
         TravelTo::Reference(name) => {
-            let Some(snapshot) = metadata.snapshot_for_ref(name) else {
-                return Err(unknown_reference(metadata, table, name));
-            };
-            match is_branch(metadata, name) {
-                // As Iceberg's own readers: a branch goes on, so it is read with the current schema.
-                true => Ok(Pinned {
-                    snapshot: Some(snapshot.clone()),
-                    schema: metadata.current_schema().clone(),
-                    appended: None,
-                }),
-                false => past(snapshot),
-            }
+            let found = metadata.snapshot_for_ref(name);
+            named(name, found.ok_or_else(|| unknown_reference(metadata, table, name))?)
         }
         TravelTo::Time(millis) => past(at_time(metadata, table, *millis)?),
         TravelTo::Appended { from, to } => {
@@ -240,21 +245,32 @@ fn unknown_reference(metadata: &TableMetadata, table: &str, name: &str) -> Error
     ))
 }
 
-/// The snapshot that was current at a time, by the table's own log.
+/// The snapshot that was current at a time, by the table's own log. A table need not have one: then by the times of
+/// the current snapshot and its ancestors.
 fn at_time<'a>(metadata: &'a TableMetadata, table: &str, millis: i64) -> Result<&'a SnapshotRef> {
-    let log = metadata.history();
-    let found = log.iter().rev().find(|entry| entry.timestamp_ms() <= millis);
-    let Some(entry) = found else {
-        let first = log.first().map(|entry| time_text(entry.timestamp_ms()));
-        return Err(Error::config(match first {
-            Some(first) => format!(
-                "table {table} had no snapshot at {}; its history starts at {first}",
-                time_text(millis)
-            ),
-            None => format!("table {table} has no snapshot"),
-        }));
+    let log = metadata.history().iter().rev();
+    let mut moments: Vec<(i64, i64)> =
+        log.map(|entry| (entry.timestamp_ms(), entry.snapshot_id)).collect();
+    if moments.is_empty() {
+        moments = ancestors(metadata).map(|s| (s.timestamp_ms(), s.snapshot_id())).collect();
+    }
+    match (moments.iter().find(|(time, _)| *time <= millis), moments.last()) {
+        (Some((_, id)), _) => by_id(metadata, table, *id),
+        (None, Some((first, _))) => Err(Error::config(format!(
+            "table {table} had no snapshot at {}; its history starts at {}",
+            time_text(millis),
+            time_text(*first)
+        ))),
+        (None, None) => Err(Error::config(format!("table {table} has no snapshot"))),
+    }
+}
+
+/// The current snapshot and those that it came from, as far as they have not expired.
+pub fn ancestors(metadata: &TableMetadata) -> impl Iterator<Item = &SnapshotRef> {
+    let parent = |snapshot: &&SnapshotRef| {
+        snapshot.parent_snapshot_id().and_then(|id| metadata.snapshot_by_id(id))
     };
-    by_id(metadata, table, entry.snapshot_id)
+    std::iter::successors(metadata.current_snapshot(), parent)
 }
 
 /// The appends after `from` up to `last`.

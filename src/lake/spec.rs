@@ -105,6 +105,7 @@ pub struct LakeSpec {
     /// For an incremental scan, the snapshot after which it starts.
     pub after: Option<i64>,
     /// The columns that a query sees, then those of equality deletes that the table has dropped.
+    #[serde(deserialize_with = "super::defaults::deserialize")]
     pub schema: Arc<IcebergSchema>,
     /// How many of the columns a query sees.
     pub visible: usize,

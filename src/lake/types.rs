@@ -5,10 +5,21 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
 use datafusion::scalar::ScalarValue;
 use iceberg::spec::{
-    Literal, NestedField, PrimitiveLiteral, PrimitiveType, Schema as IcebergSchema, Type,
+    Literal, NestedField, NestedFieldRef, PrimitiveLiteral, PrimitiveType, Schema as IcebergSchema,
+    SchemaRef, TableMetadata, Type,
 };
 
 use crate::{Error, ErrorKind, Result};
+
+/// A column by its id in the newest of a table's schemas that has it: the current one, or one from before it was dropped.
+pub fn newest_field(
+    metadata: &TableMetadata,
+    find: impl Fn(&IcebergSchema) -> Option<&NestedFieldRef>,
+) -> Option<&NestedFieldRef> {
+    let mut schemas: Vec<&SchemaRef> = metadata.schemas_iter().collect();
+    schemas.sort_by_key(|schema| std::cmp::Reverse(schema.schema_id()));
+    schemas.into_iter().find_map(|schema| find(schema))
+}
 
 /// The time zone of `timestamptz`: as Parquet's own readers name it, so that nothing has to be cast.
 const UTC: &str = "UTC";

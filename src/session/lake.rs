@@ -271,6 +271,7 @@ impl Session {
         let (spec, values) = load(
             &store,
             &loaded.metadata,
+            &loaded.defaults,
             name,
             loaded.metadata_location.clone(),
             &source.at,

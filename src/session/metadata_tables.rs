@@ -1,6 +1,7 @@
 //! Metadata tables: `t$snapshots`, `t$history`, `t$refs`, `t$manifests`, `t$files` and the like, for exploration.
 //! Columns are named as in Spark's metadata tables.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -12,7 +13,9 @@ use iceberg::spec::{DataContentType, ManifestContentType, SnapshotRef, TableMeta
 use object_store::ObjectStore;
 
 use crate::catalog::iceberg::LoadedTable;
-use crate::lake::{TravelTo, live_entries, manifest_list, pin, references};
+use crate::lake::{
+    Entry, TravelTo, ancestors, live_entries, manifest_list, partition_text, pin, references,
+};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// The metadata tables there are.
@@ -106,12 +109,7 @@ fn snapshots(metadata: &TableMetadata) -> Columns {
 
 fn history(metadata: &TableMetadata) -> Columns {
     let log = metadata.history();
-    let mut ancestors = std::collections::HashSet::new();
-    let mut at = metadata.current_snapshot();
-    while let Some(snapshot) = at {
-        ancestors.insert(snapshot.snapshot_id());
-        at = snapshot.parent_snapshot_id().and_then(|id| metadata.snapshot_by_id(id));
-    }
+    let ancestors: HashSet<i64> = ancestors(metadata).map(|s| s.snapshot_id()).collect();
     let is_ancestor = log.iter().map(|entry| Some(ancestors.contains(&entry.snapshot_id)));
     vec![
         ("made_current_at", times(log.iter().map(|entry| entry.timestamp_ms()))),
@@ -169,13 +167,7 @@ async fn files(
         _ => {}
     }
     all.sort_by(|a, b| a.entry.file_path().cmp(b.entry.file_path()));
-    let partition = |entry: &crate::lake::Entry| {
-        let spec = metadata.partition_spec_by_id(entry.spec);
-        let schema = metadata.current_schema();
-        spec.filter(|spec| !spec.is_unpartitioned()).map_or_else(String::new, |spec| {
-            spec.partition_to_path(entry.entry.data_file().partition(), Arc::clone(schema))
-        })
-    };
+    let partition = |entry: &Entry| partition_text(metadata, entry);
     if kind == "partitions" {
         let mut found: std::collections::BTreeMap<(i32, String), (i64, i64)> = Default::default();
         for entry in &all {
@@ -194,7 +186,7 @@ async fn files(
         ]);
     }
     let content = |content: DataContentType| content as i32;
-    let file = |entry: &crate::lake::Entry| Arc::clone(&entry.entry);
+    let file = |entry: &Entry| Arc::clone(&entry.entry);
     Ok(vec![
         (
             "content",

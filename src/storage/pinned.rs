@@ -90,7 +90,7 @@ pub struct PinnedStore {
     root: Arc<str>,
     pins: Arc<HashMap<Path, Arc<FilePin>>>,
     counters: Arc<IoCounters>,
-    remedy: Arc<str>,
+    snapshot: Option<Arc<str>>,
     cache: Option<Arc<RangeCache>>,
     /// How whole files are unpacked.
     members: Option<Members>,
@@ -108,19 +108,15 @@ impl PinnedStore {
     ) -> Self {
         let pins: HashMap<_, _> =
             pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
-        let (pins, remedy) = (Arc::new(pins), "register the table again".into());
-        let (cache, members, scope) = (None, None, None);
-        let (root, counters) = (root.into(), Arc::default());
-        Self { inner, root, pins, counters, remedy, cache, members, scope }
+        let (snapshot, cache, members, scope) = (None, None, None, None);
+        let (root, pins, counters) = (root.into(), Arc::new(pins), Arc::default());
+        Self { inner, root, pins, counters, snapshot, cache, members, scope }
     }
 
     /// The files belong to a snapshot of an Iceberg table, which this names.
     #[must_use]
     pub fn of_snapshot(mut self, snapshot: &str) -> Self {
-        self.remedy = format!(
-            "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
-        )
-        .into();
+        self.snapshot = Some(snapshot.into());
         self
     }
 
@@ -169,7 +165,7 @@ impl PinnedStore {
             location: location.clone(),
             pin: self.pins.get(location).cloned(),
             counters: self.counters(),
-            remedy: Arc::clone(&self.remedy),
+            snapshot: self.snapshot.clone(),
         }
     }
 
@@ -358,7 +354,7 @@ pub(super) struct Guard {
     location: Path,
     pin: Option<Arc<FilePin>>,
     counters: Arc<IoCounters>,
-    remedy: Arc<str>,
+    snapshot: Option<Arc<str>>,
 }
 
 impl Guard {
@@ -419,16 +415,31 @@ impl Guard {
     }
 
     fn changed(&self, difference: &str) -> StoreError {
-        self.other_file(&format!("changed after the query was planned ({difference})"))
+        self.other_file(&match &self.snapshot {
+            None => {
+                format!("changed after the query was planned ({difference}); register the table again")
+            }
+            // Nobody looked at the file before: what it was is what a manifest says.
+            Some(snapshot) => format!(
+                "is not as the manifest of {snapshot} describes it ({difference}): it was written again, or the manifest is \
+                 wrong; choose another snapshot, or repair the table"
+            ),
+        })
     }
 
     fn vanished(&self) -> StoreError {
-        self.other_file("vanished after the query was planned")
+        let remedy = match &self.snapshot {
+            None => "register the table again".to_owned(),
+            Some(snapshot) => format!(
+                "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
+            ),
+        };
+        self.other_file(&format!("vanished after the query was planned; {remedy}"))
     }
 
     fn other_file(&self, what: &str) -> StoreError {
         let path = describe(&self.root, &self.location);
-        self.fail(Error::data(format!("file {path} {what}; {}", self.remedy)).of_other_file())
+        self.fail(Error::data(format!("file {path} {what}")).of_other_file())
     }
 
     fn no_ranges(&self, source: Box<dyn StdError + Send + Sync>) -> StoreError {

@@ -9,6 +9,7 @@ import pytest
 from pyiceberg import expressions as ex
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import (
+    BucketTransform,
     IdentityTransform,
     TruncateTransform,
 )
@@ -147,6 +148,37 @@ def test_metadata_tables(lake):
         (row["snapshot_id"], row["is_current_ancestor"]) for row in history
     )
     assert rows_of("refs", "name, type") == [("main", "BRANCH")]
+
+
+def test_metadata_tables_after_changes_of_the_schema(lake):
+    """A partition column becomes wider, is not partitioned by any more, and is dropped."""
+    spec = PartitionSpec(
+        PartitionField(2, 1000, IdentityTransform(), "k"),
+        PartitionField(3, 1001, BucketTransform(4), "bucket"),
+    )
+    table = lake.create_table("ns.changed", SIMPLE, partition_spec=spec)
+    table.append(simple(0, 10))
+    session = tq.Session()
+    session.register_iceberg("lake", {"type": "sql", **lake.given})
+
+    def partitions():
+        found = session.sql('SELECT * FROM lake.ns."changed$partitions"').to_arrow().to_pylist()
+        files = session.sql('SELECT * FROM lake.ns."changed$files"').to_arrow().to_pylist()
+        assert {row["partition"] for row in found} == {row["partition"] for row in files}
+        return {row["partition"]: row["record_count"] for row in found}
+
+    before = partitions()
+    assert sum(before.values()) == 10
+    assert all(re.fullmatch(r"k=[0-4]/bucket=[0-3]", partition) for partition in before)
+    with table.update_schema() as change:
+        change.update_column("k", LongType())
+    assert partitions() == before
+    with table.update_spec() as change:
+        change.remove_field("k")
+        change.remove_field("bucket")
+    with table.update_schema() as change:
+        change.delete_column("k")
+    assert partitions() == before
 
 
 @pytest.mark.parametrize("kind", ["data file", "manifest", "manifest list"])

@@ -11,6 +11,7 @@ use super::access::StorageAccess;
 use super::connect::{Client, connect, on_io};
 use super::error::dotted;
 use super::properties::{CatalogType, catalog_type, name_of};
+use crate::lake::Defaults;
 use crate::storage::{RoutedStore, redact, shown};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
@@ -42,6 +43,8 @@ pub struct LoadedTable {
     pub metadata_location: Option<String>,
     /// Schemas, snapshots, properties.
     pub metadata: Arc<TableMetadata>,
+    /// The defaults of columns that its schemas lack.
+    pub defaults: Defaults,
     /// The table's files by their URIs; renews credentials that end.
     pub store: Arc<RoutedStore>,
     /// How another process opens the same files.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use iceberg::spec::FormatVersion;
 use iceberg::{Catalog, CatalogBuilder, NamespaceIdent, TableIdent};
 use iceberg_catalog_glue::GlueCatalogBuilder;
 use iceberg_catalog_s3tables::S3TablesCatalogBuilder;
@@ -14,6 +15,8 @@ use super::catalog::LoadedTable;
 use super::connect::Client;
 use super::error::{dotted, iceberg_error, no_namespace, not_found, own_error, words_of};
 use super::file_io::RoutedStorageFactory;
+use super::metadata::load_known;
+use crate::lake::Defaults;
 use crate::storage::{RoutedStore, without_password};
 use crate::{Error, ErrorKind, Result};
 
@@ -114,13 +117,21 @@ impl Client for ForeignClient {
 
     async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable> {
         let ident = &TableIdent::new(ident(namespace)?, name.to_owned());
+        let (store, access) = (Arc::clone(&self.store), self.access.clone());
         match self.catalog.load_table(ident).await {
-            Ok(table) => Ok(LoadedTable {
-                metadata_location: table.metadata_location().map(str::to_owned),
-                metadata: table.metadata_ref(),
-                store: Arc::clone(&self.store),
-                access: self.access.clone(),
-            }),
+            Ok(table) => match table.metadata_location() {
+                // The crate leaves out defaults, which there are from version 3 on, so it is read again.
+                Some(location) if table.metadata().format_version() >= FormatVersion::V3 => {
+                    load_known(location.to_owned(), store, access).await
+                }
+                location => Ok(LoadedTable {
+                    metadata_location: location.map(str::to_owned),
+                    metadata: table.metadata_ref(),
+                    defaults: Defaults::new(),
+                    store,
+                    access,
+                }),
+            },
             // The crates tell a missing table by a dump of the answer.
             Err(error) => match self.catalog.table_exists(ident).await {
                 Ok(false) => Err(not_found(namespace, name)),

@@ -13,7 +13,8 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use super::access::StorageAccess;
 use super::catalog::LoadedTable;
 use super::connect::on_io;
-use super::unsupported::unsupported_type;
+use super::unsupported::{Schemas, embedded_manifests};
+use crate::lake::Defaults;
 use crate::storage::RoutedStore;
 use crate::{Error, ErrorKind, Result};
 
@@ -59,12 +60,13 @@ async fn load_through(
     access: StorageAccess,
 ) -> Result<LoadedTable> {
     let bytes = read(&store, &location).await?;
-    let metadata = Arc::new(parse_metadata(&bytes, &location)?);
-    Ok(LoadedTable { metadata_location: Some(location), metadata, store, access })
+    let (metadata, defaults) = parse_metadata(&bytes, &location)?;
+    let metadata = Arc::new(metadata);
+    Ok(LoadedTable { metadata_location: Some(location), metadata, defaults, store, access })
 }
 
-/// Parses metadata, compressed or not.
-pub(super) fn parse_metadata(bytes: &[u8], location: &str) -> Result<TableMetadata> {
+/// Parses metadata, compressed or not. With the defaults that it leaves out.
+pub(super) fn parse_metadata(bytes: &[u8], location: &str) -> Result<(TableMetadata, Defaults)> {
     let damaged = |error: String| {
         Error::data(format!("{location} is no Iceberg table metadata that can be read: {error}"))
     };
@@ -78,21 +80,25 @@ pub(super) fn parse_metadata(bytes: &[u8], location: &str) -> Result<TableMetada
         }
         false => bytes,
     };
-    serde_json::from_slice(json).map_err(|error| {
+    let located = |error: Error| error.with_context("metadata", location);
+    // What is in no schema is passed over, so that this costs little.
+    let schemas: Option<Schemas> = serde_json::from_slice(json).ok();
+    let metadata = serde_json::from_slice(json).map_err(|error| {
         // The crate's own message does not say what it missed.
+        if let Some(unsupported) = schemas.as_ref().and_then(Schemas::unsupported_type) {
+            return located(unsupported);
+        }
         let value = serde_json::from_slice::<serde_json::Value>(json).ok();
-        if let Some((column, kind)) = value.as_ref().and_then(unsupported_type) {
-            return Error::new(
-                ErrorKind::UnsupportedType,
-                format!("column {column:?} is of Iceberg's type {kind}, which is not supported"),
-            )
-            .with_context("metadata", location);
+        if let Some(embedded) = value.as_ref().and_then(embedded_manifests) {
+            return located(embedded);
         }
         match value.and_then(|value| value.get("format-version").cloned()) {
             Some(version) => damaged(format!("format version {version}: {error}")),
             None => damaged(error.to_string()),
         }
-    })
+    })?;
+    let defaults = schemas.as_ref().map(Schemas::defaults).transpose().map_err(located)?;
+    Ok((metadata, defaults.unwrap_or_default()))
 }
 
 async fn read(store: &RoutedStore, location: &str) -> Result<Bytes> {

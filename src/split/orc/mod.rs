@@ -20,4 +20,4 @@ pub use footer::{OrcFooter, read_orc_footer};
 pub use source::{Orc, OrcSource};
 pub use statistics::kept_stripes;
 pub use stripe::{OrcRead, open};
-pub use types::{FIELD_ID, with_unit, with_units_of};
+pub use types::{FIELD_ID, with_units, with_units_of};

@@ -48,7 +48,7 @@ pub struct OrcRead {
     /// The root columns, by their places in the file; the batches have them in this order.
     pub columns: Vec<usize>,
     /// The type of every root column of the file: [`OrcFooter::schema`], perhaps with other units of timestamps
-    /// ([`with_unit`](super::with_unit), [`with_units_of`](super::with_units_of)).
+    /// ([`with_units`](super::with_units), [`with_units_of`](super::with_units_of)).
     pub schema: SchemaRef,
     /// Rows of a batch, at most.
     pub batch_rows: usize,

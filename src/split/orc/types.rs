@@ -148,12 +148,13 @@ pub fn with_units_of(file: &Schema, wanted: &Schema) -> SchemaRef {
     ))
 }
 
-/// `file` with all timestamps in `unit`.
-pub fn with_unit(file: &Schema, unit: TimeUnit) -> SchemaRef {
+/// `file` with the timestamps of each column, by its place, in one unit.
+pub fn with_units(file: &Schema, unit: impl Fn(usize) -> TimeUnit) -> SchemaRef {
     let fields: Fields = file
         .fields()
         .iter()
-        .map(|field| with_type(field, map_timestamps(field.data_type(), unit)))
+        .enumerate()
+        .map(|(place, field)| with_type(field, map_timestamps(field.data_type(), unit(place))))
         .collect();
     Arc::new(Schema::new_with_metadata(fields, file.metadata().clone()))
 }

@@ -12,7 +12,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::ArrowWriterBuilder;
 use tensorquery::ErrorKind;
 use tensorquery::session::{Plan, PlanOptions};
-use tensorquery::split::orc::{FIELD_ID, OrcFooter, OrcRead, open, read_orc_footer, with_unit};
+use tensorquery::split::orc::{FIELD_ID, OrcFooter, OrcRead, open, read_orc_footer, with_units};
 use tensorquery::split::{FooterCache, SplitUnit};
 
 use super::super::support::{
@@ -156,7 +156,7 @@ fn icebergs_ids_are_metadata_of_every_field() {
         schema.field_with_name("zoned").unwrap().data_type(),
         &DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))
     );
-    let micro = with_unit(&schema, TimeUnit::Microsecond);
+    let micro = with_units(&schema, |_| TimeUnit::Microsecond);
     assert_eq!(
         micro.field_with_name("zoned").unwrap().data_type(),
         &DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))

@@ -96,7 +96,7 @@ pub(super) async fn load(
         Error::data("the catalog's table metadata is no JSON").with_source(error)
     })?;
     let place = answer.metadata_location.as_deref().unwrap_or(&url);
-    let metadata = Arc::new(parse_metadata(&metadata, place)?);
+    let (metadata, defaults) = parse_metadata(&metadata, place)?;
     let table_config = texts(answer.config.unwrap_or_default());
     let credentials_at = CREDENTIALS_AT
         .iter()
@@ -114,7 +114,8 @@ pub(super) async fn load(
     let access = StorageAccess::of_rest(config.clone(), table.clone());
     let refresh = Arc::new(RestRefresh::new(table, Some(client.clone())));
     let store = Arc::new(RoutedStore::new(config, Some(refresh)));
-    Ok(LoadedTable { metadata_location: answer.metadata_location, metadata, store, access })
+    let (metadata_location, metadata) = (answer.metadata_location, Arc::new(metadata));
+    Ok(LoadedTable { metadata_location, metadata, defaults, store, access })
 }
 
 /// The catalog's properties, the table's over them, and credentials by prefix.
