@@ -343,26 +343,30 @@ fn from_arrow_error(error: &ArrowError) -> Error {
         ArrowError::CsvError(message) => Error::data(format!("the CSV is malformed: {message}")),
         // Text that is not of the column's type: a later row differs from those looked at.
         ArrowError::ParseError(message) if message.starts_with("Error while parsing value") => {
-            Error::data(format!(
-                "{}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more rows \
-                 (infer_rows=)",
-                plain_text(&from_first_line(message))
-            ))
+            misfit(&plain_text(&from_first_line(message)))
         }
         ArrowError::IoError(_, error) => from_io_error(error),
         ArrowError::JsonError(message) if message.contains("failed to parse") => {
-            Error::data(format!(
-                "{}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more rows \
-                 (infer_rows=)",
-                plain_text(message)
-            ))
+            misfit(&plain_text(message))
         }
-        ArrowError::JsonError(message) => Error::data(format!("the JSON is malformed: {message}")),
+        // Any single value is text; what is none is a list or an object.
+        ArrowError::JsonError(message) => Error::data(format!(
+            "the JSON is malformed: {}",
+            message.replace("expected string got", "expected a single value got")
+        )),
         ArrowError::CastError(message) => {
             Error::data(format!("{}; TRY_CAST gives NULL instead", plain_text(message)))
         }
         other => Error::data(plain_text(&other.to_string())),
     }
+}
+
+/// A value of text that is not of its column's type.
+pub(crate) fn misfit(message: &str) -> Error {
+    Error::data(format!(
+        "{message}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more \
+         rows (infer_rows=)"
+    ))
 }
 
 /// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not its first line.

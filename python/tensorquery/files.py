@@ -123,7 +123,8 @@ class FileTables(ABC):
             comment: Lines that start with this character are ignored.
             compression: "gzip", "bz2", "xz", "zstd" or "none"; None goes by the file names.
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            infer_rows: Records of each file from which types are inferred.
+            infer_rows: Records of each file from which types are inferred. A later value that is not
+                exactly one of its column's type is an error when it is read.
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
             credential_provider: As in `register_parquet`.
@@ -131,7 +132,9 @@ class FileTables(ABC):
             on_error: As in `register_parquet`.
 
         An empty field is null, quoted or not. Whole numbers in one file and others in the next make a
-        column of floats, as they do within one file.
+        column of floats, dates and times one of times, as they do within one file. Times are in
+        microseconds, or in nanoseconds where those that are looked at have them. Decimals of a
+        declared schema are rounded.
 
         Raises:
             TableNotFoundError: The path holds no file.
@@ -184,12 +187,17 @@ class FileTables(ABC):
                 files.
             compression: As in `register_csv`.
             schema: Anything with ``__arrow_c_schema__``; None infers it over all files.
-            infer_rows: Records of each file from which types are inferred.
+            infer_rows: Records of each file from which columns and types are inferred. A later value
+                that is not exactly one of its column's type is an error when it is read. Keys that
+                none of these records has, inside of objects too, are left out without a word.
             partitioning: As in `register_parquet`.
             storage_options: As in `register_parquet`.
             credential_provider: As in `register_parquet`.
             filesystem: As in `register_parquet`.
             on_error: As in `register_parquet`.
+
+        A column of text takes numbers and booleans as they are written. Decimals of a declared
+        schema are rounded.
 
         Raises:
             TableNotFoundError: The path holds no file.

@@ -1,9 +1,9 @@
 //! What the files of one table have in common: a format, and columns that fit together.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use super::file_schema::FileSchema;
 use crate::split::{Compression, CsvFormat, Format, JsonFormat};
@@ -105,29 +105,62 @@ fn is_possible(data_type: &DataType) -> bool {
     }
 }
 
-/// Text has one kind of number: where one file's values are whole and another's are not, both are
-/// read as floats, as if they stood in one file.
-pub(super) fn align_numbers(read: &mut [FileSchema]) {
-    let floats: HashSet<String> = read
-        .iter()
-        .flat_map(|file| file.schema.fields())
-        .filter(|field| *field.data_type() == DataType::Float64)
-        .map(|field| field.name().clone())
-        .collect();
+/// Columns of text are read as if all files were one: as floats where one file's values are whole and another's are not, as
+/// times where one has dates and another times, as the finer times of two. Also inside of objects and lists.
+pub(super) fn align_text(read: &mut [FileSchema]) {
+    let mut widest = HashMap::new();
+    for field in read.iter().flat_map(|file| file.schema.fields()) {
+        note_widest(&mut Vec::new(), field, &mut widest);
+    }
     for file in read {
-        let fields: Fields = file
-            .schema
-            .fields()
-            .iter()
-            .map(|field| match field.data_type() {
-                DataType::Int64 if floats.contains(field.name()) => {
-                    Arc::new(field.as_ref().clone().with_data_type(DataType::Float64))
-                }
-                _ => Arc::clone(field),
-            })
-            .collect();
+        let fields = file.schema.fields().iter();
+        let fields: Fields =
+            fields.map(|field| with_widest(&mut Vec::new(), field, &widest)).collect();
         file.schema = Schema::new_with_metadata(fields, file.schema.metadata().clone());
     }
+}
+
+/// The type of all values of text that are of either type, where that is `wide`.
+fn is_wider(wide: &DataType, narrow: &DataType) -> bool {
+    use DataType::*;
+    match (wide, narrow) {
+        (Float64, Int64) | (Timestamp(_, None), Date32) => true,
+        (Timestamp(unit, None), Timestamp(other, None)) => unit > other,
+        _ => false,
+    }
+}
+
+/// The names that lead to a value: of its column, and of those inside of it.
+type Path = Vec<String>;
+
+fn note_widest(path: &mut Path, field: &Field, widest: &mut HashMap<Path, DataType>) {
+    path.push(field.name().clone());
+    match field.data_type() {
+        DataType::Struct(fields) => {
+            fields.iter().for_each(|field| note_widest(path, field, widest));
+        }
+        DataType::List(item) => note_widest(path, item, widest),
+        found => {
+            let known = widest.entry(path.clone()).or_insert_with(|| found.clone());
+            if is_wider(found, known) {
+                *known = found.clone();
+            }
+        }
+    }
+    path.pop();
+}
+
+fn with_widest(path: &mut Path, field: &FieldRef, widest: &HashMap<Path, DataType>) -> FieldRef {
+    path.push(field.name().clone());
+    let data_type = match field.data_type() {
+        DataType::Struct(fields) => {
+            DataType::Struct(fields.iter().map(|field| with_widest(path, field, widest)).collect())
+        }
+        DataType::List(item) => DataType::List(with_widest(path, item, widest)),
+        own => widest.get(path).filter(|wide| is_wider(wide, own)).unwrap_or(own).clone(),
+    };
+    path.pop();
+    Arc::new(field.as_ref().clone().with_data_type(data_type))
 }
 
 pub(super) fn declared_types(schema: Option<&SchemaRef>) -> BTreeMap<String, DataType> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Fields, Schema, TimeUnit};
 use datafusion::catalog::Session;
 use datafusion::common::config::JsonOptions;
 use datafusion::datasource::file_format::FileFormat;
@@ -77,7 +77,8 @@ impl Infer<'_> {
 
     async fn csv(&self, csv: &CsvFormat, meta: &ObjectMeta) -> Result<Schema> {
         let format = DfCsvFormat::default().with_options(csv.options());
-        self.text(&format.with_schema_infer_max_rec(self.rows), self.unpacked, meta).await
+        let format = format.with_schema_infer_max_rec(self.rows);
+        Ok(in_microseconds(&self.text(&format, self.unpacked, meta).await?))
     }
 
     async fn json(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
@@ -163,4 +164,16 @@ impl Infer<'_> {
             .map_err(|_| Error::data("its footer says a negative number of rows"))?;
         Ok(FileSchema { schema, rows: Some(rows), format: Format::Parquet })
     }
+}
+
+/// Times of text are microseconds at least: a later row may be finer than those that were looked at.
+fn in_microseconds(schema: &Schema) -> Schema {
+    let fields = schema.fields().iter().map(|field| match field.data_type() {
+        DataType::Timestamp(TimeUnit::Second | TimeUnit::Millisecond, zone) => {
+            let data_type = DataType::Timestamp(TimeUnit::Microsecond, zone.clone());
+            Arc::new(field.as_ref().clone().with_data_type(data_type))
+        }
+        _ => Arc::clone(field),
+    });
+    Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone())
 }

@@ -10,7 +10,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use serde::{Deserialize, Serialize};
 
 use super::agree::{
-    align_numbers, common_format, declare, declared_types, one_format, same_positions,
+    align_text, common_format, declare, declared_types, one_format, same_positions,
     without_null_types,
 };
 use super::bad_files::BadFiles;
@@ -180,7 +180,7 @@ pub async fn infer_table(
     bad.take_out(&mut spec_files, &mut metas, &mut names, &mut hive_values);
     let format = one_format(&names, &read, format)?;
     if matches!(format, Format::Csv(_) | Format::Json(_)) {
-        align_numbers(&mut read);
+        align_text(&mut read);
     }
     if options.skip_bad {
         let schemas: Vec<&Schema> = read.iter().map(|file| &file.schema).collect();

@@ -6,7 +6,7 @@ use datafusion::common::config::{CsvOptions, JsonOptions, TableParquetOptions};
 use datafusion::common::parsers::CompressionTypeVariant;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
-use datafusion::datasource::physical_plan::{CsvSource, FileSource, JsonSource, ParquetSource};
+use datafusion::datasource::physical_plan::{FileSource, ParquetSource};
 use datafusion::datasource::table_schema::TableSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,7 @@ use super::avro::{Avro, AvroSource};
 use super::footers::FooterCache;
 use super::ipc::{Ipc, IpcSource};
 use super::orc::{Orc, OrcSource};
+use super::text::{TextFormat, TextSource};
 use crate::storage::Members;
 use crate::{Error, Result, suggestion};
 
@@ -306,10 +307,8 @@ impl Format {
                     .with_table_parquet_options(parquet.clone())
                     .with_parquet_file_reader_factory(readers),
             ),
-            Self::Csv(csv) => Arc::new(CsvSource::new(schema).with_csv_options(csv.options())),
-            Self::Json(json) => {
-                Arc::new(JsonSource::new(schema).with_newline_delimited(!json.is_array()))
-            }
+            Self::Csv(csv) => Arc::new(TextSource::new(TextFormat::Csv(csv.clone()), schema)),
+            Self::Json(json) => Arc::new(TextSource::new(TextFormat::Json(json.clone()), schema)),
             Self::Arrow(arrow) => {
                 let format = Ipc { unmapped: arrow.unmapped };
                 Arc::new(IpcSource::new(format, schema, Arc::clone(footers)))

@@ -33,7 +33,7 @@ use super::footers::FooterCache;
 use crate::Result;
 
 /// Rows of a batch where DataFusion does not say.
-const BATCH_ROWS: usize = 8192;
+pub(super) const BATCH_ROWS: usize = 8192;
 
 /// The columns of a file that are read, and how.
 #[derive(Clone, Debug)]
@@ -194,7 +194,7 @@ impl<F: UnitFormat> FileOpener for UnitOpener<F> {
             let meta = &file.object_meta;
             let footer = source.format.footer(&store, meta, &source.footers).await?;
             let physical = source.format.schema(&footer, source.schema.file_schema());
-            let reader = Reader::try_new(&source, &file, physical)?;
+            let reader = Reader::try_new(&source.schema, &source.projection, &file, physical)?;
             let read = ColumnRead {
                 range: file.range.as_ref().map(|range| {
                     let at = |offset| u64::try_from(offset).unwrap_or(0);
@@ -214,23 +214,23 @@ impl<F: UnitFormat> FileOpener for UnitOpener<F> {
 }
 
 /// From one file's own columns to the projected ones of the table.
-struct Reader {
+pub(super) struct Reader {
     /// All columns of the file, as they are decoded.
-    physical: SchemaRef,
+    pub physical: SchemaRef,
     /// Those that the projection needs, by their place in the file, ascending.
-    columns: Vec<usize>,
+    pub columns: Vec<usize>,
     projector: Projector,
 }
 
 impl Reader {
-    fn try_new<F: UnitFormat>(
-        source: &UnitSource<F>,
+    pub fn try_new(
+        schema: &TableSchema,
+        projection: &ProjectionExprs,
         file: &PartitionedFile,
         physical: SchemaRef,
     ) -> DfResult<Self> {
-        let table = source.schema.file_schema();
-        let constants = source
-            .schema
+        let table = schema.file_schema();
+        let constants = schema
             .table_partition_cols()
             .iter()
             .zip(&file.partition_values)
@@ -239,7 +239,7 @@ impl Reader {
         let adapter =
             DefaultPhysicalExprAdapterFactory.create(Arc::clone(table), Arc::clone(&physical))?;
         let simplifier = PhysicalExprSimplifier::new(&physical);
-        let projection = source.projection.clone().try_map_exprs(|expr| {
+        let projection = projection.clone().try_map_exprs(|expr| {
             let expr = replace_columns_with_literals(expr, &constants)?;
             simplifier.simplify(adapter.rewrite(expr)?)
         })?;
@@ -253,7 +253,7 @@ impl Reader {
     }
 
     /// A batch of the file's columns as one of the table's, with the table's own fields.
-    fn adapt(&self, batch: &RecordBatch, output: &SchemaRef) -> DfResult<RecordBatch> {
+    pub fn adapt(&self, batch: &RecordBatch, output: &SchemaRef) -> DfResult<RecordBatch> {
         let rows = batch.num_rows();
         let (_, columns, _) = self.projector.project_batch(batch)?.into_parts();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));

@@ -357,7 +357,7 @@ def test_files_cut_short(tmp_path):
         ("x.csv", "n\n" + "1\n" * 2000 + "word\n", ["'word'", "Int64", "schema=", "infer_rows="]),
         ("x.csv", "a,b\n1,2\n" + "1,2\n" * 2000 + "1\n", ["line", "field"]),
         ("x.csv", b"a\ncaf\xe9\n", ["UTF-8"]),
-        ("x.json", '{"n":1}\n' * 2000 + '{"n":"word"}\n', ["'n'", "word", "schema="]),
+        ("x.json", '{"n":1}\n' * 2000 + '{"n":"word"}\n', ['"n"', "word", "schema="]),
         ("x.json", '{"n":1}\n{"n":}\n', ["JSON"]),
         ("x.json", '{"n":1}\n' * 2000 + '{"n":}\n', ["JSON"]),
         ("x.json", "1\n2\n", ["one JSON object per line"]),

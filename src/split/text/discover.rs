@@ -1,10 +1,8 @@
 //! CSV and newline-delimited JSON: byte ranges that begin and end on records.
 
-use super::discover::{FileSplits, SplitTarget};
-use super::files::TableFiles;
-use super::format::CsvFormat;
-use super::{Split, SplitUnit};
 use crate::Result;
+use crate::split::discover::{FileSplits, SplitTarget};
+use crate::split::{CsvFormat, Split, SplitUnit, TableFiles};
 use crate::storage::{FilePin, TextDialect, record_boundaries};
 
 /// What `record_boundaries` needs to know of a CSV file.
