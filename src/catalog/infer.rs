@@ -171,6 +171,7 @@ pub async fn infer_table(
         footers: &footers,
         format: &format,
         rows: options.infer_rows.unwrap_or(DEFAULT_INFER_ROWS),
+        is_declared: options.schema.is_some(),
     };
     let mut bad = BadFiles::default();
     let mut read = match options.skip_bad {

@@ -2,6 +2,7 @@
 
 mod agree;
 mod bad_files;
+mod csv_schema;
 mod file_schema;
 mod files;
 pub mod iceberg;

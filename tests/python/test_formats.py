@@ -569,9 +569,8 @@ def test_declared_schemas(session):
 
 def test_duplicate_columns_in_one_file(session):
     write("t.csv", "a,a\n1,2\n")
-    session.register_csv("t", "t.csv")
-    with pytest.raises(tq.DataError, match=r"every column a name of its own.*t\.csv"):
-        session.table("t").to_arrow()
+    with pytest.raises(tq.DataError, match=r't\.csv has two columns named "a"'):
+        session.register_csv("t", "t.csv")
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     pq.write_table(twice, "t.parquet")
     with pytest.raises(tq.DataError, match=r't\.parquet has two columns named "a"'):
