@@ -16,6 +16,7 @@ use super::agree::{
 use super::bad_files::BadFiles;
 use super::file_schema::Infer;
 use super::merge::{column_names, merge_schemas};
+use super::text_types::readable;
 use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::storage::{
     FilePin, ForeignCredentials, ForeignFiles, IoCounters, Listing, OpenedPaths, Partitioning,
@@ -198,7 +199,11 @@ pub async fn infer_table(
         same_positions(file_schemas)?;
     }
     let schema = match &options.schema {
-        Some(declared) => declare(declared, &inferred, &hive.fields, &format)?,
+        Some(declared) => {
+            let schema = declare(declared, &inferred, &hive.fields, &format)?;
+            readable(&schema, &format)?;
+            schema
+        }
         None => without_null_types(&inferred),
     };
     if let Some(field) = hive.fields.iter().find(|field| schema.index_of(field.name()).is_ok()) {
