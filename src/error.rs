@@ -320,7 +320,7 @@ fn from_arrow_error(error: &ArrowError) -> Error {
                  column a name of its own"
             ))
         }
-        ArrowError::CsvError(message) => Error::data(format!("the CSV is malformed: {message}")),
+        ArrowError::CsvError(message) => malformed("CSV", message),
         // Text that is not of the column's type: a later row differs from those looked at.
         ArrowError::ParseError(message) if message.starts_with("Error while parsing value") => {
             Error::data(format!(
@@ -337,12 +337,24 @@ fn from_arrow_error(error: &ArrowError) -> Error {
                 plain_text(message)
             ))
         }
-        ArrowError::JsonError(message) => Error::data(format!("the JSON is malformed: {message}")),
+        ArrowError::JsonError(message) => malformed("JSON", message),
         ArrowError::CastError(message) => {
             Error::data(format!("{}; TRY_CAST gives NULL instead", plain_text(message)))
         }
         other => Error::data(plain_text(&other.to_string())),
     }
+}
+
+/// Text that its parser refuses, with a way out where the parser's words show one.
+fn malformed(kind: &str, message: &str) -> Error {
+    let remedy = match message {
+        _ if message.contains("UTF-8") => "; convert the file to UTF-8",
+        _ if message.contains("EOF while parsing") => {
+            "; write one object per line, or all as an array of objects"
+        }
+        _ => "",
+    };
+    Error::data(format!("the {kind} is malformed: {message}{remedy}"))
 }
 
 /// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not its first line.

@@ -157,7 +157,8 @@ pub async fn infer_table(
     let mut spec_files = listing.pins.clone();
     let stored = PinnedStore::new(inner, first.store_root(), listing.pins)
         .with_counters(counters)
-        .with_cache(cache, None);
+        .with_cache(cache, None)
+        .blanking_mark(matches!(format, Format::Json(_)));
     let store: Arc<dyn ObjectStore> =
         Arc::new(stored.clone().unpacking(format.compression().members()));
     let stored: Arc<dyn ObjectStore> = Arc::new(stored);
@@ -286,7 +287,8 @@ impl FilesSpec {
             PinnedStore::new(inner, &self.root, pins)
                 .with_counters(counters)
                 .with_cache(cache, None)
-                .unpacking(self.format.compression().members()),
+                .unpacking(self.format.compression().members())
+                .blanking_mark(matches!(self.format, Format::Json(_))),
         );
         let fields = schema.fields();
         let file_columns = fields.len().saturating_sub(self.partition_columns);

@@ -13,6 +13,7 @@ mod known;
 mod list;
 mod location;
 mod mapped;
+mod mark;
 mod members;
 mod network;
 mod opaque;

@@ -5,10 +5,8 @@
 
 use memchr::{memchr, memchr2};
 
+use super::mark::BYTE_ORDER_MARK;
 use super::text::TextDialect;
-
-/// The mark that some editors put at the start of UTF-8 files.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What the next byte is part of. The rules are those of the `csv-core` parser that reads the
 /// records later: a quote opens a field only as its first byte, and after the closing quote the rest

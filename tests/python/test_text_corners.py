@@ -202,6 +202,17 @@ def test_json_lines_survive_every_cut(session, text):
         assert in_ranges(session, size) == expected, size
 
 
+@pytest.mark.parametrize("split_bytes", SIZES)
+def test_json_may_begin_with_a_mark(session, split_bytes):
+    write("t.jsonl", '\ufeff{"a": 1}\n{"a": 2}\n{"a": 3}\n')
+    write("t.json", '\ufeff[{"a": 1},\n {"a": 2}, {"a": 3}]')
+    for name in ("t.jsonl", "t.json"):
+        session.register_json("t", name)
+        expected = [{"a": 1}, {"a": 2}, {"a": 3}]
+        assert session.table("t").to_arrow().to_pylist() == expected
+        assert in_ranges(session, split_bytes) == expected
+
+
 def test_a_value_of_another_type_is_said_by_its_line(tmp_path):
     lines = ["a,b", *(f"{number},y" for number in range(2000)), "x,y", "7,y"]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
