@@ -340,7 +340,7 @@ fn from_arrow_error(error: &ArrowError) -> Error {
                  column a name of its own"
             ))
         }
-        ArrowError::CsvError(message) => Error::data(format!("the CSV is malformed: {message}")),
+        ArrowError::CsvError(message) => malformed("CSV", message),
         // Text that is not of the column's type: a later row differs from those looked at.
         ArrowError::ParseError(message) if message.starts_with("Error while parsing value") => {
             misfit(&plain_text(&from_first_line(message)))
@@ -350,10 +350,10 @@ fn from_arrow_error(error: &ArrowError) -> Error {
             misfit(&plain_text(message))
         }
         // Any single value is text; what is none is a list or an object.
-        ArrowError::JsonError(message) => Error::data(format!(
-            "the JSON is malformed: {}",
-            message.replace("expected string got", "expected a single value got")
-        )),
+        ArrowError::JsonError(message) => malformed(
+            "JSON",
+            &message.replace("expected string got", "expected a single value got"),
+        ),
         ArrowError::CastError(message) => {
             Error::data(format!("{}; TRY_CAST gives NULL instead", plain_text(message)))
         }
@@ -367,6 +367,18 @@ pub(crate) fn misfit(message: &str) -> Error {
         "{message}; declare the column's type (schema= of session.register_csv, register_json), or infer it from more \
          rows (infer_rows=)"
     ))
+}
+
+/// Text that its parser refuses, with a way out where the parser's words show one.
+fn malformed(kind: &str, message: &str) -> Error {
+    let remedy = match message {
+        _ if message.contains("UTF-8") => "; convert the file to UTF-8",
+        _ if message.contains("EOF while parsing") => {
+            "; write one object per line, or all as an array of objects"
+        }
+        _ => "",
+    };
+    Error::data(format!("the {kind} is malformed: {message}{remedy}"))
 }
 
 /// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not its first line.

@@ -139,6 +139,7 @@ class FileTables(ABC):
         Raises:
             TableNotFoundError: The path holds no file.
             DataError: Two files disagree about their columns; names the files.
+            UnsupportedTypeError: A declared type is not read from CSV; names the column.
             ConfigError: An option is unknown or malformed.
         """
         table_format = {
@@ -202,6 +203,7 @@ class FileTables(ABC):
         Raises:
             TableNotFoundError: The path holds no file.
             DataError: Two files disagree about a column; names the files.
+            UnsupportedTypeError: A declared type is not read from JSON; names the column.
             ConfigError: An option is unknown or malformed.
         """
         table_format = {

@@ -6,13 +6,15 @@ use arrow::datatypes::{DataType, Fields, Schema, TimeUnit};
 use datafusion::catalog::Session;
 use datafusion::common::config::JsonOptions;
 use datafusion::datasource::file_format::FileFormat;
-use datafusion::datasource::file_format::csv::CsvFormat as DfCsvFormat;
+use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::file_format::json::JsonFormat as DfJsonFormat;
+use datafusion::error::DataFusionError;
 use futures::{StreamExt, TryStreamExt};
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::agree::possible;
-use super::json_array;
+use super::csv_schema;
+use super::json_array::{self, undecompressable};
 use super::long_lines::check_lines;
 use crate::split::avro::read_avro_head;
 use crate::split::ipc::{Layout, read_ipc_head};
@@ -34,6 +36,8 @@ pub(super) struct Infer<'a> {
     pub format: &'a Format,
     /// Records of each text file from which its schema is inferred.
     pub rows: usize,
+    /// Whether the user declared the schema, so that the files need only say which columns they have.
+    pub is_declared: bool,
 }
 
 /// What one file says of itself.
@@ -76,9 +80,13 @@ impl Infer<'_> {
     }
 
     async fn csv(&self, csv: &CsvFormat, meta: &ObjectMeta) -> Result<Schema> {
-        let format = DfCsvFormat::default().with_options(csv.options());
-        let format = format.with_schema_infer_max_rec(self.rows);
-        Ok(in_microseconds(&self.text(&format, self.unpacked, meta).await?))
+        let stored = self.unpacked.get(&meta.location).await?.into_stream();
+        let left: FileCompressionType = csv.options().compression.into();
+        let text = left.convert_stream(stored.map_err(DataFusionError::from).boxed())?;
+        let compression = self.format.compression();
+        let text = text.map_err(|error| unpacking(compression, error));
+        let rows = if self.is_declared { 0 } else { self.rows };
+        Ok(in_microseconds(&csv_schema::infer(csv, text.boxed(), rows).await?))
     }
 
     async fn json(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
@@ -97,35 +105,24 @@ impl Infer<'_> {
 
     async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
         // It takes in all of the file before it looks at the first line: so it gets the file as it is stored.
-        let compression = self.format.compression().variant();
-        let options = JsonOptions { compression, ..json.options() };
+        let compression = self.format.compression();
+        let options = JsonOptions { compression: compression.variant(), ..json.options() };
         let format = DfJsonFormat::default().with_options(options);
-        let read = self.text(&format.with_schema_infer_max_rec(self.rows), self.store, meta).await;
-        read.map_err(|error| match error.to_string().contains("JSON record to be an object") {
+        let format = format.with_schema_infer_max_rec(self.rows);
+        check_lines(self.unpacked, meta, compression, self.rows).await?;
+        let read = format.infer_schema(self.session, self.store, std::slice::from_ref(meta)).await;
+        let schema = read.map_err(|error| match Error::from(error) {
+            error if compression != Compression::None && error.kind() == ErrorKind::Storage => {
+                undecompressable(compression, error)
+            }
             // The parser's own message would print the whole value.
-            true => Error::data(
+            error if error.to_string().contains("JSON record to be an object") => Error::data(
                 "this is not one JSON object per line; pass array=True for a file that is one array \
                  of objects",
             ),
-            false => error,
-        })
-    }
-
-    /// The schema of a text file, decompressed where the format says so.
-    async fn text(
-        &self,
-        format: &dyn FileFormat,
-        store: &Arc<dyn ObjectStore>,
-        meta: &ObjectMeta,
-    ) -> Result<Schema> {
-        let compression = self.format.compression();
-        check_lines(self.unpacked, meta, compression, self.rows).await?;
-        self.by(format, store, meta).await.map_err(|error| {
-            match compression != Compression::None && error.kind() == ErrorKind::Storage {
-                true => json_array::undecompressable(compression, error),
-                false => error,
-            }
-        })
+            error => error,
+        })?;
+        Ok(schema.as_ref().clone())
     }
 
     async fn arrow(&self, arrow: &ArrowFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
@@ -138,16 +135,6 @@ impl Infer<'_> {
     async fn avro(&self, meta: &ObjectMeta) -> Result<(Schema, Format)> {
         let head = read_avro_head(self.store, meta, self.footers).await?;
         Ok((head.schema().as_ref().clone(), Format::Avro))
-    }
-
-    async fn by(
-        &self,
-        format: &dyn FileFormat,
-        store: &Arc<dyn ObjectStore>,
-        meta: &ObjectMeta,
-    ) -> Result<Schema> {
-        let schema = format.infer_schema(self.session, store, std::slice::from_ref(meta)).await?;
-        Ok(schema.as_ref().clone())
     }
 
     async fn orc(&self, meta: &ObjectMeta) -> Result<FileSchema> {
@@ -176,4 +163,13 @@ fn in_microseconds(schema: &Schema) -> Schema {
         _ => Arc::clone(field),
     });
     Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone())
+}
+
+/// What went wrong below a decoder: what the store said, where it is that.
+fn unpacking(compression: Compression, error: DataFusionError) -> Error {
+    let DataFusionError::IoError(error) = error else { return error.into() };
+    match error.downcast::<DataFusionError>() {
+        Ok(of_store) => of_store.into(),
+        Err(error) => undecompressable(compression, error),
+    }
 }

@@ -16,6 +16,7 @@ use super::agree::{
 use super::bad_files::BadFiles;
 use super::file_schema::Infer;
 use super::merge::{column_names, merge_schemas};
+use super::text_types::readable;
 use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::storage::{
     FilePin, ForeignCredentials, ForeignFiles, IoCounters, Listing, OpenedPaths, Partitioning,
@@ -156,7 +157,8 @@ pub async fn infer_table(
     let mut spec_files = listing.pins.clone();
     let stored = PinnedStore::new(inner, first.store_root(), listing.pins)
         .with_counters(counters)
-        .with_cache(cache, None);
+        .with_cache(cache, None)
+        .blanking_mark(matches!(format, Format::Json(_)));
     let store: Arc<dyn ObjectStore> =
         Arc::new(stored.clone().unpacking(format.compression().members()));
     let stored: Arc<dyn ObjectStore> = Arc::new(stored);
@@ -171,6 +173,7 @@ pub async fn infer_table(
         footers: &footers,
         format: &format,
         rows: options.infer_rows.unwrap_or(DEFAULT_INFER_ROWS),
+        is_declared: options.schema.is_some(),
     };
     let mut bad = BadFiles::default();
     let mut read = match options.skip_bad {
@@ -197,7 +200,11 @@ pub async fn infer_table(
         same_positions(file_schemas)?;
     }
     let schema = match &options.schema {
-        Some(declared) => declare(declared, &inferred, &hive.fields, &format)?,
+        Some(declared) => {
+            let schema = declare(declared, &inferred, &hive.fields, &format)?;
+            readable(&schema, &format)?;
+            schema
+        }
         None => without_null_types(&inferred),
     };
     if let Some(field) = hive.fields.iter().find(|field| schema.index_of(field.name()).is_ok()) {
@@ -280,7 +287,8 @@ impl FilesSpec {
             PinnedStore::new(inner, &self.root, pins)
                 .with_counters(counters)
                 .with_cache(cache, None)
-                .unpacking(self.format.compression().members()),
+                .unpacking(self.format.compression().members())
+                .blanking_mark(matches!(self.format, Format::Json(_))),
         );
         let fields = schema.fields();
         let file_columns = fields.len().saturating_sub(self.partition_columns);

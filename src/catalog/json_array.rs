@@ -61,6 +61,9 @@ pub(super) async fn infer(
     });
     let values = read.map_err(|error| match error.is_io() {
         true => undecompressable(compression, error),
+        false if error.to_string().contains("unicode code point") => Error::data(format!(
+            "this JSON array is not written in UTF-8 ({error}); convert the file to UTF-8"
+        )),
         false => Error::data(format!(
             "this is not one JSON array of objects ({error}); pass array=False for a file of one \
              object per line"

@@ -39,17 +39,26 @@ pub(super) async fn check_lines(
     let mut seen = Lines::default();
     while let Some(Ok(chunk)) = text.next().await {
         seen.feed(&chunk);
-        if seen.longest > LONGEST {
-            return Err(Error::data(format!(
-                "a line is longer than {} MiB; write one record per line, or say what the file is: format=, compression=",
-                LONGEST >> 20
-            )));
-        }
+        check_length(seen.longest, "line")?;
         if seen.ended >= lines {
             break;
         }
     }
     Ok(())
+}
+
+/// Refuses a line or record, `what`, of more bytes than a decoder should be given.
+///
+/// # Errors
+/// `Data` where it is too long.
+pub(super) fn check_length(bytes: usize, what: &str) -> Result<()> {
+    match bytes > LONGEST {
+        true => Err(Error::data(format!(
+            "a {what} is longer than {} MiB; write one record per line, or say what the file is: format=, compression=",
+            LONGEST >> 20
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// The lines of chunks that follow each other.

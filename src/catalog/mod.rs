@@ -2,6 +2,7 @@
 
 mod agree;
 mod bad_files;
+mod csv_schema;
 mod file_schema;
 mod files;
 pub mod iceberg;
@@ -11,6 +12,7 @@ mod lake;
 mod long_lines;
 mod merge;
 mod sound_scan;
+mod text_types;
 
 pub use files::{FilesTable, outlined, statistics, unqualified};
 pub use infer::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};

@@ -41,6 +41,7 @@ pub use matched::matched_groups;
 pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
+pub use text::csv_dialect;
 pub use units::UnitRange;
 
 /// A half-open range of physical rows of one file, before any filter.

@@ -13,6 +13,7 @@ mod known;
 mod list;
 mod location;
 mod mapped;
+mod mark;
 mod members;
 mod network;
 mod opaque;
@@ -57,7 +58,7 @@ pub use routed::RoutedStore;
 pub use scopes::StorageOptions;
 pub use secrets::scrub;
 pub use store::open_store;
-pub use text::{TextDialect, record_boundaries};
+pub use text::{TextDialect, WholeRecords, record_boundaries};
 pub use uri::is_local_file;
 pub use vended::Refresh;
 

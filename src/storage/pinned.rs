@@ -20,6 +20,7 @@ use object_store::{
 
 use super::cache::{CachedFile, RangeCache, Tee};
 use super::location::describe;
+use super::mark::blanked;
 use super::members::Members;
 use super::pin::FilePin;
 use super::read::{LocalFile, OpenFile, OpenInstead};
@@ -94,6 +95,8 @@ pub struct PinnedStore {
     cache: Option<Arc<RangeCache>>,
     /// How whole files are unpacked.
     members: Option<Members>,
+    /// Whether a byte-order mark is read as blanks.
+    blanks_mark: bool,
     /// What the files belong to where none is ever written twice; for the cache.
     scope: Option<Arc<str>>,
 }
@@ -110,7 +113,7 @@ impl PinnedStore {
             pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
         let (snapshot, cache, members, scope) = (None, None, None, None);
         let (root, pins, counters) = (root.into(), Arc::new(pins), Arc::default());
-        Self { inner, root, pins, counters, snapshot, cache, members, scope }
+        Self { inner, root, pins, counters, snapshot, cache, members, blanks_mark: false, scope }
     }
 
     /// The files belong to a snapshot of an Iceberg table, which this names.
@@ -124,6 +127,13 @@ impl PinnedStore {
     #[must_use]
     pub fn unpacking(mut self, members: Option<Members>) -> Self {
         self.members = members;
+        self
+    }
+
+    /// Whether text that begins with a byte-order mark is read as if it began with blanks.
+    #[must_use]
+    pub fn blanking_mark(mut self, blanks_mark: bool) -> Self {
+        self.blanks_mark = blanks_mark;
         self
     }
 
@@ -491,12 +501,17 @@ fn read_only(operation: &str) -> StoreError {
 impl ObjectStore for PinnedStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let members = self.members.filter(|_| options.range.is_none() && !options.head);
-        let stored = self.get_stored(location, options).await?;
-        let Some(members) = members else { return Ok(stored) };
-        let (meta, range, attributes) =
-            (stored.meta.clone(), stored.range.clone(), stored.attributes.clone());
-        let payload = GetResultPayload::Stream(members.unpack(stored.into_stream()));
-        Ok(GetResult { payload, meta, range, attributes })
+        let mut result = self.get_stored(location, options).await?;
+        if let GetResultPayload::Stream(mut text) = result.payload {
+            if let Some(members) = members {
+                text = members.unpack(text);
+            }
+            if self.blanks_mark && result.range.start == 0 {
+                text = blanked(text);
+            }
+            result.payload = GetResultPayload::Stream(text);
+        }
+        Ok(result)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

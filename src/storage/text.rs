@@ -20,6 +20,8 @@ const READ_AHEAD: usize = 4;
 const PROBE: u64 = 16 * 1024;
 /// Lines looked for at the same time.
 const PROBES: usize = 16;
+/// Bytes of a piece of whole records, about.
+const PIECE: u64 = 64 * 1024;
 
 /// What separates the records of a text file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,9 +135,7 @@ async fn scan(
     target: u64,
     dialect: TextDialect,
 ) -> Result<Vec<u64>> {
-    // The quote is looked at first: an escape that is the quote means doubled quotes.
-    let escape = dialect.escape.filter(|escape| dialect.quote != Some(*escape));
-    let mut scanner = Scanner::new(TextDialect { escape, ..dialect }, target);
+    let mut scanner = Scanner::new(dialect, target);
     let mut chunks = stream::iter(0..pin.size.div_ceil(CHUNK))
         .map(|index| read(store, pin, index * CHUNK..pin.size.min((index + 1) * CHUNK)))
         .buffered(READ_AHEAD);
@@ -177,6 +177,42 @@ async fn probe(
         .buffered(PROBES)
         .try_collect()
         .await
+}
+
+/// Text that comes in chunks, however they are cut, in pieces of whole records.
+pub struct WholeRecords {
+    scanner: Scanner,
+    /// What was fed and not given yet.
+    open: Vec<u8>,
+    /// Where that begins in the text.
+    start: u64,
+}
+
+impl WholeRecords {
+    /// Nothing yet of a text.
+    pub fn new(dialect: TextDialect) -> Self {
+        Self { scanner: Scanner::new(dialect, PIECE), open: Vec::new(), start: 0 }
+    }
+
+    /// Takes the next bytes. The records before the last border that was found, where there is a new one.
+    pub fn feed(&mut self, chunk: &[u8]) -> Option<Vec<u8>> {
+        self.scanner.feed(chunk);
+        self.open.extend_from_slice(chunk);
+        let border = self.scanner.last_border().filter(|border| *border > self.start)?;
+        let rest = self.open.split_off((border - self.start) as usize);
+        self.start = border;
+        Some(std::mem::replace(&mut self.open, rest))
+    }
+
+    /// Bytes fed and not given yet.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// These bytes, at the end of the text.
+    pub fn rest(self) -> Vec<u8> {
+        self.open
+    }
 }
 
 async fn read(store: &Arc<dyn ObjectStore>, pin: &FilePin, range: Range<u64>) -> Result<Bytes> {

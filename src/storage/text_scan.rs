@@ -5,10 +5,8 @@
 
 use memchr::{memchr, memchr2};
 
+use super::mark::BYTE_ORDER_MARK;
 use super::text::TextDialect;
-
-/// The mark that some editors put at the start of UTF-8 files.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// What the next byte is part of. The rules are those of the `csv-core` parser that reads the
 /// records later: a quote opens a field only as its first byte, and after the closing quote the rest
@@ -55,8 +53,10 @@ impl Scanner {
     /// A scanner at the start of a file, for borders at the first record from each multiple of
     /// `target` on.
     pub(super) fn new(dialect: TextDialect, target: u64) -> Self {
+        // The quote is looked at first: an escape that is the quote means doubled quotes.
+        let escape = dialect.escape.filter(|escape| dialect.quote != Some(*escape));
         Self {
-            dialect,
+            dialect: TextDialect { escape, ..dialect },
             target,
             state: State::Mark(0),
             position: 0,
@@ -77,6 +77,12 @@ impl Scanner {
         }
         self.position += chunk.len() as u64;
         self.previous = chunk.last().copied().unwrap_or(self.previous);
+    }
+
+    /// The last border so far; not one that the next bytes may turn out to be none.
+    pub(super) fn last_border(&self) -> Option<u64> {
+        let unsure = usize::from(self.mark_after_border.is_some());
+        self.borders.iter().rev().nth(unsure).copied()
     }
 
     /// The borders found, ascending.

@@ -55,6 +55,20 @@ def test_every_type_is_read_as_pyarrow_reads_it(session, compression, stream, ma
     assert session.sql("SELECT count(*) AS n FROM t").to_arrow()["n"].to_pylist() == [500]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
+def test_metadata_of_version_4(session, stream, mapped):
+    codes = pa.array(["x", "y", None]).dictionary_encode()
+    table = pa.table({"n": [1, 2, 3], "code": codes, "s": ["p", "q", "r"]})
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with new("t.arrow", table.schema, options=options) as writer:
+        writer.write_table(table)
+    session.register_arrow("t", "t.arrow", memory_map=mapped)
+    assert session.table("t").to_arrow().to_pylist() == table.to_pylist()
+    assert session.sql("SELECT s FROM t").to_arrow()["s"].to_pylist() == ["p", "q", "r"]
+
+
 def test_record_batches_are_splits_and_each_knows_its_rows(session):
     write(ids(1000), rows=64)
     session.register_arrow("t", "t.arrow")

@@ -366,6 +366,33 @@ def test_a_type_that_refers_to_itself_is_refused_with_its_column(session):
         session.register_avro("t", "t.avro")
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "record", "name": "Empty", "fields": []},
+        {"type": "fixed", "name": "None", "size": 0},
+        ["null", {"type": "fixed", "name": "None", "size": 0}],
+        {"type": "map", "values": {"type": "record", "name": "Empty", "fields": []}},
+    ],
+    ids=["record", "fixed", "nullable", "in a map"],
+)
+def test_types_that_take_no_bytes_are_refused_with_their_column(session, kind):
+    avro_files.write("t.avro", record(("id", "long"), ("a", kind)), [])
+    with pytest.raises(tq.UnsupportedTypeError, match=r'column "a" holds .*t\.avro'):
+        session.register_avro("t", "t.avro")
+
+
+def test_a_union_of_one_type_is_that_type(session):
+    item = {"type": "record", "name": "Item", "fields": [{"name": "x", "type": ["string"]}]}
+    fields = [("a", ["int"]), ("b", {"type": "array", "items": ["long"]}), ("c", [item])]
+    rows = [{"a": n, "b": [n, -n], "c": {"x": f"row {n}"}, "d": None} for n in range(300)]
+    avro_files.write("t.avro", record(*fields, ("d", ["null"])), rows)
+    session.register_avro("t", "t.avro")
+    assert session.table("t").to_arrow().to_pylist() == rows
+    loader, _ = tq.create_dataloader("SELECT a FROM t", session=session, batch_size=300)
+    assert next(iter(loader))["a"].tolist() == list(range(300))
+
+
 def test_a_union_of_several_types_has_no_tensor_and_its_neighbours_are_read(session):
     schema = record(("id", "long"), ("u", ["null", "int", "string"]))
     rows = [{"id": 1, "u": 5}, {"id": 2, "u": "x"}, {"id": 3, "u": None}]

@@ -567,11 +567,45 @@ def test_declared_schemas(session):
         session.register_parquet("t", "t.parquet", schema=pa.schema([("nn", pa.int16())]))
 
 
+@pytest.mark.parametrize(
+    ("name", "declared", "instead"),
+    [
+        ("t.csv", pa.large_string(), "Utf8"),
+        ("t.csv", pa.binary(), "Utf8"),
+        ("t.csv", pa.float16(), "Float32"),
+        ("t.csv", pa.duration("s"), "Int64"),
+        ("t.csv", pa.dictionary(pa.int8(), pa.string()), "Utf8"),
+        ("t.csv", pa.dictionary(pa.int32(), pa.int64()), "Int64"),
+        ("t.csv", pa.list_(pa.int32()), None),
+        ("t.json", pa.dictionary(pa.int32(), pa.string()), "Utf8"),
+        ("t.json", pa.list_(pa.dictionary(pa.int32(), pa.string())), None),
+    ],
+    ids=str,
+)
+def test_declared_types_that_text_does_not_become(session, name, declared, instead):
+    write(name, "a,b\n1,2\n" if name == "t.csv" else '{"a": 1, "b": 2}\n')
+    register = session.register_csv if name == "t.csv" else session.register_json
+    schema = pa.schema([("a", pa.int64()), ("b", declared)])
+    with pytest.raises(tq.UnsupportedTypeError, match='column "b" is declared') as error:
+        register("t", name, schema=schema)
+    assert (f"declare {instead}, and write arrow_cast" in str(error.value)) == bool(instead)
+
+
+def test_declared_types_that_a_query_makes_of_others(session):
+    write("t.csv", "a,b\n" + "".join(f"v{row},{row / 4}\n" for row in range(300)))
+    index = pa.dictionary(pa.int16(), pa.string())
+    session.register_csv("t", "t.csv", schema=pa.schema([("a", index), ("b", pa.float32())]))
+    found = session.sql(
+        "SELECT a, arrow_cast(a, 'LargeUtf8') AS c, arrow_cast(b, 'Float16') AS b FROM t"
+    ).to_arrow()
+    assert found.schema.types == [index, pa.large_string(), pa.float16()]
+    assert found["a"].to_pylist() == found["c"].to_pylist() == [f"v{row}" for row in range(300)]
+
+
 def test_duplicate_columns_in_one_file(session):
     write("t.csv", "a,a\n1,2\n")
-    session.register_csv("t", "t.csv")
-    with pytest.raises(tq.DataError, match=r"every column a name of its own.*t\.csv"):
-        session.table("t").to_arrow()
+    with pytest.raises(tq.DataError, match=r't\.csv has two columns named "a"'):
+        session.register_csv("t", "t.csv")
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     pq.write_table(twice, "t.parquet")
     with pytest.raises(tq.DataError, match=r't\.parquet has two columns named "a"'):

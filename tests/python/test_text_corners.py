@@ -3,9 +3,13 @@
 Each file is read whole and in ranges of every small size, and all of these agree with the judge.
 """
 
+import bz2
 import csv
+import gzip
 import io
+import lzma
 
+import pyarrow as pa
 import pytest
 
 import tensorquery as tq
@@ -94,6 +98,71 @@ def test_records_survive_every_cut(session, name):
     assert (max(splits) == 1) == (len(expected) < 2 or name.startswith("carriage returns"))
 
 
+ENDS = {
+    "a quoted newline": ('a,b\n1,"x\ny"', {}),
+    "another quote": ("a,b\n1,'x\ny'", {"quote": "'"}),
+    "a quote inside of a field": ('a,b\n1,6" pipe', {}),
+    "an escape before a quote": ('a,b\n1,"say \\"hi\\""', {"escape": "\\"}),
+    "a quote in a comment": ('# a 6" pipe\na,b\n1,x', {"comment": "#"}),
+    "a backslash": ('a,b\n1,"C:\\"\n2,"x\ny"', {}),
+}
+"""By name: a file whose last record has no newline, and how it is written."""
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("name", ENDS)
+def test_types_are_inferred_from_records_as_the_options_say(session, name, declared):
+    text, options = ENDS[name]
+    write("t.csv", text)
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())]) if declared else None
+    session.register_csv("t", "t.csv", schema=schema, **options)
+    assert session.table("t").to_arrow().to_pylist() == judged(text, **options)
+
+
+PACKED = {
+    "": lambda text: text,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda text: bytes(pa.compress(text, "zstd", asbytes=True)),
+}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@pytest.mark.parametrize(
+    "options", [{}, {"quote": "'"}, {"escape": "\\"}], ids=["plain", "quote", "escape"]
+)
+def test_types_are_inferred_from_more_than_one_chunk(session, ending, options):
+    quote, escape = options.get("quote", '"'), options.get("escape") or options.get("quote", '"')
+    field = quote + f"x\n{escape}{quote}\n" + "y\\" * 3000 + quote
+    field = field if "escape" not in options else field.replace("y\\", "yz")
+    text = "a,b\n" + "".join(f"{row},{field}\n" for row in range(1500))
+    with open(f"t.csv{ending}", "wb") as file:
+        file.write(PACKED[ending](text.encode()))
+    session.register_csv("t", f"t.csv{ending}", **options)
+    found = session.table("t").to_arrow()
+    assert found["a"].to_pylist() == list(range(1500))
+    assert set(found["b"].to_pylist()) == {judged(text, **options)[0]["b"]}
+
+
+def test_the_types_of_all_pieces_count(session):
+    rows = ["1,2026-01-01", "2.5,2026-01-01T00:00:00", *["3,2026-01-02"] * 20_000]
+    for text in ("a,b\n" + "\n".join(rows), "a,b\n" + "\n".join(reversed(rows))):
+        write("t.csv", text)
+        session.register_csv("t", "t.csv", infer_rows=30_000)
+        assert session.table("t").to_arrow().schema.types == [pa.float64(), pa.timestamp("s")]
+
+
+def test_where_the_schema_is_declared_only_the_names_are_read(session):
+    write("t.csv", "a,b\n1,x\n" + "2\n")
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    session.register_csv("t", "t.csv", schema=schema)
+    with pytest.raises(tq.DataError, match="number of fields"):
+        session.table("t").to_arrow()
+    with pytest.raises(tq.DataError, match="Expected 2 records"):
+        session.register_csv("u", "t.csv")
+
+
 def test_several_files_with_headers_and_without_rows(session):
     texts = {
         "a": "a,b\n1,x\n",
@@ -131,6 +200,17 @@ def test_json_lines_survive_every_cut(session, text):
     session.register_json("t", "t.jsonl")
     for size in SIZES:
         assert in_ranges(session, size) == expected, size
+
+
+@pytest.mark.parametrize("split_bytes", SIZES)
+def test_json_may_begin_with_a_mark(session, split_bytes):
+    write("t.jsonl", '\ufeff{"a": 1}\n{"a": 2}\n{"a": 3}\n')
+    write("t.json", '\ufeff[{"a": 1},\n {"a": 2}, {"a": 3}]')
+    for name in ("t.jsonl", "t.json"):
+        session.register_json("t", name)
+        expected = [{"a": 1}, {"a": 2}, {"a": 3}]
+        assert session.table("t").to_arrow().to_pylist() == expected
+        assert in_ranges(session, split_bytes) == expected
 
 
 def test_a_value_of_another_type_is_said_by_its_line(tmp_path):

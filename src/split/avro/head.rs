@@ -9,7 +9,7 @@ use bytes::Bytes;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::codec::Codec;
-use super::normal::normalized;
+use super::normal::{normalized, widen_single_unions};
 use super::schema::Shape;
 use super::walk::walk;
 use super::wire::{Cursor, put_long};
@@ -198,7 +198,7 @@ fn sized<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a [u8]>> {
 
 fn head(header: &Header) -> Result<AvroHead> {
     let codec = Codec::of(header.codec.as_deref())?;
-    let schema = normalized(&header.schema)?;
+    let mut schema = normalized(&header.schema)?;
     let shape = Shape::of(&schema, "")?;
     if shape.takes_nothing() {
         return Err(Error::new(
@@ -206,6 +206,7 @@ fn head(header: &Header) -> Result<AvroHead> {
             "the rows of this Avro file take no bytes: it has no column but those of type null",
         ));
     }
+    widen_single_unions(&mut schema);
     let text = schema.to_string();
     let mut plain = MAGIC.to_vec();
     put_long(&mut plain, 1);

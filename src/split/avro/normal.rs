@@ -33,6 +33,40 @@ pub(super) fn normalized(text: &[u8]) -> Result<Value> {
     names.resolve(&schema, "", "")
 }
 
+/// Lets every union of one type be null, too: one of those is a column of that type for the decoder, where a union of one is a
+/// column of several types. Rows have the same bytes.
+pub(super) fn widen_single_unions(schema: &mut Value) {
+    match schema {
+        Value::Array(branches) => {
+            branches.iter_mut().for_each(widen_single_unions);
+            if let [one] = &branches[..]
+                && kind_of(one) != Some("null")
+            {
+                branches.push(json!("null"));
+            }
+        }
+        Value::Object(object) => {
+            for (key, inner) in object {
+                match key.as_str() {
+                    "items" | "values" => widen_single_unions(inner),
+                    "fields" => inner
+                        .as_array_mut()
+                        .into_iter()
+                        .flatten()
+                        .for_each(|field| widen_single_unions(&mut field["type"])),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What kind of type it is; None for unions.
+pub(super) fn kind_of(schema: &Value) -> Option<&str> {
+    schema.as_str().or_else(|| schema.get("type")?.as_str())
+}
+
 struct Names {
     /// By full name, as it is normalized.
     known: HashMap<String, Value>,

@@ -30,7 +30,7 @@ impl Shape {
     /// The shape of a normalized schema.
     ///
     /// # Errors
-    /// `Data` where it is invalid; `UnsupportedType` for lists of items that take no bytes, naming the column.
+    /// `Data` where it is invalid; `UnsupportedType` for what takes no bytes and is not null, naming the column.
     pub fn of(schema: &Value, column: &str) -> Result<Self> {
         let kind = match schema {
             Value::String(kind) => kind.as_str(),
@@ -52,21 +52,24 @@ impl Shape {
             "double" => Self::Fixed(8),
             "bytes" => Self::Bytes,
             "string" => Self::Text,
-            "fixed" => Self::Fixed(schema["size"].as_u64().unwrap_or_default() as usize),
+            "fixed" => match schema["size"].as_u64().unwrap_or_default() {
+                0 => return Err(no_bytes(column, "holds a fixed of size 0")),
+                size => Self::Fixed(size as usize),
+            },
             "enum" => Self::Enum(schema["symbols"].as_array().map_or(0, Vec::len)),
             "array" => {
                 let item = Self::of(&schema["items"], column)?;
                 if item.takes_nothing() {
-                    return Err(Error::new(
-                        ErrorKind::UnsupportedType,
-                        format!("column {column:?} is a list of items that take no bytes"),
-                    ));
+                    return Err(no_bytes(column, "is a list of items that take no bytes"));
                 }
                 Self::Array(Box::new(item))
             }
             "map" => Self::Map(Box::new(Self::of(&schema["values"], column)?)),
             "record" => {
                 let fields = schema["fields"].as_array().map(Vec::as_slice).unwrap_or_default();
+                if fields.is_empty() && !column.is_empty() {
+                    return Err(no_bytes(column, "holds a record without fields"));
+                }
                 let shapes = fields.iter().map(|field| {
                     let name = field["name"].as_str().unwrap_or_default();
                     Self::of(&field["type"], if column.is_empty() { name } else { column })
@@ -80,7 +83,7 @@ impl Shape {
     /// Whether values take no bytes at all, so that any number of them fits anywhere.
     pub fn takes_nothing(&self) -> bool {
         match self {
-            Self::Null | Self::Fixed(0) => true,
+            Self::Null => true,
             Self::Record(fields) => fields.iter().all(Self::takes_nothing),
             _ => false,
         }
@@ -130,6 +133,13 @@ impl Shape {
             }),
         }
     }
+}
+
+fn no_bytes(column: &str, what: &str) -> Error {
+    Error::new(
+        ErrorKind::UnsupportedType,
+        format!("column {column:?} {what}, which is not read; write the file without it"),
+    )
 }
 
 fn long(cursor: &mut Cursor<'_>) -> Result<i64> {

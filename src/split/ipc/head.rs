@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::SchemaRef;
 use arrow::ipc::convert::fb_to_schema;
-use arrow::ipc::reader::read_footer_length;
+use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::{Block, Endianness, MetadataVersion, Schema as SchemaHeader, root_as_footer};
 use arrow::ipc::{MessageHeader, root_as_message};
 use bytes::Bytes;
@@ -36,7 +36,6 @@ const HEADS: usize = 1024;
 /// Columns and record batches of an Arrow IPC file or stream.
 pub struct IpcHead {
     schema: SchemaRef,
-    version: MetadataVersion,
     layout: Layout,
 }
 
@@ -74,8 +73,11 @@ impl IpcHead {
         &self.schema
     }
 
-    pub(super) fn version(&self) -> MetadataVersion {
-        self.version
+    /// A decoder of the messages, which knows no dictionary yet.
+    pub(super) fn decoder(&self) -> FileDecoder {
+        // With V1 it takes each message by the message's own version. By another one it would refuse messages that do not
+        // share it, as those that pyarrow writes with V4, whose footer says V5.
+        FileDecoder::new(Arc::clone(&self.schema), MetadataVersion::V1)
     }
 
     /// Where the messages lie.
@@ -245,7 +247,7 @@ async fn file_head(
     let batches: Vec<Block> = footer.recordBatches().iter().flatten().copied().collect();
     check_blocks(dictionaries.iter().chain(&batches), start)?;
     let layout = Layout::File { dictionaries, batches, heads: OnceLock::new() };
-    Ok(IpcHead { schema, version: footer.version(), layout })
+    Ok(IpcHead { schema, layout })
 }
 
 /// Blocks lie between the first magic and the footer, and do not overlap.
@@ -285,7 +287,7 @@ async fn stream_head(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<
         return Err(neither());
     }
     let schema = schema_of(header.header_as_schema())?;
-    Ok(IpcHead { schema, version: header.version(), layout: Layout::Stream { start } })
+    Ok(IpcHead { schema, layout: Layout::Stream { start } })
 }
 
 /// How many bytes stand before a message's metadata, and how many these are; None where there are too few bytes to

@@ -11,7 +11,7 @@ use arrow::ipc::{
 
 use super::compressed::{self, Codec};
 use crate::error::plain_text;
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// What stands before the metadata of a message since version 0.15 of Arrow.
 pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
@@ -52,7 +52,7 @@ impl<'a> Message<'a> {
     /// Reads the metadata of a message, with or without what stands before it; `bytes` may go on behind it.
     ///
     /// # Errors
-    /// `Data` where it is damaged.
+    /// `Data` where it is damaged, `UnsupportedType` where it is of a version that is not read.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let at = if bytes.starts_with(&CONTINUATION) { 8 } else { 4 };
         let metadata = bytes.get(at..).unwrap_or_default();
@@ -80,6 +80,16 @@ impl<'a> Message<'a> {
 
     /// Rows, nodes and buffers that can be true.
     fn check(&mut self) -> Result<()> {
+        if !matches!(self.version, MetadataVersion::V4 | MetadataVersion::V5) {
+            return Err(Error::new(
+                ErrorKind::UnsupportedType,
+                format!(
+                    "this is Arrow IPC with metadata of version {:?}, which is not read; write it again with Arrow 0.8 \
+                     or later",
+                    self.version
+                ),
+            ));
+        }
         let batch = self.batch()?;
         if !(0..=MAX_ROWS).contains(&batch.length()) {
             return Err(damaged(&format!(

@@ -133,7 +133,7 @@ impl File {
 
     /// A decoder that knows the values of the wanted columns' dictionaries.
     async fn with_dictionaries(&self) -> Result<FileDecoder> {
-        let mut decoder = FileDecoder::new(Arc::clone(self.head.schema()), self.head.version());
+        let mut decoder = self.head.decoder();
         let ids = dictionary_ids(self.head.schema(), &self.columns);
         let (blocks, _) = self.blocks();
         let ranges: Vec<Range<u64>> = blocks.iter().map(whole_range).collect();

@@ -48,7 +48,7 @@ pub(super) async fn open(
             Source::Fetched { chunks: body.map_err(Error::from).boxed(), kept: BytesMut::new() }
         }
     };
-    let mut decoder = FileDecoder::new(Arc::clone(head.schema()), head.version());
+    let mut decoder = head.decoder();
     if read.columns.len() < head.schema().fields().len() {
         decoder = decoder.with_projection(read.columns.clone());
     }

@@ -9,5 +9,6 @@ mod records;
 mod source;
 mod values;
 
-pub(super) use discover::{csv_dialect, discover, json_dialect};
+pub use discover::csv_dialect;
+pub(super) use discover::{discover, json_dialect};
 pub use source::{TextFormat, TextSource};
