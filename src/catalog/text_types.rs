@@ -19,7 +19,7 @@ pub(super) fn readable(schema: &Schema, format: &Format) -> Result<()> {
         return Ok(());
     };
     let (name, declared) = (odd.name(), odd.data_type());
-    let remedy = match instead(declared) {
+    let remedy = match instead(declared, is_made) {
         Some(other) => format!(
             "declare {other}, and write arrow_cast({name:?}, '{declared}') in the query where it matters"
         ),
@@ -57,15 +57,21 @@ fn made_of_json(data_type: &DataType) -> bool {
     }
 }
 
-/// A type that both readers make, from which the query can cast.
-fn instead(data_type: &DataType) -> Option<DataType> {
+/// A type that is made of the text, from which the query can cast.
+fn instead(data_type: &DataType, is_made: fn(&DataType) -> bool) -> Option<DataType> {
     use DataType::*;
     Some(match data_type {
-        LargeUtf8 | Binary | LargeBinary | BinaryView | FixedSizeBinary(_) | Interval(_) => Utf8,
+        LargeUtf8 | Binary | LargeBinary | BinaryView | Interval(_) => Utf8,
         Float16 => Float32,
         Duration(_) => Int64,
-        Dictionary(_, value) if made_of_csv(value) => value.as_ref().clone(),
-        Dictionary(_, value) => instead(value)?,
+        Dictionary(_, value) => {
+            let wide = Dictionary(Box::new(Int32), value.clone());
+            match is_made(&wide) {
+                true => wide,
+                false if is_made(value) => value.as_ref().clone(),
+                false => instead(value, is_made)?,
+            }
+        }
         _ => return None,
     })
 }

@@ -21,7 +21,7 @@ const PROBE: u64 = 16 * 1024;
 /// Lines looked for at the same time.
 const PROBES: usize = 16;
 /// Bytes of a piece of whole records, about.
-const PIECE: u64 = 64 * 1024;
+const PIECE: u64 = 4 * 1024;
 
 /// What separates the records of a text file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
