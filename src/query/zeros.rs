@@ -2,7 +2,7 @@
 //! order, in which -0.0 comes before 0.0, so that `x >= 0` lost rows.
 //!
 //! A constant gets the sign to which the comparison is open, so that statistics leave out row groups as before. Where no side is a
-//! constant, both sides lose the sign of their zeros. Keys of joins and groups are compared by their bits.
+//! constant, both sides lose the sign of their zeros. Keys of `USING` and of groups are compared by their bits.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};

@@ -239,7 +239,7 @@ enum Turn {
 /// What gives a process its turn.
 enum Holder {
     Lock(Lock),
-    Lease(Lease),
+    Lease(Box<Lease>),
 }
 
 impl Turn {

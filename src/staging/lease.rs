@@ -55,7 +55,7 @@ pub(super) struct Lease {
 
 /// What a try for the lease came to.
 pub(super) enum Claim {
-    Mine(Lease),
+    Mine(Box<Lease>),
     /// Another process has it, and this is what it wrote last.
     Theirs(Note),
 }
@@ -88,7 +88,7 @@ impl Lease {
             is_lost: false,
         };
         let (theirs, version) = match lease.put(note, PutMode::Create).await? {
-            Written::Ours => return Ok(Claim::Mine(lease)),
+            Written::Ours => return Ok(Claim::Mine(Box::new(lease))),
             Written::Theirs(theirs, version) => (theirs, version),
             // Given back meanwhile: the next try decides.
             Written::Nobodys => return Ok(Claim::Theirs(note.clone())),
@@ -99,7 +99,7 @@ impl Lease {
                 if is_silent
                     && let Written::Ours = lease.put(note, PutMode::Update(version)).await?
                 {
-                    return Ok(Claim::Mine(lease));
+                    return Ok(Claim::Mine(Box::new(lease)));
                 }
             }
             _ => watch.last = Some((theirs.clone(), Instant::now())),
@@ -175,7 +175,7 @@ mod tests {
 
     async fn mine(place: &StagePlace, name: &str, watch: &mut Watch) -> Option<Lease> {
         match Lease::claim(place, "key", &note(name, 0), watch).await.unwrap() {
-            Claim::Mine(lease) => Some(lease),
+            Claim::Mine(lease) => Some(*lease),
             Claim::Theirs(_) => None,
         }
     }
