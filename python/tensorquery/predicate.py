@@ -6,7 +6,7 @@ pyarrow differ, the SQL here follows pyarrow:
 | case | pyarrow | plain SQL in DataFusion |
 |---|---|---|
 | NaN compared | false, but `!=` true | NaN is the largest value and equals itself |
-| -0.0 and 0.0 | equal | -0.0 < 0.0 |
+| -0.0 and 0.0 | equal, but not in `isin` | -0.0 < 0.0; here they are equal, in `isin` too |
 | null in `isin` | false, or true if the set holds null | null |
 | field of a null struct | null | whatever bytes lie below |
 | float column in a float32 set | values become float32 | the column becomes float64 |

@@ -37,7 +37,7 @@ fn made_of_csv(data_type: &DataType) -> bool {
         // With 8 bits a batch of more values would end in a panic.
         Dictionary(key, value) => **value == Utf8 && !matches!(**key, Int8 | UInt8),
         Null | Boolean | Utf8 | Utf8View | Date32 | Date64 | Time32(_) | Time64(_) => true,
-        Timestamp(..) | Float32 | Float64 => true,
+        Timestamp(..) | Float16 | Float32 | Float64 => true,
         other => other.is_integer() || other.is_decimal(),
     }
 }
@@ -62,7 +62,6 @@ fn instead(data_type: &DataType, is_made: fn(&DataType) -> bool) -> Option<DataT
     use DataType::*;
     Some(match data_type {
         LargeUtf8 | Binary | LargeBinary | BinaryView | Interval(_) => Utf8,
-        Float16 => Float32,
         Duration(_) => Int64,
         Dictionary(_, value) => {
             let wide = Dictionary(Box::new(Int32), value.clone());

@@ -2,7 +2,7 @@
 
 Both engines read the same Parquet files. What they are known to answer differently, and why, is not made at all:
 
-- -0.0: Arrow's kernels order floats totally, so that it is less than 0.0; in DuckDB the two are equal.
+- -0.0: as a key of groups and `DISTINCT` it is another one than 0.0; in DuckDB the two are equal.
 - Sums of floats: the result depends on the order of rows, and neither engine promises one.
 - Integers in their own width: DuckDB makes `tinyint + tinyint` an error where it overflows, Arrow wraps. Arithmetic is of BIGINT.
 - `/` of integers: a float in DuckDB, an integer here. Division by zero: an error here, NULL in DuckDB.

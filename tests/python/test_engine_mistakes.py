@@ -188,6 +188,8 @@ FILTERS = {
     "before": ([("ms", "<", AT)], pc.field("ms") < AT),
     "equal": ([("ms", "==", AT)], pc.field("ms") == AT),
     "other": ([("ms", "!=", AT)], pc.field("ms") != AT),
+    "positive": ([("z", ">=", 0.0)], pc.field("z") >= 0.0),
+    "zero": ([("z", "in", [0.0, 7.0])], (pc.field("z") == 0.0) | (pc.field("z") == 7.0)),
 }
 
 

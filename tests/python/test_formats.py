@@ -572,7 +572,6 @@ def test_declared_schemas(session):
     [
         ("t.csv", pa.large_string(), "Utf8"),
         ("t.csv", pa.binary(), "Utf8"),
-        ("t.csv", pa.float16(), "Float32"),
         ("t.csv", pa.duration("s"), "Int64"),
         ("t.csv", pa.dictionary(pa.int8(), pa.string()), "Dictionary(Int32, Utf8)"),
         ("t.csv", pa.dictionary(pa.int32(), pa.int64()), "Int64"),

@@ -174,6 +174,7 @@ def test_a_worker_gets_the_share_of_its_rank_and_delivers_it(folder, start):
     # As the loader does before it starts workers.
     dataset._begin(2, 0, None)
     dataset._pin_epoch(0)
+    dataset._starts_workers = True
     sent = pickle.loads(pickle.dumps(dataset))
     assert len(pickle.dumps(dataset)) < whole / 2
     recipe = json.loads(sent._recipe[0])

@@ -150,7 +150,7 @@ def test_the_types_of_all_pieces_count(session):
     for text in ("a,b\n" + "\n".join(rows), "a,b\n" + "\n".join(reversed(rows))):
         write("t.csv", text)
         session.register_csv("t", "t.csv", infer_rows=30_000)
-        assert session.table("t").to_arrow().schema.types == [pa.float64(), pa.timestamp("s")]
+        assert session.table("t").to_arrow().schema.types == [pa.float64(), pa.timestamp("us")]
 
 
 def test_where_the_schema_is_declared_only_the_names_are_read(session):
