@@ -176,7 +176,8 @@ def test_a_copy_of_a_loader_delivers_its_epochs(query, options, method):
     made = loader_of(query, num_workers=2, shuffle=True, **options)
     copied = COPIES[method](made)
     for _ in range(2):
-        first, second = support.flat(ids(made)), support.flat(ids(copied))
+        with support.alarm(60):
+            first, second = support.flat(ids(made)), support.flat(ids(copied))
         assert sorted(first) == sorted(second) == list(range(stopping.ROWS))
         if "assignment" not in options:
             assert first == second
