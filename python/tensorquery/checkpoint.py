@@ -298,7 +298,6 @@ def _without_waiting(states: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
     Such a rank says what it has loaded, whose rest the others share.
     """
     shared = [state["parents"] for state in states if state["cursors"]]
-
     begun = [state for state in states if [*state["parents"], run_of(state)] not in shared]
     return begun, len(states) - len(begun)
 

@@ -101,6 +101,20 @@ def test_a_worker_that_ends_early_without_a_word_is_an_error(query, options, wor
     assert loader.state_dict()["epoch"] == 0
 
 
+def test_workers_that_say_too_early_that_they_have_ended_are_an_error(query, monkeypatch):
+    def two_runs(self, real=Parcels.__next__):
+        if self._sent == 2:
+            raise StopIteration
+        run = real(self)
+        return run._replace(batches=[batch._replace(last=True) for batch in run.batches])
+
+    loader = loader_of(query, num_workers=2, multiprocessing_context="fork")
+    monkeypatch.setattr(Parcels, "__next__", two_runs)
+    with pytest.raises(tq.DataError, match=rf"delivered 4 of {len(loader)} batches"):
+        list(loader)
+    assert loader.state_dict()["step"] == 4
+
+
 @pytest.mark.parametrize("options", [{}, {"in_order": False}, {"assignment": "dynamic"}], ids=str)
 def test_workers_without_any_batch_have_ended_well(folder, options):
     few = loader_of(query_of(folder, "id < 3"), num_workers=3, remainder="uneven", **options)
