@@ -22,7 +22,6 @@ from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.measures import CORE_COUNTS
 from tensorquery.processes import check_sendable
 from tensorquery.quality import stack_level_outside
-from tensorquery.tensors import tensor_options
 from tensorquery.threads import Transformed, TransformThreads, called
 
 if TYPE_CHECKING:
@@ -313,7 +312,7 @@ class ShardIterator:
         shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
         options = None
         if dataset._output_format in ("torch", "numpy"):
-            options = tensor_options(**dataset._tensor_kwargs)
+            options = dataset._tensor_options
         threads = threads_for(dataset.topology, workers)
         loose = self.in_loader and dataset._sent.raw  # each batch is copied into a parcel
         if self._taking is not None:
