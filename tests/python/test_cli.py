@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,45 @@ def test_bench_loads_epochs(folder):
         out = works("bench", "SELECT name FROM t", *T, "--epochs", "1", "--output-format", kind)
         assert out.startswith("epoch 0: 1,000 rows in 1 batches, ")
     assert epoch["rows_per_second"] == pytest.approx(epoch["rows"] / epoch["seconds"])
+
+
+@pytest.mark.parametrize("column", ["code", "record", "items"])
+def test_bench_counts_rows_of_any_type(folder, column):
+    rows = {
+        "code": pa.array(["a", "b", "a"] * 40).dictionary_encode(),
+        "record": [{"x": 1, "y": 2}] * 120,
+        "items": [[1, 2], [3], []] * 40,
+    }
+    pq.write_table(pa.table(rows), "types.parquet")
+    sql = f"SELECT {column} FROM 'types.parquet'"
+    for kind in ("torch", "numpy"):
+        # What torch warns of is on stderr.
+        status, out, _ = call("bench", sql, "--epochs", "1", "--output-format", kind)
+        assert (status, out[:33]) == (0, "epoch 0: 120 rows in 1 batches, 0")
+
+
+def test_bench_of_no_rows_is_no_failure(folder):
+    arguments = ("bench", "SELECT user FROM t WHERE user < 0", *T, "--epochs", "1")
+    assert re.fullmatch(r"epoch 0: 0 rows in 0 batches, [0-9.]+ s\n", works(*arguments))
+    (epoch,) = json.loads(works(*arguments, "--format", "json"))
+    assert (epoch["rows"], epoch["first_batch_seconds"]) == (0, None)
+
+
+def test_head_shows_times_that_python_does_not_have(folder):
+    far = pa.array([2**62], pa.timestamp("us"))
+    rows = {
+        "t": pa.array([1], pa.time64("ns")),
+        "items": pa.ListArray.from_arrays([0, 1], far),
+        "record": pa.StructArray.from_arrays([far], names=["at"]),
+        "pairs": pa.MapArray.from_arrays([0, 1], ["k"], far),
+    }
+    with pa.ipc.new_file("far.arrow", pa.table(rows).schema) as writer:
+        writer.write_table(pa.table(rows))
+    text = f"<value out of range: {2**62}>"
+    assert json.loads(works("head", "SELECT * FROM 'far.arrow'", "--format", "json")) == [
+        {"t": "00:00:00.000000001", "items": [text], "record": {"at": text}, "pairs": [["k", text]]}
+    ]
+    assert "00:00:00.000000001" in works("head", "SELECT * FROM 'far.arrow'")
 
 
 def test_tables_have_the_format_of_their_names_or_the_one_given(folder):
