@@ -30,6 +30,7 @@ from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
         ({"stack": {"x": "a"}}, r"stack\['x'\] must be a list"),
         ({"stack": {"x": ["a", "t"]}}, '"t".*Utf8'),
         ({"stack": {"x": ["a", "z"]}}, 'unknown column "z"'),
+        ({"stack": {"x": ["r.f"]}}, '"r.f", which is a field of a struct; select it as a column'),
         ({"stack": {"a": ["b"]}}, 'two outputs would be named "a"'),
         ({"pad": {"a": 0}}, '"a" is Int64, not a list'),
         ({"pad": {"l": (0, 0)}}, "max_length"),
@@ -49,9 +50,8 @@ from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
     ],
 )
 def test_bad_options_fail_at_construction(options: dict[str, Any], message: str) -> None:
-    schema = pa.schema(
-        [("a", pa.int64()), ("b", pa.float32()), ("t", pa.string()), ("l", pa.list_(pa.int32()))]
-    )
+    columns = {"a": pa.int64(), "b": pa.float32(), "t": pa.string(), "l": pa.list_(pa.int32())}
+    schema = pa.schema({**columns, "r": pa.struct({"f": pa.float32()})})
     output_format = options.pop("output_format", "torch")
     with pytest.raises(ConfigError, match=message):
         BatchBuilder(schema, output_format=output_format, options=tensor_options(**options))

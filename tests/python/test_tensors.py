@@ -434,6 +434,18 @@ def test_masks_follow_the_schema_not_the_data() -> None:
     ]
 
 
+def test_more_values_than_the_keys_of_a_dictionary_count_say_what_to_do() -> None:
+    codes = pa.array(range(100), pa.int8())
+    chunks = [
+        pa.DictionaryArray.from_arrays(codes, [f"{part}-{code}" for code in range(100)])
+        for part in range(2)
+    ]
+    rows = table(pa.chunked_array(chunks))
+    assert to_tensors(rows)["c"].codes.tolist() == list(range(200))
+    with pytest.raises(DataError, match=r"more values than the keys .* CAST\(c AS VARCHAR\)"):
+        to_tensors(rows, output_format="arrow")
+
+
 def test_decimals_beyond_64_bits_name_the_column() -> None:
     values = table(pa.array([decimal.Decimal("1e20")], pa.decimal128(25, 2)))
     assert to_tensors(values)["c"].tolist() == [1e20]
