@@ -151,6 +151,8 @@ class ShardIterator:
         self._pins = False
         self._copies: Copies | None = None
         self._ahead: Iterator[Transformed] | None = None
+        # Of what is made ahead the part that was handed out.
+        self._handed_rows = self._handed_batches = 0
         calls = (None if self._in_threads is not None else dataset._transform,)
         self._calls = [call for call in calls if call is not None]
         # Received and not handed out: finished together, and those of them that are built.
@@ -270,6 +272,8 @@ class ShardIterator:
             raise StopIteration
         progress = self._progress
         progress.step += 1
+        self._handed_rows += found.rows
+        self._handed_batches += 1
         self.last = found.last
         if self.last or self._measures is not None:
             self._measure()
@@ -393,13 +397,19 @@ class ShardIterator:
         """Rows handed out, and rows of finished batches that are ready."""
         if self._stream is None or not self._is_here():
             return (0, 0)
-        return self._stream.counted()
+        rows, ready = self._stream.counted()
+        if self._ahead is None:
+            return rows, ready
+        return self._handed_rows, ready + rows - self._handed_rows
 
     def metrics(self) -> dict[str, float]:
         """Counts so far; see `QueryDataset.metrics`."""
         counts = dict.fromkeys(CORE_COUNTS, 0.0)
         if self._stream is not None and self._is_here():
             counts.update(self._stream.metrics())
+            if self._ahead is not None:
+                counts["buffered_rows"] += counts["rows"] - self._handed_rows
+                counts.update(rows=self._handed_rows, batches=self._handed_batches)
             counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
         return counts
 
@@ -440,7 +450,7 @@ def _made_ahead(
             yield from iter(threads.next, None)
             return
         for raw in iter(stream.next, None):
-            yield Transformed(build(raw), stream.cursor(), stream.last)
+            yield Transformed(build(raw), stream.cursor(), stream.last, stream.rows)
 
     def made() -> Iterator[Transformed]:
         for found in finished():
