@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn memory_that_no_system_has_is_none() {
-        assert!(take(usize::MAX).is_none() && take(isize::MAX as usize).is_none());
+        assert!(take(usize::MAX).is_none() && (cfg!(miri) || take(isize::MAX as usize).is_none()));
         assert_eq!([take(0), take(3)], [Some((vec![], true)), Some((vec![0; 3], true))]);
     }
 }

@@ -456,7 +456,7 @@ def _made_ahead(
         for found in finished():
             batch = found.batch
             for call in calls:
-                batch = call(batch)
+                batch = called(call, batch)
             yield replace(found, batch=batch)
 
     if copies is None:

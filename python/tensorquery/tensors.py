@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tensorquery import _core
-from tensorquery.errors import ConfigError, UnsupportedTypeError
+from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
 from tensorquery.options import check_choice, check_positive_int, check_text, nearest_name
 
 __all__ = [
@@ -494,7 +494,25 @@ class BatchBuilder:
         if self.converter is not None:
             return {name: make(raw) for name, make in self._makers}
         batch = _library("arrow").record_batch(raw)
-        return batch if self.output_format == "arrow" else batch.to_pydict()
+        return batch if self.output_format == "arrow" else _objects(batch)
+
+
+def _objects(batch: Any) -> dict[str, list[Any]]:
+    """The columns of a `pyarrow.RecordBatch` as lists of Python objects."""
+    found: dict[str, list[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in found:
+            raise ConfigError(
+                f"two columns are named {name!r}, of which a dict can hold one; rename one of them"
+            )
+        try:
+            found[name] = column.to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise DataError(
+                f"column {name!r} ({column.type}) has a value that Python's own types do not hold ({error}); cast it in SQL, "
+                'or choose output_format="arrow"'
+            ) from error
+    return found
 
 
 def to_tensors(
