@@ -89,7 +89,13 @@ class _CudaCopies:
             # The step waits on the GPU, not here; and its memory is not given to a later copy while the step uses it.
             step = torch.cuda.current_stream(self._device)
             step.wait_event(copied)
-            _each_tensor(moved, lambda tensor: tensor.is_cuda and tensor.record_stream(step))
+
+            def keep(tensor: torch.Tensor) -> None:
+                # Lengths of a packed sequence have stayed.
+                if tensor.is_cuda:
+                    tensor.record_stream(step)
+
+            _each_tensor(moved, keep)
             return moved
 
         return arrived
@@ -132,7 +138,7 @@ def _moved(found: Any, device: torch.device) -> Any:
         return found.to(device, non_blocking=True)
     if isinstance(found, PackedSequence):
         # Its lengths stay where torch wants them.
-        return found.to(device, non_blocking=True)
+        return found.to(device, non_blocking=True)  # type: ignore[arg-type]
     if isinstance(found, Mapping):
         return _alike(found, {name: _moved(value, device) for name, value in found.items()})
     if isinstance(found, tuple) and hasattr(found, "_fields"):
