@@ -357,6 +357,10 @@ fn from_arrow_error(error: &ArrowError) -> Error {
         ArrowError::CastError(message) => {
             Error::data(format!("{}; TRY_CAST gives NULL instead", plain_text(message)))
         }
+        ArrowError::DictionaryKeyOverflowError => Error::data(
+            "rows of one batch have more values than the keys of their dictionary can count; cast the column to the type \
+             of its values in SQL, for example CAST(c AS VARCHAR), or choose a smaller batch_size",
+        ),
         other => Error::data(plain_text(&other.to_string())),
     }
 }

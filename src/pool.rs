@@ -4,6 +4,7 @@
 //! much as to fill them. Batches of a run are alike, and so are the row groups that they are read from, so what one of them
 //! gave back fits the next.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::sync::{Mutex, TryLockError};
 
 /// Smaller ones the allocator itself keeps.
@@ -18,15 +19,29 @@ const TRIES: usize = 100;
 /// Kept memory, the last one given back at the end: it is the likeliest to be in a cache.
 static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it has whatever was written to it before.
-pub fn take(bytes: usize) -> (Vec<u8>, bool) {
+/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it has whatever was written to it before. None where the system
+/// has no such memory.
+pub fn take(bytes: usize) -> Option<(Vec<u8>, bool)> {
     if let Some(memory) = kept(bytes) {
-        return (memory, false);
+        return Some((memory, false));
     }
-    // Memory fresh from the system is zero, and nobody writes to it for that: a page that nobody writes to is not there.
-    let mut memory = vec![0; roomy(bytes)];
+    let mut memory = zeroed(roomy(bytes))?;
     memory.truncate(bytes);
-    (memory, true)
+    Some((memory, true))
+}
+
+/// Memory fresh from the system, which is zero, and nobody writes to it for that: a page that nobody writes to is not there. `vec!` would
+/// end the process where the system has none.
+fn zeroed(bytes: usize) -> Option<Vec<u8>> {
+    let layout = Layout::array::<u8>(bytes).ok()?;
+    if bytes == 0 {
+        return Some(Vec::new());
+    }
+    // SAFETY: the layout has a size. What it gives is of the layout that a vector of so many bytes has, and each of these is zero.
+    unsafe {
+        let memory = alloc_zeroed(layout);
+        (!memory.is_null()).then(|| Vec::from_raw_parts(memory, bytes, bytes))
+    }
 }
 
 /// Memory of `bytes` that was given back; None where nothing fits.
@@ -92,7 +107,7 @@ pub struct Pooled(Vec<u8>);
 impl Pooled {
     /// So many bytes, of any content.
     pub fn new(len: usize) -> Self {
-        Self(take(len).0)
+        Self(take(len).map_or_else(|| vec![0; len], |(memory, _)| memory))
     }
 
     /// The bytes, to be written.
@@ -130,5 +145,11 @@ mod tests {
         let larger = Pooled::new(21_000_999);
         assert_eq!((larger.as_ref().as_ptr(), larger.as_ref().len()), (address, 21_000_999));
         assert_eq!([roomy(0), roomy(3), roomy(usize::MAX)], [0, 3, usize::MAX]);
+    }
+
+    #[test]
+    fn memory_that_no_system_has_is_none() {
+        assert!(take(usize::MAX).is_none() && (cfg!(miri) || take(isize::MAX as usize).is_none()));
+        assert_eq!([take(0), take(3)], [Some((vec![], true)), Some((vec![0; 3], true))]);
     }
 }

@@ -43,7 +43,7 @@ from tensorquery.shards import (
 )
 from tensorquery.sharing import channel_of
 from tensorquery.staging import Staging
-from tensorquery.tensors import TENSOR_OPTIONS
+from tensorquery.tensors import TENSOR_OPTIONS, tensor_options
 from tensorquery.threads import check_threads, refuse_threads
 from tensorquery.trace import excluded_ranges
 from tensorquery.tracing import TracedDataset
@@ -201,7 +201,8 @@ class QueryDataset(TracedDataset):
         self._transform = None if transform is None else check_callable("transform", transform)
         self._transform_threads = check_threads(transform_threads, transform)
         self._output_format = output_format
-        self._tensor_kwargs = tensor_kwargs
+        # What they are now: each process and epoch converts by them, whatever becomes of the user's lists.
+        self._tensor_options = tensor_options(**tensor_kwargs)
         self._show_progress = check_progress(show_progress)
         self._process_group, self._device_mesh = process_group, device_mesh
         self._split_size = (split_bytes, split_rows)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from tensorquery.errors import ConfigError
 
@@ -39,6 +41,15 @@ def checked_device(device: Any, output_format: str) -> torch.device | None:
             f'device={str(wanted)!r} is for tensors; choose output_format="torch" instead of {output_format!r}, or leave '
             "device out"
         )
+    if wanted.type not in ("cpu", "cuda"):
+        try:
+            torch.empty(0, device=wanted)
+        except Exception as error:  # each kind of device has its own
+            why = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"device={str(wanted)!r} cannot be used here: {why}; name another device, or leave it out and move batches "
+                "yourself"
+            ) from error
     if wanted.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (wanted.index or 0) >= count:
@@ -78,7 +89,13 @@ class _CudaCopies:
             # The step waits on the GPU, not here; and its memory is not given to a later copy while the step uses it.
             step = torch.cuda.current_stream(self._device)
             step.wait_event(copied)
-            _each_tensor(moved, lambda tensor: tensor.record_stream(step))
+
+            def keep(tensor: torch.Tensor) -> None:
+                # Lengths of a packed sequence have stayed.
+                if tensor.is_cuda:
+                    tensor.record_stream(step)
+
+            _each_tensor(moved, keep)
             return moved
 
         return arrived
@@ -119,15 +136,29 @@ def _moved(found: Any, device: torch.device) -> Any:
     """The same with all tensors on `device`; a copy from pinned memory goes on in the background."""
     if isinstance(found, torch.Tensor):
         return found.to(device, non_blocking=True)
-    if isinstance(found, dict):
-        return type(found)((name, _moved(value, device)) for name, value in found.items())
+    if isinstance(found, PackedSequence):
+        # Its lengths stay where torch wants them.
+        return found.to(device, non_blocking=True)  # type: ignore[arg-type]
+    if isinstance(found, Mapping):
+        return _alike(found, {name: _moved(value, device) for name, value in found.items()})
     if isinstance(found, tuple) and hasattr(found, "_fields"):
         return type(found)(*(_moved(value, device) for value in found))
-    if type(found) in (list, tuple):
+    if isinstance(found, list | tuple):
         # Strings, mostly.
         has_tensors = any(not isinstance(value, str | bytes) for value in found)
-        return type(found)(_moved(value, device) for value in found) if has_tensors else found
+        kind: Any = type(found)
+        return kind(_moved(value, device) for value in found) if has_tensors else found
     return found
+
+
+def _alike(found: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
+    """A mapping of the kind of `found` with other values: a defaultdict, or what a tokenizer returns."""
+    if type(found) is dict or not isinstance(found, MutableMapping):
+        return moved
+    others = copy.copy(found)
+    for name, value in moved.items():
+        others[name] = value
+    return others
 
 
 def _each_tensor(found: Any, call: Callable[[torch.Tensor], Any]) -> None:
@@ -137,7 +168,7 @@ def _each_tensor(found: Any, call: Callable[[torch.Tensor], Any]) -> None:
             call(found.offsets())  # type: ignore[attr-defined]
         else:
             call(found)
-    elif isinstance(found, dict):
+    elif isinstance(found, Mapping):
         for value in found.values():
             _each_tensor(value, call)
     elif isinstance(found, list | tuple):

@@ -85,7 +85,8 @@ def _aggregates(name: str, kind: str) -> dict[str, str]:
         kind = encoded["values"]
         column = f"arrow_cast({column}, '{kind}')"
     found = {"count": f"count({column})"}
-    number = re.match(r"U?Int|Float|Decimal", kind) is not None
+    whole = re.match(r"U?Int\d", kind) is not None
+    number = whole or re.match(r"Float|Decimal", kind) is not None
     text = kind in ("Utf8", "LargeUtf8", "Utf8View")
     moment = re.match(r"Date|Time", kind) is not None
     if number or text or moment or kind == "Boolean":
@@ -95,7 +96,7 @@ def _aggregates(name: str, kind: str) -> dict[str, str]:
     if number or kind == "Boolean":
         found["mean"] = f"avg(CAST({column} AS DOUBLE))"
         found["std"] = f"stddev(CAST({column} AS DOUBLE))"
-    if re.match(r"U?Int|Date32|Time", kind) or text or kind in ("Binary", "LargeBinary"):
+    if whole or re.match(r"Date32|Time", kind) or text or kind in ("Binary", "LargeBinary"):
         found["approx_distinct"] = f"approx_distinct({column})"
     elif number or moment or kind == "Boolean":
         # The sketch takes whole numbers and strings.

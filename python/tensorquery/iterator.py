@@ -22,7 +22,6 @@ from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.measures import CORE_COUNTS
 from tensorquery.processes import check_sendable
 from tensorquery.quality import stack_level_outside
-from tensorquery.tensors import tensor_options
 from tensorquery.threads import Transformed, TransformThreads, called
 
 if TYPE_CHECKING:
@@ -152,6 +151,8 @@ class ShardIterator:
         self._pins = False
         self._copies: Copies | None = None
         self._ahead: Iterator[Transformed] | None = None
+        # Of what is made ahead the part that was handed out.
+        self._handed_rows = self._handed_batches = 0
         calls = (None if self._in_threads is not None else dataset._transform,)
         self._calls = [call for call in calls if call is not None]
         # Received and not handed out: finished together, and those of them that are built.
@@ -271,6 +272,8 @@ class ShardIterator:
             raise StopIteration
         progress = self._progress
         progress.step += 1
+        self._handed_rows += found.rows
+        self._handed_batches += 1
         self.last = found.last
         if self.last or self._measures is not None:
             self._measure()
@@ -313,7 +316,7 @@ class ShardIterator:
         shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
         options = None
         if dataset._output_format in ("torch", "numpy"):
-            options = tensor_options(**dataset._tensor_kwargs)
+            options = dataset._tensor_options
         threads = threads_for(dataset.topology, workers)
         loose = self.in_loader and dataset._sent.raw  # each batch is copied into a parcel
         if self._taking is not None:
@@ -394,13 +397,19 @@ class ShardIterator:
         """Rows handed out, and rows of finished batches that are ready."""
         if self._stream is None or not self._is_here():
             return (0, 0)
-        return self._stream.counted()
+        rows, ready = self._stream.counted()
+        if self._ahead is None:
+            return rows, ready
+        return self._handed_rows, ready + rows - self._handed_rows
 
     def metrics(self) -> dict[str, float]:
         """Counts so far; see `QueryDataset.metrics`."""
         counts = dict.fromkeys(CORE_COUNTS, 0.0)
         if self._stream is not None and self._is_here():
             counts.update(self._stream.metrics())
+            if self._ahead is not None:
+                counts["buffered_rows"] += counts["rows"] - self._handed_rows
+                counts.update(rows=self._handed_rows, batches=self._handed_batches)
             counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
         return counts
 
@@ -441,13 +450,13 @@ def _made_ahead(
             yield from iter(threads.next, None)
             return
         for raw in iter(stream.next, None):
-            yield Transformed(build(raw), stream.cursor(), stream.last)
+            yield Transformed(build(raw), stream.cursor(), stream.last, stream.rows)
 
     def made() -> Iterator[Transformed]:
         for found in finished():
             batch = found.batch
             for call in calls:
-                batch = call(batch)
+                batch = called(call, batch)
             yield replace(found, batch=batch)
 
     if copies is None:

@@ -224,8 +224,8 @@ def create_dataloader(
         transform_threads: Threads that call `transform` on successive batches at once, with ``num_workers=0``; see `QueryDataset`.
         collate_fn: Called on each finished batch (after `transform`), in the worker.
         device: Where batches go, for example "cuda": each is copied there, from pinned memory and on a stream of its own,
-            while the training step of the one before it runs. A state counts what the loop has received. None and
-            "cpu" leave them where they are.
+            while the training step of the one before it runs: all tensors in mappings, lists and tuples. A state counts what
+            the loop has received. None and "cpu" leave them where they are.
         **dataloader_kwargs: Keywords of torch's DataLoader: ``pin_memory``, ``persistent_workers``,
             ``prefetch_factor`` (blocks of small batches that a worker sends ahead, up to 2 MiB each; or single
             batches where there is a `transform`, a `collate_fn` or a ``timeout``), ``multiprocessing_context`` and so on.

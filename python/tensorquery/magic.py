@@ -6,6 +6,7 @@ IPython is imported when the extension is loaded, never before.
 from __future__ import annotations
 
 import argparse
+import keyword
 import re
 import shlex
 from typing import Any, NoReturn
@@ -84,11 +85,12 @@ class _Magic:
             raise _usage_error(f"the SQL goes on the lines below %%tq; usage: {_USAGE}")
         # As jupysql writes it.
         found = _parser().parse_args(words[:-1] if words[-1:] == ["<<"] else words)
-        if found.name is not None and not found.name.isidentifier():
+        name = found.name
+        if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
             raise _usage_error(
-                f"{found.name!r} is no name for a variable; the SQL goes below the line of %%tq; usage: {_USAGE}"
+                f"{name!r} is no name for a variable; the SQL goes below the line of %%tq; usage: {_USAGE}"
             )
-        return found.name, found.session
+        return name, found.session
 
     def session(self, name: str | None) -> Session:
         """The session that is meant."""

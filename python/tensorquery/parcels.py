@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -26,6 +27,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tensorquery import _core
+from tensorquery.arrow_c import import_pyarrow
 from tensorquery.errors import DataError
 from tensorquery.iterator import Tagged
 from tensorquery.processes import check_sendable
@@ -305,7 +307,7 @@ class _Space:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out plain tensors; what else there is goes by value: the worker may be gone when it is unpacked."""
+    """Leaves out plain tensors and Arrow batches; what else there is goes by value: the worker may be gone when it is unpacked."""
 
     def __init__(self, target: io.BytesIO, space: _Space) -> None:
         super().__init__(target, pickle.HIGHEST_PROTOCOL)
@@ -316,6 +318,14 @@ class _Pickler(pickle.Pickler):
         if type(found) is torch.Tensor and _is_plain(found):
             flat = found.detach().reshape(-1).view(torch.uint8)
             return found.dtype, self._space.place(flat.numpy()), tuple(found.shape)
+        pyarrow = sys.modules.get("pyarrow")
+        if pyarrow is not None and type(found) is pyarrow.RecordBatch:
+            # Pickled it would take with it all of the memory of which it is a part, and lose what is said of nulls in lists.
+            written = pyarrow.BufferOutputStream()
+            with pyarrow.ipc.new_stream(written, found.schema) as writer:
+                writer.write_batch(found)
+            stream = np.frombuffer(written.getvalue(), np.uint8)
+            return None, self._space.place(stream), (len(stream),)
         return None
 
 
@@ -331,7 +341,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts tensors over the parcel's memory."""
+    """Puts tensors, and Arrow batches, over the parcel's memory."""
 
     def __init__(self, letter: bytes, memory: Any) -> None:
         super().__init__(io.BytesIO(letter))
@@ -340,6 +350,10 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, place: Any) -> Any:
         """What lies at a place that `_Pickler.persistent_id` gave."""
         dtype, offset, shape = place
+        if dtype is None:
+            stream = tensor_over(self._memory, torch.uint8, offset, *shape).numpy()
+            pyarrow = import_pyarrow()
+            return pyarrow.ipc.open_stream(pyarrow.py_buffer(stream)).read_next_batch()
         return tensor_over(self._memory, dtype, offset, math.prod(shape)).reshape(shape)
 
 

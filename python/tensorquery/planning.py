@@ -31,7 +31,7 @@ from tensorquery.shards import assign
 from tensorquery.sharing import Channel
 from tensorquery.stages import open_stage
 from tensorquery.staging import StagedRows, Staging, stages_of
-from tensorquery.tensors import BatchBuilder, tensor_options
+from tensorquery.tensors import BatchBuilder
 
 __all__ = ["PlannedDataset"]
 
@@ -66,7 +66,7 @@ class PlannedDataset(IterableDataset[Any]):
     _device_mesh: Any | None
     _show_progress: bool | str
     _output_format: str
-    _tensor_kwargs: dict[str, Any]
+    _tensor_options: str
     _process: int
     _workers: int
     _whole: Callable[[], _core.Plan] | None
@@ -342,7 +342,7 @@ class PlannedDataset(IterableDataset[Any]):
             "splits": digest(plan.options()),
             "strategy": strategy,
             # Encoded, so that a default is the same whether it was given or not.
-            "tensors": digest([self._output_format, tensor_options(**self._tensor_kwargs)]),
+            "tensors": digest([self._output_format, self._tensor_options]),
             "exclude": digest(deal.exclude),
             "files": file_digests(files),
         }
@@ -364,7 +364,7 @@ class PlannedDataset(IterableDataset[Any]):
         return [path for path, _ in self._plan.files()]
 
     def _make_builder(self, plan: _core.Plan) -> BatchBuilder:
-        return BatchBuilder(plan, output_format=self._output_format, **self._tensor_kwargs)
+        return BatchBuilder(plan, output_format=self._output_format, options=self._tensor_options)
 
     def _is_in_worker(self) -> bool:
         """Whether a worker got this dataset; one that a worker has made is like any other."""

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tensorquery import _core
-from tensorquery.errors import ConfigError, UnsupportedTypeError
-from tensorquery.options import check_choice, check_positive_int, nearest_name
+from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
+from tensorquery.options import check_choice, check_positive_int, check_text, nearest_name
 
 __all__ = [
     "BatchBuilder",
@@ -142,7 +142,7 @@ def _items(option: str, value: Any) -> Iterable[tuple[str, Any]]:
 def _names(option: str, value: Any) -> list[str]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError(f"{option} must be a list of column names, not {value!r}")
-    names = list(value)
+    names = _in_order(option, value)
     for name in names:
         if not isinstance(name, str):
             raise ConfigError(f"{option}: column names must be strings, not {name!r}")
@@ -186,7 +186,17 @@ def _pad(name: str, pad: Any) -> dict[str, Any]:
 def _categories(name: str, values: Any) -> list[Any]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise ConfigError(f"categories[{name!r}] must be a list of values, not {values!r}")
-    return [_value(f"categories[{name!r}]", value) for value in values]
+    option = f"categories[{name!r}]"
+    return [_value(option, value) for value in _in_order(option, values)]
+
+
+def _in_order(option: str, values: Iterable[Any]) -> list[Any]:
+    """The values as a list, where their order is one that all processes have."""
+    if isinstance(values, set | frozenset):
+        raise ConfigError(
+            f"{option} must be a list, not a set, whose order is another one in each process; write sorted(…)"
+        )
+    return list(values)
 
 
 def _value(option: str, value: Any) -> dict[str, Any]:
@@ -203,7 +213,7 @@ def _value(option: str, value: Any) -> dict[str, Any]:
     if isinstance(value, numbers.Real):
         return {"float": repr(float(value))}
     if isinstance(value, str):
-        return {"text": value}
+        return {"text": check_text(option, value)}
     if isinstance(value, bytes | bytearray):
         return {"bytes": list(value)}
     raise ConfigError(
@@ -421,7 +431,7 @@ class BatchBuilder:
     Args:
         schema: The query's schema: anything with ``__arrow_c_schema__``.
         output_format: "torch", "numpy", "arrow" or "dict".
-        options: The keyword arguments of `tensor_options`.
+        options: From `tensor_options`; None: its defaults.
 
     Raises:
         ConfigError: An option names an unknown column, does not fit a column's type, or needs torch or
@@ -430,23 +440,24 @@ class BatchBuilder:
         ImportError: The output format's library is missing.
     """
 
-    def __init__(self, schema: Any, *, output_format: str = "torch", **options: Any) -> None:
+    def __init__(
+        self, schema: Any, *, output_format: str = "torch", options: str | None = None
+    ) -> None:
         self.output_format = check_output_format(output_format)
-        encoded = tensor_options(**options)
+        options = tensor_options() if options is None else options
         self._schema = schema
         self._specs: list[dict[str, Any]] = []
         self.converter: _core.TensorConverter | None = None
         """Turns pieces of Arrow data into what `build` takes; None for "arrow" and "dict"."""
         if output_format in ("torch", "numpy"):
             kit = _Torch() if output_format == "torch" else _Numpy()
-            self.converter = _core.TensorConverter(schema, encoded)
+            self.converter = _core.TensorConverter(schema, options)
             self._specs = json.loads(self.converter.outputs())
             self._makers = [(spec["name"], _maker(spec, kit)) for spec in self._specs]
-        elif encoded != tensor_options():
+        elif options != tensor_options():
+            defaults = json.loads(tensor_options())
             chosen = [
-                name
-                for name, value in options.items()
-                if tensor_options(**{name: value}) != tensor_options()
+                name for name, value in json.loads(options).items() if value != defaults[name]
             ]
             raise ConfigError(
                 f"{', '.join(chosen)}: only for output_format 'torch' and 'numpy'; "
@@ -483,7 +494,25 @@ class BatchBuilder:
         if self.converter is not None:
             return {name: make(raw) for name, make in self._makers}
         batch = _library("arrow").record_batch(raw)
-        return batch if self.output_format == "arrow" else batch.to_pydict()
+        return batch if self.output_format == "arrow" else _objects(batch)
+
+
+def _objects(batch: Any) -> dict[str, list[Any]]:
+    """The columns of a `pyarrow.RecordBatch` as lists of Python objects."""
+    found: dict[str, list[Any]] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in found:
+            raise ConfigError(
+                f"two columns are named {name!r}, of which a dict can hold one; rename one of them"
+            )
+        try:
+            found[name] = column.to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise DataError(
+                f"column {name!r} ({column.type}) has a value that Python's own types do not hold ({error}); cast it in SQL, "
+                'or choose output_format="arrow"'
+            ) from error
+    return found
 
 
 def to_tensors(
@@ -527,13 +556,8 @@ def to_tensors(
     """
     check_output_format(output_format)
     schema, pieces = _core.read_arrow(batch)
-    builder = BatchBuilder(
-        schema,
-        output_format=output_format,
-        nulls=nulls,
-        stack=stack,
-        pad=pad,
-        categories=categories,
-        decimal=decimal,
+    options = tensor_options(
+        nulls=nulls, stack=stack, pad=pad, categories=categories, decimal=decimal
     )
+    builder = BatchBuilder(schema, output_format=output_format, options=options)
     return builder.build(builder.gather(pieces))

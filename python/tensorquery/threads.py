@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tensorquery.errors import ConfigError
@@ -29,6 +29,8 @@ class Transformed:
     batch: Any
     cursor: list[int]
     last: bool
+    rows: int
+    """Rows of the batch, whatever a transform has made of it."""
 
 
 def check_threads(threads: Any, transform: object) -> int | None:
@@ -115,8 +117,9 @@ class TransformThreads:
                     self._ended = True
                     place.set_result(None)
                     return
-                batch, last, cursor = self._build(raw), self._stream.last, self._stream.cursor()
-                self._ended = last
+                batch, stream = self._build(raw), self._stream
+                made = Transformed(batch, stream.cursor(), stream.last, stream.rows)
+                self._ended = made.last
             except BaseException as error:
                 self._ended = True
                 place.set_exception(error)
@@ -125,7 +128,7 @@ class TransformThreads:
             place.set_result(None)
             return
         try:
-            place.set_result(Transformed(called(self._transform, batch), cursor, last))
+            place.set_result(replace(made, batch=called(self._transform, batch)))
         except BaseException as error:
             place.set_exception(error)
 

@@ -7,6 +7,7 @@ mod count;
 mod error;
 mod feed;
 mod filesystem;
+mod import;
 mod lease;
 mod logs;
 mod plan;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule};
 use pyo3_arrow::PySchema;
-use pyo3_arrow::input::AnyRecordBatch;
 
 use super::arrow::{ArrowStream, QueryReader, schema_capsule};
 use super::error::to_py;
 use super::filesystem::{PyCredentials, PyFiles};
+use super::import::Arrays;
 use super::plan::PyPlan;
 use super::udf::PyFunction;
 use super::wait::{at_once, compute, planned, wait};
@@ -131,13 +131,8 @@ impl PySession {
     }
 
     /// Registers anything with `__arrow_c_stream__` or `__arrow_c_array__`, held in memory.
-    fn register_arrow(&self, py: Python<'_>, name: &str, data: AnyRecordBatch) -> PyResult<()> {
-        let reader = data.into_reader()?;
-        let schema = reader.schema();
-        compute(py, || {
-            let batches = reader.collect::<Result<Vec<_>, _>>()?;
-            self.session.register_batches(name, schema, batches)
-        })
+    fn register_arrow(&self, py: Python<'_>, name: &str, data: Arrays) -> PyResult<()> {
+        compute(py, || self.session.register_batches(name, data.schema()?, data.batches()?))
     }
 
     /// Registers a view; `paths` are memos of path literals that another process has listed.

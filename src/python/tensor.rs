@@ -4,19 +4,18 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch, RecordBatchOptions};
+use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use pyo3::{ffi, intern};
-use pyo3_arrow::input::AnyArray;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 
 use crate::python::error::to_py;
+use crate::python::import::Arrays;
 use crate::python::wait::{at_once, compute};
 use crate::tensor::{
     ALIGNMENT, Block, Converter, Lent, TensorBatch, TensorOptions, TextColumn, TextRef, Value,
@@ -321,56 +320,25 @@ fn read_arrow(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(PySchema, Ve
             data.get_type().name()?
         )));
     }
-    let reader = data.extract::<AnyArray>()?.into_reader()?;
-    let (schema, batches) = compute(py, || {
-        let schema = struct_schema(&reader.field())?;
-        let batches: Result<Vec<_>> =
-            reader.map(|array| struct_batch(&schema, array?.as_ref())).collect();
-        Ok((schema, batches?))
-    })?;
+    let arrays = data.extract::<Arrays>()?;
+    let (schema, batches) = compute(py, || Ok((arrays.schema()?, arrays.batches()?)))?;
     Ok((PySchema::new(schema), batches.into_iter().map(PyRecordBatch::new).collect()))
-}
-
-fn struct_schema(field: &FieldRef) -> Result<SchemaRef> {
-    match field.data_type() {
-        DataType::Struct(fields) => {
-            Ok(Schema::new_with_metadata(fields.clone(), field.metadata().clone()).into())
-        }
-        other => Err(Error::config(format!(
-            "expected an Arrow table, batch or reader, got an array of type {other}; wrap it in a table \
-             to give it a name"
-        ))),
-    }
-}
-
-fn struct_batch(schema: &SchemaRef, array: &dyn Array) -> Result<RecordBatch> {
-    let Some(rows) = array.as_struct_opt() else {
-        return Err(Error::data(format!("expected rows, got {}", array.data_type())));
-    };
-    if rows.null_count() > 0 {
-        return Err(Error::data(format!(
-            "{} of {} rows are null as a whole, which a table cannot be; give their columns nulls instead",
-            rows.null_count(),
-            rows.len()
-        )));
-    }
-    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-    Ok(RecordBatch::try_new_with_options(schema.clone(), rows.columns().to_vec(), &options)?)
 }
 
 /// One batch of the rows of all `pieces`, for output_format="arrow" and "dict".
 #[pyfunction]
-fn merge_batches(
-    py: Python<'_>,
-    schema: PySchema,
-    pieces: Vec<PyRecordBatch>,
-) -> PyResult<PyRecordBatch> {
+fn merge_batches(py: Python<'_>, schema: PySchema, pieces: Vec<Arrays>) -> PyResult<PyRecordBatch> {
     let schema = schema.into_inner();
-    let mut pieces: Vec<RecordBatch> = pieces.into_iter().map(PyRecordBatch::into_inner).collect();
-    if pieces.len() == 1
-        && let Some(only) = pieces.pop()
-    {
-        return Ok(PyRecordBatch::new(only));
-    }
-    compute(py, || Ok(concat_batches(&schema, &pieces)?)).map(PyRecordBatch::new)
+    let merge = || {
+        let pieces = pieces.into_iter().map(Arrays::batches).collect::<Result<Vec<_>>>()?;
+        let mut pieces = pieces.concat();
+        match (pieces.len(), pieces.pop()) {
+            (1, Some(only)) => Ok(only),
+            (_, last) => {
+                pieces.extend(last);
+                Ok(concat_batches(&schema, &pieces)?)
+            }
+        }
+    };
+    compute(py, merge).map(PyRecordBatch::new)
 }

@@ -12,11 +12,11 @@ use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 use datafusion::logical_expr::Volatility;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use pyo3_arrow::input::AnyArray;
 use pyo3_arrow::{PyArray, PyDataType};
 
 use super::calls::call;
 use super::error::{raised, to_py};
+use super::import::Arrays;
 use crate::session::{decode_schema, encode_schema};
 use crate::storage::ForeignFunction;
 use crate::{Error, ErrorKind, Result, suggestion};
@@ -84,9 +84,10 @@ impl PyFunction {
             )));
         }
         let chunks = || -> PyResult<(Vec<ArrayRef>, DataType)> {
-            let found: AnyArray = answer.extract()?;
-            let (chunks, field) = found.into_chunked_array()?.into_inner();
-            Ok((chunks, field.data_type().clone()))
+            let found: Arrays = answer.extract()?;
+            let kind = found.field().data_type().clone();
+            let chunks = found.collect::<std::result::Result<_, _>>();
+            Ok((chunks.map_err(|error| to_py(error.into()))?, kind))
         };
         let (chunks, kind) = chunks().map_err(|error| {
             let message = format!("what the function {} returned cannot be read", self.name);

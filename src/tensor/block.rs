@@ -61,8 +61,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// A block with one slot for each `(dtype, count)`, in this order; None where the sizes exceed the
-    /// address space. Slots are zeroed unless the caller fills them: then they, but not the gaps between them, may show
+    /// A block with one slot for each `(dtype, count)`, in this order; None where there is no such
+    /// memory. Slots are zeroed unless the caller fills them: then they, but not the gaps between them, may show
     /// an earlier batch.
     pub(super) fn allocate(wanted: &[(DType, usize)], filled: bool) -> Option<(Self, Vec<Slot>)> {
         let mut len = 0_usize;
@@ -73,7 +73,7 @@ impl Block {
             len = count.checked_mul(dtype.size())?.checked_add(offset)?;
         }
         let capacity = len.checked_add(ALIGNMENT).filter(|bytes| *bytes <= isize::MAX as usize)?;
-        let (bytes, is_fresh) = pool::take(capacity);
+        let (bytes, is_fresh) = pool::take(capacity)?;
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         let mut block = Self { bytes, start, len };
         if !is_fresh {

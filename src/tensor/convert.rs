@@ -137,7 +137,8 @@ impl Converter {
         let wanted: Vec<_> = plan.slots.iter().copied().zip(counts).collect();
         let (block, mut slots) = Block::allocate(&wanted, plan.fills_slots()).ok_or_else(|| {
             Error::data(format!(
-                "a batch of {rows} rows exceeds the address space; choose a smaller batch_size"
+                "a batch of {rows} rows takes more memory than there is; choose a smaller batch_size, or in \
+                 `pad` a lower max_length"
             ))
         })?;
         for (slot, memory) in slots.iter_mut().zip(&lent) {

@@ -345,6 +345,12 @@ impl Planner<'_> {
         let mut packed: Vec<(usize, &Field, FixedShape)> = Vec::with_capacity(columns.len());
         for column in columns {
             let Some((index, field)) = schema.column_with_name(column) else {
+                if self.names.contains_key(column) {
+                    return Err(Error::config(format!(
+                        "stack: {name:?} cannot pack {column:?}, which is a field of a struct; select it as a column \
+                         of its own, for example SELECT s['f'] AS f"
+                    )));
+                }
                 return Err(self.unknown(&format!("stack {name:?}"), column));
             };
             if packed.iter().any(|(other, ..)| *other == index) {

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,46 @@ def test_bench_loads_epochs(folder):
     assert epoch["rows_per_second"] == pytest.approx(epoch["rows"] / epoch["seconds"])
 
 
+@pytest.mark.parametrize("column", ["code", "record", "items"])
+def test_bench_counts_rows_of_any_type(folder, column):
+    rows = {
+        "code": pa.array(["a", "b", "a"] * 40).dictionary_encode(),
+        "record": [{"x": 1, "y": 2}] * 120,
+        "items": [[1, 2], [3], []] * 40,
+    }
+    pq.write_table(pa.table(rows), "types.parquet")
+    sql = f"SELECT {column} FROM 'types.parquet'"
+    for kind in ("torch", "numpy"):
+        # What torch warns of is on stderr.
+        status, out, _ = call("bench", sql, "--epochs", "1", "--output-format", kind)
+        assert status == 0
+        assert out.startswith("epoch 0: 120 rows in 1 batches, ")
+
+
+def test_bench_of_no_rows_is_no_failure(folder):
+    arguments = ("bench", "SELECT user FROM t WHERE user < 0", *T, "--epochs", "1")
+    assert re.fullmatch(r"epoch 0: 0 rows in 0 batches, [0-9.]+ s\n", works(*arguments))
+    (epoch,) = json.loads(works(*arguments, "--format", "json"))
+    assert (epoch["rows"], epoch["first_batch_seconds"]) == (0, None)
+
+
+def test_head_shows_times_that_python_does_not_have(folder):
+    far = pa.array([2**62], pa.timestamp("us"))
+    rows = {
+        "t": pa.array([1], pa.time64("ns")),
+        "items": pa.ListArray.from_arrays([0, 1], far),
+        "record": pa.StructArray.from_arrays([far], names=["at"]),
+        "pairs": pa.MapArray.from_arrays([0, 1], ["k"], far),
+    }
+    with pa.ipc.new_file("far.arrow", pa.table(rows).schema) as writer:
+        writer.write_table(pa.table(rows))
+    text = f"<value out of range: {2**62}>"
+    assert json.loads(works("head", "SELECT * FROM 'far.arrow'", "--format", "json")) == [
+        {"t": "00:00:00.000000001", "items": [text], "record": {"at": text}, "pairs": [["k", text]]}
+    ]
+    assert "00:00:00.000000001" in works("head", "SELECT * FROM 'far.arrow'")
+
+
 def test_tables_have_the_format_of_their_names_or_the_one_given(folder):
     assert works("count", "SELECT * FROM p WHERE age > 20", "--table", "p=people.txt:csv") == "1\n"
     (folder / "people.txt").rename("people.csv")
@@ -169,6 +210,7 @@ WRONG_CALLS = {
     ("head", "SELECT 1", "--table", "data"): "--table data: a table is NAME=PATH, for example --table events=data/events.parquet",
     ("head", "SELECT 1", "--table", "t="): "--table t=: a table is NAME=PATH",
     ("head", "SELECT 1", "--table", "t=data:parqet"): "'parqet' is none of parquet, csv, tsv, json, ndjson, arrow, orc, avro; did you mean parquet?",
+    ("head", "SELECT 1", *T, "--table", "t=people.txt:csv"): "--table t=people.txt:csv: t is given twice; a folder, or a glob, is one table",
     ("head", "SELECT 1", "--storage-option", "hunter2"): "a --storage-option is KEY=VALUE, for example",
 }  # fmt: skip
 

@@ -197,6 +197,35 @@ def test_directories_without_keys_are_not_read_into(files, tmp_path):
         structured(tmp_path, compat)
 
 
+def test_files_of_a_directory_by_their_endings(tmp_path):
+    write_files(tmp_path / "mixed", sizes=(50, 60))
+    (tmp_path / "mixed" / "README.md").write_text("What these are.")
+    (tmp_path / "mixed" / "labels.csv").write_text("x\n1\n")
+    discover = sys.modules["torch_dataloader_utils.filesystem.discovery"].discover_files
+    for path, endings in [
+        ("mixed", [".parquet"]),
+        ("mixed", [".csv", ".parquet"]),
+        ("mixed", [".orc"]),
+        ("mixed/*", [".parquet"]),
+        ("**", [".parquet"]),
+        ("mixed/part-0.parquet", [".parquet"]),
+    ]:
+        wanted = discover(f"{tmp_path}/{path}", extensions=endings)
+        found = compat.discover_files(f"{tmp_path}/{path}", extensions=endings)
+        # Theirs come as the system lists them.
+        wanted = sorted(wanted, key=lambda file: file.path)
+        assert [vars(file) for file in found] == [vars(file) for file in wanted]
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        compat.discover_files(f"{tmp_path}/nothing", extensions=[".parquet"])
+
+
+def test_the_name_of_a_file_is_no_directory(tmp_path):
+    (tmp_path / "y=1").mkdir()
+    pq.write_table(pa.table({"x": [1.5]}), tmp_path / "y=1" / "x=2.parquet")
+    (batch,) = structured(tmp_path, compat, partitioning="hive")
+    assert (batch["x"].tolist(), batch["y"]) == ([1.5], ["1"])
+
+
 def test_patterns_and_single_files(files):
     for path in (files / "part-1.parquet", f"{files}/part-?.parquet", f"{files}/*.parquet"):
         assert_same_rows(lambda library, path=path: structured(path, library), least=1500)

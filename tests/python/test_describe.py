@@ -30,6 +30,7 @@ def every_type():
         "coded": pa.array([3, None, 1, 2] * (ROWS // 4), pa.int64()).dictionary_encode(),
         "map": pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int32())),
         "fixed": pa.array([b"abc"] * ROWS, pa.binary(3)),
+        "span": pa.array([(1, 2, 3), None] * (ROWS // 2), pa.month_day_nano_interval()),
     }
     for name, values in more.items():
         table = table.append_column(name, values)
@@ -54,7 +55,7 @@ def test_every_column_of_every_type_is_described(session):
     for name, row in found.items():
         nulls = table[name].null_count
         assert (row["count"], row["nulls"]) == (ROWS - nulls, nulls), name
-    for name in ("list", "struct", "map", "null", "long", "fixed"):
+    for name in ("list", "struct", "map", "null", "long", "fixed", "span"):
         assert {found[name][key] for key in ("min", "max", "mean", "std", "approx_distinct")} == {
             None
         }, name

@@ -2,11 +2,14 @@
 counts what the loop has received."""
 
 import collections
+from collections import UserDict, defaultdict
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import support
 import tensorquery as tq
@@ -150,6 +153,30 @@ def test_every_kind_of_tensor_moves(folder, workers):
     assert (found["pair"].right[1], found["none"], found["text"]) == ("text", None, ["a", "b"])
 
 
+class Rows(list):
+    """As a collate function may have its own."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "tensor"),
+    [
+        (defaultdict(list, x=torch.ones(2)), lambda batch: batch["x"]),
+        (UserDict(x=torch.ones(2)), lambda batch: batch["x"]),
+        (MappingProxyType({"x": torch.ones(2)}), lambda batch: batch["x"]),
+        (Rows([torch.ones(2)]), lambda batch: batch[0]),
+        (pack_sequence([torch.ones(2), torch.ones(1)]), lambda batch: batch.data),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_tensors_move_in_whatever_holds_them(batch, tensor):
+    moved = copies_to(torch.device("meta"))(batch)()
+    assert isinstance(moved, dict if isinstance(batch, MappingProxyType) else type(batch))
+    assert tensor(moved).device.type == "meta"
+    assert tensor(batch).device.type == "cpu"
+    if isinstance(batch, PackedSequence):
+        assert moved.batch_sizes.device.type == "cpu"
+
+
 def test_epochs_and_iterations_that_are_broken_off(folder, recorded):
     loader = loader_of(folder, device="meta", shuffle=True)
     epochs = [[batch["id"].tolist() for batch in loader] for _ in range(2)]
@@ -171,6 +198,7 @@ def test_where_batches_stay(folder):
         ({"device": "gpu"}, "device='gpu' is no device of torch"),
         ({"device": 1.5}, "device must be a torch.device, its name or a number, not 1.5"),
         ({"device": "cuda:99"}, r"device='cuda:99': torch finds \d+ CUDA device"),
+        ({"device": "xla"}, "device='xla' cannot be used here: .*name another device"),
         ({"device": "meta", "output_format": "numpy"}, "device='meta' is for tensors; choose"),
     ],
 )

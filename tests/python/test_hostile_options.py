@@ -152,11 +152,13 @@ def test_windows_and_epochs(session):
 def test_padding_of_lists(tmp_path):
     session = tq.Session()
     session.register_table("t", pa.table({"l": [[1, 2], [3]]}))
-    for length in (2**62, 2**63 - 1):
+    for length in (2**38, 2**62, 2**63 - 1):
         loader, _ = tq.create_dataloader(
             "SELECT l FROM t", session=session, rank=0, world_size=1, pad={"l": (0, length)}
         )
-        with pytest.raises(tq.DataError, match="exceeds the address space"):
+        with pytest.raises(
+            tq.DataError, match="takes more memory than there is|exceeds the address"
+        ):
             next(iter(loader))
 
 

@@ -257,11 +257,12 @@ def ends(batch):
             for where in ("transform", "collate_fn")
         ),
         {"transform": ends, "transform_threads": 2},
+        {"transform": dict, "transform_threads": 2, "collate_fn": ends},
     ],
 )
 def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(query, options):
     loader = loader_of(query, remainder="uneven", **options)
-    with pytest.raises(RuntimeError, match="raised StopIteration"):
+    with pytest.raises(RuntimeError, match="transform or collate_fn raised StopIteration"):
         list(loader)
     assert place(loader) == (0, 0)
 

@@ -114,6 +114,7 @@ MISTAKES = {
     "%%tq --session nope\nSELECT 1": "--session nope: this must be a variable with a tensorquery.Session, and nope is not defined; sessions are session",
     "%%tq --session pa\nSELECT 1": "and pa is a module; sessions are session",
     "%%tq 2nd\nSELECT 1": "'2nd' is no name for a variable",
+    "%%tq class\nSELECT 1": "'class' is no name for a variable",
     "%%tq 'mine\nSELECT 1": 'No closing quotation in "\'mine"',
     "%%tq\n  \n": "there is no SQL; usage: %%tq [name] [--session variable], and a SELECT statement below",
     "%tq": "there is no SQL",

@@ -145,6 +145,25 @@ def test_what_is_read_ahead_is_ready_and_not_received(folder, workers):
     batches.close()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"transform": dict, "transform_threads": 3}, {"device": "meta"}],
+    ids=["threads", "device"],
+)
+def test_what_is_made_ahead_is_not_received(folder, options):
+    loader, dataset = loader_of(folder, **options)
+    batches = iter(loader)
+    for count in range(1, 8):
+        next(batches)
+        metrics = dataset.metrics()
+        assert (metrics["rows"], metrics["batches"]) == (count * 100, count)
+        assert metrics["buffered_rows"] >= 0
+    del batches
+    assert dataset.metrics()["rows"] == loader.statistics.rows[-1] == 700
+    assert sum(1 for _ in loader) == ROWS / 100
+    check_whole(dataset.metrics(), 0)
+
+
 def test_without_a_loader(folder):
     dataset = tq.QueryDataset(tq.Session().sql(f"SELECT id FROM '{folder}'"), batch_size=100)
     assert sum(len(batch["id"]) for batch in dataset) == ROWS

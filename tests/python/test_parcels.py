@@ -112,6 +112,42 @@ def test_arrow_batches_cross_unchanged(folder, output_format):
     assert all(left == right for left, right in zip(together, alone, strict=True))
 
 
+def test_arrow_batches_of_every_kind_cross_unchanged(tmp_path):
+    numbers = pa.array(range(400), pa.int64())
+    pairs = pa.list_(pa.field("item", pa.int64(), nullable=False), 2)
+    columns = {
+        "id": pa.array(range(200)),
+        "pair": pa.FixedSizeListArray.from_arrays(numbers, type=pairs),
+        "code": pa.array([f"c{i % 5}" for i in range(200)]).dictionary_encode(),
+        "record": pa.array([{"x": [i], "y": None} for i in range(200)]),
+        "map": pa.array([[("k", i)] for i in range(200)], pa.map_(pa.string(), pa.int64())),
+        "view": pa.array(["long enough to lie elsewhere", None] * 100, pa.string_view()),
+    }
+    table = pa.table(columns)
+    with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
+        writer.write_table(table)
+    crossed, plain = (
+        list(loader_of(tmp_path, output_format="arrow", num_workers=workers)) for workers in (1, 0)
+    )
+    assert len(crossed) == 13
+    for batch, other in zip(crossed, plain, strict=True):
+        assert batch.schema.equals(other.schema, check_metadata=True)
+        batch.validate(full=True)
+        assert batch == other
+
+
+def test_an_arrow_batch_crosses_without_what_was_decoded_with_it(tmp_path):
+    rows, size = 20_000, 50
+    table = pa.table(
+        {"id": range(rows), "text": ["some words " * 5] * rows, "few": [[1.5] * 8] * rows}
+    )
+    folder = support.write_parquet(tmp_path / "t", table, files=1, row_group=rows)
+    for batch in loader_of(folder, output_format="arrow", num_workers=1, batch_size=size):
+        # Of an array that is a part of another one, these are the buffers of all of it.
+        found = sum(buffer.size for column in batch for buffer in column.buffers() if buffer)
+        assert found <= 2 * size * (8 + 55 + 4 + 64 + 4)
+
+
 def test_tensors_of_a_batch_can_be_changed_in_place(folder):
     columns = ["id", "s1", "s2"]
     wanted = [(batch["s1"] + 1, batch["s2"]) for batch in loader_of(folder, columns=columns)]

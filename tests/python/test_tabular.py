@@ -1,7 +1,9 @@
 """Datasets of Hugging Face are tables, with their selection and order; what only looks like a table is refused."""
 
 import datasets
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import tensorquery as tq
@@ -51,6 +53,64 @@ def test_splits_are_registered_one_by_one(session, rows):
 def test_a_stream_is_no_table(session, rows):
     with pytest.raises(tq.ConfigError, match="IterableDataset, which has no table; .*path="):
         session.register_table("t", rows.to_iterable_dataset())
+
+
+INNER = pa.struct({"b": pa.int64(), "c": pa.struct({"d": pa.string()})})
+NESTED = {
+    "struct": pa.struct({"a": INNER}),
+    "fixed": pa.list_(INNER, 1),
+    "struct of fixed": pa.struct({"a": pa.list_(INNER, 1)}),
+    "list": pa.list_(INNER),
+    "map": pa.map_(pa.string(), INNER),
+}
+
+
+def nested(kind):
+    """Thirty rows, some of which are null at each depth."""
+    inner = [
+        None if n % 5 == 2 else {"b": n, "c": {"d": f"{n}"} if n % 3 else None} for n in range(30)
+    ]
+    made = {
+        "struct": lambda value: {"a": value},
+        "struct of fixed": lambda value: {"a": [value]},
+        "map": lambda value: [("k", value)],
+    }.get(kind, lambda value: [value])
+    return pa.array(
+        [None if n % 7 == 4 else made(value) for n, value in enumerate(inner)], NESTED[kind]
+    )
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_part_of_a_table_with_structs_in_structs(session, kind):
+    column = nested(kind)
+    for part in (pa.table({"x": column}).slice(10, 7), pa.record_batch({"x": column}).slice(10, 7)):
+        session.register_table("t", part)
+        assert session.table("t").to_arrow().to_pylist() == part.to_pylist()
+        assert tq.to_tensors(part, output_format="dict") == part.to_pydict()
+    # Of a union all inputs have the rows of all of it.
+    union = pa.UnionArray.from_sparse(pa.array([0] * 30, pa.int8()), [column], ["u"])
+    part = pa.table({"x": union}).slice(10, 7)
+    assert tq.to_tensors(part, output_format="arrow").to_pylist() == part.to_pylist()
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_sample_and_a_function_of_structs_in_structs(session, kind):
+    column = nested(kind)
+    session.register_table("t", pa.table({"id": range(30), "x": column}))
+    sample = session.table("t").sample(5, seed=3).to_pylist()
+    assert [row["x"] for row in sample] == [column[row["id"]].as_py() for row in sample]
+    session.register_udf("f", lambda ids: column.slice(10, len(ids)), ["int64"], NESTED[kind])
+    found = session.sql("SELECT f(id) AS x FROM t WHERE id < 7").to_arrow()
+    assert found["x"].to_pylist() == column.slice(10, 7).to_pylist()
+
+
+def test_numbers_at_an_odd_address(session):
+    memory = pa.py_buffer(b"\0" + np.arange(9, dtype=np.int64).tobytes()).slice(1)
+    numbers = pa.Array.from_buffers(pa.int64(), 9, [None, memory])
+    session.register_table(
+        "t", pa.table({"x": numbers, "r": pa.StructArray.from_arrays([numbers], ["y"])})
+    )
+    assert session.table("t").to_arrow().to_pylist() == [{"x": n, "r": {"y": n}} for n in range(9)]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import tensorquery as tq
 from tensorquery.errors import ConfigError, DataError
 from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
 
@@ -29,6 +30,7 @@ from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
         ({"stack": {"x": "a"}}, r"stack\['x'\] must be a list"),
         ({"stack": {"x": ["a", "t"]}}, '"t".*Utf8'),
         ({"stack": {"x": ["a", "z"]}}, 'unknown column "z"'),
+        ({"stack": {"x": ["r.f"]}}, '"r.f", which is a field of a struct; select it as a column'),
         ({"stack": {"a": ["b"]}}, 'two outputs would be named "a"'),
         ({"pad": {"a": 0}}, '"a" is Int64, not a list'),
         ({"pad": {"l": (0, 0)}}, "max_length"),
@@ -36,6 +38,9 @@ from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
         ({"pad": {"l": 0.5}}, "0.5 does not fit"),
         ({"categories": {"a": ["x"]}}, '"a" is Int64'),
         ({"categories": {"t": "xy"}}, "must be a list"),
+        ({"categories": {"t": {"x", "y"}}}, r"categories\['t'\] must be a list, not a set.*sorted"),
+        ({"stack": {"x": {"a", "b"}}}, r"stack\['x'\] must be a list, not a set.*sorted"),
+        ({"nulls": {"t": "\udcff"}}, "is not UTF-8 text"),
         ({"decimal": "float32"}, "decimal='float32'"),
         ({"output_format": "tensor"}, "output_format='tensor'"),
         (
@@ -45,11 +50,11 @@ from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
     ],
 )
 def test_bad_options_fail_at_construction(options: dict[str, Any], message: str) -> None:
-    schema = pa.schema(
-        [("a", pa.int64()), ("b", pa.float32()), ("t", pa.string()), ("l", pa.list_(pa.int32()))]
-    )
+    columns = {"a": pa.int64(), "b": pa.float32(), "t": pa.string(), "l": pa.list_(pa.int32())}
+    schema = pa.schema({**columns, "r": pa.struct({"f": pa.float32()})})
+    output_format = options.pop("output_format", "torch")
     with pytest.raises(ConfigError, match=message):
-        BatchBuilder(schema, **options)
+        BatchBuilder(schema, output_format=output_format, options=tensor_options(**options))
 
 
 def test_what_is_no_arrow_data_is_refused() -> None:
@@ -71,6 +76,50 @@ def test_options_are_plain_json() -> None:
     assert json.loads(text)["nulls"] == {
         "columns": {"a": {"fill": {"float": "nan"}}, "b": {"fill": {"float": "0.5"}}}
     }
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_loader_keeps_the_options_that_it_was_made_with(num_workers: int) -> None:
+    session = tq.Session()
+    rows = {"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [5.0, 6.0], "t": ["x", "y"], "l": [[1], [1, 2]]}
+    session.register_table("rows", pa.table(rows))
+    columns, known = ["a", "b"], ["x", "y"]
+    nulls, stack, pad = {"c": 0.0}, {"s": columns}, {"l": (0, 2)}
+    loader, _ = tq.create_dataloader(
+        "SELECT * FROM rows",
+        session=session,
+        num_workers=num_workers,
+        nulls=nulls,
+        stack=stack,
+        pad=pad,
+        categories={"t": known},
+    )
+    columns.append("c")
+    known.reverse()
+    nulls["t"] = "mask"
+    stack["other"] = ["c"]
+    pad["l"] = (9, 5)
+    for _ in range(2):
+        (batch,) = loader
+        assert {name: values.tolist() for name, values in batch.items()} == {
+            "s": [[1, 3], [2, 4]],
+            "c": [5, 6],
+            "t": [0, 1],
+            "l": [[1, 0], [1, 2]],
+        }
+
+
+def test_options_may_be_read_once_only() -> None:
+    session = tq.Session()
+    session.register_table("rows", pa.table({"a": [1], "b": [2], "t": ["y"]}))
+    loader, _ = tq.create_dataloader(
+        "SELECT * FROM rows",
+        session=session,
+        stack={"s": (name for name in "ba")},
+        categories={"t": iter("xy")},
+    )
+    (batch,) = loader
+    assert (batch["s"].tolist(), batch["t"].tolist()) == ([[2, 1]], [1])
 
 
 def test_libraries_are_imported_only_where_they_are_used() -> None:

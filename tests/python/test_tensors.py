@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorquery import _core
-from tensorquery.errors import DataError, UnsupportedTypeError
+from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
 from tensorquery.tensors import BatchBuilder, Encoded, Jagged, to_tensors
 
 FORMATS = ("torch", "numpy")
@@ -432,6 +432,30 @@ def test_masks_follow_the_schema_not_the_data() -> None:
         "a",
         "b",
     ]
+
+
+def test_what_a_dict_does_not_hold_is_named() -> None:
+    rows = table(pa.array([0, 2**62], pa.duration("s")))
+    with pytest.raises(
+        DataError, match=r"'c' \(duration\[s\]\) has a value.*output_format=\"arrow\""
+    ):
+        to_tensors(rows, output_format="dict")
+    assert to_tensors(rows)["c"].tolist() == [0, 2**62]
+    twins = pa.table([[1], [2]], names=["c", "c"])
+    with pytest.raises(ConfigError, match="two columns are named 'c'"):
+        to_tensors(twins, output_format="dict")
+
+
+def test_more_values_than_the_keys_of_a_dictionary_count_say_what_to_do() -> None:
+    codes = pa.array(range(100), pa.int8())
+    chunks = [
+        pa.DictionaryArray.from_arrays(codes, [f"{part}-{code}" for code in range(100)])
+        for part in range(2)
+    ]
+    rows = table(pa.chunked_array(chunks))
+    assert to_tensors(rows)["c"].codes.tolist() == list(range(200))
+    with pytest.raises(DataError, match=r"more values than the keys .* CAST\(c AS VARCHAR\)"):
+        to_tensors(rows, output_format="arrow")
 
 
 def test_decimals_beyond_64_bits_name_the_column() -> None:

@@ -30,8 +30,14 @@ def open_session(asked: Arguments) -> Session:
         DataError: A file is damaged.
     """
     session = Session(storage_options=dict(map(_option, asked.storage_options)))
+    names: set[str] = set()
     for text in asked.tables:
         name, path, kind = _table(text)
+        if name in names:
+            raise UsageError(
+                f"--table {text}: {name} is given twice; a folder, or a glob, is one table"
+            )
+        names.add(name)
         session._register(name, path, table_format_of(kind), None, None, None, infer_rows=1000)
     return session
 

@@ -12,6 +12,7 @@ from typing import Any
 from tensorquery.command.arguments import Arguments
 from tensorquery.command.bench import bench
 from tensorquery.command.text import text_table
+from tensorquery.display.values import python_value
 from tensorquery.query import Query
 
 __all__ = ["VERBS"]
@@ -40,7 +41,7 @@ def _count(query: Query, asked: Arguments) -> Iterator[str]:
 
 def _head(query: Query, asked: Arguments) -> Iterator[str]:
     table = query.head(asked.rows)
-    columns = [[_plain(cell) for cell in column] for column in table.columns]
+    columns = [[python_value(cell) for cell in column] for column in table.columns]
     rows = list(zip(*columns, strict=True))
     if asked.format == "json":
         # An object for each row, with names as they are: a later column of the same name would hide the first.
@@ -66,11 +67,13 @@ def _bench(query: Query, asked: Arguments) -> Iterator[str]:
         yield _json(list(bench(query, asked)))
         return
     for epoch in bench(query, asked):
-        yield (
-            f"epoch {epoch['epoch']}: {epoch['rows']:,} rows in {epoch['batches']:,} batches, {epoch['seconds']:.2f} s, "
-            f"{epoch['rows_per_second']:,.0f} rows/s, first batch after {epoch['first_batch_seconds']:.3f} s, "
-            f"waiting {epoch['wait_share']:.0%} of the time"
-        )
+        said = f"epoch {epoch['epoch']}: {epoch['rows']:,} rows in {epoch['batches']:,} batches, {epoch['seconds']:.2f} s"
+        if epoch["batches"]:
+            said += (
+                f", {epoch['rows_per_second']:,.0f} rows/s, first batch after {epoch['first_batch_seconds']:.3f} s, "
+                f"waiting {epoch['wait_share']:.0%} of the time"
+            )
+        yield said
 
 
 VERBS: Mapping[str, Callable[[Query, Arguments], Iterator[str]]] = {
@@ -103,14 +106,6 @@ def _jsonable(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return value.total_seconds() if isinstance(value, timedelta) else str(value)
-
-
-def _plain(cell: Any) -> Any:
-    """A value of Arrow as Python's; nanoseconds and far years, which have none, as text."""
-    try:
-        return cell.as_py()
-    except (ValueError, OverflowError):
-        return cell.cast("string").as_py()
 
 
 def _cell(value: Any) -> str:

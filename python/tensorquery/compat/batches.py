@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorquery.errors import DataError
-from tensorquery.tensors import BatchBuilder
+from tensorquery.tensors import BatchBuilder, tensor_options
 
 __all__ = ["OUTPUT_FORMATS", "CompatBatches", "Output"]
 
@@ -90,7 +90,8 @@ class CompatBatches(BatchBuilder):
     """
 
     def __init__(self, schema: Any, output: Output) -> None:
-        super().__init__(schema, **output.options)
+        options = None if output.nulls is None else tensor_options(nulls=output.nulls)
+        super().__init__(schema, output_format=output.core, options=options)
         self._output = output
         self._kit: _Kit = _TorchKit() if output.wanted == "torch" else _NumpyKit()
 

@@ -40,9 +40,10 @@ def discover_files(
 
     Args:
         path: A file, a directory or a glob, on disk or in an object store. Of a directory its own files; names that start
-            with ``_`` or ``.`` are left out. All files have one format, which their names say.
+            with ``_`` or ``.`` are left out.
         storage_options: Options and credentials of the object store.
-        extensions: Endings of names to keep, such as ``[".parquet"]``; None keeps all.
+        extensions: Endings of names to keep, such as ``[".parquet"]``; None keeps all. Files of one ending have one format, which
+            it says; others in the directory may be anything.
 
     Returns:
         The files, sorted by path, with their sizes.
@@ -58,17 +59,34 @@ def discover_files(
         session._register("files", found, None, None, False, storage_options, infer_rows=1)
         return session.table("files")
 
-    files = files_of(open_path(register, path, recursive=False))
-    return [file for file in files if extensions is None or file.path.endswith(tuple(extensions))]
+    if extensions is None:
+        return files_of(open_path(register, path, recursive=False))
+    files: dict[str, DataFileInfo] = {}
+    missing = None
+    for ending in extensions:
+        try:
+            table = open_path(register, path, recursive=False, ending=ending)
+        except MissingFilesError as error:
+            missing = error
+        else:
+            files.update({file.path: file for file in files_of(table)})
+    local = local_path(path)
+    if missing is not None and not files and not (local is not None and Path(local).exists()):
+        raise missing
+    kept = tuple(extensions)
+    return [files[name] for name in sorted(files) if name.endswith(kept)]
 
 
-def open_path(register: Callable[[str], Query], path: str, *, recursive: bool) -> Query:
+def open_path(
+    register: Callable[[str], Query], path: str, *, recursive: bool, ending: str = ""
+) -> Query:
     """Register what a path names.
 
     Args:
         register: Makes a table of a path or pattern.
         path: A file, a directory or a glob.
         recursive: Whether the files of directories below are meant, too.
+        ending: How the names of a directory's files end that are meant, or of those of a pattern that ends with ``*``.
 
     Returns:
         The table.
@@ -78,12 +96,13 @@ def open_path(register: Callable[[str], Query], path: str, *, recursive: bool) -
     """
     try:
         if recursive or any(wildcard in path for wildcard in "*?"):
-            return register(path)
+            return register(_with_ending(path, ending))
         local = local_path(path)
         if local is not None:
-            return register(f"{as_it_is(path)}/*" if Path(local).is_dir() else as_it_is(path))
+            is_folder = Path(local).is_dir()
+            return register(f"{as_it_is(path)}/*{ending}" if is_folder else as_it_is(path))
         try:
-            return register(f"{path.rstrip('/')}/*")
+            return register(f"{path.rstrip('/')}/*{ending}")
         except TableNotFoundError:
             # An object, or a prefix of prefixes.
             table = register(path)
@@ -95,6 +114,13 @@ def open_path(register: Callable[[str], Query], path: str, *, recursive: bool) -
             f"{path} holds no file itself, only others with files such as {first.path}. {_ADVICE}"
         )
     return table
+
+
+def _with_ending(pattern: str, ending: str) -> str:
+    """A pattern of the names that match this one and have an ending, where it may be anything."""
+    if not ending or not pattern.endswith("*"):
+        return pattern
+    return f"{pattern}/*{ending}" if pattern.endswith("**") else pattern + ending
 
 
 _ADVICE = 'Directories called key=value are read with partitioning="hive", others below a path with a pattern, path="…/**"'

@@ -285,5 +285,6 @@ def _with_texts(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 def _keys(table: Query) -> list[str]:
     """The columns of a table that are in its paths."""
     first, *_ = files_of(table)
-    found = {name.partition("=")[0] for name in first.path.split("/") if "=" in name}
+    *folders, _ = first.path.split("/")
+    found = {name.partition("=")[0] for name in folders if "=" in name}
     return [name for name in table.column_names if name in found]

@@ -22,6 +22,7 @@ from tensorquery.display.html import (
 )
 from tensorquery.display.limit import Limit
 from tensorquery.display.nulls import known_nulls
+from tensorquery.display.values import python_value
 from tensorquery.errors import NotShardableError
 from tensorquery.shards import DEFAULT_SPLIT_BYTES, plan_splits
 
@@ -185,11 +186,7 @@ def _value(cell: Any) -> str | None:
     """A value as text; None for null."""
     if not cell.is_valid:
         return None
-    try:
-        value = cell.as_py()
-    except (ValueError, OverflowError):
-        # Nanoseconds, and years that Python's own types cannot hold.
-        return str(cell.cast("string").as_py())
+    value = python_value(cell)
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.7g}"
     return str(value)
