@@ -3,6 +3,7 @@
 mod access;
 pub mod avro;
 mod blame;
+mod blooms;
 mod columns;
 mod discover;
 mod files;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,24 @@ def test_old_times_inside_of_lists(tmp_path: Path) -> None:
         else:
             with pytest.raises(tq.DataError, match="1677 to 2262"):
                 delivered("SELECT at FROM files", session)
+
+
+def test_bloom_filters_of_decimals_leave_out_no_row(tmp_path: Path) -> None:
+    """Of as many bytes as they have digits, where the engine looks for sixteen."""
+    file = tmp_path / "part.parquet"
+    digits = {"d5": (5, 2), "d18": (18, 2), "d30": (30, 2), "d38": (38, 2)}
+    columns = {
+        name: pa.array([Decimal(n % 10 - 5) for n in range(5000)], pa.decimal128(*type_))
+        for name, type_ in digits.items()
+    }
+    filters = {name: {"ndv": 100} for name in digits}
+    pq.write_table(pa.table(columns), file, row_group_size=1000, bloom_filter_options=filters)
+    session = tq.Session()
+    session.register_parquet("files", str(file))
+    for name in digits:
+        for condition, rows in [(f"{name} = 3", 500), (f"{name} IN (-2, 4, 77)", 1000)]:
+            query = f"SELECT {name} FROM files WHERE {condition}"
+            assert session.sql(query).to_arrow().num_rows == rows, condition
+            assert session.sql(query).count() == rows, condition
+            assert len(delivered(query, session)) == rows, condition
+        assert len(delivered(f"SELECT {name} FROM files WHERE {name} = 77", session)) == 0
