@@ -59,6 +59,9 @@ class FileTables(ABC):
     ) -> None:
         """Register Parquet files as a table.
 
+        Timestamps that are stored in twelve bytes (``INT96``, of Spark, Hive and Impala) are read in nanoseconds, which hold the years
+        1677 to 2262: others are a `DataError`. Declare ``timestamp[us]`` in `schema` to read them.
+
         Args:
             name: The table's name in SQL; an earlier table of that name is replaced.
             path: A file, a directory, a glob, or a list of these, on disk (``~`` in front is the user's folder) or in an

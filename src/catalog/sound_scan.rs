@@ -1,12 +1,16 @@
-//! DataFusion's file scan, but for filters by which it would leave out rows that match.
+//! DataFusion's file scan, but for filters by which it would leave out rows that match, and for files that it would read wrongly.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
 use datafusion::common::Statistics;
 use datafusion::common::config::ConfigOptions;
-use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, ParquetSource,
+};
 use datafusion::datasource::source::DataSource;
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -17,10 +21,18 @@ use datafusion::physical_plan::DisplayFormatType;
 use datafusion::physical_plan::execution_plan::SchedulingType;
 use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 
 use crate::lake::has_unordered_cast;
+use crate::split::{FileRef, plan_hard};
 
-/// A file scan that takes no filter by which row groups would be pruned wrongly: such a filter stays above it.
+/// Files opened ahead of the one that is read.
+const FILES_AHEAD: usize = 2;
+
+/// A file scan that takes no filter by which row groups would be pruned wrongly: such a filter stays above it. Parquet files are opened one by
+/// one, those of them by their columns that DataFusion cannot read, or reads wrongly.
 #[derive(Clone, Debug)]
 pub struct SoundScan {
     config: FileScanConfig,
@@ -87,13 +99,68 @@ pub fn push_filters(
     })
 }
 
+type Rows = BoxStream<'static, DfResult<RecordBatch>>;
+
+/// The rows of one Parquet file of a scan, whose configuration has no files.
+async fn open_file(
+    config: Arc<FileScanConfig>,
+    file: PartitionedFile,
+    context: Arc<TaskContext>,
+) -> DfResult<Rows> {
+    if let (Some(FileRef { table, index }), Some(projection)) =
+        (FileRef::of(&file), config.file_source.projection())
+    {
+        let (predicate, rows) =
+            (config.file_source.filter(), context.session_config().batch_size());
+        let hard = plan_hard(table, *index, predicate.as_ref(), projection, rows).await?;
+        if let Some(hard) = hard {
+            return Ok(hard.rows());
+        }
+    }
+    let one = FileScanConfigBuilder::from(config.as_ref().clone());
+    let one = one.with_file_groups(vec![FileGroup::new(vec![file])]);
+    Ok(one.build().open(0, context)?.boxed())
+}
+
+/// No more than so many of the rows.
+fn first(rows: Rows, limit: usize) -> Rows {
+    let state = (rows, limit);
+    futures::stream::try_unfold(state, |(mut rows, left)| async move {
+        if left == 0 {
+            return Ok(None);
+        }
+        let Some(batch) = rows.try_next().await? else { return Ok(None) };
+        let batch = batch.slice(0, batch.num_rows().min(left));
+        let left = left - batch.num_rows();
+        Ok(Some((batch, (rows, left))))
+    })
+    .boxed()
+}
+
 impl DataSource for SoundScan {
     fn open(
         &self,
         partition: usize,
         context: Arc<TaskContext>,
     ) -> DfResult<SendableRecordBatchStream> {
-        self.config.open(partition, context)
+        if !self.config.file_source.as_any().is::<ParquetSource>() {
+            return self.config.open(partition, context);
+        }
+        let schema = self.config.projected_schema()?;
+        let files = self.config.file_groups.get(partition).map(FileGroup::files);
+        let files = files.unwrap_or_default().to_vec();
+        let without = FileScanConfigBuilder::from(self.config.clone()).with_file_groups(Vec::new());
+        let config = Arc::new(without.build());
+        let rows = futures::stream::iter(files)
+            .map(move |file| open_file(Arc::clone(&config), file, Arc::clone(&context)))
+            .buffered(FILES_AHEAD)
+            .try_flatten()
+            .boxed();
+        let rows = match DataSource::fetch(&self.config) {
+            Some(limit) => first(rows, limit),
+            None => rows,
+        };
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -72,8 +72,7 @@ fn open(
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
 ) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>> {
-    let is_by_columns = read.is_none() && is_by_columns(table, config);
-    let Some(asked) = projection.clone().filter(|_| is_by_columns) else {
+    let Some(asked) = projection.clone().filter(|_| is_by_columns(table, config)) else {
         return Ok(one_file(table, config, projection, split, read)?.open(0, context)?.boxed());
     };
     let (table, config, split) = (Arc::clone(table), Arc::clone(config), *split);
@@ -81,7 +80,8 @@ fn open(
         let predicate = config.file_source.filter();
         let rows = context.session_config().batch_size();
         let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
-        match plan_columns(&table, &split, predicate.as_ref(), &asked, rows, cuts).await? {
+        let only = read.as_ref();
+        match plan_columns(&table, &split, only, predicate.as_ref(), &asked, rows, cuts).await? {
             Some(scan) => Ok::<_, DataFusionError>(scan.rows()),
             None => {
                 Ok(one_file(&table, &config, projection, &split, read)?.open(0, context)?.boxed())

@@ -3,6 +3,7 @@
 mod access;
 pub mod avro;
 mod blame;
+mod blooms;
 mod columns;
 mod discover;
 mod files;
@@ -30,7 +31,7 @@ use std::ops::Range;
 
 pub use access::{ALL_ROWS, access_to_rows};
 pub use blame::{blame_content, caught, caught_rows};
-pub use columns::{ColumnScan, Cuts, MatrixExpr, plan as plan_columns};
+pub use columns::{ColumnScan, Cuts, MatrixExpr, plan as plan_columns, plan_hard};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };

@@ -8,6 +8,7 @@ import uuid
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -300,6 +301,20 @@ def test_orc_columns_of_two_units(tmp_path):
     keys = pa.table({"fine": pa.array([1], pa.timestamp("ns"))})
     table.commit(table.file(keys, "orc", content=EQUALITY, equality_ids=[3]))
     assert [row["far"] for row in table.read()] == [moments[0], None]
+
+
+def test_old_times_of_files_of_spark(tmp_path):
+    """Of twelve bytes, without ids, and of years that nanoseconds do not hold: Iceberg's are microseconds."""
+    times = [dt.datetime(9999, 12, 31), dt.datetime(2020, 1, 2, 3, 4, 5, 6), None]
+    data = pa.table({"id": range(3), "old": pa.array(times, pa.timestamp("us"))})
+    table = TableByHand(tmp_path / "t", Schema(ID, optional(2, "at", TimestampType())))
+    names = [{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["at", "old"]}]
+    table.properties["schema.name-mapping.default"] = json.dumps(names)
+    path = table.path("parquet")
+    pq.write_table(data, path, use_deprecated_int96_timestamps=True, store_schema=False)
+    table.commit(table.file(path, record_count=3))
+    assert [row["at"] for row in table.read()] == times
+    assert table.read("SELECT id FROM t WHERE at > '2000-01-01' AND id > 0") == [{"id": 1}]
 
 
 def test_snapshots_without_a_manifest_list_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -433,6 +434,30 @@ def test_nested_timestamps_take_the_declared_unit(session):
     assert session.table("t").to_arrow().to_pylist() == table.to_pylist()
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_a_time_beyond_the_calendar_is_an_error_and_never_null(session, unit):
+    """The largest of 64 bits means "for ever" to some; what a writer in a time zone meant by it cannot be said."""
+    scale = {"s": 1, "ms": 10**3, "us": 10**6}[unit]
+    last = 8_210_235_340_799 * scale
+    for time, is_read in [
+        (last, True),
+        (-last, True),
+        (last + scale, False),
+        (-last - 2 * 10**11 * scale, False),
+    ]:
+        table = pa.table({"t": pa.array([0, time, None], pa.timestamp(unit))})
+        try:
+            write(table)
+        except pa.ArrowInvalid:
+            continue
+        session.register_orc(f"t{is_read}", "t.orc", schema=table.schema)
+        if is_read:
+            assert session.table("tTrue").to_arrow().equals(table)
+        else:
+            with pytest.raises(tq.DataError, match=r"(?s)timestamp.*262141.*t\.orc"):
+                session.table("tFalse").to_arrow()
+
+
 # --- what cannot be read ---
 
 
@@ -480,6 +505,22 @@ def test_damaged_stripes_are_an_error_and_never_a_crash(session, compression):
             errors += 1
         assert message is None or "bad.orc" in message
     assert errors > 5
+
+
+def test_a_stripe_without_a_footer_is_named(session):
+    write(ids_table(3000), compression="uncompressed")
+    with open("t.orc", "rb") as file:
+        content = file.read()
+    number = rb"[\x80-\xff]*[\x00-\x7f]"
+    # The first stripe begins behind the file's first three bytes; the fourth of these numbers is the length of its footer.
+    stripe = re.compile(rb"(\x08\x03\x10%b\x18%b\x20)(%b)\x28" % (number, number, number))
+    found = stripe.search(content, len(content) - 1000)
+    damaged = bytearray(content)
+    damaged[found.start(2) : found.end(2)] = b"\x80" * (len(found[2]) - 1) + b"\0"
+    with open("bad.orc", "wb") as file:
+        file.write(damaged)
+    with pytest.raises(tq.DataError, match=r"(?s)stripe 0.*no footer.*bad\.orc"):
+        session.register_orc("t", "bad.orc")
 
 
 def test_a_changed_file_is_an_error(session):

@@ -224,9 +224,14 @@ fn full_name(name: &str, namespace: &str) -> String {
     }
 }
 
-/// The type with what it means, where that changes how it is read. UUIDs stay the text or bytes that they are.
+/// The type with what it means, where that changes how it is read. UUIDs stay the text or bytes that they are, and so do decimals that
+/// cannot be, as the specification says.
 fn with_logical_type(object: &Map<String, Value>, kind: &str) -> Value {
     let mut kept = Map::from_iter([("type".to_owned(), json!(kind))]);
+    let is_decimal = object.get("logicalType").and_then(Value::as_str) == Some("decimal");
+    if is_decimal && !can_be_decimal(object, kind) {
+        return Value::Object(kept);
+    }
     for key in ["logicalType", "precision", "scale"] {
         if let Some(value) = object.get(key)
             && value.as_str() != Some("uuid")
@@ -235,6 +240,22 @@ fn with_logical_type(object: &Map<String, Value>, kind: &str) -> Value {
         }
     }
     Value::Object(kept)
+}
+
+/// Whether a type can be a decimal of the digits that it says.
+fn can_be_decimal(object: &Map<String, Value>, kind: &str) -> bool {
+    let precision = object.get("precision").and_then(Value::as_u64).unwrap_or(0);
+    let scale = object.get("scale").map_or(Some(0), Value::as_u64);
+    let fits = match kind {
+        "bytes" => true,
+        "fixed" => {
+            // Digits that are the same for all numbers of as many bits, but for the sign.
+            let bits = 8.0 * object.get("size").and_then(Value::as_u64).unwrap_or(0) as f64 - 1.0;
+            precision as f64 <= (bits * std::f64::consts::LOG10_2).floor()
+        }
+        _ => false,
+    };
+    precision > 0 && fits && scale.is_some_and(|scale| scale <= precision)
 }
 
 fn types_in(schema: &Value) -> usize {
@@ -278,6 +299,27 @@ mod tests {
                 {"name": "z", "type": plain},
             ])
         );
+    }
+
+    #[test]
+    fn a_decimal_that_cannot_be_is_what_it_is_stored_as() {
+        let decimal = |kind: Value, precision: i64, scale: i64| {
+            let mut stored =
+                json!({"logicalType": "decimal", "precision": precision, "scale": scale});
+            let kind = kind.as_object().cloned().unwrap_or_default();
+            stored.as_object_mut().unwrap().extend(kind);
+            let schema = of(json!([{"name": "x", "type": stored}])).unwrap();
+            schema["fields"][0]["type"]["logicalType"].is_string()
+        };
+        let fixed = |size: i64| json!({"type": "fixed", "name": "F", "size": size});
+        for (precision, scale) in [(0, 0), (-1, 0), (4, 9), (4, -1)] {
+            assert!(!decimal(json!({"type": "bytes"}), precision, scale), "{precision}, {scale}");
+        }
+        assert!(decimal(json!({"type": "bytes"}), 4, 4));
+        assert!(!decimal(json!({"type": "long"}), 4, 0));
+        for (size, most) in [(1, 2), (4, 9), (8, 18), (9, 21), (16, 38)] {
+            assert!(decimal(fixed(size), most, 0) && !decimal(fixed(size), most + 1, 0));
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One row group whose column chunks are in memory: all rows of it, or only some, as Arrow arrays.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -9,6 +9,8 @@ use arrow::array::{BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
+use datafusion::datasource::physical_plan::parquet::{ParquetAccessPlan, RowGroupAccess};
+use datafusion::physical_expr::PhysicalExpr;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
     ParquetRecordBatchReaderBuilder, RowGroups, RowSelection, RowSelectionPolicy,
@@ -24,8 +26,10 @@ use parquet::schema::types::ColumnPath;
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
 use super::flat::{FlatColumn, Stored, flat_column, is_flat};
+use super::hard::check_times;
 use super::lengths::Lengths;
 use super::rows::GroupRows;
+use crate::split::parquet::wanted_groups;
 use crate::storage::LocalFile;
 
 /// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
@@ -231,7 +235,7 @@ impl Group {
     /// Takes what was read of the `leaves` at `ranges`.
     ///
     /// # Errors
-    /// Where pages are others than the page index says.
+    /// Where pages are others than the page index says, or times are none that the column holds.
     pub(super) fn put(
         &mut self,
         leaves: &[usize],
@@ -245,9 +249,12 @@ impl Group {
             let index = self.part.as_ref().and_then(|_| self.index_of(leaf)).map(<[_]>::to_vec);
             let pieces = pieces.by_ref().take(leaves.len()).collect();
             let (range, index) = (self.chunk_range(leaf), index.unwrap_or_default());
-            let repeats = self.metadata().column(leaf).column_descr().max_rep_level() > 0;
-            let chunk = Chunk::part(range, pieces, index, self.rows(), repeats)?;
-            self.chunks.insert(leaf, Arc::new(chunk));
+            let column = self.metadata().column(leaf);
+            let repeats = column.column_descr().max_rep_level() > 0;
+            let chunk = Arc::new(Chunk::part(range, pieces, index, self.rows(), repeats)?);
+            let root = self.footer.file_metadata().schema_descr().get_column_root_idx(leaf);
+            check_times(&chunk, column, self.rows(), self.schema.field(root).data_type())?;
+            self.chunks.insert(leaf, chunk);
         }
         Ok(())
     }
@@ -424,6 +431,47 @@ impl Group {
             .with_row_selection_policy(RowSelectionPolicy::Selectors)
             .build()
     }
+}
+
+/// Those of `groups` that the predicate may keep rows of, and which rows, by the page index; of the rows that `only` has. None where they
+/// cannot be counted.
+pub(super) fn wanted_rows(
+    physical: &SchemaRef,
+    footer: &ParquetMetaData,
+    predicate: Option<&Arc<dyn PhysicalExpr>>,
+    only: Option<&ParquetAccessPlan>,
+    groups: Range<usize>,
+) -> Option<VecDeque<(usize, Wanted)>> {
+    let mut access = match predicate {
+        Some(predicate) => wanted_groups(physical, footer, predicate),
+        None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
+    };
+    for (access, only) in access.iter_mut().zip(only.map_or(&[][..], ParquetAccessPlan::inner)) {
+        *access = match (&access, only) {
+            (RowGroupAccess::Selection(some), RowGroupAccess::Selection(others)) => {
+                RowGroupAccess::Selection(some.intersection(others))
+            }
+            (RowGroupAccess::Skip, _) | (_, RowGroupAccess::Scan) => access.clone(),
+            (_, only) => only.clone(),
+        };
+    }
+    let mut wanted = VecDeque::new();
+    for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
+    {
+        let rows = usize::try_from(footer.row_group(number).num_rows()).unwrap_or(usize::MAX);
+        match access {
+            RowGroupAccess::Skip => {}
+            // Rows are counted by 32 bits here.
+            _ if u32::try_from(rows).is_err() => return None,
+            RowGroupAccess::Selection(selection) if selection.row_count() < rows => {
+                wanted.push_back((number, Wanted::selected(rows, selection)));
+            }
+            RowGroupAccess::Scan | RowGroupAccess::Selection(_) => {
+                wanted.push_back((number, Wanted::all(rows)));
+            }
+        }
+    }
+    Some(wanted)
 }
 
 /// Whether the decoder can pass over values of `leaves`: it cannot where differences are packed in blocks of another size

@@ -7,12 +7,13 @@
 //! and those left out. Of a row group without a row to keep, nothing more is read, and where the page index takes out part
 //! of one, only pages with a row that is left. And of local files that the system has in memory, a few columns at a time
 //! are copied and decoded, whether there is a predicate or not. Columns of numbers are decoded here (`flat/`), all others
-//! by the `parquet` crate.
+//! by the `parquet` crate. What DataFusion's scan cannot read, or reads wrongly, is read here in any case (`hard.rs`).
 
 mod chunk;
 mod compact;
 mod flat;
 mod group;
+mod hard;
 mod lengths;
 mod lines;
 mod matrix_expr;
@@ -26,7 +27,7 @@ mod tests;
 
 pub use lengths::Cuts;
 pub use matrix_expr::MatrixExpr;
-pub use scan::{ColumnScan, plan};
+pub use scan::{ColumnScan, plan, plan_hard};
 
 use parquet::errors::ParquetError;
 

@@ -12,25 +12,25 @@ use bytes::Bytes;
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::internal_datafusion_err;
 use datafusion::datasource::physical_plan::parquet::{
-    RowGroupAccess, apply_file_schema_type_coercions,
+    ParquetAccessPlan, apply_file_schema_type_coercions,
 };
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use futures::stream::{self, BoxStream, StreamExt};
-use parquet::basic::Type;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::group::{Group, Wanted, can_skip};
+use super::group::{Group, Wanted, can_skip, wanted_rows};
+use super::hard::{in_units_of, is_hard};
 use super::lengths::{Cuts, Lengths};
 use super::lines::{Batches, Line, LineRows, Matrices};
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
 use crate::split::footers::read_footer;
 use crate::split::pages::{check_pages, wrong};
-use crate::split::parquet::{Adapter, wanted_groups};
+use crate::split::parquet::Adapter;
 use crate::split::{Format, Split, SplitUnit, TableFiles};
 use crate::storage::LocalFile;
 
@@ -60,20 +60,24 @@ pub struct ColumnScan {
     lengths: Lengths,
     /// Whether pages are read when it is their turn, and not chunks.
     by_pages: bool,
+    /// Whether there are columns of which all values are decoded, whichever rows are wanted.
+    is_hard: bool,
     /// Rows of the row groups that were opened.
     passed: usize,
 }
 
-/// A scan of `split` by `predicate` and `projection`, both over the table's schema. None where DataFusion's own scan is
-/// to be taken: for other formats, where Bloom filters may leave row groups out, for types that it reads in its own way, where
-/// part of a row group is read in which values cannot be passed over, and for remote files without a predicate, which
-/// gain nothing here. Batches have `batch_rows` rows at most, and end at `cuts` where that saves copies.
+/// A scan of `split`, or of those of its rows that `only` has, by `predicate` and `projection`, both over the table's schema. None where
+/// DataFusion's own scan is to be taken: for other formats, where Bloom filters may leave row groups out, for types that it reads in its own
+/// way, where part of a row group is read in which values cannot be passed over, and for remote files without a predicate and for parts
+/// of row groups, which gain nothing here. What that scan reads wrongly is read here nevertheless: see [`is_hard`]. Batches have
+/// `batch_rows` rows at most, and end at `cuts` where that saves copies.
 ///
 /// # Errors
 /// `Data` where the footer is damaged; storage errors as they are.
 pub async fn plan(
     table: &Arc<TableFiles>,
     split: &Split,
+    only: Option<&ParquetAccessPlan>,
     predicate: Option<&Arc<dyn PhysicalExpr>>,
     projection: &ProjectionExprs,
     batch_rows: usize,
@@ -85,9 +89,6 @@ pub async fn plan(
     }
     let file = &table.files[index];
     let local = LocalFile::open(&table.store, &file.meta.location).await?;
-    if local.is_none() && predicate.is_none() {
-        return Ok(None);
-    }
     let footer = read_footer(&table.store, &file.meta, &table.footers, predicate.is_some())
         .await
         .map_err(|error| error.with_context("file", table.display_path(index)))?;
@@ -96,29 +97,40 @@ pub async fn plan(
         SplitUnit::File => 0..footer.num_row_groups(),
         _ => return Ok(None),
     };
+    let skips = only.is_some() || predicate.is_some();
+    let gains_nothing = only.is_some() || local.is_none() && predicate.is_none();
+    let all: Vec<usize> = (0..footer.file_metadata().schema_descr().num_columns()).collect();
+    if gains_nothing && !is_hard(&footer, groups.clone(), &all, skips) {
+        return Ok(None);
+    }
     let physical = table.footers.schema(&footer).map_err(DataFusionError::from)?;
+    let mut physical = in_units_of(physical, &footer, table.schema.file_schema());
     let coerced = apply_file_schema_type_coercions(table.schema.file_schema(), &physical);
     // It also answers with the types as they were.
-    if coerced.is_some_and(|coerced| coerced.fields() != physical.fields()) {
-        return Ok(None);
+    let is_coerced = coerced.as_ref().is_some_and(|other| other.fields() != physical.fields());
+    if let Some(coerced) = coerced.filter(|_| is_coerced) {
+        physical = Arc::new(coerced);
     }
     let adapter = Adapter::try_new(table, index, &physical)?;
     let predicate = predicate.map(|asked| adapter.rewrite(Arc::clone(asked))).transpose()?;
-    let Some(groups) = wanted_rows(&physical, &footer, predicate.as_ref(), groups) else {
-        return Ok(None);
-    };
+    let rows = wanted_rows(&physical, &footer, predicate.as_ref(), only, groups.clone());
+    let Some(rows) = rows else { return Ok(None) };
     let output = Arc::new(projection.project_schema(table.schema.table_schema())?);
     let projection = projection.clone().try_map_exprs(|expr| Ok(adapter.rewrite(expr)?))?;
-    let matrices = match &predicate {
-        None => Matrices::of(&projection, &physical),
-        Some(_) => Matrices::default(),
+    let matrices = match skips {
+        false => Matrices::of(&projection, &physical),
+        true => Matrices::default(),
     };
     let columns = matrices.other_columns(&projection);
     let wanted: Vec<usize> = columns.iter().copied().chain(matrices.columns()).collect();
     let stages = predicate.as_ref().map(stages).unwrap_or_default();
     let asked = stages.iter().flat_map(|stage| stage.columns.iter().copied());
     let all: Vec<usize> = wanted.iter().copied().chain(asked).collect();
-    if !is_plain(&footer, &all) || predicate.is_some() && !is_best(&footer, &groups, &all) {
+    let leaves = leaves_of(&footer, &all);
+    let is_hard = is_hard(&footer, groups, &leaves, skips);
+    let is_other =
+        gains_nothing || is_coerced || predicate.is_some() && !is_best(&footer, &rows, &leaves);
+    if is_other && !is_hard {
         return Ok(None);
     }
     let narrow = matrices.schema(&physical, &columns)?;
@@ -127,7 +139,7 @@ pub async fn plan(
         let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &wanted);
         group.is_flat(&wanted)
     };
-    let cuts = cuts.filter(|_| predicate.is_none() && groups.iter().all(is_flat));
+    let cuts = cuts.filter(|_| !skips && rows.iter().all(is_flat));
     let projection = matrices.project(projection, &narrow)?;
     Ok(Some(ColumnScan {
         table: Arc::clone(table),
@@ -137,7 +149,8 @@ pub async fn plan(
         projector: projection.make_projector(&narrow)?,
         footer,
         physical,
-        groups,
+        groups: rows,
+        is_hard,
         // Where there is no column, rows are only counted.
         by_pages: !columns.is_empty() && cuts.is_some_and(|cuts| cuts.turns),
         columns,
@@ -149,34 +162,22 @@ pub async fn plan(
     }))
 }
 
-/// Those of `groups` that the predicate may keep rows of, and which rows, by the page index. None where they cannot be counted.
-fn wanted_rows(
-    physical: &SchemaRef,
-    footer: &ParquetMetaData,
+/// The same of a whole file, if it is one that the engine's own scan reads wrongly, or not at all.
+///
+/// # Errors
+/// As above.
+pub async fn plan_hard(
+    table: &Arc<TableFiles>,
+    index: usize,
     predicate: Option<&Arc<dyn PhysicalExpr>>,
-    groups: Range<usize>,
-) -> Option<VecDeque<(usize, Wanted)>> {
-    let access = match predicate {
-        Some(predicate) => wanted_groups(physical, footer, predicate),
-        None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
-    };
-    let mut wanted = VecDeque::new();
-    for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
-    {
-        let rows = usize::try_from(footer.row_group(number).num_rows()).unwrap_or(usize::MAX);
-        match access {
-            RowGroupAccess::Skip => {}
-            // Rows are counted by 32 bits here.
-            _ if u32::try_from(rows).is_err() => return None,
-            RowGroupAccess::Selection(selection) if selection.row_count() < rows => {
-                wanted.push_back((number, Wanted::selected(rows, selection)));
-            }
-            RowGroupAccess::Scan | RowGroupAccess::Selection(_) => {
-                wanted.push_back((number, Wanted::all(rows)));
-            }
-        }
-    }
-    Some(wanted)
+    projection: &ProjectionExprs,
+    batch_rows: usize,
+) -> crate::Result<Option<ColumnScan>> {
+    let (file, bytes) = (index as u32, table.files[index].meta.size);
+    let unit = SplitUnit::File;
+    let split = Split { scan: 0, file, unit, rows: None, deleted: 0, first_row: 0, bytes };
+    let found = plan(table, &split, None, predicate, projection, batch_rows, None).await?;
+    Ok(found.filter(|scan| scan.is_hard))
 }
 
 fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
@@ -186,25 +187,12 @@ fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// Whether there is no type of which DataFusion makes another.
-fn is_plain(footer: &ParquetMetaData, columns: &[usize]) -> bool {
-    let schema = footer.file_metadata().schema_descr();
-    leaves_of(footer, columns)
-        .iter()
-        .all(|leaf| schema.column(*leaf).physical_type() != Type::INT96)
-}
-
 /// Whether nothing is against reading the row groups by columns: Bloom filters that may save reading, or parts of row groups in which values
 /// cannot be passed over.
-fn is_best(
-    footer: &ParquetMetaData,
-    groups: &VecDeque<(usize, Wanted)>,
-    columns: &[usize],
-) -> bool {
-    let leaves = leaves_of(footer, columns);
+fn is_best(footer: &ParquetMetaData, groups: &VecDeque<(usize, Wanted)>, leaves: &[usize]) -> bool {
     groups.iter().all(|(number, wanted)| {
         let group = footer.row_group(*number);
-        match can_skip(group, &leaves) {
+        match can_skip(group, leaves) {
             true => leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none()),
             // DataFusion's scan may fail to pass over them. Better to read more, but not what the page index takes out.
             false => !wanted.is_part(),
@@ -268,7 +256,10 @@ impl ColumnScan {
     async fn open(&self, number: usize, mut wanted: Wanted) -> DfResult<Option<OpenGroup>> {
         let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
         let all: Vec<usize> = self.columns.iter().copied().chain(self.matrices.columns()).collect();
-        let mut group = Group::new(footer, schema, number, &all).part(&wanted);
+        let mut group = Group::new(footer, schema, number, &all);
+        if !self.is_hard {
+            group = group.part(&wanted);
+        }
         let mut kept: Kept = Vec::new();
         for (number, stage) in self.stages.iter().enumerate() {
             let later = |column: &usize| {

@@ -367,10 +367,12 @@ fn stripes(metadata: &FileMetadata, size: u64) -> Result<Vec<UnitRange>> {
             .and_then(|bytes| bytes.checked_add(stripe.footer_length()));
         let inside = bytes
             .and_then(|bytes| stripe.offset().checked_add(bytes))
-            .is_some_and(|end| end <= size);
+            .is_some_and(|end| end <= size && stripe.footer_length() > 0);
         let after = first_row.checked_add(stripe.number_of_rows());
         let (Some(bytes), true, Some(after)) = (bytes, inside, after) else {
-            return Err(unreadable(&format!("its stripe {number} lies outside of the file")));
+            return Err(unreadable(&format!(
+                "its stripe {number} lies outside of the file, or has no footer"
+            )));
         };
         let (rows, offset) = (stripe.number_of_rows(), stripe.offset());
         found.push(UnitRange { first_row, rows, offset, bytes });

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::{Buf, Bytes};
 use futures::stream::{self, BoxStream};
@@ -21,7 +21,8 @@ use orc_rust::stripe::Stripe;
 
 use super::footer::{OrcFooter, decoding};
 use super::timestamps::{
-    daylight_saving, epoch_in, framed, refuse_unknown_offsets, without_negative_nanoseconds,
+    daylight_saving, epoch_in, framed, refuse_far_times, refuse_unknown_offsets, times_of,
+    without_negative_nanoseconds, zone_of,
 };
 use super::wire::fields;
 use crate::split::guard::guarded;
@@ -228,10 +229,10 @@ impl File {
         let zone = footer.time_zone.as_deref();
         let unsure = daylight_saving(zone)?;
         let negative = self.footer.may_have_negative_nanoseconds();
-        if unsure.is_none() && !negative {
+        if zone.is_none() && !negative {
             return Ok(());
         }
-        for (column, instant) in timestamps_of(&self.projection.root) {
+        for Timestamp { column, instant, unit } in timestamps_of(&self.projection) {
             let (Some(seconds), Some(nanoseconds)) = (
                 footer.range_of(offset, column, SECONDS),
                 footer.range_of(offset, column, NANOSECONDS),
@@ -239,10 +240,15 @@ impl File {
                 continue;
             };
             let second = footer.encodings.get(column).is_some_and(|kind| *kind == DIRECT_V2);
-            let epoch = epoch_in(zone.filter(|_| !instant))?;
-            if let Some(zone) = unsure.filter(|_| !instant) {
+            let zone = zone.filter(|_| !instant);
+            let epoch = epoch_in(zone)?;
+            if let Some(zone) = zone {
                 let seconds = self.footer.decompress(chunks.get(&seconds))?;
-                refuse_unknown_offsets(&seconds, second, epoch, zone)?;
+                let times = times_of(&seconds, second, epoch)?;
+                refuse_far_times(&times, zone_of(zone)?, unit)?;
+                if let Some(zone) = unsure {
+                    refuse_unknown_offsets(&times, zone)?;
+                }
             }
             if !negative {
                 continue;
@@ -322,30 +328,50 @@ impl Decoding {
     }
 }
 
-/// The numbers of the timestamps among the types, nested ones included, and whether they are instants.
-fn timestamps_of(root: &RootDataType) -> Vec<(usize, bool)> {
-    fn visit(orc: &OrcType, found: &mut Vec<(usize, bool)>) {
-        match orc {
-            OrcType::Timestamp { column_index } => found.push((*column_index, false)),
-            OrcType::TimestampWithLocalTimezone { column_index } => {
-                found.push((*column_index, true));
+/// A column of timestamps, which may be nested.
+struct Timestamp {
+    /// The number of its type.
+    column: usize,
+    instant: bool,
+    unit: TimeUnit,
+}
+
+/// The timestamps among the columns that are decoded.
+fn timestamps_of(projection: &Projection) -> Vec<Timestamp> {
+    fn visit(orc: &OrcType, arrow: &DataType, found: &mut Vec<Timestamp>) {
+        let mut push = |column: usize, instant: bool| {
+            if let DataType::Timestamp(unit, _) = arrow {
+                found.push(Timestamp { column, instant, unit: *unit });
             }
-            OrcType::Struct { children, .. } => {
-                children.iter().for_each(|child| visit(child.data_type(), found));
+        };
+        match (orc, arrow) {
+            (OrcType::Timestamp { column_index }, _) => push(*column_index, false),
+            (OrcType::TimestampWithLocalTimezone { column_index }, _) => push(*column_index, true),
+            (OrcType::Struct { children, .. }, DataType::Struct(fields)) => {
+                let children = children.iter().zip(fields);
+                children
+                    .for_each(|(child, field)| visit(child.data_type(), field.data_type(), found));
             }
-            OrcType::List { child, .. } => visit(child, found),
-            OrcType::Map { key, value, .. } => {
-                visit(key, found);
-                visit(value, found);
+            (OrcType::List { child, .. }, DataType::List(item)) => {
+                visit(child, item.data_type(), found);
             }
-            OrcType::Union { variants, .. } => {
-                variants.iter().for_each(|variant| visit(variant, found));
+            (OrcType::Map { key, value, .. }, DataType::Map(entries, _)) => {
+                if let DataType::Struct(fields) = entries.data_type() {
+                    let pair = [key, value].into_iter().zip(fields);
+                    pair.for_each(|(orc, field)| visit(orc, field.data_type(), found));
+                }
+            }
+            (OrcType::Union { variants, .. }, DataType::Union(fields, _)) => {
+                let variants = variants.iter().zip(fields.iter());
+                variants.for_each(|(orc, (_, field))| visit(orc, field.data_type(), found));
             }
             _ => {}
         }
     }
     let mut found = Vec::new();
-    root.children().iter().for_each(|column| visit(column.data_type(), &mut found));
+    for (child, field) in projection.root.children().iter().zip(projection.schema.fields()) {
+        visit(child.data_type(), field.data_type(), &mut found);
+    }
     found
 }
 

@@ -1,12 +1,16 @@
 //! Timestamps that the decoder would read wrong: those before 1970 of the C++ writer, pyarrow's for one, which have
-//! negative nanoseconds; and those in the daylight saving time of years that the time zone database does not reach.
+//! negative nanoseconds; those in the daylight saving time of years that the time zone database does not reach; and those
+//! that it makes NULL, as their time in the writer's zone is beyond its calendar or the column's unit.
 //!
 //! A timestamp is a pair of seconds and nanoseconds, and the nanoseconds are never negative, says the specification.
 //! Arrow divides towards zero, so that half a second before a second becomes that second and minus half a billion
 //! nanoseconds; its reader takes them back as it wrote them. `orc-rust` takes them for a huge unsigned number: a wrong
 //! time or an overflow. So such a pair is written anew before it is decoded, as a pair of the same time.
 
+use std::ops::Range;
+
 use arrow::array::timezone::Tz;
+use arrow::datatypes::TimeUnit;
 use bytes::Bytes;
 use chrono::{Datelike, Offset, TimeZone};
 
@@ -27,11 +31,21 @@ const CHUNK: usize = 256 << 10;
 /// # Errors
 /// `Data` for a zone that is not known.
 pub fn epoch_in(zone: Option<&str>) -> Result<i64> {
-    let Some(zone) = zone else { return Ok(EPOCH) };
-    let unknown = || Error::data(format!("the ORC file's time zone {zone:?} is not known"));
-    let zone: Tz = zone.parse().map_err(|_| unknown())?;
-    let start = zone.with_ymd_and_hms(2015, 1, 1, 0, 0, 0).earliest().ok_or_else(unknown)?;
-    Ok(start.timestamp())
+    let Some(name) = zone else { return Ok(EPOCH) };
+    let start = zone_of(name)?.with_ymd_and_hms(2015, 1, 1, 0, 0, 0).earliest();
+    Ok(start.ok_or_else(|| unknown(name))?.timestamp())
+}
+
+/// The time zone of this name.
+///
+/// # Errors
+/// `Data` for one that is not known.
+pub fn zone_of(name: &str) -> Result<Tz> {
+    name.parse().map_err(|_| unknown(name))
+}
+
+fn unknown(zone: &str) -> Error {
+    Error::data(format!("the ORC file's time zone {zone:?} is not known"))
 }
 
 /// The same times with nanoseconds that are not negative; None where they are so already.
@@ -79,6 +93,14 @@ pub fn without_negative_nanoseconds(
 /// The first second that the time zone database does not know: 2100-01-01, and a day before for zones east of UTC.
 const UNKNOWN: i64 = 4_102_444_800 - 86_400;
 
+const DAY: i64 = 86_400;
+
+/// Seconds that 64 bits of nanoseconds hold, the last ones in part.
+const NANOSECONDS: Range<i64> = -9_223_372_037..9_223_372_037;
+
+/// Seconds of the years that the decoder's calendar has, but for the first and the last one.
+const CALENDAR: Range<i64> = -8_334_569_692_800..8_210_235_340_800;
+
 /// Years of which each calendar day stands for the same days of later years: all weekdays of it, leap years or not.
 const KNOWN_YEARS: std::ops::RangeInclusive<i32> = 2072..=2099;
 
@@ -88,9 +110,7 @@ const KNOWN_YEARS: std::ops::RangeInclusive<i32> = 2072..=2099;
 /// `Data` for a zone that is not known.
 pub fn daylight_saving(zone: Option<&str>) -> Result<Option<(&str, Tz)>> {
     let Some(name) = zone else { return Ok(None) };
-    let zone: Tz = name
-        .parse()
-        .map_err(|_| Error::data(format!("the ORC file's time zone {name:?} is not known")))?;
+    let zone = zone_of(name)?;
     let mut offsets = (1..=12).filter_map(|month| {
         let noon = zone.with_ymd_and_hms(*KNOWN_YEARS.end(), month, 1, 12, 0, 0).earliest()?;
         Some(noon.offset().fix())
@@ -102,20 +122,13 @@ pub fn daylight_saving(zone: Option<&str>) -> Result<Option<(&str, Tz)>> {
 /// Refuses times after 2099 for which the decoder's offset from UTC may be wrong by an hour.
 ///
 /// # Arguments
-/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2.
-/// `epoch`: what the seconds are counted from. `zone`: one with daylight saving time, and its name.
+/// `times`: seconds since 1970. `zone`: one with daylight saving time, and its name.
 ///
 /// # Errors
 /// `Data` naming the zone.
-pub fn refuse_unknown_offsets(
-    seconds: &[u8],
-    second: bool,
-    epoch: i64,
-    (name, zone): (&str, Tz),
-) -> Result<()> {
+pub fn refuse_unknown_offsets(times: &[i64], (name, zone): (&str, Tz)) -> Result<()> {
     let mut last = None;
-    for second in decode(seconds, Encoding { second, signed: true })? {
-        let time = second.saturating_add(epoch);
+    for time in times.iter().copied() {
         // A day that means "for ever" comes again and again.
         if time < UNKNOWN || last == Some(time) {
             continue;
@@ -133,6 +146,47 @@ pub fn refuse_unknown_offsets(
             return Err(Error::data(format!(
                 "the ORC file holds times after 2099 in the time zone {name:?}, whose daylight saving time is not known \
                  so far ahead; write them in UTC"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Seconds since 1970.
+///
+/// # Arguments
+/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2.
+/// `epoch`: what the seconds are counted from.
+///
+/// # Errors
+/// `Data` where the stream is cut off.
+pub fn times_of(seconds: &[u8], second: bool, epoch: i64) -> Result<Vec<i64>> {
+    let seconds = decode(seconds, Encoding { second, signed: true })?;
+    Ok(seconds.into_iter().map(|second| second.saturating_add(epoch)).collect())
+}
+
+/// Refuses times that the decoder would make NULL, or panic at, as it cannot say them in the writer's `zone`.
+///
+/// # Errors
+/// `Data` that says what the column's `unit` holds.
+pub fn refuse_far_times(times: &[i64], zone: Tz, unit: TimeUnit) -> Result<()> {
+    let known = match unit {
+        TimeUnit::Nanosecond => NANOSECONDS,
+        _ => CALENDAR,
+    };
+    let near_end = |time: &i64| *time < known.start + DAY || *time >= known.end - DAY;
+    for time in times.iter().copied().filter(near_end) {
+        let offset = zone.timestamp_opt(time, 0).single().map(|at| at.offset().fix());
+        let moved = offset.and_then(|offset| time.checked_add(offset.local_minus_utc().into()));
+        if !moved.is_some_and(|moved| known.contains(&moved)) {
+            let advice = match unit {
+                TimeUnit::Nanosecond => {
+                    "nanoseconds (1677 to 2262); declare the column's type (schema=): timestamp[us]"
+                }
+                _ => "the years -262142 to 262141, which are read of files with a time zone",
+            };
+            return Err(Error::data(format!(
+                "the ORC file holds a timestamp ({time} s since 1970) beyond {advice}"
             )));
         }
     }
