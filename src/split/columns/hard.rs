@@ -108,9 +108,7 @@ pub(super) fn check_times(
         if !values.iter().all(|value| i64::try_from(nanoseconds(value) / divisor).is_ok()) {
             return Err(wrong(
                 column.column_path(),
-                &format!(
-                    "it holds a time outside of the years {years} that its unit holds{advice}"
-                ),
+                &format!("it holds a time that its unit does not (years {years}){advice}"),
             ));
         }
         if records == 0 {

@@ -173,8 +173,18 @@ pub async fn plan_hard(
     projection: &ProjectionExprs,
     batch_rows: usize,
 ) -> crate::Result<Option<ColumnScan>> {
-    let (file, bytes) = (index as u32, table.files[index].meta.size);
-    let unit = SplitUnit::File;
+    if *table.format_of(index) != Format::Parquet {
+        return Ok(None);
+    }
+    let meta = &table.files[index].meta;
+    let footer = read_footer(&table.store, meta, &table.footers, predicate.is_some())
+        .await
+        .map_err(|error| error.with_context("file", table.display_path(index)))?;
+    let all: Vec<usize> = (0..footer.file_metadata().schema_descr().num_columns()).collect();
+    if !is_hard(&footer, 0..footer.num_row_groups(), &all, predicate.is_some()) {
+        return Ok(None);
+    }
+    let (file, unit, bytes) = (index as u32, SplitUnit::File, meta.size);
     let split = Split { scan: 0, file, unit, rows: None, deleted: 0, first_row: 0, bytes };
     let found = plan(table, &split, None, predicate, projection, batch_rows, None).await?;
     Ok(found.filter(|scan| scan.is_hard))
