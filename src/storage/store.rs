@@ -140,7 +140,7 @@ pub(super) fn open_with(
     Ok(match vault {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());
-            Arc::new(ScopedStore::new(root, vec![Account { prefix, store, vault, secrets }]))
+            Arc::new(ScopedStore::inside(root, Account { prefix, store, vault, secrets }))
         }
         None => store,
     })

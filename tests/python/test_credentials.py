@@ -1,7 +1,10 @@
 """Promise: credentials of a user's function are asked for before they end, in every process, and shown nowhere."""
 
 import json
+import os
 import pickle
+import select
+import signal
 import time
 import urllib.request
 from datetime import UTC, datetime, timedelta
@@ -209,6 +212,78 @@ def test_workers_renew_them(store, context):
         time.sleep(max(0.0, ends[-1] - time.time()) + 0.1)
         assert loaded(loader) == IDS
         assert first < len(web.seen) < first + FILES
+
+
+def in_a_fork(work, seconds=30):
+    """What `work` returns in a forked process."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(work())
+        except BaseException as error:
+            said = repr(error)
+        os.write(into, said.encode())
+        os._exit(0)
+    os.close(into)
+    try:
+        ready, _, _ = select.select([out], [], [], seconds)
+        assert ready, "the forked process hangs"
+        return os.read(out, 100_000).decode()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(out)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("access", ["options", "environment", "provider", "prefix"])
+def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, access):
+    """Connections and threads do not survive a fork: it waited for ever."""
+    own = {**store.place(), "key": store.key, "secret": store.secret}
+    provider = Vending(store, 3600, lambda _, end: {**own, "expires_at": end})
+    given = {
+        "options": {"storage_options": own},
+        "environment": {"storage_options": store.place()},
+        "provider": {"credential_provider": provider},
+        "prefix": {"storage_options": {"s3://vended/t/": own, **store.place()}},
+    }
+    if access == "environment":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", store.key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", store.secret)
+    session = tq.Session(**given[access])
+    session.register_parquet("t", PATH)
+    query = session.sql("SELECT id FROM t")
+
+    def rows():
+        return sorted(query.to_arrow()["id"].to_pylist())
+
+    # Before the parent has read, and after; the parent's connections stay as they were.
+    for _ in range(2):
+        assert in_a_fork(rows) == repr(IDS)
+        assert rows() == IDS
+    if access == "options":
+        assert in_a_fork(lambda: in_a_fork(rows)) == repr(repr(IDS))
+
+
+def test_keys_that_are_refused_when_a_stage_is_written(store):
+    """What writes is asked once more with newer keys, as what reads is."""
+    provider = Vending(store, 3600, lambda keys, end: keys)
+    session = tq.Session(storage_options=store.place(), credential_provider=provider)
+    session.register_table("t", TABLE)
+
+    def ends_keys(ids):
+        store.vault.revoke()
+        return ids
+
+    session.register_udf("ends_keys", ends_keys, ["int64"], "int64")
+    loader, dataset = tq.create_dataloader(
+        "SELECT ends_keys(id) % 10 AS id, count(*) AS n FROM t GROUP BY 1",
+        session=session,
+        stage_dir="s3://vended/stages",
+    )
+    assert dataset.stages[0].seconds is not None
+    assert loaded(loader) == list(range(10))
 
 
 def test_a_closure_cannot_travel_to_a_spawned_worker(store):
