@@ -12,7 +12,7 @@ use super::connect::{Client, connect, on_io};
 use super::error::dotted;
 use super::properties::{CatalogType, catalog_type, name_of};
 use crate::lake::Defaults;
-use crate::storage::{RoutedStore, redact, shown};
+use crate::storage::{RoutedStore, note_secrets, redact, shown};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// A catalog's name and properties, and the connection, made when it is first used and made again in a
@@ -62,6 +62,7 @@ impl IcebergCatalog {
         if name.trim().is_empty() {
             return Err(Error::config("a catalog needs a name"));
         }
+        note_secrets(&properties);
         let kind = catalog_type(&properties)?;
         let client = Mutex::default();
         Ok(Self { name: name.to_owned(), kind, properties: Arc::new(properties), client })

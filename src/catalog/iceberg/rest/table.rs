@@ -15,7 +15,7 @@ use super::super::connect::on_io;
 use super::super::metadata::parse_metadata;
 use super::client::{RestClient, parse, texts};
 use super::http::{Refusal, encode};
-use crate::storage::{AccessConfig, Refresh, RoutedStore, shown};
+use crate::storage::{AccessConfig, Refresh, RoutedStore, lay_over, shown};
 use crate::{Error, Result};
 
 /// What the catalog may say that it has (`endpoints` of its configuration).
@@ -125,7 +125,7 @@ fn access_config(
     credentials: Option<Vec<Credential>>,
 ) -> AccessConfig {
     let mut properties = client.properties().clone();
-    properties.extend(table);
+    lay_over(&mut properties, &table);
     let mut config = AccessConfig::new(&properties);
     config.credentials = credentials
         .unwrap_or_default()
@@ -191,7 +191,7 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
                 }
             }
             // It has no such endpoint after all.
-            Err(Refusal::NotFound { .. }) => {}
+            Err(Refusal::NotFound { .. } | Refusal::Unsupported(_)) => {}
             Err(refusal) => return Err(refusal.into()),
         }
     }
