@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use super::open::StoreAccess;
 use super::options::redact;
 use super::routed::is_refusal;
 use super::vended::Vault;
+use crate::pool::briefly;
 
 /// The requests of one account.
 #[derive(Clone)]
@@ -87,15 +88,14 @@ impl Scoped {
         let (true, Some((access, location))) = (process != self.process, &self.opener) else {
             return Ok(Arc::clone(&self.accounts));
         };
-        let again = || self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, accounts)) = again().as_ref()
-            && *of == process
+        if let Some((of, accounts)) = briefly(&self.again, |again| again.clone()).flatten()
+            && of == process
         {
-            return Ok(Arc::clone(accounts));
+            return Ok(accounts);
         }
         let opened = access.accounts(location).await.map_err(failed)?;
         let opened: Arc<[Account]> = opened.into();
-        *again() = Some((process, Arc::clone(&opened)));
+        briefly(&self.again, |again| *again = Some((process, Arc::clone(&opened))));
         Ok(opened)
     }
 }

@@ -1,10 +1,7 @@
 """Promise: credentials of a user's function are asked for before they end, in every process, and shown nowhere."""
 
 import json
-import os
 import pickle
-import select
-import signal
 import time
 import urllib.request
 from datetime import UTC, datetime, timedelta
@@ -14,6 +11,7 @@ import pytest
 
 import tensorquery as tq
 from storage_servers import clean_environment, s3_store, web_server
+from support import in_a_fork
 
 FILES = 12
 TABLE = pa.table({"id": list(range(FILES * 10))})
@@ -212,28 +210,6 @@ def test_workers_renew_them(store, context):
         time.sleep(max(0.0, ends[-1] - time.time()) + 0.1)
         assert loaded(loader) == IDS
         assert first < len(web.seen) < first + FILES
-
-
-def in_a_fork(work, seconds=30):
-    """What `work` returns in a forked process."""
-    out, into = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            said = repr(work())
-        except BaseException as error:
-            said = repr(error)
-        os.write(into, said.encode())
-        os._exit(0)
-    os.close(into)
-    try:
-        ready, _, _ = select.select([out], [], [], seconds)
-        assert ready, "the forked process hangs"
-        return os.read(out, 100_000).decode()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(out)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

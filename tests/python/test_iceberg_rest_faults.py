@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 import time
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyiceberg.types import LongType, NestedField
 import tensorquery as tq
 from iceberg_by_hand import TableByHand, column, rows_of
 from storage_servers import web_server
+from support import in_a_fork
 
 CONFIG, TOKENS = "/v1/config", "/v1/oauth/tokens"
 TABLE = "/v1/namespaces/ns/tables/t"
@@ -111,6 +113,23 @@ def test_the_server_of_tokens_may_be_told_relative_to_the_catalog(web):
     web.special["/own/tokens"] = web.special.pop(TOKENS)
     properties = {"credential": "me:s3cret", "oauth2-server-uri": "own/tokens"}
     assert read(web, **properties) == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_process_that_is_forked_while_a_catalog_is_reached_reaches_it_itself(web):
+    session, asked = session_of(web), threading.Event()
+
+    def late(handler):
+        asked.set()
+        time.sleep(2)
+        return {"defaults": {}, "overrides": {}}
+
+    web.special[CONFIG] = late
+    query = threading.Thread(target=lambda: session.sql("SELECT * FROM lake.ns.t"))
+    query.start()
+    asked.wait(30)
+    assert in_a_fork(lambda: session.sql("SELECT * FROM lake.ns.t").count()) == "3"
+    query.join()
 
 
 def test_pages_that_lead_back_are_an_error(web):

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Mutex;
 
 use super::super::access::StorageAccess;
 use super::super::catalog::LoadedTable;
@@ -15,6 +14,7 @@ use super::super::connect::on_io;
 use super::super::metadata::parse_metadata;
 use super::client::{RestClient, parse, texts};
 use super::http::{Refusal, encode};
+use crate::runtime::PerProcess;
 use crate::storage::{AccessConfig, Refresh, RoutedStore, lay_over, shown};
 use crate::{Error, Result};
 
@@ -139,29 +139,20 @@ fn access_config(
 /// one, else by loading the table again.
 pub(in super::super) struct RestRefresh {
     table: RestTable,
-    /// The connection, and the process that it belongs to: none survives a fork.
-    client: Mutex<Option<(u32, RestClient)>>,
+    client: PerProcess<RestClient>,
 }
 
 impl RestRefresh {
     /// With a connection that is open already, or without.
     pub(in super::super) fn new(table: RestTable, client: Option<RestClient>) -> Self {
-        let client = client.map(|client| (std::process::id(), client));
-        Self { table, client: Mutex::new(client) }
+        let client = client.map_or_else(PerProcess::default, PerProcess::of);
+        Self { table, client }
     }
 
     async fn client(&self) -> Result<RestClient> {
-        let process = std::process::id();
-        let mut known = self.client.lock().await;
-        if let Some((of, client)) = known.as_ref()
-            && *of == process
-        {
-            return Ok(client.clone());
-        }
         let properties = self.table.properties.clone();
-        let client = on_io(async move { RestClient::connect(&properties).await }).await?;
-        *known = Some((process, client.clone()));
-        Ok(client)
+        let connect = on_io(async move { RestClient::connect(&properties).await });
+        self.client.get_or_make(connect).await
     }
 }
 
