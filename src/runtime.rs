@@ -12,9 +12,10 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::time::{Sleep, Timeout};
 
+use crate::pool::briefly;
 use crate::traffic::Traffic;
 use crate::{Error, Result};
 
@@ -177,6 +178,82 @@ impl Forks {
     pub fn since(self) -> Option<u64> {
         let is_child = std::process::id() != self.process;
         (!is_child).then(|| FORKS.load(Ordering::Acquire) - self.count)
+    }
+}
+
+/// A lock of which no fork makes a trap: a task that holds it may wait for the network, and in a forked process nobody is
+/// left who would let it go. There it is open: what it keeps apart may be done twice, and does no harm.
+#[derive(Debug)]
+pub struct Gate {
+    process: u32,
+    lock: Mutex<()>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { process: std::process::id(), lock: Mutex::default() }
+    }
+}
+
+impl Gate {
+    /// Waits for whoever is inside.
+    pub async fn enter(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.process == std::process::id() {
+            true => Some(self.lock.lock().await),
+            false => None,
+        }
+    }
+
+    /// One that another process has made and left closed.
+    #[cfg(test)]
+    pub async fn inherited() -> Self {
+        let gate = Self { process: 0, lock: Mutex::default() };
+        std::mem::forget(gate.lock.lock().await);
+        gate
+    }
+}
+
+/// Something that each process makes for itself when it is first wanted: a connection, which does not survive a fork.
+#[derive(Debug)]
+pub struct PerProcess<T> {
+    /// Who makes it is inside.
+    gate: Gate,
+    made: std::sync::Mutex<Option<(u32, T)>>,
+}
+
+impl<T> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self { gate: Gate::default(), made: std::sync::Mutex::new(None) }
+    }
+}
+
+impl<T: Clone> PerProcess<T> {
+    /// With what this process has made already.
+    pub fn of(made: T) -> Self {
+        let made = std::sync::Mutex::new(Some((std::process::id(), made)));
+        Self { gate: Gate::default(), made }
+    }
+
+    fn get(&self) -> Option<T> {
+        let (of, made) = briefly(&self.made, |made| made.clone()).flatten()?;
+        (of == std::process::id()).then_some(made)
+    }
+
+    /// What this process has made, or makes now.
+    ///
+    /// # Errors
+    /// Those of making it; the next call tries again.
+    pub async fn get_or_make(&self, make: impl Future<Output = Result<T>>) -> Result<T> {
+        if let Some(made) = self.get() {
+            return Ok(made);
+        }
+        let _inside = self.gate.enter().await;
+        if let Some(made) = self.get() {
+            return Ok(made);
+        }
+        let new = make.await?;
+        briefly(&self.made, |made| *made = Some((std::process::id(), new.clone())));
+        Ok(new)
     }
 }
 

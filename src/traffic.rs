@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 pub const MOST_REQUESTS: usize = 128;
 
 /// A store that throttles is left alone for so long at most, whatever it asks for: retries have a time limit, too.
-const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// By how many requests the limit grows in the time in which as many succeed as it allows at once.
 const GROWTH: f64 = 4.0;

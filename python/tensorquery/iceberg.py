@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ __all__ = [
     "IcebergTables",
     "SnapshotChange",
     "is_iceberg_name",
+    "name_parts",
     "register_from_config",
     "time_travel",
 ]
@@ -94,8 +96,8 @@ class IcebergTables(ABC):
 
         Args:
             name: The table's name in SQL.
-            table: ``catalog.namespace.table`` of a registered catalog, or the path of a metadata file
-                (``….metadata.json``) or of a table's directory, on disk or in an object store. A name that is
+            table: ``catalog.namespace.table`` of a registered catalog (what has a dot in its name in double quotes:
+                ``lake.ns."a.b"``), or the path of a metadata file (``….metadata.json``) or of a table's directory, on disk or in an object store. A name that is
                 registered already is replaced.
             snapshot_id: Read this snapshot.
             ref: Read the snapshot that this branch or tag names.
@@ -162,16 +164,17 @@ class IcebergTables(ABC):
             name: A catalog, or a namespace in one: ``lake`` or ``lake.ns``.
 
         Returns:
-            Full names: namespaces first, each with a dot behind it, then tables.
+            Full names: namespaces first, each with a dot behind it, then tables. What has a dot in its name is in
+            double quotes.
 
         Raises:
             TableNotFoundError: There is no such catalog or namespace.
             StorageError: The catalog does not answer.
         """
-        catalog, *parent = name.split(".")
+        catalog, *parent = name_parts(name)
         namespaces, tables = self._core.list_catalog(catalog, parent)
-        found = [".".join([catalog, *names]) + "." for names in namespaces]
-        return found + [".".join([catalog, *parent, table]) for table in tables]
+        found = [_dotted([catalog, *names]) + "." for names in namespaces]
+        return found + [_dotted([catalog, *parent, table]) for table in tables]
 
     @abstractmethod
     def table(self, name: str) -> Query:
@@ -188,7 +191,7 @@ class IcebergTables(ABC):
 
     def _origin(self, table: str, properties: dict[str, str]) -> dict[str, Any]:
         """Where a table is, as the core wants it."""
-        parts = table.split(".")
+        parts = name_parts(table)
         if len(parts) > 2 and parts[0] in self.catalogs and not properties:
             return {"Catalog": _place(parts)}
         if any(known.name == table and known.kind == "iceberg" for known in self.tables):
@@ -235,13 +238,13 @@ def register_from_config(
             '{"type": "rest", "uri": "…"}'
         )
     config = dict(catalog_config)
-    parts = table.split(".")
+    parts = name_parts(table)
     named = config.pop("name", None)
     if len(parts) < 2:
         raise ConfigError(
             f"table={table!r} lacks its namespace: write namespace.table, or catalog.namespace.table"
         )
-    catalog = _catalog_name(str(named or parts[0]))
+    catalog = _catalog_name(str(named or parts[0].replace(".", "_")))
     session.register_iceberg(catalog, config)
     candidates = [parts]
     if len(parts) > 2:
@@ -261,6 +264,24 @@ def register_from_config(
     raise missing
 
 
+def name_parts(name: str) -> list[str]:
+    """The parts of a dotted name; what has a dot in it is in double quotes.
+
+    >>> name_parts('lake.ns."a.b"')
+    ['lake', 'ns', 'a.b']
+    """
+    return next(csv.reader([name], delimiter=".")) if '"' in name else name.split(".")
+
+
+def _dotted(parts: Sequence[str]) -> str:
+    """What `name_parts` takes apart."""
+    quoted = ('"' + part.replace('"', '""') + '"' for part in parts)
+    return ".".join(
+        found if "." in part or '"' in part else part
+        for part, found in zip(parts, quoted, strict=True)
+    )
+
+
 def is_iceberg_path(table: str) -> bool:
     """Whether a table is named by a path: of a metadata file, a directory or an object store.
 
@@ -272,7 +293,7 @@ def is_iceberg_path(table: str) -> bool:
 
 def is_iceberg_name(session: IcebergTables, table: str) -> bool:
     """Whether a table that nobody registered names an Iceberg table: in a registered catalog, or by a path."""
-    first, *rest = table.split(".")
+    first, *rest = name_parts(table)
     return (len(rest) > 1 and first in session.catalogs) or is_iceberg_path(table)
 
 

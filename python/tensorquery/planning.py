@@ -19,7 +19,7 @@ from tensorquery.checkpoint import FORMAT, VERSION, digest, file_digests
 from tensorquery.counts import split_counts
 from tensorquery.distributed import Topology, threads_for
 from tensorquery.epochs import Deal, Epochs
-from tensorquery.errors import ConfigError, DataError
+from tensorquery.errors import CheckpointMismatchError, ConfigError, DataError
 from tensorquery.found import FoundPlan, find_plan
 from tensorquery.iterator import Progress
 from tensorquery.mixture import Mixture
@@ -233,7 +233,13 @@ class PlannedDataset(IterableDataset[Any]):
         theirs, ours = state["parts"], self._constant["parts"]
         then, now = theirs.get("snapshot") or {}, ours.get("snapshot") or {}
         if isinstance(query, Query) and then != now and set(then) == set(now):
-            query = query._at(then)
+            try:
+                query = query._at(then)
+            except ConfigError as error:
+                raise CheckpointMismatchError(
+                    f"the state was saved at a snapshot that cannot be read any more: {error}. Start a new run without "
+                    "load_state_dict"
+                ) from error
         moment = theirs.get("moment")
         if moment and moment != ours.get("moment") and "moment" in ours:
             query = query._at_moment(moment)

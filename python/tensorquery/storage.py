@@ -111,6 +111,8 @@ class Files:
         # might be held while the process forks.
         self._opened = (os.getpid(), filesystem)
         self._lead = lead
+        # fsspec opens files of pyarrow as streams where they are read from their beginning, and then seeks in them.
+        self._options = {"seekable": True} if _is_of_pyarrow(filesystem) else {}
         self.root = root
 
     def info(self, path: str) -> _FileRow | None:
@@ -144,7 +146,7 @@ class Files:
     def read(self, path: str, start: int, end: int) -> bytes:
         """Bytes `start` to `end` of a file."""
         with calls:
-            found = self._here().cat_file(self._lead + path, start=start, end=end)
+            found = self._here().cat_file(self._lead + path, start=start, end=end, **self._options)
         return found if isinstance(found, bytes) else bytes(found)
 
     def _inner(self, filesystem: Any, name: str) -> str:
@@ -183,6 +185,13 @@ class Files:
 
     def __repr__(self) -> str:
         return f"Files({self.root})"
+
+
+def _is_of_pyarrow(filesystem: Any) -> bool:
+    if type(filesystem).__module__ == "fsspec.implementations.dirfs":
+        filesystem = filesystem.fs
+    kinds = type(filesystem).__mro__
+    return any(kind.__module__ == "fsspec.implementations.arrow" for kind in kinds)
 
 
 def _reopened(filesystem: Any) -> Any:

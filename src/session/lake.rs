@@ -208,6 +208,18 @@ impl Session {
         let Some(kind) = metadata_table else {
             return Ok(Registered::Lake(Arc::new(self.load_lake(&name.key, &source).await?)));
         };
+        if !metadata_tables::is_known(&kind)
+            && let LakeOrigin::Catalog { catalog, namespace, .. } = &source.origin
+            && let Some(whole) = name.parts.last()
+        {
+            // A table's own name may hold a dollar sign, too.
+            let (catalog, namespace) = (catalog.clone(), namespace.clone());
+            let origin = LakeOrigin::Catalog { catalog, namespace, table: whole.clone() };
+            match self.load_lake(&name.key, &LakeSource { origin, ..source.clone() }).await {
+                Err(error) if error.kind() == ErrorKind::TableNotFound => {}
+                loaded => return Ok(Registered::Lake(Arc::new(loaded?))),
+            }
+        }
         let loaded = self.load_table(&source).await?;
         let (schema, batches) = metadata_tables::read(&loaded, &source.at, &kind).await?;
         Registered::of_batches(schema, batches)

@@ -30,6 +30,11 @@ const KINDS: &[&str] = &[
     "partitions",
 ];
 
+/// Whether there is a metadata table of this kind.
+pub fn is_known(kind: &str) -> bool {
+    KINDS.contains(&kind)
+}
+
 /// One metadata table's rows.
 ///
 /// # Errors

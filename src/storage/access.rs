@@ -44,7 +44,7 @@ impl AccessConfig {
     pub(super) fn properties_of(&self, uri: &str) -> BTreeMap<String, String> {
         let mut properties = self.properties.clone();
         if let Some((_, given)) = self.credentials_of(uri) {
-            properties.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
+            lay_over(&mut properties, given);
         }
         properties
     }
@@ -56,6 +56,28 @@ impl AccessConfig {
             .filter(|(prefix, _)| uri.starts_with(&one_spelling(prefix)))
             .max_by_key(|(prefix, _)| prefix.len())
     }
+}
+
+/// What is one credential, and when it ends.
+const CREDENTIALS: &[&[&str]] = &[
+    &[
+        "s3.access-key-id",
+        "s3.secret-access-key",
+        "s3.session-token",
+        "s3.session-token-expires-at-ms",
+    ],
+    &["client.access-key-id", "client.secret-access-key", "client.session-token"],
+    &["gcs.oauth2.token", "gcs.oauth2.token-expires-at"],
+];
+
+/// Puts `over` into `under`; a credential is replaced as a whole, since the token of one key does not go with another.
+pub(crate) fn lay_over(under: &mut BTreeMap<String, String>, over: &BTreeMap<String, String>) {
+    for names in CREDENTIALS {
+        if names.iter().any(|name| over.contains_key(*name)) {
+            under.retain(|name, _| !names.contains(&name.as_str()));
+        }
+    }
+    under.extend(over.iter().map(|(name, value)| (name.clone(), value.clone())));
 }
 
 /// `s3a` and `s3n` are Hadoop's names of `s3`.
@@ -79,5 +101,30 @@ impl fmt::Debug for AccessConfig {
             .field("properties", &shown(&self.properties))
             .field("credentials", &credentials)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_credential_is_replaced_as_a_whole() {
+        let mut under = map(&[
+            ("s3.access-key-id", "user"),
+            ("s3.secret-access-key", "user"),
+            ("s3.session-token", "user"),
+            ("s3.region", "user"),
+            ("gcs.oauth2.token", "user"),
+        ]);
+        let vended = map(&[("s3.access-key-id", "vended"), ("s3.secret-access-key", "vended")]);
+        lay_over(&mut under, &vended);
+        let mut expected = vended;
+        expected.extend(map(&[("s3.region", "user"), ("gcs.oauth2.token", "user")]));
+        assert_eq!(under, expected);
     }
 }

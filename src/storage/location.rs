@@ -340,6 +340,11 @@ impl Location {
                 "{text:?} must name one file: an http(s) server lists no directories or patterns"
             )));
         }
+        if path.to_ascii_lowercase().contains("%2f") {
+            return Err(Error::config(format!(
+                "{text:?} has a slash inside of a name (%2F), which cannot be asked for; serve the file by another name"
+            )));
+        }
         let prefix = Path::from_url_path(path).map_err(|error| bad_path(text, error))?;
         let root = url[..url::Position::BeforePath].to_owned();
         Ok(Self { scheme: Scheme::Http, root, prefix, glob: None, is_directory: false })

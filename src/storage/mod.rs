@@ -62,6 +62,9 @@ pub use text::{TextDialect, WholeRecords, record_boundaries};
 pub use uri::is_local_file;
 pub use vended::Refresh;
 
+pub(crate) use access::lay_over;
 pub(crate) use known::{slip_among, slip_of};
+pub(crate) use network::retry_after;
 pub(crate) use options::{redact, shown, without_password};
 pub(crate) use properties::is_storage_property;
+pub(crate) use secrets::note_secrets;

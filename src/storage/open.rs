@@ -121,17 +121,23 @@ impl StoreAccess {
         if let Some(files) = &self.files {
             return Ok(Arc::new(ForeignStore::new(Arc::clone(files))));
         }
-        let mut accounts = Vec::new();
-        for scope in self.options.of_store(location)? {
-            accounts.push(self.open_scope(location, scope).await?);
-        }
+        let mut accounts = self.accounts(location).await?;
         // The local store has no secrets, and PinnedStore wants its open files.
         if location.is_local()
             && let Some(account) = accounts.pop()
         {
             return Ok(account.store);
         }
-        Ok(Arc::new(ScopedStore::new(location.store_root(), accounts)))
+        Ok(Arc::new(ScopedStore::new(self, location, accounts)))
+    }
+
+    /// Opens an account for each part of a store that has options of its own.
+    pub(super) async fn accounts(&self, location: &Location) -> Result<Vec<Account>> {
+        let mut accounts = Vec::new();
+        for scope in self.options.of_store(location)? {
+            accounts.push(self.open_scope(location, scope).await?);
+        }
+        Ok(accounts)
     }
 
     async fn open_scope(&self, location: &Location, scope: Scope) -> Result<Account> {

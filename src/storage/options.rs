@@ -209,16 +209,23 @@ pub(crate) fn shown(properties: &BTreeMap<String, String>) -> BTreeMap<&str, Str
     properties.iter().map(|(name, text)| (name.as_str(), value(name, text))).collect()
 }
 
-/// `postgresql://user:password@host/db` without the password.
+/// `postgresql://user:password@host/db?password=password` without the passwords.
 pub(crate) fn without_password(url: &str) -> String {
+    let (address, query) = url.split_once('?').map_or((url, None), |(a, q)| (a, Some(q)));
     let shortened = || {
-        let (scheme, rest) = url.split_once("://")?;
+        let (scheme, rest) = address.split_once("://")?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let (user, host) = authority.rsplit_once('@')?;
         let (name, _) = user.split_once(':')?;
         Some(format!("{scheme}://{name}:***@{host}{path}"))
     };
-    shortened().unwrap_or_else(|| url.to_owned())
+    let address = shortened().unwrap_or_else(|| address.to_owned());
+    let Some(query) = query else { return address };
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((name, _)) if is_secret(name) => format!("{name}=***"),
+        _ => pair.to_owned(),
+    });
+    format!("{address}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
 pub(super) fn is_flag(value: &str) -> bool {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload,
@@ -16,10 +16,12 @@ use object_store::{
     PutResult, RenameOptions, Result,
 };
 
-use super::location::describe;
+use super::location::{Location, describe};
+use super::open::StoreAccess;
 use super::options::redact;
 use super::routed::is_refusal;
 use super::vended::Vault;
+use crate::pool::briefly;
 
 /// The requests of one account.
 #[derive(Clone)]
@@ -39,20 +41,62 @@ const DELETES: usize = 8;
 /// Sends each request with the account of the longest prefix of its path, sends it once more with newer
 /// credentials where the store refused those in use, and hides secrets in errors.
 ///
-/// A listing is made by the account of the directory that is listed.
-pub(super) struct ScopedStore {
+/// A listing is made by the account of the directory that is listed. Of an upload in parts only the beginning is sent once
+/// more: a part has its number from the order in which parts are handed over.
+///
+/// Neither connections nor the threads that serve them survive a fork: a forked process opens the accounts anew.
+#[derive(Clone)]
+pub(super) struct ScopedStore(Arc<Scoped>);
+
+struct Scoped {
     root: Arc<str>,
     /// The longest prefix first; the last one takes every path.
     accounts: Arc<[Account]>,
+    /// The process that opened them.
+    process: u32,
+    /// What opens them; None for a store inside of another one, which opens both.
+    opener: Option<(StoreAccess, Location)>,
+    /// Those of a forked process.
+    again: Mutex<Option<(u32, Arc<[Account]>)>>,
 }
 
 impl ScopedStore {
-    pub(super) fn new(root: &str, accounts: Vec<Account>) -> Self {
-        Self { root: root.into(), accounts: accounts.into() }
+    /// The accounts that `access` has opened for a location.
+    pub(super) fn new(access: &StoreAccess, location: &Location, accounts: Vec<Account>) -> Self {
+        let opener = Some((access.clone(), location.clone()));
+        Self::with_opener(location.store_root(), accounts, opener)
     }
 
-    fn account(&self, location: &Path) -> Result<&Account> {
-        account_of(&self.accounts, location)
+    /// One account, of a store that is part of another one.
+    pub(super) fn inside(root: &str, account: Account) -> Self {
+        Self::with_opener(root, vec![account], None)
+    }
+
+    fn with_opener(
+        root: &str,
+        accounts: Vec<Account>,
+        opener: Option<(StoreAccess, Location)>,
+    ) -> Self {
+        let (root, accounts, process) = (root.into(), accounts.into(), std::process::id());
+        Self(Arc::new(Scoped { root, accounts, process, opener, again: Mutex::default() }))
+    }
+}
+
+impl Scoped {
+    async fn accounts(&self) -> Result<Arc<[Account]>> {
+        let process = std::process::id();
+        let (true, Some((access, location))) = (process != self.process, &self.opener) else {
+            return Ok(Arc::clone(&self.accounts));
+        };
+        if let Some((of, accounts)) = briefly(&self.again, |again| again.clone()).flatten()
+            && of == process
+        {
+            return Ok(accounts);
+        }
+        let opened = access.accounts(location).await.map_err(failed)?;
+        let opened: Arc<[Account]> = opened.into();
+        briefly(&self.again, |again| *again = Some((process, Arc::clone(&opened))));
+        Ok(opened)
     }
 }
 
@@ -77,10 +121,20 @@ impl Account {
     /// Whether to ask again after this failure, because there are newer credentials now.
     async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
         match &self.vault {
-            Some(vault) if is_refusal(error) => vault.after_refusal(issue).await.map_err(|error| {
-                StoreError::Generic { store: "ScopedStore", source: Box::new(error) }
-            }),
+            Some(vault) if is_refusal(error) => vault.after_refusal(issue).await.map_err(failed),
             _ => Ok(false),
+        }
+    }
+
+    /// The answer to a request, which is sent once more where it was refused and there are newer credentials now.
+    async fn answer<T, F>(&self, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let issue = self.issue();
+        match request().await {
+            Err(error) if self.can_repeat(issue, &error).await? => request().await,
+            answer => answer,
         }
     }
 
@@ -108,6 +162,10 @@ impl Account {
             other => other,
         }
     }
+}
+
+fn failed(error: crate::Error) -> StoreError {
+    StoreError::Generic { store: "ScopedStore", source: Box::new(error) }
 }
 
 /// What S3 repeats of a request that it refuses: the key, the token, and what was signed.
@@ -154,37 +212,24 @@ fn without_elements(mut text: String) -> String {
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for ScopedStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let account = self.account(location)?;
-        let issue = account.issue();
-        let mut result = account.store.get_opts(location, options.clone()).await;
-        if let Err(error) = &result
-            && account.can_repeat(issue, error).await?
-        {
-            result = account.store.get_opts(location, options).await;
-        }
-        result.map_err(|error| account.hide(error, &self.root, location))
+        let accounts = self.0.accounts().await?;
+        let account = account_of(&accounts, location)?;
+        let got = account.answer(|| account.store.get_opts(location, options.clone())).await;
+        got.map_err(|error| account.hide(error, &self.0.root, location))
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let account = self.account(location)?;
-        let issue = account.issue();
-        let mut result = account.store.get_ranges(location, ranges).await;
-        if let Err(error) = &result
-            && account.can_repeat(issue, error).await?
-        {
-            result = account.store.get_ranges(location, ranges).await;
-        }
-        result.map_err(|error| account.hide(error, &self.root, location))
+        let accounts = self.0.accounts().await?;
+        let account = account_of(&accounts, location)?;
+        let got = account.answer(|| account.store.get_ranges(location, ranges)).await;
+        got.map_err(|error| account.hide(error, &self.0.root, location))
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let prefix = prefix.cloned().unwrap_or_default();
-        let account = match self.account(&prefix) {
-            Ok(account) => account.clone(),
-            Err(error) => return stream::once(async { Err(error) }).boxed(),
-        };
-        let root = Arc::clone(&self.root);
+        let scoped = Arc::clone(&self.0);
         let listing = async move {
+            let account = account_of(&scoped.accounts().await?, &prefix)?.clone();
             let issue = account.issue();
             // An empty listing must not be asked again after its end.
             let mut listed = account.store.list(Some(&prefix)).fuse();
@@ -200,9 +245,10 @@ impl ObjectStore for ScopedStore {
                 }
             }
             let all = stream::iter(first).chain(listed);
-            all.map(move |found| found.map_err(|error| account.hide(error, &root, &prefix)))
+            let hide = move |error| account.hide(error, &scoped.root, &prefix);
+            Ok::<_, StoreError>(all.map_err(hide))
         };
-        stream::once(listing).flatten().boxed()
+        stream::once(listing).try_flatten().boxed()
     }
 
     fn list_with_offset(
@@ -219,15 +265,10 @@ impl ObjectStore for ScopedStore {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let directory = prefix.cloned().unwrap_or_default();
-        let account = self.account(&directory)?;
-        let issue = account.issue();
-        let mut result = account.store.list_with_delimiter(prefix).await;
-        if let Err(error) = &result
-            && account.can_repeat(issue, error).await?
-        {
-            result = account.store.list_with_delimiter(prefix).await;
-        }
-        result.map_err(|error| account.hide(error, &self.root, &directory))
+        let accounts = self.0.accounts().await?;
+        let account = account_of(&accounts, &directory)?;
+        let listed = account.answer(|| account.store.list_with_delimiter(prefix)).await;
+        listed.map_err(|error| account.hide(error, &self.0.root, &directory))
     }
 
     async fn put_opts(
@@ -236,9 +277,11 @@ impl ObjectStore for ScopedStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        let account = self.account(location)?;
-        let put = account.store.put_opts(location, payload, options).await;
-        put.map_err(|error| account.hide(error, &self.root, location))
+        let accounts = self.0.accounts().await?;
+        let account = account_of(&accounts, location)?;
+        let put = || account.store.put_opts(location, payload.clone(), options.clone());
+        let put = account.answer(put).await;
+        put.map_err(|error| account.hide(error, &self.0.root, location))
     }
 
     async fn put_multipart_opts(
@@ -246,23 +289,26 @@ impl ObjectStore for ScopedStore {
         location: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let account = self.account(location)?;
-        let upload = account.store.put_multipart_opts(location, options).await;
-        upload.map_err(|error| account.hide(error, &self.root, location))
+        let accounts = self.0.accounts().await?;
+        let account = account_of(&accounts, location)?;
+        let begin = || account.store.put_multipart_opts(location, options.clone());
+        let upload = account.answer(begin).await;
+        upload.map_err(|error| account.hide(error, &self.0.root, location))
     }
 
     fn delete_stream(
         &self,
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        let (accounts, root) = (Arc::clone(&self.accounts), Arc::clone(&self.root));
+        let scoped = Arc::clone(&self.0);
         let delete = move |location: Result<Path>| {
-            let (accounts, root) = (Arc::clone(&accounts), Arc::clone(&root));
+            let scoped = Arc::clone(&scoped);
             async move {
                 let location = location?;
+                let accounts = scoped.accounts().await?;
                 let account = account_of(&accounts, &location)?;
-                let deleted = account.store.delete(&location).await;
-                deleted.map_err(|error| account.hide(error, &root, &location))?;
+                let deleted = account.answer(|| account.store.delete(&location)).await;
+                deleted.map_err(|error| account.hide(error, &scoped.root, &location))?;
                 Ok(location)
             }
         };
@@ -270,17 +316,19 @@ impl ObjectStore for ScopedStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.account(from)?.store.copy_opts(from, to, options).await
+        let accounts = self.0.accounts().await?;
+        account_of(&accounts, from)?.store.copy_opts(from, to, options).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.account(from)?.store.rename_opts(from, to, options).await
+        let accounts = self.0.accounts().await?;
+        account_of(&accounts, from)?.store.rename_opts(from, to, options).await
     }
 }
 
 impl fmt::Display for ScopedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.accounts.last() {
+        match self.0.accounts.last() {
             Some(account) => write!(f, "{}", account.store),
             None => f.write_str("ScopedStore"),
         }

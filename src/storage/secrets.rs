@@ -22,12 +22,17 @@ struct Noted {
 static NOTED: AtomicPtr<Noted> = AtomicPtr::new(ptr::null_mut());
 
 /// Notes the secrets among options: the values of those that hold one, and passwords in URLs.
-pub(super) fn note_secrets(options: &BTreeMap<String, String>) {
+pub(crate) fn note_secrets(options: &BTreeMap<String, String>) {
     for (name, value) in options {
         if is_secret(name) && !is_flag(value) {
             note_parts(value);
-        } else if let Some(password) = password_of(value) {
-            note(password);
+        } else if let Some((before, _)) = value.split_once("://") {
+            // Metastores may be several, each by its own URL.
+            let urls = value.split(',').map(|url| match url.contains("://") {
+                true => url.trim().to_owned(),
+                false => format!("{before}://{}", url.trim()),
+            });
+            urls.for_each(|url| passwords_of(&url).for_each(note));
         }
     }
 }
@@ -96,11 +101,14 @@ pub fn scrub(text: &str) -> String {
     found.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
 
-/// The password of `https://user:password@host/`.
-fn password_of(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let (user, _) = rest.split('/').next()?.rsplit_once('@')?;
-    user.split_once(':').map(|(_, password)| password)
+/// The passwords of `https://user:password@host/` and of `postgresql://host/database?password=password`.
+fn passwords_of(url: &str) -> impl Iterator<Item = &str> {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let authority = address.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    let user = authority.and_then(|authority| authority.rsplit_once('@'));
+    let own = user.and_then(|(user, _)| user.split_once(':')).map(|(_, password)| password);
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    own.into_iter().chain(pairs.filter(|(name, _)| is_secret(name)).map(|(_, value)| value))
 }
 
 #[cfg(test)]
@@ -115,6 +123,8 @@ mod tests {
             ("azure_storage_sas_token", "?sv=2021&sig=planted%2Btwo%3D"),
             ("google_service_account_key", r#"{"private_key": "planted\nthree", "type": "x"}"#),
             ("aws_endpoint", "http://me:plantedfour@127.0.0.1:9000"),
+            ("uri", "thrift://one:9083,me:plantedfive@two:9083"),
+            ("url", "postgresql://host/database?user=me&password=plantedsix"),
             ("aws_region", "not-planted"),
         ];
         note_secrets(&options.iter().map(own).collect());
@@ -127,6 +137,8 @@ mod tests {
             "planted\nthree",
             "planted\\nthree",
             "me:plantedfour@",
+            "me:plantedfive@",
+            "password=plantedsix",
         ] {
             let text = scrub(&format!("before {shown} after"));
             assert!(!text.contains("planted"), "{text}");

@@ -140,7 +140,7 @@ pub(super) fn open_with(
     Ok(match vault {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());
-            Arc::new(ScopedStore::new(root, vec![Account { prefix, store, vault, secrets }]))
+            Arc::new(ScopedStore::inside(root, Account { prefix, store, vault, secrets }))
         }
         None => store,
     })
@@ -192,5 +192,12 @@ fn connector(network: &NetworkOptions) -> Result<Connector> {
 
 /// The message alone, since the source's `Debug` form might show what the message hides.
 fn build_error(root: &str, error: &impl fmt::Display, options: &BTreeMap<String, String>) -> Error {
-    Error::config(format!("cannot open {root}: {}", redact(&error.to_string(), options)))
+    let told = redact(&error.to_string(), options);
+    let hint = match told.contains("Account must be specified") {
+        true => {
+            "; pass account_name, or name the account in the path: abfss://container@account.dfs.core.windows.net/…"
+        }
+        false => "",
+    };
+    Error::config(format!("cannot open {root}: {told}{hint}"))
 }

@@ -19,6 +19,7 @@ use super::location::Scheme;
 use super::properties::{Secret, StoreOptions, store_options};
 use super::secrets::note_secrets;
 use super::store::Provider;
+use crate::runtime::Gate;
 use crate::{Error, Result};
 
 /// How long before their end credentials are renewed at most. A quarter of their life is enough for
@@ -38,8 +39,8 @@ pub trait Refresh: Send + Sync {
 pub(super) struct Vault {
     issue: RwLock<Arc<Issue>>,
     refresh: Option<Arc<dyn Refresh>>,
-    /// Who renews holds it, so that those who want the same wait for that one answer.
-    gate: tokio::sync::Mutex<()>,
+    /// Who renews is inside, so that those who want the same wait for that one answer.
+    gate: Gate,
     failed: Mutex<Option<Instant>>,
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Issue {
 impl Vault {
     pub(super) fn new(config: AccessConfig, refresh: Option<Arc<dyn Refresh>>) -> Self {
         let issue = RwLock::new(Arc::new(Issue::new(0, config)));
-        Self { issue, refresh, gate: tokio::sync::Mutex::default(), failed: Mutex::default() }
+        Self { issue, refresh, gate: Gate::default(), failed: Mutex::default() }
     }
 
     /// Asks when the first request is made.
@@ -76,7 +77,7 @@ impl Vault {
     /// An issue newer than number `used`: one that another request has asked for meanwhile, or the
     /// answer to a new question.
     async fn renew(&self, refresh: &dyn Refresh, used: u64) -> Result<Arc<Issue>> {
-        let _gate = self.gate.lock().await;
+        let _inside = self.gate.enter().await;
         let now = self.current();
         if now.number != used {
             return Ok(now);
@@ -304,5 +305,31 @@ fn azure_credential(secret: Secret) -> Option<AzureCredential> {
             Some(AzureCredential::AccessKey(AzureAccessKey::try_new(&key).ok()?))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Empty;
+
+    #[async_trait]
+    impl Refresh for Empty {
+        async fn refresh(&self) -> Result<AccessConfig> {
+            Ok(AccessConfig::default())
+        }
+    }
+
+    #[test]
+    fn a_forked_process_does_not_wait_for_who_renewed_in_its_parent() {
+        futures::executor::block_on(async {
+            let vault = Vault {
+                gate: Gate::inherited().await,
+                ..Vault::new(AccessConfig::default(), Some(Arc::new(Empty)))
+            };
+            assert!(vault.after_refusal(0).await.unwrap());
+            assert_eq!(vault.current().number, 1);
+        });
     }
 }

@@ -123,7 +123,7 @@ class Web:
 
 @contextlib.contextmanager
 def web_server():
-    """A `Web` that answers GET, HEAD and PUT by the path without its query."""
+    """A `Web` that answers GET, HEAD, PUT and POST by the path without its query."""
     web = Web()
 
     class Handler(BaseHTTPRequestHandler):
@@ -133,6 +133,7 @@ def web_server():
             path = unquote(self.path.partition("?")[0])
             headers = {name.lower(): value for name, value in self.headers.items()}
             web.seen.append((self.command, self.path, headers))
+            self.rfile.read(int(headers.get("content-length", 0)))
             if web.odd is not None and web.odd(self):
                 return None
             if path in web.special:
@@ -156,7 +157,7 @@ def web_server():
             }
             return self.reply(status, body, extra)
 
-        do_HEAD = do_PUT = do_GET
+        do_HEAD = do_PUT = do_POST = do_GET
 
         def reply(self, status, body, extra=None):
             body = json.dumps(body).encode() if isinstance(body, dict) else body

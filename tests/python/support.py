@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -239,6 +240,28 @@ class Traffic:
             if agent in (None, asked_by)
         ]
         return [(name, start, stop) for name, start, stop in ranges if stop > start]
+
+
+def in_a_fork(work, seconds=30):
+    """What `work` returns in a forked process."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(work())
+        except BaseException as error:
+            said = repr(error)
+        os.write(into, said.encode())
+        os._exit(0)
+    os.close(into)
+    try:
+        ready, _, _ = select.select([out], [], [], seconds)
+        assert ready, "the forked process hangs"
+        return os.read(out, 100_000).decode()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(out)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import pytest
 
 import tensorquery as tq
 from storage_servers import clean_environment, s3_store, web_server
+from support import in_a_fork
 
 FILES = 12
 TABLE = pa.table({"id": list(range(FILES * 10))})
@@ -209,6 +210,56 @@ def test_workers_renew_them(store, context):
         time.sleep(max(0.0, ends[-1] - time.time()) + 0.1)
         assert loaded(loader) == IDS
         assert first < len(web.seen) < first + FILES
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("access", ["options", "environment", "provider", "prefix"])
+def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, access):
+    """Connections and threads do not survive a fork: it waited for ever."""
+    own = {**store.place(), "key": store.key, "secret": store.secret}
+    provider = Vending(store, 3600, lambda _, end: {**own, "expires_at": end})
+    given = {
+        "options": {"storage_options": own},
+        "environment": {"storage_options": store.place()},
+        "provider": {"credential_provider": provider},
+        "prefix": {"storage_options": {"s3://vended/t/": own, **store.place()}},
+    }
+    if access == "environment":
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", store.key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", store.secret)
+    session = tq.Session(**given[access])
+    session.register_parquet("t", PATH)
+    query = session.sql("SELECT id FROM t")
+
+    def rows():
+        return sorted(query.to_arrow()["id"].to_pylist())
+
+    # Before the parent has read, and after; the parent's connections stay as they were.
+    for _ in range(2):
+        assert in_a_fork(rows) == repr(IDS)
+        assert rows() == IDS
+    if access == "options":
+        assert in_a_fork(lambda: in_a_fork(rows)) == repr(repr(IDS))
+
+
+def test_keys_that_are_refused_when_a_stage_is_written(store):
+    """What writes is asked once more with newer keys, as what reads is."""
+    provider = Vending(store, 3600, lambda keys, end: keys)
+    session = tq.Session(storage_options=store.place(), credential_provider=provider)
+    session.register_table("t", TABLE)
+
+    def ends_keys(ids):
+        store.vault.revoke()
+        return ids
+
+    session.register_udf("ends_keys", ends_keys, ["int64"], "int64")
+    loader, dataset = tq.create_dataloader(
+        "SELECT ends_keys(id) % 10 AS id, count(*) AS n FROM t GROUP BY 1",
+        session=session,
+        stage_dir="s3://vended/stages",
+    )
+    assert dataset.stages[0].seconds is not None
+    assert loaded(loader) == list(range(10))
 
 
 def test_a_closure_cannot_travel_to_a_spawned_worker(store):

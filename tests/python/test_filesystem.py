@@ -5,8 +5,10 @@ import zipfile
 
 import fsspec
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -86,6 +88,17 @@ def test_hive_directories(memory):
     session.register_parquet("t", "/hive", filesystem=memory)
     got = session.sql("SELECT DISTINCT part FROM t ORDER BY part").to_arrow()
     assert got["part"].to_pylist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_file_systems_of_pyarrow_are_read_through_their_wrapper(tmp_path, workers):
+    """fsspec opens their files as streams where they are read from the beginning, and then seeks in them."""
+    folder = write_parquet(tmp_path / "t", TABLE, files=4)
+    wrapped = ArrowFSWrapper(pa.fs.LocalFileSystem())
+    assert loaded(workers, path=folder, filesystem=wrapped) == IDS
+    assert loaded(workers, path="/", filesystem=DirFileSystem(folder, fs=wrapped)) == IDS
+    csv = write_csv(tmp_path / "csv", TABLE, files=2)
+    assert loaded(workers, path=csv, filesystem=wrapped) == IDS
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])

@@ -197,6 +197,22 @@ def test_an_expired_snapshot_is_an_error_that_names_it(request):
         )
 
 
+def test_a_state_of_an_expired_snapshot_is_a_mismatch_that_names_it(request):
+    lake = lake_of("sqlite", request)
+    name = f"{fresh()}.t"
+    made = lake.make(name, sample(), files=2)
+    loader, _ = tq.create_dataloader(query_of(lake, name), batch_size=8)
+    next(iter(loader))
+    state, first = loader.state_dict(), made.current_snapshot().snapshot_id
+    append(made)
+    made.maintenance.expire_snapshots().by_id(first).commit()
+    loader, _ = tq.create_dataloader(query_of(lake, name), batch_size=8)
+    with pytest.raises(tq.CheckpointMismatchError, match=str(first)):
+        loader.load_state_dict(state)
+    # The loader is as it was.
+    assert len(ids(loader)) > 60
+
+
 def test_a_new_session_reads_what_is_current(lake, name):
     query = query_of(lake, name, "*")
     append(lake.table(name))

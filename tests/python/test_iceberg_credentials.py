@@ -194,6 +194,14 @@ def test_workers_started_in_any_way_ask_for_keys(rest, name, method):
     assert ids(loader) == list(range(TABLE.num_rows))
 
 
+def test_a_catalog_that_lists_an_endpoint_for_keys_and_has_none(rest, name):
+    realm = rest.realm(vend="config", vend_seconds=1, credentials_endpoint="refused")
+    query = query_of(realm, name, "id")
+    time.sleep(1.1)
+    assert query.to_arrow().num_rows == TABLE.num_rows
+    assert realm.loads() == 2
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_keys_that_end_before_they_should(rest, name, workers):
     realm = rest.realm(vend="config")

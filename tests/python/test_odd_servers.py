@@ -329,6 +329,20 @@ def test_a_server_without_ranges_is_an_error_that_says_what_to_do(web):
 # Keys and pauses.
 
 
+def test_why_a_request_could_not_be_sent_is_said(web):
+    with pytest.raises(tq.StorageError, match=r"(?i)corrupt message|InvalidContentType"):
+        ids(web, {"aws_endpoint": web.uri.replace("http:", "https:"), "max_retries": "0"})
+    with pytest.raises(tq.StorageError, match=r"refused"):
+        ids(web, {"aws_endpoint": "http://127.0.0.1:9", "max_retries": "0"})
+
+
+def test_a_slash_inside_of_a_name_is_refused(web):
+    """It is another file than the one with a slash between two names, which was read."""
+    web.files["/a/b.csv"] = b"id\n1\n"
+    with pytest.raises(tq.ConfigError, match="%2F"):
+        plain(web, "/a%2Fb.csv")
+
+
 @pytest.mark.parametrize("key", ["t//b.parquet", "t/./b.parquet"])
 def test_a_key_that_no_path_can_name_is_named(web, key):
     fill(web)

@@ -133,6 +133,11 @@ def test_what_is_no_option(store, more, parts):
     assert not any(secret in text for secret in (SECRET, "hunter22"))
 
 
+def test_an_account_that_nobody_names_is_asked_for():
+    with pytest.raises(tq.ConfigError, match="pass account_name"):
+        tq.create_dataloader(path="az://box/a.parquet", storage_options={"account_key": "aGVsbG8="})
+
+
 def test_anonymous_requests_are_not_signed(store):
     with pytest.raises(tq.StorageError) as caught:
         ids("s3://names/t/a.parquet", {**store.place(), "anon": True})

@@ -5,14 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use iceberg::spec::TableMetadata;
-use tokio::sync::Mutex;
 
 use super::access::StorageAccess;
 use super::connect::{Client, connect, on_io};
 use super::error::dotted;
 use super::properties::{CatalogType, catalog_type, name_of};
 use crate::lake::Defaults;
-use crate::storage::{RoutedStore, redact, shown};
+use crate::runtime::PerProcess;
+use crate::storage::{RoutedStore, note_secrets, redact, shown};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// A catalog's name and properties, and the connection, made when it is first used and made again in a
@@ -33,7 +33,7 @@ pub struct IcebergCatalog {
     name: String,
     kind: CatalogType,
     properties: Arc<BTreeMap<String, String>>,
-    client: Mutex<Option<(u32, Arc<dyn Client>)>>,
+    client: PerProcess<Arc<dyn Client>>,
 }
 
 /// A table as its catalog told it.
@@ -62,9 +62,11 @@ impl IcebergCatalog {
         if name.trim().is_empty() {
             return Err(Error::config("a catalog needs a name"));
         }
+        note_secrets(&properties);
         let kind = catalog_type(&properties)?;
-        let client = Mutex::default();
-        Ok(Self { name: name.to_owned(), kind, properties: Arc::new(properties), client })
+        let (name, properties, client) =
+            (name.to_owned(), Arc::new(properties), PerProcess::default());
+        Ok(Self { name, kind, properties, client })
     }
 
     /// The name it was registered with.
@@ -131,20 +133,10 @@ impl IcebergCatalog {
     }
 
     async fn client(&self) -> Result<Arc<dyn Client>> {
-        let process = std::process::id();
-        let mut known = self.client.lock().await;
-        if let Some((of, client)) = known.as_ref()
-            && *of == process
-        {
-            return Ok(Arc::clone(client));
-        }
         let (kind, name) = (self.kind, self.name.clone());
         let properties = Arc::clone(&self.properties);
-        let client = on_io(async move { connect(kind, &name, &properties).await })
-            .await
-            .map_err(|error| self.describe(error))?;
-        *known = Some((process, Arc::clone(&client)));
-        Ok(client)
+        let connect = on_io(async move { connect(kind, &name, &properties).await });
+        self.client.get_or_make(connect).await.map_err(|error| self.describe(error))
     }
 
     /// Adds the catalog, and takes out what a server or a driver may have repeated of a secret.

@@ -16,7 +16,6 @@ use super::connect::Client;
 use super::error::{no_namespace, not_found};
 use super::metadata::load_known;
 use crate::runtime::Runtimes;
-use crate::storage::without_password;
 use crate::{Error, Result, list_names};
 
 /// How long a database may take to answer a question. Each brings some names and locations.
@@ -286,10 +285,10 @@ fn database(uri: &str) -> Result<Database> {
             // The driver's message may repeat the password.
             let options = PgConnectOptions::from_str(&format!("postgresql://{rest}"));
             let options = options.map_err(|_| {
-                Error::config(format!(
-                    "malformed uri of a SQL catalog: {:?}",
-                    without_password(uri)
-                ))
+                Error::config(
+                    "malformed uri of a SQL catalog; write postgresql://user:password@host:port/database, and in user and \
+                     password %40 for @, %2F for / and %3A for :",
+                )
             })?;
             Ok(Database::Postgres(Box::new(options)))
         }

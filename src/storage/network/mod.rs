@@ -8,3 +8,4 @@ mod service;
 
 pub(super) use options::{NETWORK_OPTIONS, NetworkOptions};
 pub(super) use service::Connector;
+pub(crate) use service::retry_after;

@@ -1,5 +1,7 @@
 //! Sending requests: in turn, with a time limit, and counted.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,7 +78,7 @@ impl HttpService for Service {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 self.traffic.count_retry();
-                return Err(repeatable(error));
+                return Err(repeatable(told(error)));
             }
             Err(_) => {
                 self.traffic.count_retry();
@@ -95,6 +97,36 @@ impl HttpService for Service {
             check_page(&bytes).inspect_err(|_| self.traffic.count_retry())?;
         }
         Ok(HttpResponse::from_parts(parts, bytes.into()))
+    }
+}
+
+/// The error with the cause at its root, such as a certificate that nobody trusts: the client's own text is that a request
+/// could not be sent.
+fn told(error: HttpError) -> HttpError {
+    let kind = error.kind();
+    let root = std::iter::successors(error.source(), |&cause| cause.source()).last();
+    match root.map(ToString::to_string) {
+        Some(cause) => HttpError::new(kind, Unsent { cause, error }),
+        None => error,
+    }
+}
+
+/// A request that could not be sent, or had no answer.
+#[derive(Debug)]
+struct Unsent {
+    cause: String,
+    error: HttpError,
+}
+
+impl fmt::Display for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl StdError for Unsent {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.error)
     }
 }
 
@@ -122,7 +154,8 @@ fn note(parts: &Parts, permit: &Permit) {
     }
 }
 
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+/// The pause that an answer asks for.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse::<u32>().ok()?;
     Some(Duration::from_secs(seconds.into()))
 }

@@ -39,7 +39,7 @@ class Realm:
     vend: str | None = None
     vend_seconds: float = 3600
     # How a client learns of GET …/tables/{t}/credentials: "listed" among the endpoints of /v1/config, or
-    # "told" by the configuration of each table. None: it does not exist.
+    # "told" by the configuration of each table. None: it does not exist. "refused": listed, but not there.
     credentials_endpoint: str | None = None
     # More properties in the answer to /v1/config.
     defaults: dict = field(default_factory=dict)
@@ -153,6 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         resource = path.removeprefix(head)
         wanted = "vended-credentials" in self.headers.get("X-Iceberg-Access-Delegation", "")
         asked = _CREDENTIALS.fullmatch(resource)
+        if asked and realm.credentials_endpoint == "refused":
+            raise _refused(406, "UnsupportedOperationException", "No credentials here")
         if asked and realm.credentials_endpoint:
             status, body = self.forward("GET", asked[1], "", b"")
             return (status, body if status != 200 else {"storage-credentials": [self.vend(realm)]})
@@ -195,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         body["overrides"] = {**body["overrides"], **realm.overrides}
         if realm.prefix:
             body["overrides"]["prefix"] = realm.prefix
-        if realm.credentials_endpoint == "listed":
+        if realm.credentials_endpoint in ("listed", "refused"):
             body["endpoints"].append(
                 "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
             )

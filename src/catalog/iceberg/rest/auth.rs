@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredentialProvider};
 use object_store::client::{HttpRequest, HttpRequestBody};
-use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::{Client, Response};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::http::unreachable;
+use super::http::{Tries, plain, unreachable};
 use crate::storage::redact;
 use crate::{Error, Result};
 
@@ -59,8 +60,9 @@ struct Signer {
 #[derive(Deserialize)]
 struct TokenAnswer {
     access_token: String,
+    /// A number, or a number as text.
     #[serde(default)]
-    expires_in: Option<f64>,
+    expires_in: Option<Value>,
 }
 
 impl Auth {
@@ -162,11 +164,13 @@ impl OAuth {
                 form.push((name, value.clone()));
             }
         }
-        let server = match properties.get("oauth2-server-uri").filter(|uri| !uri.is_empty()) {
-            Some(uri) => uri.clone(),
-            None => {
+        let server = properties.get("oauth2-server-uri").filter(|uri| !uri.is_empty());
+        let server = server.map_or("v1/oauth/tokens", String::as_str);
+        let server = match server.contains("://") {
+            true => server.to_owned(),
+            false => {
                 let uri = properties.get("uri").map(String::as_str).unwrap_or_default();
-                format!("{}/v1/oauth/tokens", uri.trim_end_matches('/'))
+                format!("{}/{}", uri.trim_end_matches('/'), server.trim_start_matches('/'))
             }
         };
         // The halves are secrets too.
@@ -182,40 +186,59 @@ impl OAuth {
             .map(|(name, value)| format!("{name}={}", super::http::encode(value)))
             .collect();
         // The catalog's own headers are for the catalog: another server of tokens does not get them.
-        let is_own = self.properties.get("oauth2-server-uri").is_none_or(String::is_empty);
+        let is_own =
+            !self.properties.get("oauth2-server-uri").is_some_and(|uri| uri.contains("://"));
         let own = if is_own { super::http::headers(&self.properties)? } else { HeaderMap::new() };
-        let answer = client
-            .post(&self.server)
-            .headers(own)
-            .header("content-type", "application/x-www-form-urlencoded")
-            .header("accept", "application/json")
-            .body(body.join("&"))
-            .send()
-            .await
-            .map_err(|error| unreachable("the server of tokens", &self.server, &error))?;
-        let status = answer.status();
-        let text = answer
-            .text()
-            .await
-            .map_err(|error| unreachable("the server of tokens", &self.server, &error))?;
-        if !status.is_success() {
-            let told: String = redact(&text, &self.properties).chars().take(SHOWN).collect();
-            return Err(Error::storage(format!(
-                "no token for the catalog, since the server answered {status}: {told}; check the \
-                 properties credential, scope and oauth2-server-uri"
-            ))
-            .with_context("url", &self.server));
-        }
+        let body = body.join("&");
+        let mut tries = Tries::default();
+        let text = loop {
+            let request = client
+                .post(&self.server)
+                .headers(own.clone())
+                .header("content-type", "application/x-www-form-urlencoded")
+                .header("accept", "application/json")
+                .body(body.clone());
+            let answer = match request.send().await {
+                Ok(response) if response.status().is_success() => match response.text().await {
+                    Ok(text) => break text,
+                    Err(error) => Err(error),
+                },
+                other => other,
+            };
+            if tries.again(&answer).await {
+                continue;
+            }
+            return Err(match answer {
+                Ok(response) => self.refusal(response).await,
+                Err(error) => unreachable("the server of tokens", &self.server, &error),
+            });
+        };
         // The text holds the token, so that no message repeats it.
         let TokenAnswer { access_token: value, expires_in } =
             serde_json::from_str(&text).map_err(|_| {
                 Error::storage("no token for the catalog: the server answered without access_token")
-                    .with_context("url", &self.server)
+                    .with_context("url", plain(&self.server))
             })?;
-        let life = expires_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let seconds = expires_in.and_then(|value| match value {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_f64(),
+        });
+        let life = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let renew_at =
             life.and_then(|life| Instant::now().checked_add(life - MARGIN.min(life / 4)));
         Ok(Token { value, renew_at })
+    }
+
+    async fn refusal(&self, response: Response) -> Error {
+        let status = response.status();
+        // The status says enough where the rest does not arrive.
+        let text = response.text().await.unwrap_or_default();
+        let told: String = redact(&text, &self.properties).chars().take(SHOWN).collect();
+        Error::storage(format!(
+            "no token for the catalog, since the server answered {status}: {told}; check the properties credential, scope \
+             and oauth2-server-uri"
+        ))
+        .with_context("url", plain(&self.server))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The questions that a REST catalog is asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::super::catalog::LoadedTable;
 use super::super::connect::Client;
 use super::super::error::{no_namespace, not_found};
-use super::http::{Http, Refusal, encode};
+use super::http::{Http, Refusal, encode, plain};
 use crate::{Error, Result};
 
 /// The unit separator, between the names of a namespace in one part of a path.
@@ -151,6 +151,7 @@ impl RestClient {
         mut take: impl FnMut(T) -> Option<String>,
     ) -> Result<(), Refusal> {
         let mut token: Option<String> = None;
+        let mut seen = HashSet::new();
         loop {
             let sign = if url.contains('?') { '&' } else { '?' };
             let page = match (&token, self.page_size()) {
@@ -165,9 +166,9 @@ impl RestClient {
             match next.filter(|next| !next.is_empty()) {
                 None => return Ok(()),
                 // A server that repeats a page would do so forever.
-                next if next == token => {
+                Some(next) if !seen.insert(next.clone()) => {
                     return Err(Error::storage("the catalog gave the same page twice")
-                        .with_context("url", url)
+                        .with_context("url", plain(url))
                         .into());
                 }
                 next => token = next,
@@ -223,7 +224,7 @@ impl Client for RestClient {
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8], url: &str) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| {
         Error::storage(format!("the answer is none of an Iceberg REST catalog: {error}"))
-            .with_context("url", url.split('?').next().unwrap_or(url))
+            .with_context("url", plain(url))
     })
 }
 

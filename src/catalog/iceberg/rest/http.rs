@@ -10,13 +10,16 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 
 use super::auth::Auth;
-use crate::storage::redact;
+use crate::storage::{note_secrets, redact, retry_after, without_password};
+use crate::traffic::LONGEST_PAUSE;
 use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a request is sent, and how long the first pause is.
-const ATTEMPTS: u32 = 4;
+/// How often a request is sent that a server refuses for now, or breaks off.
+const ATTEMPTS: u32 = 6;
+/// The same where no server answers: the address may be wrong.
+const ATTEMPTS_TO_REACH: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest part of a server's message that is repeated.
 const SHOWN: usize = 1000;
@@ -39,13 +42,15 @@ pub(super) enum Refusal {
     NotFound {
         is_namespace: bool,
     },
+    /// The server does not do what is asked for.
+    Unsupported(Error),
     Other(Error),
 }
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Other(error) => error,
+            Refusal::Unsupported(error) | Refusal::Other(error) => error,
             Refusal::NotFound { .. } => {
                 Self::storage("the catalog answered 404: its uri, prefix or warehouse is unknown")
             }
@@ -79,6 +84,7 @@ impl Http {
     ///
     /// `Config`, for a malformed header and for authorization that contradicts itself.
     pub(super) fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
+        note_secrets(properties);
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
@@ -96,6 +102,7 @@ impl Http {
     /// The same with the properties that the catalog has added; a token is kept where they do not change
     /// how one is asked for.
     pub(super) fn with_properties(&self, properties: &BTreeMap<String, String>) -> Result<Self> {
+        note_secrets(properties);
         let auth = match Auth::is_same(&self.properties, properties) {
             true => Arc::clone(&self.auth),
             false => Arc::new(Auth::try_new(properties)?),
@@ -106,22 +113,15 @@ impl Http {
 
     /// The JSON at a URL.
     pub(super) async fn get(&self, url: &str) -> Result<Vec<u8>, Refusal> {
-        let mut pause = FIRST_PAUSE;
+        let mut tries = Tries::default();
         let mut is_renewed = false;
-        let mut attempt = 1;
         loop {
             let (request, token) = self.request(url).await?;
-            let answer = request.send().await;
-            let is_last = attempt >= ATTEMPTS;
-            match answer {
-                Ok(response) if response.status().is_success() => {
-                    let body = response.bytes().await;
-                    match body {
-                        Ok(body) => return Ok(body.to_vec()),
-                        Err(error) if is_last => return Err(self.unreachable(url, &error).into()),
-                        Err(_) => {}
-                    }
-                }
+            let answer = match request.send().await {
+                Ok(response) if response.status().is_success() => match response.bytes().await {
+                    Ok(body) => return Ok(body.to_vec()),
+                    Err(error) => Err(error),
+                },
                 Ok(response) if is_unauthorized(response.status()) && !is_renewed => {
                     is_renewed = true;
                     match self.auth.renew(&self.client, token.as_deref()).await? {
@@ -129,17 +129,15 @@ impl Http {
                         false => return Err(self.refusal(url, response, token.as_deref()).await),
                     }
                 }
-                Ok(response) if is_last || !is_passing(response.status()) => {
-                    return Err(self.refusal(url, response, token.as_deref()).await);
-                }
-                Err(error) if is_last || !(error.is_connect() || error.is_timeout()) => {
-                    return Err(self.unreachable(url, &error).into());
-                }
-                _ => {}
+                other => other,
+            };
+            if tries.again(&answer).await {
+                continue;
             }
-            attempt += 1;
-            tokio::time::sleep(pause).await;
-            pause *= 2;
+            return Err(match answer {
+                Ok(response) => self.refusal(url, response, token.as_deref()).await,
+                Err(error) => self.unreachable(url, &error).into(),
+            });
         }
     }
 
@@ -176,14 +174,55 @@ impl Http {
             }
             _ => "",
         };
-        Refusal::Other(
-            Error::storage(format!("the catalog answered {status}: {told}{hint}"))
-                .with_context("url", plain(url)),
-        )
+        let error = Error::storage(format!("the catalog answered {status}: {told}{hint}"))
+            .with_context("url", plain(url));
+        match status {
+            StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::NOT_ACCEPTABLE
+            | StatusCode::NOT_IMPLEMENTED => Refusal::Unsupported(error),
+            _ => Refusal::Other(error),
+        }
     }
 
     fn unreachable(&self, url: &str, error: &reqwest::Error) -> Error {
         unreachable("the catalog", url, error)
+    }
+}
+
+/// How often one request was sent.
+pub(super) struct Tries {
+    sent: u32,
+    pause: Duration,
+}
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self { sent: 0, pause: FIRST_PAUSE }
+    }
+}
+
+impl Tries {
+    /// Whether the request that had this answer is to be sent again; waits before it says so, for as long as the server
+    /// asks for.
+    pub(super) async fn again(&mut self, answer: &reqwest::Result<Response>) -> bool {
+        let (most, asked) = match answer {
+            Ok(response) if is_passing(response.status()) => {
+                (ATTEMPTS, retry_after(response.headers()))
+            }
+            Ok(_) => return false,
+            Err(error) if error.is_builder() || error.is_redirect() => return false,
+            Err(error) if error.is_connect() || error.is_timeout() => (ATTEMPTS_TO_REACH, None),
+            // The connection broke: what only reads, or asks for a token, may be sent twice.
+            Err(_) => (ATTEMPTS, None),
+        };
+        self.sent += 1;
+        if self.sent >= most {
+            return false;
+        }
+        let asked = asked.unwrap_or_default().min(LONGEST_PAUSE);
+        tokio::time::sleep(asked.max(self.pause)).await;
+        self.pause *= 2;
+        true
     }
 }
 
@@ -204,9 +243,9 @@ pub(super) fn encode(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
-/// A URL without what stands behind the path.
-fn plain(url: &str) -> &str {
-    url.split('?').next().unwrap_or(url)
+/// A URL without what stands behind the path, and without a password.
+pub(super) fn plain(url: &str) -> String {
+    without_password(url.split('?').next().unwrap_or(url))
 }
 
 /// 419 is what some catalogs say of a token that has ended.

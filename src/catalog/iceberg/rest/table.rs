@@ -7,7 +7,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Mutex;
 
 use super::super::access::StorageAccess;
 use super::super::catalog::LoadedTable;
@@ -15,7 +14,8 @@ use super::super::connect::on_io;
 use super::super::metadata::parse_metadata;
 use super::client::{RestClient, parse, texts};
 use super::http::{Refusal, encode};
-use crate::storage::{AccessConfig, Refresh, RoutedStore, shown};
+use crate::runtime::PerProcess;
+use crate::storage::{AccessConfig, Refresh, RoutedStore, lay_over, shown};
 use crate::{Error, Result};
 
 /// What the catalog may say that it has (`endpoints` of its configuration).
@@ -125,7 +125,7 @@ fn access_config(
     credentials: Option<Vec<Credential>>,
 ) -> AccessConfig {
     let mut properties = client.properties().clone();
-    properties.extend(table);
+    lay_over(&mut properties, &table);
     let mut config = AccessConfig::new(&properties);
     config.credentials = credentials
         .unwrap_or_default()
@@ -139,29 +139,20 @@ fn access_config(
 /// one, else by loading the table again.
 pub(in super::super) struct RestRefresh {
     table: RestTable,
-    /// The connection, and the process that it belongs to: none survives a fork.
-    client: Mutex<Option<(u32, RestClient)>>,
+    client: PerProcess<RestClient>,
 }
 
 impl RestRefresh {
     /// With a connection that is open already, or without.
     pub(in super::super) fn new(table: RestTable, client: Option<RestClient>) -> Self {
-        let client = client.map(|client| (std::process::id(), client));
-        Self { table, client: Mutex::new(client) }
+        let client = client.map_or_else(PerProcess::default, PerProcess::of);
+        Self { table, client }
     }
 
     async fn client(&self) -> Result<RestClient> {
-        let process = std::process::id();
-        let mut known = self.client.lock().await;
-        if let Some((of, client)) = known.as_ref()
-            && *of == process
-        {
-            return Ok(client.clone());
-        }
         let properties = self.table.properties.clone();
-        let client = on_io(async move { RestClient::connect(&properties).await }).await?;
-        *known = Some((process, client.clone()));
-        Ok(client)
+        let connect = on_io(async move { RestClient::connect(&properties).await });
+        self.client.get_or_make(connect).await
     }
 }
 
@@ -191,7 +182,7 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
                 }
             }
             // It has no such endpoint after all.
-            Err(Refusal::NotFound { .. }) => {}
+            Err(Refusal::NotFound { .. } | Refusal::Unsupported(_)) => {}
             Err(refusal) => return Err(refusal.into()),
         }
     }
