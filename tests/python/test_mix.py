@@ -114,7 +114,7 @@ def test_a_stopped_mixture_goes_on(session, stop):
             other.load_state_dict(state)
             rest += support.flat(batches(other))
         together = support.flat(seen) + rest
-        assert len(together) == len(set(together))
+        assert len(together) == len(set(together)) == len(everything)
         if stop == "all":
             assert sorted(together) == everything
 
