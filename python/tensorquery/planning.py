@@ -232,7 +232,7 @@ class PlannedDataset(IterableDataset[Any]):
             return
         theirs, ours = state["parts"], self._constant["parts"]
         then, now = theirs.get("snapshot") or {}, ours.get("snapshot") or {}
-        if isinstance(query, Query) and then != now and set(then) == set(now):
+        if then != now and set(then) == set(now):
             query = query._at(then)
         moment = theirs.get("moment")
         if moment and moment != ours.get("moment") and "moment" in ours:
