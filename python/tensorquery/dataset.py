@@ -57,8 +57,8 @@ class QueryDataset(TracedDataset):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
     It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
-    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where equal steps
-    need counts (a filtered query over several ranks), call ``len(dataset)`` before such a loader starts workers; with
+    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where rows must be counted
+    (a filtered query over several ranks), ask for ``dataset.num_rows`` before such a loader starts workers; with
     ``on_error="skip"`` look at ``dataset.quarantined``.
 
     Iterated in the training process, Rust threads decode ahead with the GIL released. Inside a DataLoader

@@ -295,7 +295,7 @@ class PlannedDataset(IterableDataset[Any]):
         assert plan is not None
         if self._is_in_worker():
             raise ConfigError(
-                "the rows of this query must be counted or staged before worker processes start: call len(dataset) in "
+                "the rows of this query must be counted or staged before worker processes start: ask for dataset.num_rows in "
                 "the training process first, or use tensorquery.create_dataloader"
             )
         if self._deal.is_global:
