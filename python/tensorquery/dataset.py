@@ -57,8 +57,8 @@ class QueryDataset(TracedDataset):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
     It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
-    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where equal steps
-    need counts (a filtered query over several ranks), call ``len(dataset)`` before such a loader starts workers; with
+    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where rows must be counted
+    (a filtered query over several ranks), ask for ``dataset.num_rows`` before such a loader starts workers; with
     ``on_error="skip"`` look at ``dataset.quarantined``.
 
     Iterated in the training process, Rust threads decode ahead with the GIL released. Inside a DataLoader
@@ -260,7 +260,8 @@ class QueryDataset(TracedDataset):
         """Move the pins of the query's Iceberg tables to what is current now, for the epochs to come.
 
         Call it between two epochs, on every rank: an epoch that is under way would be of two snapshots. States saved
-        before go on with the snapshots that they name.
+        before go on with the snapshots that they name. Where it fails, the rank stays at the snapshots that it had: call it
+        again, on every rank.
 
         Returns:
             What changed, by table; empty where nothing did.
@@ -288,8 +289,9 @@ class QueryDataset(TracedDataset):
         changes = query.refresh()
         query = agreed(query, self.topology, self._group())
         if changes or query._pins() != self._query._pins():
-            # Each rank by itself: for some of them nothing may have changed.
-            self._open(query)
+            # Each rank by itself: for some of them nothing may have changed. Where it fails, a later call tries again.
+            with self._kept():
+                self._open(query)
             # What was begun or has ended is of other files.
             self._progress, self._ended = Progress(self.epoch, self._progress.workers), None
             self._changed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -70,6 +70,17 @@ class Mixture:
         staged._core = core
         return staged
 
+    def _pins(self) -> dict[str, list[int]]:
+        """Snapshot and schema by Iceberg table, of all queries; see `Query._pins`."""
+        return {table: list(pin) for table, pin in self._core.snapshots().items()}
+
+    def _at(self, pins: Mapping[str, Sequence[int]]) -> Mixture:
+        """The same mixture at other snapshots and schemas, by table."""
+        # Of its queries, not of the union: a source may have another number of scans at another snapshot.
+        moved = Mixture([query._at(pins) for query in self.queries], self.weights, self.stop)
+        moment = self._core.moment()
+        return moved if moment is None else moved._at_moment(moment)
+
     def _at_moment(self, moment: str) -> Mixture:
         """The same mixture where its functions of the time stand for another moment."""
         return self._over(self._core.at_moment(moment))
@@ -97,11 +108,12 @@ class Mixture:
             functions.update(part.pop("functions", {}))
             # One for all of them.
             part.pop("moment", None)
-        moment = self._core.moment()
+            part.pop("snapshot", None)
+        pins, moment = self._pins(), self._core.moment()
         keys = {key for part in parts for key in part}
         together = {key: digest([part.get(key) for part in parts]) for key in sorted(keys)}
         called = {"functions": functions} if functions else {}
-        pinned = {"moment": moment} if moment else {}
+        pinned = {**({"snapshot": pins} if pins else {}), **({"moment": moment} if moment else {})}
         return {**together, **called, **pinned, "mixture": digest([self.weights, self.stop])}
 
     def __repr__(self) -> str:
@@ -129,7 +141,8 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
         The mixture, for `create_dataloader` and `QueryDataset`.
 
     Raises:
-        ConfigError: A weight or `stop` is malformed, or a name stands for different tables in two queries.
+        ConfigError: A weight or `stop` is malformed, or a name stands for different tables in two queries, or for one that
+            has changed between them.
         QueryError: The queries' columns differ.
     """
     check_choice("stop", stop, ("first", "all"))

@@ -36,7 +36,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
     ranks cannot agree on is refused: unlike a commit, two instants always differ.
 
     Args:
-        query: The query as this rank planned it. Of a mixture the moment is agreed on, and not the snapshots.
+        query: The query as this rank planned it.
         topology: The place of this process.
         process_group: The data-parallel group; None: the global one.
 
@@ -47,8 +47,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
         NotShardableError: It calls `now()` or the like, and the ranks share no group.
         StorageError: The rank that came first did not say what it pinned.
     """
-    snapshots: dict[str, list[int]] = query._pins() if isinstance(query, Query) else {}
-    moment = query._core.moment()
+    snapshots, moment = query._pins(), query._core.moment()
     store = group_store(topology, process_group) if snapshots or moment else None
     if store is None:
         if moment and topology.world_size > 1:
@@ -82,7 +81,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
             "the ranks cannot agree on the query's Iceberg snapshots and the moment of now(), since the process group's "
             f"store does not answer: {error}"
         ) from error
-    if isinstance(query, Query) and first["snapshots"] != snapshots:
+    if first["snapshots"] != snapshots:
         query = query._at(first["snapshots"])
     return query if first["moment"] == moment else query._at_moment(first["moment"])
 

@@ -232,7 +232,7 @@ class PlannedDataset(IterableDataset[Any]):
             return
         theirs, ours = state["parts"], self._constant["parts"]
         then, now = theirs.get("snapshot") or {}, ours.get("snapshot") or {}
-        if isinstance(query, Query) and then != now and set(then) == set(now):
+        if then != now and set(then) == set(now):
             try:
                 query = query._at(then)
             except ConfigError as error:
@@ -301,7 +301,7 @@ class PlannedDataset(IterableDataset[Any]):
         assert plan is not None
         if self._is_in_worker():
             raise ConfigError(
-                "the rows of this query must be counted or staged before worker processes start: call len(dataset) in "
+                "the rows of this query must be counted or staged before worker processes start: ask for dataset.num_rows in "
                 "the training process first, or use tensorquery.create_dataloader"
             )
         if self._deal.is_global:

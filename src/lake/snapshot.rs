@@ -38,6 +38,9 @@ pub enum TravelTo {
         from: i64,
         /// Inclusive; None: the current one.
         to: Option<i64>,
+        /// The schema; None: the current one, or that of the snapshot `to`.
+        #[serde(default)]
+        schema: Option<i32>,
     },
 }
 
@@ -48,13 +51,24 @@ impl fmt::Display for TravelTo {
             Self::Snapshot(id) | Self::Pinned { snapshot: id, .. } => write!(f, "@{id}"),
             Self::Reference(name) => write!(f, "@{name:?}"),
             Self::Time(millis) => write!(f, "@{}", time_text(*millis)),
-            Self::Appended { from, to: Some(to) } => write!(f, "@{from}..{to}"),
-            Self::Appended { from, to: None } => write!(f, "@{from}.."),
+            Self::Appended { from, to: Some(to), .. } => write!(f, "@{from}..{to}"),
+            Self::Appended { from, to: None, .. } => write!(f, "@{from}.."),
         }
     }
 }
 
 impl TravelTo {
+    /// The same where its last snapshot, and the schema, are these.
+    #[must_use]
+    pub fn pinned(&self, snapshot: i64, schema: i32) -> Self {
+        match self {
+            Self::Appended { from, .. } => {
+                Self::Appended { from: *from, to: Some(snapshot), schema: Some(schema) }
+            }
+            _ => Self::Pinned { snapshot, schema },
+        }
+    }
+
     /// What `VERSION AS OF` says: a snapshot id, or the name of a branch or tag. A name may be a number too: see [`pin`].
     pub fn version(text: &str) -> Self {
         match text.parse::<i64>() {
@@ -148,19 +162,15 @@ pub fn pin(metadata: &TableMetadata, table: &str, at: &TravelTo) -> Result<Pinne
             }
         },
         TravelTo::Pinned { snapshot, schema } => {
-            let snapshot = by_id(metadata, table, *snapshot)?;
-            let schema = metadata.schema_by_id(*schema).ok_or_else(|| {
-                Error::config(format!("table {table} has no schema {schema} any more"))
-            })?;
-            let (snapshot, schema) = (Some(snapshot.clone()), schema.clone());
-            Ok(Pinned { snapshot, schema, appended: None })
+            let snapshot = Some(by_id(metadata, table, *snapshot)?.clone());
+            Ok(Pinned { snapshot, schema: schema_of(metadata, table, *schema)?, appended: None })
         }
         TravelTo::Reference(name) => {
             let found = metadata.snapshot_for_ref(name);
             named(name, found.ok_or_else(|| unknown_reference(metadata, table, name))?)
         }
         TravelTo::Time(millis) => past(at_time(metadata, table, *millis)?),
-        TravelTo::Appended { from, to } => {
+        TravelTo::Appended { from, to, schema } => {
             let last = match to {
                 Some(id) => by_id(metadata, table, *id)?,
                 None => metadata.current_snapshot().ok_or_else(|| {
@@ -168,13 +178,19 @@ pub fn pin(metadata: &TableMetadata, table: &str, at: &TravelTo) -> Result<Pinne
                 })?,
             };
             let appended = appended(metadata, table, *from, last)?;
-            let schema = match to {
-                Some(_) => past(last)?.schema,
-                None => metadata.current_schema().clone(),
+            let schema = match (schema, to) {
+                (Some(id), _) => schema_of(metadata, table, *id)?,
+                (None, Some(_)) => past(last)?.schema,
+                (None, None) => metadata.current_schema().clone(),
             };
             Ok(Pinned { snapshot: Some(last.clone()), schema, appended: Some(appended) })
         }
     }
+}
+
+fn schema_of(metadata: &TableMetadata, table: &str, id: i32) -> Result<SchemaRef> {
+    let found = metadata.schema_by_id(id).cloned();
+    found.ok_or_else(|| Error::config(format!("table {table} has no schema {id} any more")))
 }
 
 fn by_id<'a>(metadata: &'a TableMetadata, table: &str, id: i64) -> Result<&'a SnapshotRef> {

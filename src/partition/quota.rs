@@ -9,9 +9,19 @@ pub(super) fn rows_of(pieces: &[Piece]) -> u64 {
     pieces.iter().filter_map(Piece::rows).sum()
 }
 
-/// The rows that all ranks deliver, of so many by source.
-pub(super) fn delivered(stock: &Stock, rows: &[u64]) -> u64 {
-    if stock.stop_first { until_first(rows, &stock.source_weights) } else { rows.iter().sum() }
+/// The rows that all ranks deliver where so many are left by source: all of them, or those until the first source runs out. Earlier
+/// runs of the epoch have rounded the sources' shares, so the end is that of the whole epoch.
+pub(super) fn delivered(stock: &Stock, left: &[u64]) -> u64 {
+    let left_in_all = left.iter().sum();
+    if !stock.stop_first {
+        return left_in_all;
+    }
+    let mut rows = vec![0; left.len()];
+    for piece in stock.pieces() {
+        rows[stock.source(&piece) as usize] += piece.rows().unwrap_or(0);
+    }
+    let consumed = rows.iter().sum::<u64>().saturating_sub(left_in_all);
+    until_first(&rows, &stock.source_weights).saturating_sub(consumed)
 }
 
 /// The batches of every rank where `delivered` rows are.

@@ -313,12 +313,10 @@ impl Session {
                 return Err(Error::config(format!("table {} cannot be loaded again here", key.1)));
             };
             let wanted = match at.get(&key.1) {
-                // An incremental scan is pinned by its own two ends.
-                Some((snapshot, schema)) if !matches!(source.at, TravelTo::Appended { .. }) => {
-                    let at = TravelTo::Pinned { snapshot: *snapshot, schema: *schema };
-                    LakeSource { at, ..source.clone() }
+                Some((snapshot, schema)) => {
+                    LakeSource { at: source.at.pinned(*snapshot, *schema), ..source.clone() }
                 }
-                _ => source.clone(),
+                None => source.clone(),
             };
             let mut reloaded = self.load_lake(&key.1, &wanted).await?;
             reloaded.source = Some(source.clone());

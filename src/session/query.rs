@@ -19,7 +19,7 @@ use super::lake::LakeChange;
 use super::memo;
 use super::moment::MOMENT_SCHEMA;
 use super::plan::{Classified, Plan, PlanOptions, count_scans};
-use super::registered::{Registered, TableKey};
+use super::registered::{Registered, TableKey, has_moved_on, same_content};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
 use crate::panics::caught_later;
@@ -224,7 +224,7 @@ impl Query {
     /// The rows of several queries, one query after the other.
     ///
     /// # Errors
-    /// `Query` where their columns differ; `Config` where a name stands for another table in each.
+    /// `Query` where their columns differ; `Config` where a name stands for another table in each, or for one at two times.
     pub async fn union_all(queries: &[Self]) -> Result<Self> {
         let Some((first, others)) = queries.split_first() else {
             return Err(Error::config("a mixture needs at least one query"));
@@ -235,13 +235,21 @@ impl Query {
             for (key, table) in &other.tables {
                 match tables.iter().find(|(known, _)| known == key) {
                     None => tables.push((key.clone(), table.clone())),
-                    Some((_, known)) if known.is_same(table) => {}
+                    Some((_, known)) if same_content(known, table) => {}
                     // One moment for all of them: that of the first.
                     Some(_) if key.0 == MOMENT_SCHEMA => {}
                     Some(_) if key.0 == FUNCTION_SCHEMA => {
                         return Err(Error::config(format!(
                             "the queries of a mixture call different functions of the name {:?}; register them \
                              under names of their own",
+                            key.1
+                        )));
+                    }
+                    Some((_, known)) if has_moved_on(key, known, table) => {
+                        return Err(Error::config(format!(
+                            "{:?} has changed between the queries of a mixture, which would read it as it was at two times; \
+                             make them once more, or, over Iceberg tables, call refresh() of each of them or name one \
+                             snapshot in all of them: FOR VERSION AS OF",
                             key.1
                         )));
                     }
@@ -278,6 +286,12 @@ impl Query {
             }
             false => count_scans(&self.without_rows(&cuts, &[])?).await,
         }
+    }
+
+    /// Whether the optimizer proves that it has no row, and so takes it out of a UNION ALL.
+    pub(super) fn is_proven_empty(&self) -> Result<bool> {
+        let plan = self.session.context().state().optimize(self.logical())?;
+        Ok(matches!(plan, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row))
     }
 
     /// The output columns.

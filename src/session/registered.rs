@@ -9,7 +9,7 @@ use super::ipc;
 use super::lake::Lake;
 use crate::Result;
 use crate::catalog::FilesSpec;
-use crate::query::Moment;
+use crate::query::{Moment, PATH_SCHEMA};
 use crate::split::TableFiles;
 use crate::storage::ForeignFunction;
 
@@ -59,33 +59,24 @@ impl Registered {
         let (digest, bytes) = ipc::digest(&schema, &batches)?;
         Ok(Self::Memory { schema, batches: Arc::new(batches), digest, bytes })
     }
+}
 
-    /// Whether both stand for the same pinned files, the same rows in memory, or the same view.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Files { table: one, .. }, Self::Files { table: two, .. }) => {
-                Arc::ptr_eq(one, two)
-            }
-            (Self::Lake(one), Self::Lake(two)) => Arc::ptr_eq(&one.table, &two.table),
-            (Self::Memory { digest: one, .. }, Self::Memory { digest: two, .. }) => one == two,
-            (Self::View { sql: one, tables: left }, Self::View { sql: two, tables: right }) => {
-                one == two
-                    && left.len() == right.len()
-                    && left.iter().zip(right).all(|((a, one), (b, two))| a == b && one.is_same(two))
-            }
-            (Self::Function(one), Self::Function(two)) => one.digest() == two.digest(),
-            (Self::Moment(one), Self::Moment(two)) => one == two,
-            _ => false,
-        }
+/// Whether two registrations of one name that do not read the same stand for one place whose content has changed in between.
+pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bool {
+    let uuid = |lake: &Lake| lake.table.lake.as_ref().map(|lake| lake.spec().uuid.clone());
+    match (a, b) {
+        (Registered::Lake(a), Registered::Lake(b)) => uuid(a) == uuid(b),
+        _ => key.0 == PATH_SCHEMA,
     }
 }
 
-/// Whether two registrations of one name read the same.
+/// Whether two registrations of one name read the same. Paths and tables of Iceberg are opened anew for each query that names them.
 pub(super) fn same_content(a: &Registered, b: &Registered) -> bool {
     match (a, b) {
         (Registered::Files { table: a, spec: x }, Registered::Files { table: b, spec: y }) => {
             Arc::ptr_eq(a, b)
-                || (x.files == y.files
+                || (x.root == y.root
+                    && x.files == y.files
                     && x.format == y.format
                     && a.schema.table_schema() == b.schema.table_schema())
         }

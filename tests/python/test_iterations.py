@@ -209,6 +209,22 @@ def test_workers_of_another_loader_that_live_on_say_what_they_do_not_know(query)
         next(iter(loader))
 
 
+def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
+    """The store may fail while the new snapshot is planned; the next call must not take it for read."""
+    loader = lake_loader(lake)
+    lake[0].append(sample(20, start=60))
+
+    def fail(*_, **__):
+        raise tq.StorageError("the store does not answer")
+
+    with monkeypatch.context() as patch, pytest.raises(tq.StorageError, match="not answer"):
+        patch.setattr("tensorquery.planning.find_plan", fail)
+        loader.dataset.refresh()
+    assert sorted(support.flat(ids(loader))) == list(range(60))
+    assert len(loader.dataset.refresh()) == 1
+    assert sorted(support.flat(ids(loader))) == list(range(80))
+
+
 def test_a_refresh_while_somebody_iterates_is_refused(lake):
     """Also before the first batch: that iterator would deliver one snapshot and count by another."""
     for options in ({}, {"num_workers": 2}):

@@ -1,6 +1,7 @@
 """Promise: a mixture delivers its queries' rows by weight, and is dealt, shuffled and resumed like one query."""
 
 import collections
+import itertools
 import json
 import random
 from fractions import Fraction
@@ -114,7 +115,7 @@ def test_a_stopped_mixture_goes_on(session, stop):
             other.load_state_dict(state)
             rest += support.flat(batches(other))
         together = support.flat(seen) + rest
-        assert len(together) == len(set(together))
+        assert len(together) == len(set(together)) == len(everything)
         if stop == "all":
             assert sorted(together) == everything
 
@@ -137,6 +138,26 @@ def test_a_query_without_rows(session):
         assert sorted(support.flat(batches(found))) == list(range(20_000, 20_050))
         mixed = tq.mix([(empty, 1), (some, 1)])
         assert batches(tq.create_dataloader(mixed, output_format="numpy")[0]) == []
+
+
+@pytest.mark.parametrize("where", ["day = 3", "false", "day = 3 AND id < 0"])
+def test_a_query_whose_files_are_all_left_out(tmp_path, where):
+    """Its scan is planned, and has no files; one of which that is known from the SQL alone is not."""
+    for day in (1, 2):
+        ids = np.arange(day * 100, day * 100 + 50)
+        support.write_parquet(tmp_path / "t" / f"day={day}", pa.table({"id": ids}))
+    session = tq.Session()
+    session.register_parquet("t", tmp_path / "t")
+    days = {f"day = {day}": list(range(day * 100, day * 100 + 50)) for day in (1, 2)}
+    for order in itertools.permutations([where, *days]):
+        pairs = [(session.sql(f"SELECT id FROM t WHERE {part}"), 1) for part in order]
+        found, _ = tq.create_dataloader(
+            tq.mix(pairs, stop="all"), batch_size=20, output_format="numpy"
+        )
+        for batch in batches(found):
+            first = [row for row in batch if row // 100 == int(order[order[0] == where][-1])]
+            assert (len(batch), first) == (20, batch[:10])
+        assert sorted(support.flat(batches(found))) == sorted(support.flat(days.values()))
 
 
 def test_columns_and_filters_narrow_all_of_them(session):
