@@ -22,7 +22,7 @@ pub use exact::exact_rules;
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use parse::{
-    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, narrow, parse_query,
-    quote_identifier,
+    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,
+    parse_query, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
