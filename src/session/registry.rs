@@ -23,6 +23,7 @@ use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable};
 use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules};
+use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
 };
@@ -224,6 +225,7 @@ impl Session {
                 odd.schema()
             )));
         }
+        let batches = batches.into_iter().map(with_null_fields).collect::<Result<Vec<_>>>()?;
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
         self.bind(key, Registered::of_batches(schema, batches)?)
     }
