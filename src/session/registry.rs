@@ -21,7 +21,7 @@ use super::samples::SampleSchema;
 use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
-use crate::exec::{LakeProvider, MemoryTable};
+use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
 use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
 use crate::split::with_null_fields;
 use crate::storage::{
@@ -159,6 +159,7 @@ impl Session {
             .with_config(session_config())
             .with_runtime_env(environment.build_arc()?)
             .with_optimizer_rules(exact_rules())
+            .with_physical_optimizer_rules(sound_physical_rules())
             .build();
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());

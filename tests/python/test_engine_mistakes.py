@@ -361,6 +361,33 @@ def test_what_is_like_it_and_right_is_answered(session, sql):
     assert_same_answer(session.sql(sql).to_arrow(), expected(sql))
 
 
+OF_ONE_NAME = [
+    "SELECT big.id AS i FROM dim RIGHT JOIN big ON big.k = dim.k WHERE dim.id IS NULL",
+    "SELECT big.id AS i, dim.id AS d FROM dim RIGHT JOIN big ON big.k = dim.k WHERE dim.id IS NULL OR big.id < 9",
+    "SELECT big.id AS i FROM big LEFT JOIN dim ON big.k = dim.k WHERE dim.id IS NULL",
+    "SELECT big.id AS i FROM big LEFT JOIN dim ON big.k = dim.k WHERE big.id > coalesce(dim.id, 0) + 40",
+    "SELECT big.id AS i FROM dim RIGHT JOIN big ON big.k = dim.k WHERE coalesce(dim.id, 60) < big.id",
+    "SELECT big.id AS i FROM big FULL JOIN dim ON big.k = dim.k WHERE dim.id IS NULL",
+    "SELECT i FROM (SELECT big.id AS i, dim.id AS d FROM dim RIGHT JOIN big ON big.k = dim.k) WHERE d IS NULL",
+]
+
+
+@pytest.mark.parametrize("sql", OF_ONE_NAME)
+def test_a_condition_is_on_the_side_that_it_names(tmp_path, sql):
+    big = pa.table({"id": range(100), "k": [n % 20 for n in range(100)]})
+    dim = pa.table({"id": range(10), "k": range(10)})
+    session = tq.Session()
+    for name, rows in {"big": big, "dim": dim}.items():
+        pq.write_table(rows, tmp_path / f"{name}.parquet", row_group_size=7)
+        session.register_parquet(name, tmp_path / f"{name}.parquet")
+    want = by_duckdb(sql, big=big, dim=dim)
+    assert_same_answer(session.sql(sql).to_arrow(), want)
+    loader, _ = tq.create_dataloader(
+        session.sql(sql), batch_size=8, output_format="arrow", stage_dir=tmp_path / "stages"
+    )
+    assert_same_answer(pa.Table.from_batches(list(loader)), want)
+
+
 def test_groups_of_ntile_are_larger_at_the_front():
     rows = pa.table({"g": [n % 3 for n in range(40)], "x": range(40)})
     session = tq.Session()
