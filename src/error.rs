@@ -230,9 +230,26 @@ impl Error {
                 None => Self::query("the query cannot be planned"),
             },
             DataFusionError::ResourcesExhausted(message) => out_of_memory(&message),
+            DataFusionError::NotImplemented(message) if is_left_subquery(&message) => Self::query(
+                "a subquery of this form is not supported: conditions on the query around it must be equalities in its own \
+                     WHERE, in place of a value below an aggregate, and not below LIMIT or UNION, nor in LATERAL; join a \
+                     subquery with GROUP BY instead",
+            ),
+            DataFusionError::Internal(message) => Self::query(format!(
+                "the engine cannot answer this SQL ({}); write it in another way (x > ANY (…) as EXISTS, for example), and please \
+                 report it with the SQL",
+                message.lines().next().unwrap_or_default()
+            )),
             other => Self::query(other.strip_backtrace()),
         }
     }
+}
+
+/// Whether the planner met a subquery, or a column of the query around it, that no rule has made a join of.
+fn is_left_subquery(message: &str) -> bool {
+    const LEFT: [&str; 4] = ["ScalarSubquery", "InSubquery", "Exists", "OuterReferenceColumn"];
+    let expr = message.strip_prefix("Physical plan does not support logical expression ");
+    expr.is_some_and(|expr| LEFT.iter().any(|kind| expr.starts_with(kind)))
 }
 
 fn out_of_memory(message: &str) -> Error {
@@ -270,6 +287,16 @@ fn from_schema_error(error: &SchemaError) -> Error {
         SchemaError::FieldNotFound { field, valid_fields } => field_not_found(field, valid_fields),
         SchemaError::DuplicateQualifiedField { name, .. }
         | SchemaError::DuplicateUnqualifiedField { name } => duplicate_column(name),
+        // Names that the engine gives to what it makes of subqueries.
+        SchemaError::AmbiguousReference { field }
+            if field.name == "__always_true" || field.name.ends_with(')') =>
+        {
+            Error::query(format!(
+                "{:?} of two subqueries is ambiguous: of correlated subqueries with count(…) the engine takes one in a SELECT; \
+                 write the other into a SELECT around this one, or join a subquery with GROUP BY",
+                field.name
+            ))
+        }
         SchemaError::AmbiguousReference { field } => Error::query(format!(
             "the column {:?} is ambiguous: two tables have it, or two outputs are named so; write the \
              table before it, as in t.{}, or rename one with AS",

@@ -242,6 +242,8 @@ class _Identity:
             yield from self._tensor(value)
         elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
             yield _name_of(value)
+            if isinstance(value, type):
+                yield from self._members(value)
         else:
             yield from self._object(value)
 
@@ -263,8 +265,11 @@ class _Identity:
             if name not in function.__globals__ or name in changed:
                 continue
             known = function.__globals__[name]
+            inner = _function_in(known)
             is_helper = (
-                isinstance(known, types.FunctionType) and known.__module__ == function.__module__
+                isinstance(known, functools.partial)
+                or (isinstance(known, type) and known.__module__ == function.__module__)
+                or (inner is not None and inner.__module__ == function.__module__)
             )
             if is_helper or _is_constant(known):
                 yield f"global {name}"
@@ -292,14 +297,9 @@ class _Identity:
                     yield str(getattr(value, "type", ""))
                     yield from self.of(getattr(value, convert)())
                     return
-        # Of a class of the user's, what its methods do.
-        if kind.__module__ == self._module:
-            for name, member in sorted(vars(kind).items()):
-                if isinstance(member, types.FunctionType):
-                    yield f"method {name}"
-                    yield from self.of(member)
-        wrapped = getattr(value, "__wrapped__", None)
-        if isinstance(wrapped, types.FunctionType):
+        yield from self._members(kind)
+        wrapped = _function_in(value)
+        if wrapped is not None:
             yield from self.of(wrapped)
             return
         # What would be pickled of it.
@@ -313,6 +313,35 @@ class _Identity:
                 yield from self.of(part)
         else:
             yield str(reduced)
+
+    def _members(self, kind: type) -> Iterator[str | bytes]:
+        """What methods do and the plain constants of a class of the user's, and of those that it inherits from."""
+        for base in kind.__mro__:
+            if base.__module__ != self._module:
+                continue
+            yield f"class {base.__qualname__}"
+            for name, member in sorted(vars(base).items()):
+                inner = _function_in(member)
+                if inner is not None:
+                    yield f"method {name}"
+                    yield from self.of(inner)
+                elif _is_constant(member) and not name.startswith("__"):
+                    yield f"attribute {name}"
+                    yield from self.of(member)
+
+
+def _function_in(value: Any) -> types.FunctionType | None:
+    """A function, also behind what a decorator makes of it: a method of a class, a property, a cache."""
+    if isinstance(value, types.FunctionType):
+        return value
+    if isinstance(value, staticmethod | classmethod):
+        return _function_in(value.__func__)
+    if isinstance(value, property):
+        return _function_in(value.fget)
+    if isinstance(value, functools.cached_property):
+        return _function_in(value.func)
+    wrapped = getattr(value, "__wrapped__", None)
+    return wrapped if isinstance(wrapped, types.FunctionType) else None
 
 
 def _names(code: types.CodeType) -> set[str]:

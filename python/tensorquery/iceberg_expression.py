@@ -66,6 +66,8 @@ def _sql(expression: Any) -> str:
         # A set: sorted, so that every process plans the same text.
         items = ", ".join(sorted(_literal(item) for item in expression.literals))
         return f"{column} {'IN' if kind == 'In' else 'NOT IN'} ({items})"
+    if kind in ("IsNaN", "NotNaN"):
+        return f"{'NOT ' if kind == 'NotNaN' else ''}isnan({column})"
     if kind in _COMPARISONS:
         return f"{column} {_COMPARISONS[kind]} {_literal(expression.literal)}"
     if kind in ("StartsWith", "NotStartsWith"):
@@ -86,6 +88,8 @@ def _literal(literal: Any) -> str:
         micros = value if kind == "TimestampLiteral" else value // 1000
         time = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros)
         return f"TIMESTAMP '{time.isoformat(sep=' ')}'"
+    if kind == "TimeLiteral":
+        return f"arrow_cast({value}, 'Time64(Microsecond)')"
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, int):
@@ -93,9 +97,9 @@ def _literal(literal: Any) -> str:
     if isinstance(value, float):
         return f"CAST('{value!r}' AS DOUBLE)"
     if isinstance(value, decimal.Decimal):
-        digits = len(value.as_tuple().digits)
-        scale = max(0, -int(value.as_tuple().exponent))
-        return f"CAST('{value}' AS DECIMAL({max(digits, scale + 1)}, {scale}))"
+        exponent = int(value.as_tuple().exponent)
+        digits, scale = len(value.as_tuple().digits) + max(0, exponent), max(0, -exponent)
+        return f"CAST('{value:f}' AS DECIMAL({max(digits, scale + 1)}, {scale}))"
     if isinstance(value, datetime.datetime):
         return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
     if isinstance(value, datetime.date):

@@ -76,6 +76,9 @@ fn obstacle(node: &LogicalPlan) -> Option<String> {
         LogicalPlan::Limit(limit) if limit.fetch.is_none() => {
             Some("OFFSET without LIMIT gives too few rows there; add a LIMIT".to_owned())
         }
+        LogicalPlan::Window(window) if window.window_expr.iter().any(calls_ntile) => {
+            Some("ntile has its larger groups at other places there".to_owned())
+        }
         LogicalPlan::Projection(_)
         | LogicalPlan::Filter(_)
         | LogicalPlan::Aggregate(_)
@@ -95,6 +98,13 @@ fn obstacle(node: &LogicalPlan) -> Option<String> {
         }
         other => Some(format!("{} is not known to run there", other.display())),
     }
+}
+
+fn calls_ntile(expr: &Expr) -> bool {
+    let found = expr.exists(|expr| {
+        Ok(matches!(expr, Expr::WindowFunction(call) if call.fun.name() == "ntile"))
+    });
+    found.unwrap_or(true)
 }
 
 fn join_obstacle(join: &Join) -> Option<String> {

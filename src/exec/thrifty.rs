@@ -8,18 +8,22 @@
 //! ```
 //! After, in the same one partition, so that the order of the rows does not depend on timing:
 //! ```text
-//! ProjectionExec
-//!   SortMergeJoinExec
-//!     SortExec: left keys
-//!       left
-//!     SortExec: right keys
-//!       right
+//! SortExec: the order of the right side, where it has one
+//!   ProjectionExec
+//!     SortMergeJoinExec
+//!       SortExec: left keys
+//!         left
+//!       SortExec: right keys
+//!         right
 //! ```
+//! A hash join keeps the order of its right side, and the planner leaves sorts out that would make it again: those of
+//! windows, groups and ORDER BY. It also ends after as many rows as a LIMIT above it takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::compute::SortOptions;
+use datafusion::common::JoinType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
@@ -28,6 +32,7 @@ use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
+use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
@@ -42,11 +47,41 @@ const SPILLING_TENTHS: usize = 6;
 /// # Errors
 /// An internal error where DataFusion refuses the new operators.
 pub fn thrifty(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan = plan.transform_up(|node| match node.as_any().downcast_ref::<HashJoinExec>() {
-        Some(join) if !join.null_aware => Ok(Transformed::yes(sorted(join)?)),
+    // From the root on: what a join is said to keep in order follows from the joins below it, as they were.
+    let plan = plan.transform_down(|node| match node.as_any().downcast_ref::<HashJoinExec>() {
+        Some(join) if !join.null_aware => Ok(Transformed::yes(as_before(join, from_left(join)?)?)),
         _ => Ok(Transformed::no(node)),
     });
     Ok(plan.data()?)
+}
+
+/// The rows of a join that sorts, in the order that the hash join promises, and no more of them than it gives.
+fn as_before(
+    join: &HashJoinExec,
+    rows: Arc<dyn ExecutionPlan>,
+) -> DfResult<Arc<dyn ExecutionPlan>> {
+    let fetch = join.fetch();
+    if let Some(ordering) = join.properties().output_ordering() {
+        return Ok(Arc::new(SortExec::new(ordering.clone(), rows).with_fetch(fetch)));
+    }
+    Ok(match fetch {
+        Some(_) => Arc::new(GlobalLimitExec::new(rows, 0, fetch)),
+        None => rows,
+    })
+}
+
+/// The join that sorts, whose left side decides where only one side does: from the right, it takes columns of one side for those of
+/// the other.
+fn from_left(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
+    use JoinType::{RightAnti, RightMark, RightSemi};
+    if !matches!(join.join_type, RightSemi | RightAnti | RightMark) {
+        return sorted(join);
+    }
+    let swapped = join.swap_inputs(*join.partition_mode())?;
+    match swapped.as_any().downcast_ref::<HashJoinExec>() {
+        Some(join) => sorted(join),
+        None => Ok(swapped),
+    }
 }
 
 fn sorted(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
@@ -84,6 +119,7 @@ fn sorted(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
 pub struct SharedPool {
     limit: usize,
     share: usize,
+    spilling: usize,
     used: AtomicUsize,
 }
 
@@ -102,7 +138,12 @@ impl SharedPool {
             Ok(TreeNodeRecursion::Continue)
         })?;
         let share = limit / 10 * SPILLING_TENTHS / spilling.max(1);
-        Ok(Self { limit, share, used: AtomicUsize::new(0) })
+        Ok(Self { limit, share, spilling, used: AtomicUsize::new(0) })
+    }
+
+    /// What each sort may set aside for merging what it spills: together half of what they do not share, and no more than `most`.
+    pub fn merging(&self, most: usize) -> usize {
+        most.min(self.limit / 10 * (10 - SPILLING_TENTHS) / 2 / self.spilling.max(1))
     }
 }
 

@@ -7,6 +7,7 @@
 //! - The range by which `LIKE` leaves out row groups passes over escapes: that of `'img\_%'` begins with `img\`, which is none of
 //!   the prefixes. `starts_with` becomes such a LIKE. The range is written beside them instead.
 //! - Of two `IN` lists over the same value one is made, as if nothing was NULL.
+//! - Of some regular expressions: see [`regexes`](super::regexes).
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
 
+use super::regexes;
 use super::sliding::SlideAnew;
 use super::zeros::EqualZeros;
 
@@ -122,7 +124,10 @@ fn concerns(plan: &LogicalPlan) -> Result<bool> {
         found |= expr.exists(|expr| {
             Ok(match expr {
                 Expr::Cast(_) | Expr::TryCast(_) | Expr::InList(_) | Expr::Like(_) => true,
-                Expr::ScalarFunction(function) => function.name() == "starts_with",
+                Expr::BinaryExpr(BinaryExpr { op, .. }) => is_regex(*op),
+                Expr::ScalarFunction(function) => {
+                    matches!(function.name(), "starts_with" | "regexp_like")
+                }
                 _ => false,
             })
         })?;
@@ -181,6 +186,7 @@ impl Keep {
                 let inner = self.expr(*cast.expr, lists)?.data;
                 Ok(hidden(Expr::TryCast(TryCast::new(Box::new(inner), cast.data_type))))
             }
+            Expr::BinaryExpr(binary) if is_regex(binary.op) => self.regex(binary),
             Expr::BinaryExpr(binary) => self.comparison(binary),
             Expr::Between(between) => self.between(between),
             Expr::InList(list) if lists.has_several(&list) || self.has_null(&list)? => {
@@ -191,6 +197,9 @@ impl Keep {
             Expr::Like(like) => self.like(like),
             Expr::ScalarFunction(function) if function.name() == "starts_with" => {
                 self.starts_with(function)
+            }
+            Expr::ScalarFunction(function) if function.name() == "regexp_like" => {
+                self.regexp_like(function)
             }
             _ => Ok(Transformed::no(expr)),
         })
@@ -337,6 +346,30 @@ impl Keep {
         Ok(value.and_then(|value| value.try_as_str().flatten().map(str::to_owned)))
     }
 
+    fn regex(&self, mut binary: BinaryExpr) -> Result<Transformed<Expr>> {
+        let ignores_case = matches!(binary.op, Operator::RegexIMatch | Operator::RegexNotIMatch);
+        let changed = self.keep_pattern(&mut binary.right, ignores_case)?;
+        Ok(Transformed::new_transformed(Expr::BinaryExpr(binary), changed))
+    }
+
+    fn regexp_like(&self, mut function: ScalarFunction) -> Result<Transformed<Expr>> {
+        let has_flags = function.args.len() > 2;
+        let changed = match function.args.get_mut(1) {
+            Some(pattern) => self.keep_pattern(pattern, has_flags)?,
+            None => false,
+        };
+        Ok(Transformed::new_transformed(Expr::ScalarFunction(function), changed))
+    }
+
+    fn keep_pattern(&self, pattern: &mut Expr, ignores_case: bool) -> Result<bool> {
+        let text = self.text(pattern)?;
+        let Some(kept) = text.and_then(|text| regexes::kept(&text, ignores_case)) else {
+            return Ok(false);
+        };
+        *pattern = lit(ScalarValue::from(kept.as_str()).cast_to(&pattern.get_type(&self.schema)?)?);
+        Ok(true)
+    }
+
     fn like(&self, like: Like) -> Result<Transformed<Expr>> {
         let pattern = match is_exact(&like.expr) {
             true => None,
@@ -394,6 +427,11 @@ impl Keep {
         };
         Ok(Transformed::new(ranged, true, TreeNodeRecursion::Jump))
     }
+}
+
+fn is_regex(op: Operator) -> bool {
+    use Operator::{RegexIMatch, RegexMatch, RegexNotIMatch, RegexNotMatch};
+    matches!(op, RegexMatch | RegexIMatch | RegexNotMatch | RegexNotIMatch)
 }
 
 fn hidden(expr: Expr) -> Transformed<Expr> {

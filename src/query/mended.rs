@@ -9,6 +9,7 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::one_value::one_value_each;
+use super::spelled;
 use super::units::finer_units;
 use crate::Result;
 
@@ -18,7 +19,7 @@ use crate::Result;
 /// An internal error where the plan cannot be rebuilt.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = plan.transform_up_with_subqueries(known_digits)?.data;
-    keep_one_row(one_value_each(finer_units(plan)?)?)
+    keep_one_row(one_value_each(finer_units(spelled::numbers(plan)?)?)?)
 }
 
 /// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known

@@ -1,16 +1,20 @@
 //! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
 
 mod check;
+mod correlated;
 mod cut;
 mod depth;
 mod exact;
 mod mended;
 mod moment;
+mod ntile;
 mod one_value;
 mod parse;
 mod precedence;
+mod regexes;
 mod sample;
 mod sliding;
+mod spelled;
 mod travel;
 mod units;
 mod unsound;
@@ -21,8 +25,9 @@ pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_
 pub use exact::exact_rules;
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
+pub use ntile::first_groups_larger;
 pub use parse::{
-    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, check_predicate, narrow, parse_query,
-    quote_identifier,
+    LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,
+    parse_query, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};

@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
-use datafusion::sql::sqlparser::tokenizer::Token;
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::depth::check_depth;
 use super::precedence::bind;
@@ -166,7 +166,56 @@ pub fn narrow(sql: &str, columns: Option<&[String]>, predicate: Option<&str>) ->
         }
         None => String::new(),
     };
-    Ok(format!("SELECT {columns} FROM (\n{sql}\n) AS query{filter}"))
+    Ok(format!("SELECT {columns} FROM (\n{}\n) AS query{filter}", as_relation(sql)))
+}
+
+/// A statement as a part of the FROM clause of another one: without the semicolons at its end, and so that the planner does not leave its
+/// ORDER BY out, as it does where no LIMIT or OFFSET depends on it.
+pub fn as_relation(sql: &str) -> String {
+    let mut sql = sql.trim_end().trim_end_matches(';').to_owned();
+    if sql.contains(';')
+        && let Ok(mut tokens) =
+            Tokenizer::new(&GenericDialect {}, &sql).with_unescape(false).tokenize()
+    {
+        let is_end = |token: &Token| matches!(token, Token::SemiColon | Token::Whitespace(_));
+        let end = tokens.iter().rposition(|token| !is_end(token)).map_or(0, |last| last + 1);
+        tokens.retain({
+            let mut at = 0;
+            move |token| {
+                at += 1;
+                at <= end || *token != Token::SemiColon
+            }
+        });
+        sql = tokens.iter().map(ToString::to_string).collect();
+    }
+    match is_ordered(&sql) {
+        true => format!("{sql}\nOFFSET 0"),
+        false => sql,
+    }
+}
+
+/// Whether a statement ends with an ORDER BY.
+fn is_ordered(sql: &str) -> bool {
+    if !sql.to_uppercase().contains("ORDER") {
+        return false;
+    }
+    let without_clauses = take_clauses(sql).ok().flatten();
+    let sql = without_clauses.as_deref().unwrap_or(sql);
+    let with_aliases_first = alias_first(sql);
+    let sql = with_aliases_first.as_deref().unwrap_or(sql);
+    let Ok(statements) = DFParser::parse_sql_with_dialect(sql, &GenericDialect {}) else {
+        return false;
+    };
+    let Some(Statement::Statement(statement)) = statements.front() else { return false };
+    match &**statement {
+        ast::Statement::Query(query) => {
+            query.order_by.is_some()
+                && query.limit_clause.is_none()
+                && query.fetch.is_none()
+                && query.locks.is_empty()
+        }
+        _ => false,
+    }
 }
 
 /// `name` in double quotes.

@@ -9,6 +9,9 @@
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
+//! A column of `USING` is that of the left side, which a RIGHT or FULL JOIN makes NULL. `SIMILAR TO` takes its pattern for a regular
+//! expression that is found anywhere. Of two equal grouping sets one is made, with the rows of both.
+//!
 //! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
 //! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
 //! [`sliding`](super::sliding).
@@ -19,14 +22,14 @@ use std::ops::ControlFlow;
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ScalarValue};
-use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::utils::{enumerate_grouping_sets, merge_schema};
 use datafusion::logical_expr::{
-    BinaryExpr, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, WindowFrameBound,
-    WindowFrameUnits, WindowFunctionDefinition,
+    BinaryExpr, Expr as PlanExpr, ExprSchemable, GroupingSet, LogicalPlan, Operator,
+    WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArguments, Query, Select, SetExpr, SetOperator, SetQuantifier,
-    Visit, Visitor,
+    BinaryOperator, Expr, FunctionArguments, Join, JoinConstraint, JoinOperator, Query, Select,
+    SetExpr, SetOperator, SetQuantifier, TableFactor, Visit, Visitor,
 };
 
 use crate::{Error, Result};
@@ -71,6 +74,37 @@ pub(super) fn check_sound_dates(plan: &LogicalPlan) -> Result<()> {
                 Ok(TreeNodeRecursion::Continue)
             })
         })
+    })?;
+    found.map_or(Ok(()), Err)
+}
+
+/// Refuses grouping sets of which two are the same.
+///
+/// # Errors
+/// `Query` saying how to write it instead.
+pub(super) fn check_sound_groups(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Aggregate(aggregate) = node
+            && let [PlanExpr::GroupingSet(_)] = &aggregate.group_expr[..]
+            && let [PlanExpr::GroupingSet(GroupingSet::GroupingSets(sets))] =
+                &enumerate_grouping_sets(aggregate.group_expr.clone())?[..]
+        {
+            let mut seen = HashSet::new();
+            let is_new = |set: &Vec<PlanExpr>| {
+                let mut columns: Vec<String> = set.iter().map(ToString::to_string).collect();
+                columns.sort();
+                columns.dedup();
+                seen.insert(columns)
+            };
+            if !sets.iter().all(is_new) {
+                found = Some(Error::query(
+                    "GROUP BY with two equal grouping sets is not supported: the engine makes one of them, with the rows of \
+                     both; name each set once, or write UNION ALL",
+                ));
+            }
+        }
+        Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     found.map_or(Ok(()), Err)
 }
@@ -156,14 +190,47 @@ impl Visitor for Judge {
         self.body(&query.body)
     }
 
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
+        match factor {
+            TableFactor::NestedJoin { table_with_joins, .. } => table_with_joins
+                .joins
+                .iter()
+                .find_map(unsound_join)
+                .map_or(ControlFlow::Continue(()), ControlFlow::Break),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Error> {
         match expr {
             Expr::InSubquery { negated, .. } if !self.sound.contains(&std::ptr::from_ref(expr)) => {
                 ControlFlow::Break(unsound_in(*negated))
             }
+            Expr::SimilarTo { .. } => ControlFlow::Break(Error::query(
+                "SIMILAR TO is not supported: the engine takes its pattern for a regular expression that is found anywhere; \
+                 write LIKE, or a regular expression for the whole text: s ~ '^(…)$'",
+            )),
             _ => ControlFlow::Continue(()),
         }
     }
+}
+
+/// A RIGHT or FULL JOIN by columns of the same name.
+fn unsound_join(join: &Join) -> Option<Error> {
+    use JoinConstraint::{Natural, Using};
+    let (kind, constraint) = match &join.join_operator {
+        JoinOperator::Right(constraint) | JoinOperator::RightOuter(constraint) => {
+            ("RIGHT", constraint)
+        }
+        JoinOperator::FullOuter(constraint) => ("FULL", constraint),
+        _ => return None,
+    };
+    matches!(constraint, Using(_) | Natural).then(|| {
+        Error::query(format!(
+            "{kind} JOIN with USING, or NATURAL, is not supported: where the left side has no match, the engine makes its \
+             columns NULL; write ON a.k = b.k and coalesce(a.k, b.k) AS k"
+        ))
+    })
 }
 
 impl Judge {
@@ -192,6 +259,10 @@ impl Judge {
     }
 
     fn select(&mut self, select: &Select) -> ControlFlow<Error> {
+        let mut joins = select.from.iter().flat_map(|from| &from.joins);
+        if let Some(error) = joins.find_map(unsound_join) {
+            return ControlFlow::Break(error);
+        }
         for filter in [&select.selection, &select.having, &select.qualify].into_iter().flatten() {
             self.conjuncts(filter);
         }

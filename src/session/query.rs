@@ -23,7 +23,7 @@ use super::registered::{Registered, TableKey, has_moved_on, same_content};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
 use crate::panics::caught_later;
-use crate::query::{PATH_SCHEMA, check_repeatable, narrow};
+use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
 use crate::split::caught_rows;
 use crate::{Error, ErrorKind, Result};
 
@@ -108,7 +108,7 @@ impl Query {
     /// As for [`Session::query`].
     pub async fn nested(&self, select: impl FnOnce(&str) -> String) -> Result<Self> {
         let session = self.session.of_tables(&self.tables).await?;
-        session.query(&select(self.statement())).await
+        session.query(&select(&as_relation(&self.sql))).await
     }
 
     /// Some columns (None: all) of the rows of this query that a predicate keeps. What the predicate names beside the tables and
@@ -124,17 +124,12 @@ impl Query {
         predicate: Option<&str>,
         known: &[(String, Vec<u8>)],
     ) -> Result<Self> {
-        let sql = narrow(self.statement(), columns, predicate)?;
+        let sql = narrow(&self.sql, columns, predicate)?;
         let mut tables = self.tables.clone();
         if predicate.is_some() {
             tables.extend(session.beside(&sql, &self.tables, known).await?);
         }
         self.session.of_tables(&tables).await?.query(&sql).await
-    }
-
-    /// Its SQL as a part of another statement.
-    fn statement(&self) -> &str {
-        self.sql.trim_end().trim_end_matches(';')
     }
 
     /// The same query over its Iceberg tables as they are now, or at these snapshots and schemas by table name; with what changed. Other
@@ -266,7 +261,8 @@ impl Query {
         let session = first.session.of_tables(&tables).await?;
         let inputs: Vec<String> = (0..queries.len())
             .map(|number| {
-                format!("SELECT * FROM (\n{}\n) AS source_{number}", queries[number].statement())
+                let source = as_relation(&queries[number].sql);
+                format!("SELECT * FROM (\n{source}\n) AS source_{number}")
             })
             .collect();
         session.query(&inputs.join("\nUNION ALL\n")).await

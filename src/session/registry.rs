@@ -21,8 +21,9 @@ use super::samples::SampleSchema;
 use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
-use crate::exec::{LakeProvider, MemoryTable};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules};
+use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
+use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
+use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
 };
@@ -158,8 +159,10 @@ impl Session {
             .with_config(session_config())
             .with_runtime_env(environment.build_arc()?)
             .with_optimizer_rules(exact_rules())
+            .with_physical_optimizer_rules(sound_physical_rules())
             .build();
         let context = SessionContext::new_with_state(state);
+        context.register_udwf(first_groups_larger());
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
@@ -224,6 +227,7 @@ impl Session {
                 odd.schema()
             )));
         }
+        let batches = batches.into_iter().map(with_null_fields).collect::<Result<Vec<_>>>()?;
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
         self.bind(key, Registered::of_batches(schema, batches)?)
     }
@@ -425,6 +429,8 @@ fn session_config() -> SessionConfig {
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     // It loses the group of NULL (SELECT DISTINCT v … ORDER BY v LIMIT n).
     options.optimizer.enable_topk_aggregation = false;
+    // Of windows above each other it reads too few rows for what their frames look ahead (ORDER BY … LIMIT n above them).
+    options.optimizer.enable_window_limits = false;
     options.execution.parquet.pushdown_filters = true;
     // The check also refuses what is only said to be less exact: of `x IS TRUE` the logical plan knows that it is never
     // null, the physical one does not, and SELECT DISTINCT x IS TRUE would be an internal error.

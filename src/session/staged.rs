@@ -310,9 +310,13 @@ impl Query {
         };
         let physical = thrifty(physical)?;
         let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
+        let config = state.config().clone();
+        let most = config.options().execution.sort_spill_reservation_bytes;
+        let config = config.with_sort_spill_reservation_bytes(pool.merging(most));
         let environment = RuntimeEnvBuilder::from_runtime_env(state.runtime_env());
         let environment = environment.with_memory_pool(Arc::new(pool)).build_arc()?;
         let context = TaskContext::from(&state).with_runtime(environment);
+        let context = context.with_session_config(config);
         Ok(execute_stream(physical, Arc::new(context))?)
     }
 

@@ -22,6 +22,7 @@ mod parquet_footer;
 mod parquet_shapes;
 mod sorted;
 mod source;
+mod struct_nulls;
 mod text;
 mod thrift;
 mod units;
@@ -42,6 +43,7 @@ pub use matched::matched_groups;
 pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
+pub use struct_nulls::with_null_fields;
 pub use text::csv_dialect;
 pub use units::UnitRange;
 

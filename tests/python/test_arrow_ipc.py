@@ -55,6 +55,34 @@ def test_every_type_is_read_as_pyarrow_reads_it(session, compression, stream, ma
     assert session.sql("SELECT count(*) AS n FROM t").to_arrow()["n"].to_pylist() == [500]
 
 
+@pytest.mark.parametrize("kind", ["file", "stream", "memory"])
+def test_fields_of_a_null_struct_are_null(session, kind):
+    """Whatever lies below it: Arrow leaves that open."""
+    fields = [pa.array([1, 7, 3]), pa.array(["x", "left over", None])]
+    struct = pa.StructArray.from_arrays(fields, ["a", "b"], mask=pa.array([False, True, False]))
+    inside = pa.StructArray.from_arrays([struct], ["of"], mask=pa.array([True, False, False]))
+    listed = pa.ListArray.from_arrays([0, 1, 2, 3], struct)
+    table = pa.table({"id": range(3), "st": struct, "deep": inside, "l": listed})
+    if kind == "memory":
+        session.register_table("t", table)
+    else:
+        write(
+            table, path := f"t.{'arrows' if kind == 'stream' else 'arrow'}", stream=kind == "stream"
+        )
+        session.register_arrow("t", path)
+    rows = session.sql(
+        "SELECT st['a'] AS a, st['b'] AS b, deep['of']['a'] AS c, l[1]['a'] AS d FROM t"
+    )
+    assert rows.to_arrow().to_pydict() == {
+        "a": [1, None, 3],
+        "b": ["x", None, None],
+        "c": [None, None, 3],
+        "d": [1, None, 3],
+    }
+    assert session.sql("SELECT id FROM t WHERE st['b'] IS NOT NULL").count() == 1
+    assert session.sql("SELECT * FROM t").to_arrow().to_pylist() == table.to_pylist()
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 def test_metadata_of_version_4(session, stream, mapped):

@@ -2,6 +2,7 @@
 under predicates on every type, whatever the table is partitioned by."""
 
 import datetime
+import decimal
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from pyiceberg_tables import (
     typed_tables,
     value,
 )
+from tensorquery.iceberg_expression import to_scan_filter
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +179,8 @@ def planned(table, scan_filter):
         ex.And(ex.LessThan("moment", "1970-01-01T00:00:00"), ex.NotNull("s")),
         ex.Or(ex.EqualTo("id", 7), ex.EqualTo("id", 170)),
         ex.Not(ex.LessThan("id", 100)),
+        ex.Or(ex.NotNaN("f"), ex.IsNaN("f")),
+        ex.LessThan("clock", datetime.time(1)),
     ],
     ids=str,
 )
@@ -184,3 +188,8 @@ def test_a_scan_filter_leaves_out_files_as_pyiceberg_does(tables, partitioned, e
     """And only files: their other rows are read."""
     ours, theirs = planned(tables[partitioned], expression)
     assert ours == theirs
+
+
+def test_a_decimal_with_an_exponent_has_all_its_digits():
+    given = ex.EqualTo("d", decimal.Decimal("1E+3"))
+    assert to_scan_filter(given) == "\"d\" = CAST('1000' AS DECIMAL(4, 0))"

@@ -463,7 +463,21 @@ def test_only_one_read_only_statement_is_a_query(session, sql, tmp_path, monkeyp
 
 def test_a_statement_may_end_in_a_semicolon(session):
     assert session.sql("SELECT n FROM t;").count() == 5
-    assert session.sql("SELECT n FROM t ;\n").select(filters="n > 1").count() == 3
+    for end in (" ;\n", ";; -- done", " -- one;\n; /* two; */"):
+        query = session.sql(f"SELECT n, ';' AS s FROM t{end}")
+        assert query.select(filters="n > 1 AND s = ';'").count() == 3
+
+
+@pytest.mark.parametrize("end", ["", " -- the least first", ";"])
+def test_a_narrowed_query_keeps_its_order(session, tmp_path, end):
+    query = session.sql(f"SELECT n, n % 2 AS odd FROM t WHERE n > 0 ORDER BY odd DESC, n DESC{end}")
+    everything = query.to_arrow()["n"].to_pylist()
+    narrow = query.select(["n"], "n > 1")
+    assert narrow.to_arrow()["n"].to_pylist() == [n for n in everything if n > 1]
+    loader, _ = tq.create_dataloader(
+        query, columns=["n"], output_format="dict", stage_dir=tmp_path / "stages"
+    )
+    assert [n for batch in loader for n in batch["n"]] == everything
 
 
 @pytest.mark.parametrize(

@@ -718,21 +718,53 @@ def test_what_fails_leaves_nothing(session, tmp_path):
     assert not list(tmp_path.rglob("*.arrow"))
 
 
-def test_joins_that_do_not_fit_spill(tmp_path):
+NUMBERED = "SELECT k, q, row_number() OVER (ORDER BY q) AS n FROM b"
+
+SPILLED = {
+    "join": "SELECT a.k, a.p, b.q FROM a JOIN b ON a.k = b.k",
+    "limit": "SELECT a.k, a.p, b.q FROM a JOIN b ON a.k = b.k LIMIT 1000",
+    "in the order of one side": f"SELECT a.p, b.q, n FROM a JOIN ({NUMBERED}) AS b ON a.k = b.k ORDER BY n",
+    "in groups of one side": f"SELECT n, max(p) AS p FROM a JOIN ({NUMBERED}) AS b ON a.k = b.k GROUP BY n",
+    "one side": """
+        SELECT k, p FROM a WHERE EXISTS (SELECT 1 FROM b WHERE a.k = b.k AND length(b.q) > a.k - 100000)
+    """,
+    "the rows of one side without a match": """
+        SELECT k, p FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE a.k = b.k AND length(b.q) > a.k - 100000)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", SPILLED)
+def test_joins_that_do_not_fit_spill(tmp_path, name):
     rng = np.random.default_rng(1)
-    rows = 300_000
-    a = pa.table({"k": rng.permutation(rows), "p": [f"{i:040d}" for i in range(rows)]})
-    b = pa.table({"k": rng.permutation(rows), "q": [f"{i:040d}" for i in range(rows)]})
+    rows = 500_000
+    a = pa.table({"k": rng.permutation(rows), "p": [f"{i:060d}" for i in range(rows)]})
+    b = pa.table({"k": rng.permutation(rows), "q": [f"{i:060d}" for i in range(rows)]})
     pq.write_table(a, tmp_path / "a.parquet")
     pq.write_table(b, tmp_path / "b.parquet")
-    session = tq.Session(memory_limit="20MiB")
-    session.register_parquet("a", tmp_path / "a.parquet")
-    session.register_parquet("b", tmp_path / "b.parquet")
-    sql = "SELECT a.k, a.p, b.q FROM a JOIN b ON a.k = b.k"
-    loader, dataset = tq.create_dataloader(
-        sql, session=session, stage_dir=tmp_path / "stages", output_format="arrow", batch_size=8192
+    whole, session = tq.Session(), tq.Session(memory_limit="34MiB")
+    for each in (whole, session):
+        each.register_parquet("a", tmp_path / "a.parquet")
+        each.register_parquet("b", tmp_path / "b.parquet")
+    sql = SPILLED[name]
+    wanted = whole.sql(sql).to_arrow()
+    with pytest.raises(tq.DataError, match="memory_limit"):
+        session.sql(sql).to_arrow()
+    loader, _ = tq.create_dataloader(
+        sql,
+        session=session,
+        stage="always",
+        stage_dir=tmp_path / "stages",
+        output_format="arrow",
+        batch_size=8192,
     )
-    assert "large" in dataset.stages[0].why
-    got = pa.Table.from_batches(list(loader)).sort_by("k")
-    wanted = a.sort_by("k").append_column("q", b.sort_by("k")["q"])
-    assert got.equals(wanted)
+    got = pa.Table.from_batches(list(loader))
+    if name == "limit":
+        # Which rows is open.
+        assert got.num_rows == 1000
+        assert len(set(got["k"].to_pylist())) == 1000
+    elif name == "in the order of one side":
+        assert got.equals(wanted)
+    else:
+        key = got.column_names[0]
+        assert got.sort_by(key).equals(wanted.sort_by(key))

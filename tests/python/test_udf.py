@@ -2,6 +2,7 @@
 wrong is told with its name and its own traceback.
 """
 
+import functools
 import json
 import os
 import pickle
@@ -734,6 +735,30 @@ def test_a_digest_follows_the_meaning_and_not_the_place():
     assert again.digest == first
     # What a function learns while it runs is none of its identity, where it was registered before.
     assert digest(pc.add) == digest(pc.add) != digest(pc.subtract)
+
+
+_WRITTEN = {
+    "a method": "class Fn:\n  def __call__(self, x): return pc.add(x, {n})\nfn = Fn()",
+    "a method of the base class": "class Base:\n  def __call__(self, x): return pc.add(x, {n})\nclass Fn(Base): pass\nfn = Fn()",
+    "a static method": "class Fn:\n  @staticmethod\n  def of(x): return pc.add(x, {n})\n  def __call__(self, x): return self.of(x)\nfn = Fn()",
+    "a class method": "class Fn:\n  @classmethod\n  def of(cls, x): return pc.add(x, {n})\nfn = Fn.of",
+    "a property": "class Fn:\n  @property\n  def n(self): return {n}\n  def __call__(self, x): return pc.add(x, self.n)\nfn = Fn()",
+    "an attribute of the class": "class Fn:\n  n = {n}\n  def __call__(self, x): return pc.add(x, self.n)\nfn = Fn()",
+    "a class that is named": "class Of:\n  n = {n}\ndef fn(x): return pc.add(x, Of.n)",
+    "a helper": "def of(x): return pc.add(x, {n})\ndef fn(x): return of(x)",
+    "a helper with a cache": "@functools.lru_cache\ndef of(): return {n}\ndef fn(x): return pc.add(x, of())",
+    "a helper made of another": "of = functools.partial(pc.add, {n})\ndef fn(x): return of(x)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", _WRITTEN)
+def test_a_digest_sees_what_a_function_uses_of_its_own_module(what):
+    def digest(number):
+        module = {"__name__": "written", "pc": pc, "functools": functools}
+        exec(_WRITTEN[what].format(n=number), module)
+        return functions.Function("f", module["fn"], ["int64"], "int64").digest
+
+    assert digest(1) == digest(1) != digest(2)
 
 
 def test_functions_that_close_over_data_differ_by_it():

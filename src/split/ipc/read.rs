@@ -19,6 +19,7 @@ use super::head::{IpcHead, Layout, batch_of, metadata_range, whole_range};
 use super::message::{Kind, Message, damaged, decoding};
 use crate::split::guard::guarded;
 use crate::split::source::ColumnRead;
+use crate::split::with_null_fields;
 use crate::storage::MappedFile;
 use crate::{Error, Result};
 
@@ -231,7 +232,7 @@ impl File {
             message.check_body(body, Some(&wanted))?;
             let decoder = self.decoder.as_ref().ok_or_else(|| damaged("it was not opened"))?;
             let batch = decoder.read_record_batch(block, bytes).map_err(decoding)?;
-            batch.ok_or_else(|| damaged("a record batch is empty"))
+            with_null_fields(batch.ok_or_else(|| damaged("a record batch is empty"))?)
         });
         // That the file changed is the better message.
         self.check()?;

@@ -18,6 +18,7 @@ use super::message::{Kind, Message, damaged, decoding};
 use super::read::{counted, dictionary_ids, sliced};
 use crate::split::guard::guarded;
 use crate::split::source::ColumnRead;
+use crate::split::with_null_fields;
 use crate::storage::MappedFile;
 use crate::{Error, Result};
 
@@ -144,7 +145,7 @@ impl Messages {
             let message = Message::parse(bytes)?;
             message.check_body(&bytes[block.metaDataLength() as usize..], None)?;
             let batch = self.decoder.read_record_batch(block, bytes).map_err(decoding)?;
-            batch.ok_or_else(|| damaged("a record batch is empty"))
+            with_null_fields(batch.ok_or_else(|| damaged("a record batch is empty"))?)
         });
         self.check()?;
         decoded
