@@ -49,7 +49,7 @@ fn kept(bytes: usize) -> Option<Vec<u8>> {
     if bytes < SMALLEST {
         return None;
     }
-    let fits = |memory: &Vec<u8>| (bytes..=2 * bytes).contains(&memory.capacity());
+    let fits = |memory: &Vec<u8>| (bytes..=bytes.saturating_mul(2)).contains(&memory.capacity());
     let mut memory = briefly(&KEPT, |kept| {
         let found = kept.iter().rposition(fits)?;
         Some(kept.remove(found))
