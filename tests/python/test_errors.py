@@ -185,7 +185,7 @@ def test_other_constructors_check_as_well(session, tmp_path):
         (lambda: tq.Session(memory_limit="lots"), "memory_limit='lots'"),
         (lambda: tq.Session(storage_options={"a": None}), "storage_options['a']"),
         (lambda: session.register_table("x", [1]), "got list"),
-        (lambda: session.register_table("x", pa.array([1])), "named columns"),
+        (lambda: session.register_table("x", pa.array([1])), "wrap it in a table"),
         (lambda: session.register_table(" ", pa.table({"x": [1]})), "non-empty string"),
         (lambda: session.register_csv("x", path, delimiter="::"), "delimiter='::'"),
         (lambda: session.register_csv("x", path, compression="gz"), "did you mean 'gzip'"),
