@@ -68,6 +68,6 @@ impl PhysicalOptimizerRule for BelowSameNames {
 }
 
 fn has_same_names(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let mut names = HashSet::new();
-    !plan.schema().fields().iter().all(|field| names.insert(field.name().clone()))
+    let (schema, mut names) = (plan.schema(), HashSet::new());
+    !schema.fields().iter().all(|field| names.insert(field.name()))
 }

@@ -13,25 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorquery as tq
+from rows import sharded
 
 ROWS = 20_000
 
 
 def delivered(query: str, session: tq.Session, ranks: int = 1, **options: Any) -> list[dict]:
-    """What all ranks deliver, as rows."""
-    rows = []
-    for rank in range(ranks):
-        loader, _ = tq.create_dataloader(
-            query,
-            session=session,
-            rank=rank,
-            world_size=ranks,
-            output_format="arrow",
-            batch_size=777,
-            **options,
-        )
-        rows += [row for batch in loader for row in batch.to_pylist()]
-    return rows
+    """What all ranks deliver, in batches that end elsewhere than row groups."""
+    return sharded(query, session=session, world_size=ranks, batch_size=777, **options)
 
 
 @pytest.fixture(scope="module")
