@@ -54,6 +54,18 @@ pub enum ScanSource {
     Empty,
 }
 
+impl ScanSource {
+    /// Whether all of it is in memory or on the local file system.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Files { table, .. } => {
+                table.files.iter().all(|file| table.footers.is_local(&file.meta.location))
+            }
+            Self::Memory { .. } | Self::Empty => true,
+        }
+    }
+}
+
 /// Scans splits. Partition `i` is split `i`; its one-split scan is built when it is executed, so
 /// that a plan over a million splits stays compact.
 #[derive(Debug)]
@@ -152,7 +164,7 @@ impl SplitScanExec {
             && table.lake.is_none()
             && config.file_source.filter().is_none()
             && config.limit.is_none()
-            && table.files.iter().all(|file| table.footers.is_local(&file.meta.location));
+            && self.source.is_local();
         let Some(projection) = config.file_source.projection().filter(|_| is_read_whole) else {
             return Ok(None);
         };

@@ -51,10 +51,20 @@ impl Plan {
         });
         let splits = self.shared_splits();
         let skippable = Some((Arc::clone(splits), skippable.collect()));
-        let stored: u64 = splits.iter().map(|split| split.bytes).sum();
-        let split_bytes = stored / (splits.len() as u64).max(1);
+        let split_bytes = self.fetched_split_bytes();
         let long_rows = LONG_BATCH_BYTES / usize::try_from(self.row_bytes()).unwrap_or(usize::MAX);
         Ok(EpochPlan { skippable, split_bytes, long_rows, ..epoch })
+    }
+
+    /// Stored bytes of a split that a network brings, in the mean; 0 where there is none: what this process has measured of
+    /// a network says nothing of a disk.
+    fn fetched_split_bytes(&self) -> u64 {
+        let is_local: Vec<bool> =
+            self.rewritten.scans.iter().map(|scan| scan.source.is_local()).collect();
+        let fetched = self.shared_splits().iter().filter(|split| !is_local[split.scan as usize]);
+        let (splits, stored) = fetched
+            .fold((0_u64, 0_u64), |(splits, stored), split| (splits + 1, stored + split.bytes));
+        stored / splits.max(1)
     }
 
     /// Rows of a decoded batch at most: a power of two, of which whole batches are made, so that the widest column takes
@@ -101,7 +111,7 @@ pub struct EpochPlan {
     /// The splits, and by driving scan the files of which only some rows can be read: Parquet files whose rows are the
     /// output rows.
     skippable: Option<(Arc<[Split]>, Skippable)>,
-    /// Stored bytes of a split, in the mean; 0 where nobody asks.
+    /// Stored bytes of a split that a network brings, in the mean; 0 where none is, or nobody asks.
     split_bytes: u64,
     /// Rows of long batches; few where rows are wide.
     long_rows: usize,
@@ -174,7 +184,7 @@ impl EpochPlan {
         self.matrices
     }
 
-    /// Stored bytes of a split, in the mean; 0 where they are not known.
+    /// Stored bytes of a split that a network brings, in the mean; 0 where none is.
     pub fn split_bytes(&self) -> u64 {
         self.split_bytes
     }

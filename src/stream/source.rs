@@ -73,7 +73,7 @@ impl RowSource {
         ]))
     }
 
-    /// Stored bytes of a split in the mean, and the bytes that may be held while they are fetched; None where nothing
+    /// Stored bytes of a fetched split in the mean, and the bytes that may be held while they are fetched; None where nothing
     /// is fetched over a network.
     pub(super) fn fetched(&self) -> Option<(u64, u64)> {
         let Self::Plan(plan) = self else { return None };
