@@ -139,6 +139,7 @@ fn runtime(builder: &mut Builder, name: &str, threads: usize) -> Result<Runtime>
     builder
         .worker_threads(threads)
         .thread_name(format!("tensorquery-{name}"))
+        .on_thread_start(open_arena)
         .enable_all()
         .build()
         .map_err(|error| Error::config("cannot start threads").with_source(error))
@@ -259,6 +260,18 @@ impl<T: Clone> PerProcess<T> {
 
 /// Largest block that glibc's allocator learns from, less what it puts around it.
 const LEARNT_BYTES: usize = (32 << 20) - (64 << 10);
+
+/// What an arena of glibc's allocator may use from its first block on.
+const ARENA_BYTES: usize = 16 << 20;
+
+/// Has glibc ask the system once for what this thread's arena is likely to need, where it would for each page or two that the
+/// arena grows by, with a lock that page faults of all threads wait for. None of it is touched; where the system refuses, the
+/// arena grows as it would.
+fn open_arena() {
+    let mut block = Vec::<u8>::new();
+    let _ = block.try_reserve_exact(ARENA_BYTES);
+    std::hint::black_box(block);
+}
 
 /// What the allocator does for this process.
 fn settle_allocator() {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -193,7 +192,8 @@ class QueryDataset(TracedDataset):
             raise ConfigError(
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
-        allowed = {*inspect.signature(QueryDataset).parameters, *TENSOR_OPTIONS} - {"tensor_kwargs"}
+        # `inspect.signature` takes as long as planning a filter.
+        allowed = {"query", *QueryDataset.__init__.__kwdefaults__, *TENSOR_OPTIONS}
         reject_unknown(tensor_kwargs, allowed, "QueryDataset")
         batch_size = check_positive_int("batch_size", batch_size, MOST_BATCH_ROWS)
         if shuffle_buffer_size is not None:
