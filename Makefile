@@ -124,11 +124,11 @@ $(BALLISTA)/complete:
 	done
 	@touch $@
 
-# The wheel that users install; a release is built with WHEEL_PROFILE=release.
+# The wheel that users install; a release is built with WHEEL_PROFILE=wheel, and with --pgo besides.
 WHEEL_PROFILE ?= dev
 PYTHONS ?= $(BIN)/python
 
-wheel: $(STAMPS)/installed ## Build the wheel in .wheels (WHEEL_PROFILE=release: half an hour)
+wheel: $(STAMPS)/installed ## Build the wheel in .wheels (WHEEL_PROFILE=wheel: half an hour)
 	rm -rf .wheels
 	$(BIN)/maturin build --profile $(WHEEL_PROFILE) --locked --out .wheels
 
@@ -224,14 +224,36 @@ $(BENCH)/venv/installed: benches/requirements.txt $(STAMPS)/installed
 	done
 	@touch $@
 
-# What is measured is a release build, a wheel in that environment; the working tree keeps its dev build. The decode limit
-# is compiled in the same profile.
-$(BENCH)/release: $(BENCH)/venv/installed pyproject.toml $(RUST_SOURCES) $(shell find python -name '*.py') $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
-	@echo "Building the Rust core in the release profile (the first time takes half an hour)"
+# The published wheel is built twice: with counters, which benches/pgo.py makes count, and then by what they counted, as
+# `maturin build --pgo` does. Here the folders are kept, so that what did not change is not compiled again; the counts are made
+# anew where the dependencies, profiles or benches/pgo.py change. Counters go by names of functions, and those by the profile, the
+# target and the features, so that both builds have the same; and cargo does not see that counts have changed.
+PGO := $(abspath $(BENCH))/pgo
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+LLVM_PROFDATA = $(shell rustc --print sysroot)/lib/rustlib/$(HOST)/bin/llvm-profdata
+COUNTING = RUSTFLAGS="-Cprofile-generate=$(PGO)/raw"
+BY_COUNTS = RUSTFLAGS="-Cprofile-use=$(PGO)/merged.profdata -Cllvm-args=-no-pgo-warn-mismatch"
+WHEEL = $(BIN)/maturin build --profile wheel --locked --target $(HOST)
+LIMIT = $(CARGO) build --release --locked --package decode-limit --target $(HOST) --message-format=json
+
+$(PGO)/merged.profdata: benches/pgo.py Cargo.toml Cargo.lock | $(STAMPS)/installed
+	@[ -x $(LLVM_PROFDATA) ] || { echo "make: llvm-profdata not found. Install it: rustup component add llvm-tools" >&2; exit 1; }
+	@echo "Building the Rust core with counters in it (the first time takes half an hour)"
+	@rm -rf $(PGO)/raw $(PGO)/python $(PGO)/wheel $(PGO)/core $(PGO)/limit && mkdir -p $(PGO)/python
+	$(COUNTING) CARGO_TARGET_DIR=$(PGO)/counting $(WHEEL) --out $(PGO)/wheel
+	$(COUNTING) CARGO_TARGET_DIR=$(PGO)/counting $(LIMIT) | $(BIN)/python benches/keep_program.py $(PGO)/decode
+	$(BIN)/python -m zipfile -e $(PGO)/wheel/*.whl $(PGO)/python
+	PYTHONPATH=$(PGO)/python $(BIN)/python benches/pgo.py $(PGO)/decode
+	$(LLVM_PROFDATA) merge --output $@ $(PGO)/raw
+
+# What is measured is that wheel, in an environment of its own; the working tree keeps its dev build. The decode limit
+# is compiled by its counts, too, and with all inlining that the release profile has.
+$(BENCH)/release: $(BENCH)/venv/installed $(PGO)/merged.profdata pyproject.toml $(RUST_SOURCES) $(shell find python -name '*.py') $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
+	@echo "Building the Rust core by the counts (the first time takes half an hour)"
 	rm -rf $(BENCH)/wheel
-	$(BIN)/maturin build --release --locked --out $(BENCH)/wheel
+	$(BY_COUNTS) CARGO_TARGET_DIR=$(PGO)/core $(WHEEL) --out $(BENCH)/wheel
 	$(BENCH)/venv/bin/python -m pip install --quiet --no-deps --force-reinstall $(BENCH)/wheel/*.whl
-	$(CARGO) build --release --locked --package decode-limit --message-format=json | $(BIN)/python benches/keep_program.py $(BENCH)/decode
+	$(BY_COUNTS) CARGO_TARGET_DIR=$(PGO)/limit $(LIMIT) | $(BIN)/python benches/keep_program.py $(BENCH)/decode
 	@rm -f $(BENCH)/dev && touch $@
 
 # For work on the core: the dev build of `make setup`, and the limit in the same profile.
