@@ -193,7 +193,7 @@ class QueryDataset(TracedDataset):
                 f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
             )
         # `inspect.signature` takes as long as planning a filter.
-        allowed = {"query", *QueryDataset.__init__.__kwdefaults__, *TENSOR_OPTIONS}
+        allowed = {"query", *(QueryDataset.__init__.__kwdefaults__ or ()), *TENSOR_OPTIONS}
         reject_unknown(tensor_kwargs, allowed, "QueryDataset")
         batch_size = check_positive_int("batch_size", batch_size, MOST_BATCH_ROWS)
         if shuffle_buffer_size is not None:
