@@ -112,7 +112,7 @@ def compute(files: str, stages: Path) -> None:
 
 def decode(program: str, files: str, columns: list[str] | None = None) -> None:
     chosen = ["--columns", ",".join(columns)] if columns else []
-    subprocess.run([program, *chosen, *map(str, Path("/").glob(files[1:]))], check=True)
+    subprocess.run([program, *chosen, *Path(files).parent.glob("*.parquet")], check=True)
 
 
 def main(programs: list[str]) -> None:
