@@ -21,7 +21,7 @@ from tensorquery.errors import ConfigError, DataError
 from tensorquery.iterator import CLOSED_BY_NEWER, Progress, ShardIterator, Tagged
 from tensorquery.measures import Measures
 from tensorquery.parcels import Packer, Parcel, as_they_come, in_turns
-from tensorquery.processes import from_living
+from tensorquery.processes import asking_at_once, from_living
 from tensorquery.progress import EpochBar, shows
 from tensorquery.samples import LoaderStatistics
 from tensorquery.segments import Inbox
@@ -72,6 +72,16 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             threads_for(dataset.topology, self.num_workers),
         )
         _loaders.add(self)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How worker processes are started, as it was given."""
+        given = super().multiprocessing_context
+        return asking_at_once(given) if self.dataset._starts_workers else given
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, given: Any) -> None:
+        DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""

@@ -7,22 +7,36 @@ lives as long as a worker does. Without more, they outlive the training process,
 torch's loader looks for workers that have died when it cannot get a message. The last message of one that is dying names a
 connection that is closed already, a moment before the process counts as dead: torch then lets the connection's error through.
 
-What cannot be pickled the queue of a worker drops, and the worker goes on: where it was an error, as if it had come to its end.
+What cannot be pickled or sent the queue of a worker drops, and the worker goes on: where it was an error, as if it had come to its
+end. And the thread that sends may itself fail, for want of memory: then nothing is sent any more, and nobody hears of it. So it is with what
+the training process asks of its workers, which it would wait for forever.
 """
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import pickle
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
 from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
-from typing import Any, TypeVar
+from multiprocessing.reduction import ForkingPickler
+from queue import Full
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["check_sendable", "end_with_trainer", "end_with_what_is_lost", "from_living"]
+__all__ = [
+    "asking_at_once",
+    "check_sendable",
+    "end_with_trainer",
+    "end_with_what_is_lost",
+    "from_living",
+]
 
 Found = TypeVar("Found")
 
@@ -81,25 +95,83 @@ def check_sendable(error: BaseException) -> None:
 
 
 _drop = Queue._on_queue_feeder_error  # type: ignore[attr-defined]
+_feed = Queue._feed  # type: ignore[attr-defined]
 
 
 def end_with_what_is_lost() -> None:
     """End this worker process when a batch or an error cannot be sent, for want of memory for example: that its loader notices."""
     Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
+    Queue._feed = staticmethod(_fed)  # type: ignore[attr-defined]
+
+
+def _fed(*arguments: Any) -> None:
+    """What the thread of a queue does until the queue is closed."""
+    try:
+        _feed(*arguments)
+    except BaseException as error:
+        _end(error)
 
 
 def _not_sent(error: BaseException, item: Any) -> None:
     """What a queue does with what it cannot send: it would print the error and go on.
 
-    torch sends what belongs to the batch of a number. Queues of others do as ever.
+    torch sends what belongs to the batch of a number. Queues of others do as ever, unless it was pickled already: of a message
+    that broke off, its receiver waits for the rest, and takes what comes next for it.
     """
-    if not (isinstance(item, tuple) and len(item) > 1 and type(item[0]) is int):
-        _drop(error, item)
-        return
+    if isinstance(item, bytes | bytearray | memoryview) or (
+        isinstance(item, tuple) and len(item) > 1 and type(item[0]) is int
+    ):
+        _end(error)
+    _drop(error, item)
+
+
+def _end(error: BaseException) -> NoReturn:
     try:
         traceback.print_exception(error)
     finally:
         os._exit(1)
+
+
+def asking_at_once(context: BaseContext | None) -> BaseContext:
+    """A context whose queues send what the training process puts into them at once, so that it hears of what cannot be sent.
+
+    Args:
+        context: The one that it stands for; None is the default.
+    """
+    real = multiprocessing.get_context() if context is None else context
+    asking = copy.copy(real)
+    asking.Queue = partial(_Questions, ctx=real)  # type: ignore[method-assign]
+    return asking
+
+
+class _Questions(Queue):  # type: ignore[type-arg]
+    """A queue without a thread that sends, in the process that made it: a pipe holds thousands of such lines. Others have it."""
+
+    _asker: int | None = None
+    _closed: bool
+    _sem: Any
+    _wlock: Any
+    _writer: Any
+
+    def __init__(self, maxsize: int = 0, *, ctx: BaseContext) -> None:
+        super().__init__(maxsize, ctx=ctx)
+        self._asker = os.getpid()
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Send it."""
+        # A pair that begins with None wakes the thread that pins memory, by way of the queue of all workers: one that was
+        # killed may have kept the lock of that.
+        if os.getpid() != self._asker or (isinstance(obj, tuple) and obj[0] is None):
+            super().put(obj, block, timeout)
+            return
+        written = ForkingPickler.dumps(obj)
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        if not self._sem.acquire(block, timeout):
+            raise Full
+        # Windows, where a message is written as a whole, has no lock.
+        with self._wlock or nullcontext():
+            self._writer.send_bytes(written)
 
 
 def from_living(found: Iterator[Found]) -> Iterator[Found]:

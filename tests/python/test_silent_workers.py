@@ -2,10 +2,13 @@
 of others over the same dataset, and workers that are dead. Whoever does not get all rows hears of it."""
 
 import copy
+import itertools
 import os
 import pickle
 import signal
+import threading
 from collections import Counter
+from multiprocessing.connection import Connection
 
 import psutil
 import pytest
@@ -79,6 +82,74 @@ def test_neither_is_lost_on_the_way_to_a_loader_of_the_users(query, transform):
     )
     with support.alarm(60), pytest.raises(RuntimeError, match=r"NoSuchKey|exited unexpectedly"):
         list(DataLoader(dataset, batch_size=None, num_workers=2))
+
+
+def fails_from(cls, name, number, error):
+    """A ``worker_init_fn``: from its call `number` on, a method fails in the thread that sends the batches of a worker."""
+
+    def patch(_worker):
+        real, calls = getattr(cls, name), itertools.count(1)
+
+        def method(*arguments):
+            if threading.current_thread().name == "QueueFeederThread" and next(calls) >= number:
+                raise error
+            return real(*arguments)
+
+        setattr(cls, name, method)
+
+    return patch
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [(Connection, "_send_bytes"), (Connection, "_send"), (threading.Condition, "wait")],
+    ids=["a message", "a part of it", "waiting for the next one"],
+)
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_worker_that_can_no_longer_send_ends(query, cls, name, number):
+    loader = loader_of(
+        query,
+        num_workers=2,
+        multiprocessing_context="fork",
+        worker_init_fn=fails_from(cls, name, number, MemoryError()),
+    )
+    received = []
+    with support.alarm(60), pytest.raises(RuntimeError, match="exited unexpectedly"):
+        for batch in loader:
+            received.append(batch["id"])
+    rest = ids(resumed(query, state_of(loader), num_workers=2))
+    assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("number", [3, 7, 12])
+def test_a_training_process_that_can_no_longer_ask_hears_of_it(
+    query, number, method, persistent, monkeypatch
+):
+    here, real, calls = os.getpid(), Connection._send_bytes, itertools.count(1)
+
+    def send(connection, written):
+        # Not what starts a process of the method "spawn", nor what the workers send.
+        if os.getpid() == here and len(written) < 200 and next(calls) == number:
+            raise MemoryError
+        return real(connection, written)
+
+    options = {"num_workers": 2, "multiprocessing_context": method}
+    loader = loader_of(query, persistent_workers=persistent, **options)
+    monkeypatch.setattr(Connection, "_send_bytes", send)
+    received, epochs = [], 0
+    with support.alarm(100), pytest.raises(MemoryError):
+        while True:
+            received = []
+            for batch in loader:
+                received.append(batch["id"])
+            epochs += 1
+    monkeypatch.undo()
+    state = state_of(loader)
+    assert state["epoch"] == epochs
+    rest = ids(resumed(query, state, num_workers=2))
+    assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
