@@ -3,6 +3,8 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(feature = "python")]
+use std::{hint, panic};
 
 use futures::FutureExt;
 
@@ -38,6 +40,27 @@ pub(crate) fn unexpected(message: &str) -> Error {
     Error::data(format!(
         "the engine failed unexpectedly ({message}); please report it with the query and the files' writer"
     ))
+}
+
+/// What a backtrace of this library takes, with some to spare: names of functions, and lines of their files.
+#[cfg(feature = "python")]
+const BACKTRACE_BYTES: usize = 64 << 20;
+
+/// Has a panic print no backtrace, which `RUST_BACKTRACE` may ask for, where there is no memory for one. The standard library prints one
+/// of its own for an allocation that fails, and waits forever for the lock that the panic holds meanwhile.
+#[cfg(feature = "python")]
+pub(crate) fn spare_backtraces() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |told| {
+        let mut room = Vec::<u8>::new();
+        let has_room = room.try_reserve_exact(BACKTRACE_BYTES).is_ok();
+        drop(hint::black_box(room));
+        if has_room {
+            usual(told);
+        } else {
+            eprintln!("{told}");
+        }
+    }));
 }
 
 #[cfg(test)]

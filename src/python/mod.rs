@@ -27,6 +27,7 @@ use pyo3::prelude::*;
 #[pymodule(name = "_core")]
 fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     logs::listen();
+    crate::panics::spare_backtraces();
     crate::storage::set_foreign_opener(std::sync::Arc::new(filesystem::PyOpener));
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<arrow::ArrowStream>()?;

@@ -3,7 +3,10 @@
 What the fuzz targets found stands in `fuzz/regressions`, by target.
 """
 
+import os
 import pathlib
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -62,3 +65,39 @@ def test_a_page_index_that_declares_more_than_it_holds_is_left_out(tmp_path):
     session = tq.Session()
     session.register_parquet("t", str(file))
     assert session.sql("SELECT * FROM t WHERE id >= 990").to_arrow().num_rows == 10
+
+
+PANICS = """
+import resource, sys, pathlib, pyarrow as pa, tensorquery as tq
+session = tq.Session()
+session.register_table("t", pa.table({"id": [1, 2], "list": [[1.0], []]}))
+query = session.sql("SELECT * FROM t")
+# All threads have begun.
+assert query.count() == 2
+if sys.argv[2] != "all":
+    taken = [line for line in open("/proc/self/status") if line.startswith("VmData:")]
+    limit = (int(taken[0].split()[1]) << 10) + (int(sys.argv[2]) << 20)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+try:
+    query.select(filters=pathlib.Path(sys.argv[1]).read_text())
+except tq.QueryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process so")
+@pytest.mark.parametrize("mebibytes", ["all", "16", "4"])
+def test_a_panic_without_memory_for_a_backtrace_prints_none(mebibytes):
+    """It held a lock that an allocation waits for that fails meanwhile: the process stood still."""
+    path = next(path for path in sorted((FOUND / "filter").iterdir()))
+    done = subprocess.run(
+        [sys.executable, "-c", PANICS, str(path), mebibytes],
+        env={**os.environ, "RUST_BACKTRACE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "panicked at" in done.stderr
+    assert ("stack backtrace:" in done.stderr) == (mebibytes == "all")
+    assert "please report it with the SQL" in done.stdout
