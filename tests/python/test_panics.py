@@ -89,7 +89,7 @@ except tq.QueryError as error:
 @pytest.mark.parametrize("mebibytes", ["all", "16", "4"])
 def test_a_panic_without_memory_for_a_backtrace_prints_none(mebibytes):
     """It held a lock that an allocation waits for that fails meanwhile: the process stood still."""
-    path = next(path for path in sorted((FOUND / "filter").iterdir()))
+    path = min((FOUND / "filter").iterdir())
     done = subprocess.run(
         [sys.executable, "-c", PANICS, str(path), mebibytes],
         env={**os.environ, "RUST_BACKTRACE": "1"},
