@@ -152,6 +152,14 @@ def test_a_training_process_that_can_no_longer_ask_hears_of_it(
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_training_process_may_ask_for_more_than_a_pipe_holds(query, method):
+    options = {"num_workers": 2, "multiprocessing_context": method, "prefetch_factor": 20_000}
+    with support.alarm(60):
+        received = support.flat(ids(loader_of(query, **options)))
+    assert sorted(received) == list(range(stopping.ROWS))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize(
     "options",
