@@ -1,5 +1,6 @@
 //! From pieces to finished batches: read-ahead, interleaving, shuffling, exact batches and conversion.
 
+mod budget;
 mod feed;
 mod gather;
 mod lane;

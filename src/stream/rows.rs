@@ -7,10 +7,11 @@ use std::sync::Arc;
 use arrow::record_batch::RecordBatch;
 use futures::{Stream, TryStreamExt};
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+use super::budget::Budget;
 use super::feed::Feed;
 use super::reads::Reads;
 use super::source::RowSource;
@@ -24,12 +25,10 @@ use crate::{Error, Result};
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
 const BUFFERED_BYTES: usize = 64 << 20;
 
-/// The same of one piece where pieces take turns: it has its next batch when its turn comes, and fresh memory for more costs more
-/// than to decode into memory that another piece gave back.
+/// The same of one piece where pieces take turns, and how much of it is free before it decodes more: it has its next turns when they
+/// come, and fresh memory for others costs more than to decode into memory that another piece gave back.
 const TURN_BYTES: usize = 256 << 10;
-
-/// Semaphores count in KiB, since their permits are 32-bit.
-const KIB: usize = 1 << 10;
+const FREE_BYTES: usize = TURN_BYTES / 2;
 
 /// Requests of a split that wait for each other: for the columns of the predicate, and then for the others.
 const ROUNDS: u64 = 2;
@@ -192,9 +191,10 @@ impl Rows {
         let (sender, receiver) = unbounded_channel();
         let share = BUFFERED_BYTES / self.in_flight();
         let takes_turns = self.state.width() > 1;
-        let limit = if takes_turns { share.min(TURN_BYTES) } else { share };
-        let limit = (limit / KIB).max(1);
-        let budget = Arc::new(Semaphore::new(limit));
+        let budget = match takes_turns {
+            true => Budget::new(share.min(TURN_BYTES), FREE_BYTES),
+            false => Budget::new(share, 0),
+        };
         let (source, pieces) = (self.source.clone(), Arc::clone(&self.pieces));
         let reads = Arc::clone(&self.reads);
         let number = match &self.feed {
@@ -208,7 +208,7 @@ impl Rows {
         let task = async move {
             let rows = reads.timed(source.read(&pieces[number as usize], row, cuts, &reads));
             let matrices = source.matrices();
-            let last = match decode(rows, matrices, &sender, &budget, limit).await {
+            let last = match decode(rows, matrices, &sender, &budget).await {
                 Ok(()) => Message::End,
                 Err(error) => Message::Failed(error),
             };
@@ -300,18 +300,16 @@ async fn decode(
     mut rows: impl Stream<Item = Result<RecordBatch>> + Unpin,
     matrices: usize,
     sender: &UnboundedSender<Message>,
-    budget: &Arc<Semaphore>,
-    limit_kib: usize,
+    budget: &Budget,
 ) -> Result<()> {
-    while let Some(batch) = rows.try_next().await? {
+    while let Some(begun) = budget.begin().await {
+        let Some(batch) = rows.try_next().await? else { break };
         if batch.num_rows() == 0 {
             continue;
         }
-        let kib = (batch.get_array_memory_size() / KIB).clamp(1, limit_kib) as u32;
-        let permit = Arc::clone(budget).acquire_many_owned(kib).await;
-        let Ok(permit) = permit else { return Ok(()) };
+        let Some(permit) = budget.grant(begun, batch.get_array_memory_size()).await else { break };
         if sender.send(Message::Rows(Portion::decoded(batch, matrices), permit)).is_err() {
-            return Ok(());
+            break;
         }
         // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the
         // whole piece, and then find its rows no longer in the processor's cache.

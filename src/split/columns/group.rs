@@ -143,8 +143,7 @@ impl Group {
         number: usize,
         roots: &[usize],
     ) -> Self {
-        let width = |root: &usize| schema.field(*root).data_type().primitive_width();
-        let row_bytes = roots.iter().map(|root| width(root).unwrap_or(WIDE_BYTES)).sum();
+        let row_bytes = row_bytes(&schema, roots);
         Self { footer, schema, number, row_bytes, part: None, chunks: HashMap::new() }
     }
 
@@ -431,6 +430,12 @@ impl Group {
             .with_row_selection_policy(RowSelectionPolicy::Selectors)
             .build()
     }
+}
+
+/// Bytes of a decoded row of the columns `roots`.
+pub(super) fn row_bytes(schema: &SchemaRef, roots: &[usize]) -> usize {
+    let width = |root: &usize| schema.field(*root).data_type().primitive_width();
+    roots.iter().map(|root| width(root).unwrap_or(WIDE_BYTES)).sum()
 }
 
 /// Those of `groups` that the predicate may keep rows of, and which rows, by the page index; of the rows that `only` has. None where they

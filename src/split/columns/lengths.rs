@@ -1,7 +1,9 @@
 //! Where decoded batches end.
 
-/// Turns of fewer rows are decoded several at a time: decoding a batch of many columns costs some microseconds, whatever its rows.
+/// Turns are decoded several at a time while they have no more rows, or bytes: a batch costs some microseconds per column, and
+/// waking who decodes and who waits for it as much again, whatever its rows.
 const TURN_ROWS: usize = 2048;
+const TURN_BYTES: usize = 256 << 10;
 
 /// Where those who read the rows of a split cut them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,8 +12,8 @@ pub struct Cuts {
     pub every: u64,
     /// Rows between the last cut before the split's first row and that row.
     pub at: u64,
-    /// Whether other splits have their turn after each cut. Then a batch has the rows of one turn, or of a few where these are short, and as
-    /// little is held of the split as can be: many are open.
+    /// Whether other splits have their turn after each cut. Then a batch has the rows of a few turns, so that little is held of the
+    /// split: many are open.
     pub turns: bool,
 }
 
@@ -20,19 +22,25 @@ pub struct Cuts {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     most: usize,
+    /// Of the first batch: others wait for the first turn of each split.
+    first: usize,
     every: usize,
     at: usize,
 }
 
 impl Lengths {
-    /// Batches of `most` rows, or a little less where there are `cuts`.
-    pub(super) fn new(most: usize, cuts: Option<Cuts>) -> Self {
+    /// Batches of `most` rows of `row_bytes` bytes, or fewer where there are `cuts`.
+    pub(super) fn new(most: usize, row_bytes: usize, cuts: Option<Cuts>) -> Self {
         let most = most.max(1);
         let cuts = cuts.filter(|cuts| (1..=most as u64).contains(&cuts.every));
-        let Some(cuts) = cuts else { return Self { most, every: most, at: 0 } };
+        let Some(cuts) = cuts else { return Self { most, first: most, every: most, at: 0 } };
         let (every, at) = (cuts.every as usize, (cuts.at % cuts.every) as usize);
-        let most = if cuts.turns { most.min(every.max(TURN_ROWS)) } else { most };
-        Self { most, every, at }
+        if !cuts.turns {
+            return Self { most, first: most, every, at };
+        }
+        let first = most.min(every.max(TURN_ROWS));
+        let most = most.min(first.max(TURN_BYTES / row_bytes.max(1)));
+        Self { most, first, every, at }
     }
 
     /// The most rows of a batch.
@@ -47,8 +55,9 @@ impl Lengths {
 
     /// The rows of the next batch.
     pub(super) fn next(&mut self) -> usize {
-        let first = self.every - std::mem::take(&mut self.at);
-        first + (self.most - first) / self.every * self.every
+        let most = std::mem::replace(&mut self.first, self.most);
+        let begun = self.every - std::mem::take(&mut self.at);
+        begun + (most - begun) / self.every * self.every
     }
 }
 
@@ -57,7 +66,7 @@ mod tests {
     use super::*;
 
     fn lengths(most: usize, every: u64, at: u64) -> Vec<usize> {
-        let mut lengths = Lengths::new(most, Some(Cuts { every, at, turns: false }));
+        let mut lengths = Lengths::new(most, 8, Some(Cuts { every, at, turns: false }));
         (0..3).map(|_| lengths.next()).collect()
     }
 
@@ -71,15 +80,8 @@ mod tests {
         assert_eq!(lengths(100, 101, 7), [100, 100, 100]);
         assert_eq!(lengths(100, 0, 7), [100, 100, 100]);
         let mut later =
-            Lengths::new(8192, Some(Cuts { every: 1000, at: 990, turns: false })).after(2015);
+            Lengths::new(8192, 8, Some(Cuts { every: 1000, at: 990, turns: false })).after(2015);
         assert_eq!([later.next(), later.next()], [7995, 8000]);
-        let turns = |every| {
-            let mut turns = Lengths::new(8192, Some(Cuts { every, at: 10, turns: true }));
-            [turns.next(), turns.next(), turns.most()]
-        };
-        assert_eq!(turns(1800), [1790, 1800, 2048]);
-        assert_eq!(turns(64), [2038, 2048, 2048]);
-        assert_eq!(turns(4000), [3990, 4000, 4000]);
         for most in 1..40 {
             for (every, at) in
                 (1..=most as u64).flat_map(|every| (0..every).map(move |at| (every, at)))
@@ -94,5 +96,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_turns_the_first_are_decoded_by_themselves_and_the_others_as_many_at_a_time_as_are_few_bytes()
+     {
+        let turns = |every, row_bytes| {
+            let mut turns =
+                Lengths::new(8192, row_bytes, Some(Cuts { every, at: 10, turns: true }));
+            [turns.next(), turns.next(), turns.next(), turns.most()]
+        };
+        assert_eq!(turns(1800, 60), [1790, 3600, 3600, 4369]);
+        assert_eq!(turns(64, 60), [2038, 4352, 4352, 4369]);
+        assert_eq!(turns(4000, 60), [3990, 4000, 4000, 4369]);
+        assert_eq!(turns(1800, 264), [1790, 1800, 1800, 2048]);
+        assert_eq!(turns(64, 264), [2038, 2048, 2048, 2048]);
+        assert_eq!(turns(1000, 0), [1990, 8000, 8000, 8192]);
+        assert_eq!(turns(9000, 60), [8192, 8192, 8192, 8192]);
     }
 }

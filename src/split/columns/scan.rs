@@ -22,7 +22,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
-use super::group::{Group, Wanted, can_skip, wanted_rows};
+use super::group::{Group, Wanted, can_skip, row_bytes, wanted_rows};
 use super::hard::{in_units_of, is_hard};
 use super::lengths::{Cuts, Lengths};
 use super::lines::{Batches, Line, LineRows, Matrices};
@@ -141,6 +141,7 @@ pub async fn plan(
     };
     let cuts = cuts.filter(|_| !skips && rows.iter().all(is_flat));
     let projection = matrices.project(projection, &narrow)?;
+    let row_bytes = row_bytes(&physical, &wanted);
     Ok(Some(ColumnScan {
         table: Arc::clone(table),
         file: index,
@@ -157,7 +158,7 @@ pub async fn plan(
         matrices,
         narrow,
         output,
-        lengths: Lengths::new(batch_rows, cuts),
+        lengths: Lengths::new(batch_rows, row_bytes, cuts),
         passed: 0,
     }))
 }

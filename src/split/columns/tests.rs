@@ -139,7 +139,7 @@ fn group(rows: &RecordBatch, properties: WriterProperties) -> Group {
 
 /// All batches of the columns, and the rows of each.
 fn read(group: &Group, columns: &[usize], wanted: &Wanted, looks: bool) -> Vec<ArrayRef> {
-    let mut read = group.read(columns, wanted, looks, Lengths::new(128, None)).unwrap();
+    let mut read = group.read(columns, wanted, looks, Lengths::new(128, 8, None)).unwrap();
     let mut parts: Vec<Vec<ArrayRef>> = vec![Vec::new(); columns.len()];
     while let Some((count, columns)) = read.next().unwrap() {
         for (part, column) in parts.iter_mut().zip(columns) {
@@ -357,7 +357,7 @@ fn all_rows_are_read_as_they_are() {
     let group = group(&rows, WriterProperties::default());
     let all = BooleanArray::from(vec![true; ROWS]);
     let wanted = Wanted::all(ROWS).narrowed(all.values().clone());
-    let mut read = group.read(&[0, 4], &wanted, false, Lengths::new(2000, None)).unwrap();
+    let mut read = group.read(&[0, 4], &wanted, false, Lengths::new(2000, 8, None)).unwrap();
     let (count, columns) = read.next().unwrap().unwrap();
     assert_eq!((count, &columns[1]), (2000, &rows.column(4).slice(0, 2000)));
 }
@@ -390,7 +390,7 @@ fn rows_are_narrowed_one_condition_after_the_other() {
     assert_eq!((wanted.count(), both.count()), (34, 17));
     let group = group(&rows().slice(0, 100), WriterProperties::default());
     let (_, columns) =
-        group.read(&[0], &both, true, Lengths::new(100, None)).unwrap().next().unwrap().unwrap();
+        group.read(&[0], &both, true, Lengths::new(100, 8, None)).unwrap().next().unwrap().unwrap();
     let expected: Int64Array = (0..100).filter(|row| row % 6 == 3).map(Some).collect();
     assert_eq!(columns[0].as_ref(), &expected as &dyn arrow::array::Array);
 }

@@ -1,0 +1,107 @@
+//! How far a piece is decoded ahead.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Semaphores count in KiB, since their permits are 32-bit.
+const KIB: usize = 1 << 10;
+
+/// The decoded bytes of a piece that nobody has taken yet, in KiB.
+pub struct Budget {
+    left: Arc<Semaphore>,
+    all: u32,
+    /// As many are left when a batch is begun.
+    least: u32,
+}
+
+impl Budget {
+    /// `bytes` in all, of which `least` are left when a batch is begun. With none, a batch waits beside those that use them up.
+    pub fn new(bytes: usize, least: usize) -> Self {
+        let all = (bytes / KIB).max(1);
+        let least = (least / KIB).min(all);
+        Self { left: Arc::new(Semaphore::new(all)), all: all as u32, least: least as u32 }
+    }
+
+    /// Waits until a batch may be begun. None where nobody wants one any more.
+    pub async fn begin(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.left).acquire_many_owned(self.least).await.ok()
+    }
+
+    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more than all bytes counts as these. None
+    /// where nobody wants it any more.
+    pub async fn grant(
+        &self,
+        mut begun: OwnedSemaphorePermit,
+        bytes: usize,
+    ) -> Option<OwnedSemaphorePermit> {
+        let wanted = (bytes / KIB).clamp(1, self.all as usize) as u32;
+        if wanted < self.least {
+            return begun.split(wanted as usize);
+        }
+        begun.merge(Arc::clone(&self.left).acquire_many_owned(wanted - self.least).await.ok()?);
+        Some(begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn begin(budget: &Budget) -> Option<OwnedSemaphorePermit> {
+        budget.begin().now_or_never().map(Option::unwrap)
+    }
+
+    fn give(budget: &Budget, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let begun = begin(budget)?;
+        budget.grant(begun, bytes).now_or_never().map(Option::unwrap)
+    }
+
+    #[test]
+    fn a_batch_is_begun_where_enough_is_left() {
+        let budget = Budget::new(256 << 10, 128 << 10);
+        let large = give(&budget, 200 << 10).unwrap();
+        assert!(begin(&budget).is_none());
+        drop(large);
+        let small = give(&budget, 100 << 10).unwrap();
+        let other = give(&budget, 100 << 10).unwrap();
+        assert!(begin(&budget).is_none());
+        drop(small);
+        assert!(begin(&budget).is_some());
+        drop(other);
+        assert_eq!(budget.left.available_permits(), 256);
+    }
+
+    #[test]
+    fn batches_of_a_few_bytes_count_as_these() {
+        let budget = Budget::new(256 << 10, 128 << 10);
+        let given: Vec<_> = (0..1000).map_while(|_| give(&budget, 10)).collect();
+        assert_eq!(given.len(), 129);
+    }
+
+    #[test]
+    fn a_batch_of_more_bytes_waits_for_all_others() {
+        for least in [0, 10 << 10] {
+            let budget = Budget::new(256 << 10, least);
+            let other = give(&budget, 10 << 10).unwrap();
+            assert!(give(&budget, 1 << 30).is_none());
+            drop(other);
+            let all = give(&budget, 1 << 30).unwrap();
+            assert_eq!(begin(&budget).is_some(), least == 0);
+            assert!(give(&budget, 1).is_none());
+            drop(all);
+            assert_eq!(budget.left.available_permits(), 256);
+        }
+    }
+
+    #[test]
+    fn more_is_not_kept_free_than_there_is() {
+        let budget = Budget::new(1, 128 << 10);
+        let all = give(&budget, 1 << 30).unwrap();
+        assert!(begin(&budget).is_none());
+        drop(all);
+        assert!(begin(&budget).is_some());
+    }
+}
