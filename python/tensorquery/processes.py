@@ -104,10 +104,28 @@ def end_with_what_is_lost() -> None:
     Queue._feed = staticmethod(_fed)  # type: ignore[attr-defined]
 
 
+class _Unchanged:
+    """A semaphore that nobody releases."""
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
 def _fed(*arguments: Any) -> None:
-    """What the thread of a queue does until the queue is closed."""
+    """What the thread of a queue does until the queue is closed.
+
+    Whatever fails, it takes back what the queue's semaphore counts for an item. Where that item was sent, and only the wait for the next
+    one failed, who receives it would take back as much once more, and fail in place of this process.
+    """
+    *others, failed, semaphore = arguments
+
+    def lost(error: BaseException, item: Any) -> None:
+        failed(error, item)
+        # The process goes on, without the item.
+        semaphore.release()
+
     try:
-        _feed(*arguments)
+        _feed(*others, lost, _Unchanged())
     except BaseException as error:
         _end(error)
 

@@ -1,14 +1,17 @@
 """Promise 8, where a worker could fall silent: errors and batches that no queue can send, forks, copies of loaders, loaders
 of others over the same dataset, and workers that are dead. Whoever does not get all rows hears of it."""
 
+import contextlib
 import copy
 import itertools
+import multiprocessing
 import os
 import pickle
 import signal
 import threading
 from collections import Counter
 from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
 
 import psutil
 import pytest
@@ -18,6 +21,7 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import ids, loader_of, query_of, resumed, state_of
+from tensorquery import processes
 from tensorquery.parcels import Parcels
 
 # Not about the machine that runs the tests.
@@ -119,6 +123,29 @@ def test_a_worker_that_can_no_longer_send_ends(query, cls, name, number):
             received.append(batch["id"])
     rest = ids(resumed(query, state_of(loader), num_workers=2))
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
+
+
+def test_what_was_sent_before_that_is_received(monkeypatch):
+    ended = threading.Event()
+
+    def end(_error):
+        ended.set()
+        raise SystemExit
+
+    def feed(*arguments):
+        with contextlib.suppress(SystemExit):
+            processes._fed(*arguments)
+
+    monkeypatch.setattr(processes, "_end", end)
+    monkeypatch.setattr(Queue, "_on_queue_feeder_error", staticmethod(processes._not_sent))
+    monkeypatch.setattr(Queue, "_feed", staticmethod(feed))
+    fails = fails_from(threading.Condition, "wait", 1, MemoryError())
+    monkeypatch.setattr(threading.Condition, "wait", threading.Condition.wait)
+    fails(0)
+    queue = multiprocessing.Queue()
+    queue.put((0, "a batch"))
+    assert ended.wait(60)
+    assert queue.get(timeout=60) == (0, "a batch")
 
 
 @pytest.mark.parametrize("persistent", [False, True])
