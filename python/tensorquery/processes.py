@@ -114,8 +114,8 @@ class _Unchanged:
 def _fed(*arguments: Any) -> None:
     """What the thread of a queue does until the queue is closed.
 
-    Whatever fails, it takes back what the queue's semaphore counts for an item. Where that item was sent, and only the wait for the next
-    one failed, who receives it would take back as much once more, and fail in place of this process.
+    Whatever fails, `multiprocessing` takes back what the queue's semaphore counts for an item. Where that was sent, and only the wait for
+    the next one failed, who receives it would take back as much once more, and fail in place of this process.
     """
     *others, failed, semaphore = arguments
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::{Error, Result};
+
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
 
@@ -23,24 +25,37 @@ impl Budget {
         Self { left: Arc::new(Semaphore::new(all)), all: all as u32, least: least as u32 }
     }
 
-    /// Waits until a batch may be begun. None where nobody wants one any more.
-    pub async fn begin(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.left).acquire_many_owned(self.least).await.ok()
+    /// Waits until a batch may be begun.
+    ///
+    /// # Errors
+    /// Only where somebody has closed the semaphore: the piece must not seem to have ended then.
+    pub async fn begin(&self) -> Result<OwnedSemaphorePermit> {
+        self.take(self.least).await
     }
 
-    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more than all bytes counts as these. None
-    /// where nobody wants it any more.
+    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more than all bytes counts as these.
+    ///
+    /// # Errors
+    /// As above.
     pub async fn grant(
         &self,
         mut begun: OwnedSemaphorePermit,
         bytes: usize,
-    ) -> Option<OwnedSemaphorePermit> {
+    ) -> Result<OwnedSemaphorePermit> {
         let wanted = (bytes / KIB).clamp(1, self.all as usize) as u32;
-        if wanted < self.least {
-            return begun.split(wanted as usize);
+        match self.least.checked_sub(wanted) {
+            // What is too much of it is given back.
+            Some(more) => drop(begun.split(more as usize)),
+            None => begun.merge(self.take(wanted - self.least).await?),
         }
-        begun.merge(Arc::clone(&self.left).acquire_many_owned(wanted - self.least).await.ok()?);
-        Some(begun)
+        Ok(begun)
+    }
+
+    async fn take(&self, kib: u32) -> Result<OwnedSemaphorePermit> {
+        let taken = Arc::clone(&self.left).acquire_many_owned(kib).await;
+        taken.map_err(|error| {
+            Error::data(format!("nothing can be decoded ahead ({error}); please report it"))
+        })
     }
 }
 
@@ -51,12 +66,12 @@ mod tests {
     use super::*;
 
     fn begin(budget: &Budget) -> Option<OwnedSemaphorePermit> {
-        budget.begin().now_or_never().map(Option::unwrap)
+        budget.begin().now_or_never().map(Result::unwrap)
     }
 
     fn give(budget: &Budget, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let begun = begin(budget)?;
-        budget.grant(begun, bytes).now_or_never().map(Option::unwrap)
+        budget.grant(begun, bytes).now_or_never().map(Result::unwrap)
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::reads::Reads;
 use super::source::RowSource;
 use crate::partition::{Interleave, Open, Piece};
 use crate::runtime::Runtimes;
-use crate::split::Cuts;
+use crate::split::{Cuts, TURN_BYTES};
 use crate::tensor::Portion;
 use crate::traffic::Traffic;
 use crate::{Error, Result};
@@ -25,9 +25,8 @@ use crate::{Error, Result};
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
 const BUFFERED_BYTES: usize = 64 << 20;
 
-/// The same of one piece where pieces take turns, and how much of it is free before it decodes more: it has its next turns when they
+/// How much of what a piece that takes turns may hold, [`TURN_BYTES`], is free before it decodes more: it has its next turns when they
 /// come, and fresh memory for others costs more than to decode into memory that another piece gave back.
-const TURN_BYTES: usize = 256 << 10;
 const FREE_BYTES: usize = TURN_BYTES / 2;
 
 /// Requests of a split that wait for each other: for the columns of the predicate, and then for the others.
@@ -302,18 +301,18 @@ async fn decode(
     sender: &UnboundedSender<Message>,
     budget: &Budget,
 ) -> Result<()> {
-    while let Some(begun) = budget.begin().await {
-        let Some(batch) = rows.try_next().await? else { break };
+    loop {
+        let begun = budget.begin().await?;
+        let Some(batch) = rows.try_next().await? else { return Ok(()) };
         if batch.num_rows() == 0 {
             continue;
         }
-        let Some(permit) = budget.grant(begun, batch.get_array_memory_size()).await else { break };
+        let permit = budget.grant(begun, batch.get_array_memory_size()).await?;
         if sender.send(Message::Rows(Portion::decoded(batch, matrices), permit)).is_err() {
-            break;
+            return Ok(());
         }
         // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the
         // whole piece, and then find its rows no longer in the processor's cache.
         tokio::task::yield_now().await;
     }
-    Ok(())
 }

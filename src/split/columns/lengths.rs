@@ -3,7 +3,8 @@
 /// Turns are decoded several at a time while they have no more rows, or bytes: a batch costs some microseconds per column, and
 /// waking who decodes and who waits for it as much again, whatever its rows.
 const TURN_ROWS: usize = 2048;
-const TURN_BYTES: usize = 256 << 10;
+/// As much as that waits of a split, too, until its turn comes.
+pub const TURN_BYTES: usize = 256 << 10;
 
 /// Where those who read the rows of a split cut them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
-pub use lengths::Cuts;
+pub use lengths::{Cuts, TURN_BYTES};
 pub use matrix_expr::MatrixExpr;
 pub use scan::{ColumnScan, plan, plan_hard};
 
