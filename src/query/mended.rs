@@ -8,8 +8,8 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
-use super::one_value::one_value_each;
 use super::spelled;
+use super::subquery::unnested;
 use super::units::finer_units;
 use crate::Result;
 
@@ -18,8 +18,8 @@ use crate::Result;
 /// # Errors
 /// An internal error where the plan cannot be rebuilt.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = plan.transform_up_with_subqueries(known_digits)?.data;
-    keep_one_row(one_value_each(finer_units(spelled::numbers(plan)?)?)?)
+    let plan = unnested(plan)?.transform_up(known_digits)?.data;
+    keep_one_row(finer_units(spelled::numbers(plan)?)?)
 }
 
 /// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known

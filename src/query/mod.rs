@@ -1,7 +1,6 @@
 //! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
 
 mod check;
-mod correlated;
 mod cut;
 mod depth;
 mod exact;
@@ -15,6 +14,7 @@ mod regexes;
 mod sample;
 mod sliding;
 mod spelled;
+mod subquery;
 mod travel;
 mod units;
 mod unsound;

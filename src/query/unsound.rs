@@ -1,9 +1,6 @@
 //! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is worse than an error.
 //!
-//! `INTERSECT ALL` and `EXCEPT ALL` become semi and anti joins, which do not count copies. `IN (subquery)` becomes a join whose
-//! result is true or false, so that it is right where unknown and false are the same: among the conjuncts and disjuncts of a
-//! WHERE. `NOT IN` is right as one of its conjuncts, and then of a column: of an expression, the planner's idea whether it may
-//! be NULL decides, and `nullif` of a column without nulls is thought to have none.
+//! `INTERSECT ALL` and `EXCEPT ALL` become semi and anti joins, which do not count copies.
 //!
 //! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`.
 //!
@@ -28,7 +25,7 @@ use datafusion::logical_expr::{
     WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArguments, Join, JoinConstraint, JoinOperator, Query, Select,
+    Expr, Join, JoinConstraint, JoinOperator, Query, Select,
     SetExpr, SetOperator, SetQuantifier, TableFactor, Visit, Visitor,
 };
 
@@ -39,7 +36,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `Query` saying how to write it instead.
 pub(super) fn check_sound(query: &Query) -> Result<()> {
-    match Visit::visit(query, &mut Judge::default()) {
+    match Visit::visit(query, &mut Judge) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
@@ -177,11 +174,8 @@ fn is_zero(bound: &ScalarValue) -> bool {
     ScalarValue::new_zero(&bound.data_type()).is_ok_and(|zero| zero == *bound)
 }
 
-/// Walks a statement; expressions are known by their place in memory.
-#[derive(Default)]
-struct Judge {
-    sound: HashSet<*const Expr>,
-}
+/// Walks a statement.
+struct Judge;
 
 impl Visitor for Judge {
     type Break = Error;
@@ -203,9 +197,6 @@ impl Visitor for Judge {
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Error> {
         match expr {
-            Expr::InSubquery { negated, .. } if !self.sound.contains(&std::ptr::from_ref(expr)) => {
-                ControlFlow::Break(unsound_in(*negated))
-            }
             Expr::SimilarTo { .. } => ControlFlow::Break(Error::query(
                 "SIMILAR TO is not supported: the engine takes its pattern for a regular expression that is found anywhere; \
                  write LIKE, or a regular expression for the whole text: s ~ '^(…)$'",
@@ -263,63 +254,6 @@ impl Judge {
         if let Some(error) = joins.find_map(unsound_join) {
             return ControlFlow::Break(error);
         }
-        for filter in [&select.selection, &select.having, &select.qualify].into_iter().flatten() {
-            self.conjuncts(filter);
-        }
         ControlFlow::Continue(())
     }
-
-    fn conjuncts(&mut self, expr: &Expr) {
-        match expr {
-            Expr::Nested(inner) => self.conjuncts(inner),
-            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
-                self.conjuncts(left);
-                self.conjuncts(right);
-            }
-            Expr::InSubquery { expr: left, negated: true, .. } if is_column(left) => {
-                self.sound.insert(std::ptr::from_ref(expr));
-            }
-            other => self.disjuncts(other),
-        }
-    }
-
-    fn disjuncts(&mut self, expr: &Expr) {
-        match expr {
-            Expr::Nested(inner) => self.disjuncts(inner),
-            Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
-                self.disjuncts(left);
-                self.disjuncts(right);
-            }
-            Expr::InSubquery { negated: false, .. } => {
-                self.sound.insert(std::ptr::from_ref(expr));
-            }
-            _ => {}
-        }
-    }
-}
-
-fn is_column(expr: &Expr) -> bool {
-    match expr {
-        Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) => true,
-        // As the parser sees a column named `user` or `current_date`.
-        Expr::Function(function) => matches!(function.args, FunctionArguments::None),
-        Expr::Nested(inner) => is_column(inner),
-        _ => false,
-    }
-}
-
-fn unsound_in(negated: bool) -> Error {
-    let (operator, instead) = match negated {
-        true => ("NOT IN", "NOT EXISTS"),
-        false => ("IN", "EXISTS"),
-    };
-    Error::query(format!(
-        "{operator} (subquery) is supported as a condition of WHERE or HAVING{}: elsewhere the engine takes unknown for \
-         false; write {instead} (SELECT 1 FROM … WHERE …) instead",
-        if negated {
-            " of its own (AND, not OR or NOT), of a plain column"
-        } else {
-            " (not below NOT, IS NULL or CASE)"
-        },
-    ))
 }
