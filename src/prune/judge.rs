@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow::array::Array;
 use arrow::buffer::BooleanBuffer;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{

@@ -14,4 +14,4 @@ mod tests;
 mod truth;
 
 pub use bounds::{ColumnBounds, above_cut};
-pub use judge::{Bounds, Verdict, judge};
+pub use judge::{Bounds, judge};

@@ -134,10 +134,10 @@ fn sorts(sorts: &mut [Sort], schema: &DFSchema) -> Result<bool> {
 
 /// Puts the function around a float that may be of another form. Whether it did.
 fn make_plain(expr: &mut Expr, schema: &DFSchema) -> Result<bool> {
-    let is_odd = match expr {
-        Expr::Alias(alias) => return make_plain(&mut alias.expr, schema),
-        expr => may_be_odd(expr) && has_odd_values(expr, schema)?,
-    };
+    if let Expr::Alias(alias) = expr {
+        return make_plain(&mut alias.expr, schema);
+    }
+    let is_odd = may_be_odd(expr) && has_odd_values(expr, schema)?;
     if is_odd {
         *expr = plain(std::mem::take(expr));
     }

@@ -18,6 +18,7 @@ mod parquet;
 mod parquet_bounds;
 mod parquet_check;
 mod parquet_footer;
+mod parquet_numbers;
 mod parquet_prune;
 mod parquet_shapes;
 mod sorted;
