@@ -16,6 +16,7 @@ use parquet::basic::{
     ColumnOrder, ConvertedType, LogicalType, SortOrder, TimeUnit as StoredUnit, Type,
 };
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnDescriptor;
@@ -106,8 +107,10 @@ impl<'a> Leaf<'a> {
     fn pages(&self, number: usize) -> Option<&'a [PageLocation]> {
         let pages = self.footer.offset_index()?.get(number)?.get(self.leaf)?.page_locations();
         let index = self.footer.column_index()?.get(number)?.get(self.leaf)?;
-        // What it says of pages is of other pages where there are others.
-        (index.num_pages() == pages.len() as u64).then_some(pages.as_slice())
+        // What it says is of other pages where there are more or fewer.
+        let is_of_them = !matches!(index, ColumnIndexMetaData::NONE)
+            && index.num_pages() == pages.len() as u64;
+        is_of_them.then_some(pages.as_slice())
     }
 
     /// How many rows each page of row group `number` has. They were looked at when the page index was read.

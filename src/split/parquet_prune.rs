@@ -40,6 +40,9 @@ pub(super) fn wanted_pages(
     number: usize,
 ) -> RowGroupAccess {
     let mut access = RowGroupAccess::Scan;
+    if footer.column_index().is_none() {
+        return access;
+    }
     for condition in split_conjunction(predicate) {
         let columns = collect_columns(condition);
         let mut columns = columns.iter();
