@@ -17,10 +17,9 @@ use crate::floats::is_plain_float;
 pub(super) fn spelled_out(plan: &LogicalPlan) -> Result<LogicalPlan> {
     let spelled = plan.clone().transform_up_with_subqueries(|node| {
         let schema = match &node {
-            LogicalPlan::TableScan(scan) => DFSchema::try_from_qualified_schema(
-                scan.table_name.clone(),
-                &scan.source.schema(),
-            )?,
+            LogicalPlan::TableScan(scan) => {
+                DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?
+            }
             node => merge_schema(&node.inputs()),
         };
         let names = NamePreserver::new(&node);

@@ -56,7 +56,9 @@ pub fn partition_bounds(
     data_type: &DataType,
 ) -> Bounds {
     let between = |range: Option<(ScalarValue, ScalarValue)>| match range {
-        Some((lower, upper)) => Bounds { lower: Some(lower), upper: Some(upper), ..Bounds::default() },
+        Some((lower, upper)) => {
+            Bounds { lower: Some(lower), upper: Some(upper), ..Bounds::default() }
+        }
         None => Bounds::default(),
     };
     match (transform, value) {

@@ -317,12 +317,13 @@ fn is_read_as_written(
     field: &NestedField,
 ) -> bool {
     let Some(mapping) = mapping else { return true };
-    let names = metadata.schemas_iter().filter_map(|schema| {
-        Some(schema.as_struct().field_by_id(field.id)?.name.as_str())
-    });
+    let names = metadata
+        .schemas_iter()
+        .filter_map(|schema| Some(schema.as_struct().field_by_id(field.id)?.name.as_str()));
     let mut names = names.chain([field.name.as_str()]);
     names.all(|name| {
-        let mut mapped = mapping.fields().iter().filter(|mapped| mapped.names().iter().any(|n| n == name));
+        let mut mapped =
+            mapping.fields().iter().filter(|mapped| mapped.names().iter().any(|n| n == name));
         mapped.next().is_some_and(|mapped| mapped.field_id() == Some(field.id))
             && mapped.next().is_none()
     })

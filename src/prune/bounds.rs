@@ -141,16 +141,15 @@ fn numbers(bounds: &ArrayRef, is_lower: bool) -> ArrayRef {
 pub fn above_cut(upper: &ArrayRef, may_be_cut: &BooleanBuffer) -> ArrayRef {
     let data_type = upper.data_type();
     let raised: Result<ArrayRef, ArrowError> = match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
-            cast(upper, &DataType::Utf8).map(|texts| {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => cast(upper, &DataType::Utf8)
+            .map(|texts| {
                 let texts = texts.as_string::<i32>().iter().zip(may_be_cut.iter());
                 let raised = texts.map(|(text, cut)| match text {
                     Some(text) if cut && text.len() >= SHORTEST_CUT => next_text(text),
                     text => text.map(ToOwned::to_owned),
                 });
                 Arc::new(raised.collect::<StringArray>()) as ArrayRef
-            })
-        }
+            }),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => {
             cast(upper, &DataType::Binary).map(|bytes| {
                 let bytes = bytes.as_binary::<i32>().iter().zip(may_be_cut.iter());
@@ -172,7 +171,8 @@ fn next_text(text: &str) -> Option<String> {
     let mut chars: Vec<char> = text.chars().collect();
     while let Some(last) = chars.pop() {
         // Between the two lie the numbers that are no characters.
-        let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
+        let next =
+            if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(next) = next {
             chars.push(next);
             return Some(chars.into_iter().collect());

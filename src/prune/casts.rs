@@ -15,7 +15,9 @@ pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
         (from, to) if from == to => true,
         (from, to) if from.is_numeric() && to.is_numeric() => true,
         (Date32 | Date64, Date32 | Date64) => true,
-        (Timestamp(_, zone), Date32 | Date64) | (Date32 | Date64, Timestamp(_, zone)) => is_utc(zone),
+        (Timestamp(_, zone), Date32 | Date64) | (Date32 | Date64, Timestamp(_, zone)) => {
+            is_utc(zone)
+        }
         // Of one zone only the unit changes.
         (Timestamp(_, one), Timestamp(_, other)) => one == other || (is_utc(one) && is_utc(other)),
         (from, to) => is_text(from) && is_text(to) || is_bytes(from) && is_bytes(to),

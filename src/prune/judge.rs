@@ -58,10 +58,14 @@ struct Judge<'a> {
 impl Judge<'_> {
     /// What a condition may be; anything where it is not understood.
     fn truth(&self, expr: &Arc<dyn PhysicalExpr>) -> Truth {
-        let found = self.known_truth(expr).or_else(|| self.range(expr)?.truth());
+        let found = match is_condition(expr) {
+            true => self.known_truth(expr),
+            false => self.range(expr).and_then(|range| range.truth()),
+        };
         found.unwrap_or_else(|| Truth::unknown(self.containers))
     }
 
+    /// The same of one that [`is_condition`]; None where it is not understood.
     fn known_truth(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Truth> {
         let node = expr.as_any();
         if let Some(not) = node.downcast_ref::<NotExpr>() {
@@ -107,20 +111,6 @@ impl Judge<'_> {
         op: Operator,
         right: &Arc<dyn PhysicalExpr>,
     ) -> Option<Truth> {
-        let is_known = matches!(
-            op,
-            Operator::Lt
-                | Operator::LtEq
-                | Operator::Gt
-                | Operator::GtEq
-                | Operator::Eq
-                | Operator::NotEq
-                | Operator::IsDistinctFrom
-                | Operator::IsNotDistinctFrom
-        );
-        if !is_known {
-            return None;
-        }
         let (a, b) = (self.range(left)?, self.range(right)?);
         match op {
             Operator::Lt => a.less(&b),
@@ -183,7 +173,8 @@ impl Judge<'_> {
     fn in_long_list(&self, value: &Range, items: &[&ScalarValue]) -> Option<Truth> {
         let has_null = items.iter().any(|item| item.is_null());
         let known = items.iter().filter(|item| !item.is_null());
-        let (mut least, mut greatest): (&ScalarValue, &ScalarValue) = (known.clone().next()?, known.clone().next()?);
+        let (mut least, mut greatest): (&ScalarValue, &ScalarValue) =
+            (known.clone().next()?, known.clone().next()?);
         for item in known {
             if item.partial_cmp(&least)?.is_lt() {
                 least = item;
@@ -220,6 +211,9 @@ impl Judge<'_> {
 
     /// The values that an expression may have; None where it is not understood.
     fn range(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Range> {
+        if is_condition(expr) {
+            return Some(Range::of_truth(&self.truth(expr)));
+        }
         let node = expr.as_any();
         if let Some(column) = node.downcast_ref::<Column>() {
             return self.bounds.column(column).map(Range::of_column);
@@ -243,8 +237,26 @@ impl Judge<'_> {
         {
             return self.range(argument).map(Range::plain);
         }
-        self.known_truth(expr).map(|truth| Range::of_truth(&truth))
+        None
     }
+}
+
+/// Whether it is true, false or NULL by what it asks of its parts.
+fn is_condition(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    let node = expr.as_any();
+    node.is::<NotExpr>()
+        || node.is::<IsNullExpr>()
+        || node.is::<IsNotNullExpr>()
+        || node.is::<InListExpr>()
+        || node.is::<LikeExpr>()
+        || node.downcast_ref::<BinaryExpr>().is_some_and(|binary| {
+            matches!(binary.op(), Operator::And | Operator::Or) || is_comparison(*binary.op())
+        })
+}
+
+fn is_comparison(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
 fn constant(expr: &Arc<dyn PhysicalExpr>) -> Option<&ScalarValue> {

@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int32Array, StringArray,
-};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int32Array, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::common::config::ConfigOptions;
@@ -105,10 +103,12 @@ impl Damaged {
                 Some((least, greatest)) => (bound(least, false), bound(greatest, true)),
                 None => (None, None),
             };
-            let least = least.map(|value| adjusted(value, damage)).filter(|_| !damage.without_lower);
+            let least =
+                least.map(|value| adjusted(value, damage)).filter(|_| !damage.without_lower);
             let greatest =
                 greatest.map(|value| adjusted(value, damage)).filter(|_| !damage.without_upper);
-            let (least, greatest) = match damage.is_swapped && least.is_some() && greatest.is_some() {
+            let (least, greatest) = match damage.is_swapped && least.is_some() && greatest.is_some()
+            {
                 true => (greatest, least),
                 false => (least, greatest),
             };
@@ -253,12 +253,12 @@ fn integer() -> impl Strategy<Value = i32> {
 }
 
 fn row() -> impl Strategy<Value = Row> {
-    let option = prop::option::weighted;
+    use prop::option::weighted;
     (
-        option(0.8, integer()),
-        option(0.8, number()),
-        option(0.8, text()),
-        option(0.8, any::<bool>()),
+        weighted(0.8, integer()),
+        weighted(0.8, number()),
+        weighted(0.8, text()),
+        weighted(0.8, any::<bool>()),
     )
 }
 
@@ -335,15 +335,19 @@ fn operands() -> impl Strategy<Value = (Expr, Expr)> {
     });
     let texts = text().prop_map(|value| (column(TEXT), lit(value)));
     let truths = any::<bool>().prop_map(|value| (column(TRUTH), lit(value)));
-    let columns = Just((plain(column(FLOAT)), plain(Arc::new(CastExpr::new(column(INT), DataType::Float64, None)) as Expr)));
+    let columns = Just((
+        plain(column(FLOAT)),
+        plain(Arc::new(CastExpr::new(column(INT), DataType::Float64, None)) as Expr),
+    ));
     prop_oneof![3 => ints, 1 => casts, 3 => floats, 1 => halves, 2 => texts, 1 => truths, 1 => columns]
 }
 
 fn predicate() -> impl Strategy<Value = Expr> {
-    let compared = (operands(), comparison(), any::<bool>()).prop_map(|((left, right), op, swaps)| {
-        let (left, right) = if swaps { (right, left) } else { (left, right) };
-        Arc::new(BinaryExpr::new(left, op, right)) as Expr
-    });
+    let compared =
+        (operands(), comparison(), any::<bool>()).prop_map(|((left, right), op, swaps)| {
+            let (left, right) = if swaps { (right, left) } else { (left, right) };
+            Arc::new(BinaryExpr::new(left, op, right)) as Expr
+        });
     let listed = (prop::collection::vec(integer(), 1..4), any::<bool>(), any::<bool>()).prop_map(
         |(items, has_null, negated)| {
             let mut list: Vec<Expr> = items.into_iter().map(lit).collect();
@@ -353,15 +357,15 @@ fn predicate() -> impl Strategy<Value = Expr> {
             in_list(column(INT), list, &negated, &schema()).unwrap()
         },
     );
-    let long = (prop::collection::vec(0..500_i32, 300), any::<bool>()).prop_map(|(items, negated)| {
-        in_list(column(INT), items.into_iter().map(lit).collect(), &negated, &schema()).unwrap()
-    });
+    let long =
+        (prop::collection::vec(0..500_i32, 300), any::<bool>()).prop_map(|(items, negated)| {
+            in_list(column(INT), items.into_iter().map(lit).collect(), &negated, &schema()).unwrap()
+        });
     let patterns = ["a%", "ab%", "a_", "abc", "%b", "", "\\%", "0123456789abcdefgh%"];
-    let like = (prop::sample::select(patterns.to_vec()), any::<bool>()).prop_map(
-        |(pattern, negated)| {
+    let like =
+        (prop::sample::select(patterns.to_vec()), any::<bool>()).prop_map(|(pattern, negated)| {
             Arc::new(LikeExpr::new(negated, false, column(TEXT), lit(pattern))) as Expr
-        },
-    );
+        });
     let nulls = (0..4_usize, any::<bool>()).prop_map(|(place, is_null)| match is_null {
         true => Arc::new(IsNullExpr::new(column(place))) as Expr,
         false => Arc::new(IsNotNullExpr::new(column(place))) as Expr,
@@ -436,8 +440,12 @@ fn known_bounds_prove() {
         }
         Container { rows, damage: vec![undamaged.clone(); 4] }
     };
-    let containers =
-        vec![container(&[1, 2], false), container(&[3, 5], true), container(&[6, 7], false), container(&[], true)];
+    let containers = vec![
+        container(&[1, 2], false),
+        container(&[3, 5], true),
+        container(&[6, 7], false),
+        container(&[], true),
+    ];
     let compare = |left: Expr, op, right: Expr| Arc::new(BinaryExpr::new(left, op, right)) as Expr;
     let wide = Arc::new(CastExpr::new(column(INT), DataType::Int64, None)) as Expr;
     let like = |pattern| Arc::new(LikeExpr::new(false, false, column(TEXT), lit(pattern))) as Expr;
@@ -470,7 +478,11 @@ fn known_bounds_prove() {
         let drawn = |bits: &arrow::buffer::BooleanBuffer| -> String {
             bits.iter().map(|bit| if bit { 'x' } else { '.' }).collect()
         };
-        assert_eq!((drawn(&verdict.none), drawn(&verdict.all)), (none.into(), all.into()), "{predicate}");
+        assert_eq!(
+            (drawn(&verdict.none), drawn(&verdict.all)),
+            (none.into(), all.into()),
+            "{predicate}"
+        );
     }
 }
 

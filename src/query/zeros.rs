@@ -95,7 +95,13 @@ fn keys(plan: LogicalPlan, schema: &DFSchema) -> Result<Transformed<LogicalPlan>
             let is_changed = sorts(&mut sort.expr, schema)?;
             Ok(changed(LogicalPlan::Sort(sort), is_changed))
         }
-        LogicalPlan::Aggregate(Aggregate { input, mut group_expr, aggr_expr, schema: output, .. }) => {
+        LogicalPlan::Aggregate(Aggregate {
+            input,
+            mut group_expr,
+            aggr_expr,
+            schema: output,
+            ..
+        }) => {
             let mut is_changed = false;
             for key in &mut group_expr {
                 let name = NamePreserver::new_for_projection().save(key);

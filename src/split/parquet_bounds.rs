@@ -42,8 +42,8 @@ impl<'a> Leaf<'a> {
     ) -> Option<Self> {
         let field = physical.fields().get(column)?;
         let schema = footer.file_metadata().schema_descr();
-        let leaf = (0..schema.num_columns())
-            .find(|leaf| schema.get_column_root_idx(*leaf) == column)?;
+        let leaf =
+            (0..schema.num_columns()).find(|leaf| schema.get_column_root_idx(*leaf) == column)?;
         let root = schema.get_column_root(leaf);
         if !root.is_primitive()
             || root.name() != field.name()
@@ -91,7 +91,8 @@ impl<'a> Leaf<'a> {
     /// What is known of the column in these row groups.
     pub(super) fn of_groups(&self, groups: &[&RowGroupMetaData]) -> ColumnBounds {
         let bounds = ColumnBounds::unknown(self.data_type, groups.len());
-        let nulls = groups.iter().map(|group| group.column(self.leaf).statistics()?.null_count_opt());
+        let nulls =
+            groups.iter().map(|group| group.column(self.leaf).statistics()?.null_count_opt());
         let rows = groups.iter().map(|group| rows_of(group)).collect::<Vec<_>>();
         let bounds = match self.is_required() {
             true => bounds.without_nulls(),
@@ -108,8 +109,8 @@ impl<'a> Leaf<'a> {
         let pages = self.footer.offset_index()?.get(number)?.get(self.leaf)?.page_locations();
         let index = self.footer.column_index()?.get(number)?.get(self.leaf)?;
         // What it says is of other pages where there are more or fewer.
-        let is_of_them = !matches!(index, ColumnIndexMetaData::NONE)
-            && index.num_pages() == pages.len() as u64;
+        let is_of_them =
+            !matches!(index, ColumnIndexMetaData::NONE) && index.num_pages() == pages.len() as u64;
         is_of_them.then_some(pages.as_slice())
     }
 
@@ -205,11 +206,13 @@ fn has_one_order(column: &ColumnDescriptor) -> bool {
 /// Whether times are stored in the unit in which they are decoded: bounds are not converted.
 fn is_stored_in(unit: TimeUnit, column: &ColumnDescriptor) -> bool {
     let stored = match (column.logical_type_ref(), column.converted_type()) {
-        (Some(LogicalType::Timestamp { unit, .. } | LogicalType::Time { unit, .. }), _) => match unit {
-            StoredUnit::MILLIS => TimeUnit::Millisecond,
-            StoredUnit::MICROS => TimeUnit::Microsecond,
-            StoredUnit::NANOS => TimeUnit::Nanosecond,
-        },
+        (Some(LogicalType::Timestamp { unit, .. } | LogicalType::Time { unit, .. }), _) => {
+            match unit {
+                StoredUnit::MILLIS => TimeUnit::Millisecond,
+                StoredUnit::MICROS => TimeUnit::Microsecond,
+                StoredUnit::NANOS => TimeUnit::Nanosecond,
+            }
+        }
         (_, ConvertedType::TIMESTAMP_MILLIS | ConvertedType::TIME_MILLIS) => TimeUnit::Millisecond,
         (_, ConvertedType::TIMESTAMP_MICROS | ConvertedType::TIME_MICROS) => TimeUnit::Microsecond,
         // A plain number, which the writer's Arrow schema declares to be a time.
@@ -227,7 +230,8 @@ fn is_trusted(chunk: &ColumnChunkMetaData, data_type: &DataType) -> bool {
         return false;
     }
     // A decimal of which digits were cut off is another number.
-    let is_decimal_in_bytes = data_type.is_decimal() && matches!(statistics, Statistics::ByteArray(_));
+    let is_decimal_in_bytes =
+        data_type.is_decimal() && matches!(statistics, Statistics::ByteArray(_));
     !is_decimal_in_bytes || statistics.min_is_exact() && statistics.max_is_exact()
 }
 

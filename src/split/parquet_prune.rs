@@ -64,9 +64,10 @@ fn selected(rows: &[u64], left_out: &BooleanBuffer) -> RowGroupAccess {
         0 => RowGroupAccess::Scan,
         all if all == rows.len() => RowGroupAccess::Skip,
         _ => {
-            let selectors = rows.iter().zip(left_out.iter()).map(|(rows, left_out)| {
-                RowSelector { row_count: *rows as usize, skip: left_out }
-            });
+            let selectors = rows
+                .iter()
+                .zip(left_out.iter())
+                .map(|(rows, left_out)| RowSelector { row_count: *rows as usize, skip: left_out });
             RowGroupAccess::Selection(RowSelection::from(selectors.collect::<Vec<_>>()))
         }
     }
@@ -140,8 +141,7 @@ pub async fn matched_groups(
     let mut matched = BooleanBuffer::new_set(groups.len());
     for predicate in predicates {
         let predicate = adapt(table, index, predicate, &physical)?;
-        let bounds =
-            GroupBounds { footer: &footer, physical: &physical, groups: groups.clone() };
+        let bounds = GroupBounds { footer: &footer, physical: &physical, groups: groups.clone() };
         matched = &matched & &judge(&predicate, &bounds).all;
     }
     Ok(matched.iter().collect())

@@ -7,9 +7,7 @@ use datafusion::physical_expr::expressions::{
     BinaryExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, Literal,
 };
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{
-    PhysicalExpr, ScalarFunctionExpr, conjunction, split_conjunction,
-};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr, conjunction, split_conjunction};
 
 use crate::floats::is_plain_float;
 
