@@ -104,10 +104,12 @@ impl FileValues {
         let records = files.iter().map(|file| file.entry.record_count());
         let mut arrays: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from_iter_values(records))];
         let specs = by_id(metadata);
+        let mapped = mapping.map(ids_by_name);
         for field in schema.as_struct().fields().iter().filter(|f| f.field_type.is_primitive()) {
             let data_type = arrow_field(field).data_type().clone();
             let null = ScalarValue::try_from(&data_type)?;
-            let is_read = is_read_as_written(metadata, mapping, field);
+            let is_read =
+                mapped.as_ref().is_none_or(|mapped| is_read_as_written(metadata, mapped, field));
             let mut bounds: Vec<Bounds> = Vec::with_capacity(files.len());
             let mut constants: Vec<ScalarValue> = Vec::with_capacity(files.len());
             let mut fixed = vec![None; files.len()];
@@ -313,20 +315,26 @@ impl prune::Bounds for FileValues {
 /// has lost may be another's.
 fn is_read_as_written(
     metadata: &TableMetadata,
-    mapping: Option<&NameMapping>,
+    mapped: &HashMap<&str, Option<i32>>,
     field: &NestedField,
 ) -> bool {
-    let Some(mapping) = mapping else { return true };
     let names = metadata
         .schemas_iter()
         .filter_map(|schema| Some(schema.as_struct().field_by_id(field.id)?.name.as_str()));
     let mut names = names.chain([field.name.as_str()]);
-    names.all(|name| {
-        let mut mapped =
-            mapping.fields().iter().filter(|mapped| mapped.names().iter().any(|n| n == name));
-        mapped.next().is_some_and(|mapped| mapped.field_id() == Some(field.id))
-            && mapped.next().is_none()
-    })
+    names.all(|name| mapped.get(name) == Some(&Some(field.id)))
+}
+
+/// By name, the id of the field that a mapping finds under it; None of a name of several.
+fn ids_by_name(mapping: &NameMapping) -> HashMap<&str, Option<i32>> {
+    let mut found = HashMap::new();
+    for field in mapping.fields() {
+        for name in field.names() {
+            let id = if found.contains_key(name.as_str()) { None } else { field.field_id() };
+            found.insert(name.as_str(), id);
+        }
+    }
+    found
 }
 
 /// The ids of all fields below a nested type.

@@ -162,14 +162,14 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     table=tables(),
     size=st.integers(1, 4),
     paged=st.booleans(),
     seed=st.integers(0, 2**32),
-    asked=st.lists(st.sampled_from(PREDICATES), min_size=6, max_size=6, unique=True),
+    asked=st.lists(st.sampled_from(PREDICATES), min_size=4, max_size=4, unique=True),
 )
 def test_damaged_statistics_cost_no_row(
     tmp_path: Path, table: pa.Table, size: int, paged: bool, seed: int, asked: list[str]
@@ -234,7 +234,8 @@ def test_a_null_count_that_is_not_there_is_not_zero(tmp_path: Path, kind: str, p
     file = ParquetFile(path)
     for group in range(len(file.footer[GROUPS][1][1])):
         del file.metadata(0, group)[STATISTICS][1][NULLS]
-        if paged:
+        # Of long texts pyarrow writes no page index.
+        if COLUMN_INDEX in file.chunk(0, group):
             index, _ = struct_at(file.body, file.chunk(0, group)[COLUMN_INDEX][1])
             del index[PAGE_NULLS]
             chunk, written = file.chunk(0, group), struct_of(index)
