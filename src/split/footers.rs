@@ -24,8 +24,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData};
 use parquet::schema::types::{ColumnPath, SchemaDescriptor};
 
 use super::avro::AvroHead;
-use super::blooms::without_short_decimals;
-use super::float_bounds::without_float_maxima;
+use super::blooms::with_known_filters;
 use super::ipc::IpcHead;
 use super::orc::OrcFooter;
 use super::pages::{check_pages, wrong};
@@ -250,8 +249,7 @@ async fn read(
     if page_index {
         footer = file.with_page_index(footer).await.map_err(damaged)?;
     }
-    let footer = without_float_maxima(footer).and_then(without_short_decimals);
-    Ok(Arc::new(footer.map_err(damaged)?))
+    Ok(Arc::new(with_known_filters(footer).map_err(damaged)?))
 }
 
 /// The footer as it was read before, if that was with all that is asked for now.

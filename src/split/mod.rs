@@ -7,18 +7,19 @@ mod blooms;
 mod columns;
 mod discover;
 mod files;
-mod float_bounds;
 mod footers;
 mod format;
 mod guard;
 pub mod ipc;
-mod matched;
 pub(crate) mod memory;
 pub mod orc;
 mod pages;
 mod parquet;
+mod parquet_bounds;
 mod parquet_check;
 mod parquet_footer;
+mod parquet_numbers;
+mod parquet_prune;
 mod parquet_shapes;
 mod sorted;
 mod source;
@@ -39,8 +40,8 @@ pub use discover::{
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
-pub use matched::matched_groups;
 pub use parquet::columns_of;
+pub use parquet_prune::{access_to_matches, matched_groups};
 pub use sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
 pub use struct_nulls::with_null_fields;
@@ -165,6 +166,12 @@ impl SplitUnit {
 }
 
 impl Split {
+    /// The whole of file `index`, which has so many bytes.
+    pub fn whole(index: usize, bytes: u64) -> Self {
+        let (file, unit) = (index as u32, SplitUnit::File);
+        Self { scan: 0, file, unit, rows: None, deleted: 0, first_row: 0, bytes }
+    }
+
     /// The physical rows this split reads, where the format says.
     pub fn row_range(&self) -> Option<RowRange> {
         let end = |rows| self.first_row + rows + self.deleted;

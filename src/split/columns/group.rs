@@ -29,7 +29,8 @@ use super::flat::{FlatColumn, Stored, flat_column, is_flat};
 use super::hard::check_times;
 use super::lengths::Lengths;
 use super::rows::GroupRows;
-use crate::split::parquet::wanted_groups;
+use crate::split::access::both;
+use crate::split::parquet_prune::wanted_groups;
 use crate::storage::LocalFile;
 
 /// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
@@ -448,17 +449,11 @@ pub(super) fn wanted_rows(
     groups: Range<usize>,
 ) -> Option<VecDeque<(usize, Wanted)>> {
     let mut access = match predicate {
-        Some(predicate) => wanted_groups(physical, footer, predicate),
+        Some(predicate) => wanted_groups(physical, footer, predicate, groups.clone()),
         None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
     };
     for (access, only) in access.iter_mut().zip(only.map_or(&[][..], ParquetAccessPlan::inner)) {
-        *access = match (&access, only) {
-            (RowGroupAccess::Selection(some), RowGroupAccess::Selection(others)) => {
-                RowGroupAccess::Selection(some.intersection(others))
-            }
-            (RowGroupAccess::Skip, _) | (_, RowGroupAccess::Scan) => access.clone(),
-            (_, only) => only.clone(),
-        };
+        *access = both(access, only);
     }
     let mut wanted = VecDeque::new();
     for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))

@@ -185,8 +185,7 @@ pub async fn plan_hard(
     if !is_hard(&footer, 0..footer.num_row_groups(), &all, predicate.is_some()) {
         return Ok(None);
     }
-    let (file, unit, bytes) = (index as u32, SplitUnit::File, meta.size);
-    let split = Split { scan: 0, file, unit, rows: None, deleted: 0, first_row: 0, bytes };
+    let split = Split::whole(index, meta.size);
     let found = plan(table, &split, None, predicate, projection, batch_rows, None).await?;
     Ok(found.filter(|scan| scan.is_hard))
 }
