@@ -14,6 +14,7 @@ mod regexes;
 mod sample;
 mod sliding;
 mod spelled;
+mod statement;
 mod subquery;
 mod travel;
 mod units;
@@ -31,3 +32,4 @@ pub use parse::{
     parse_query, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
+pub use statement::{SoundRelations, distinct_names};

@@ -1,13 +1,11 @@
 //! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is worse than an error.
 //!
-//! `INTERSECT ALL` and `EXCEPT ALL` become semi and anti joins, which do not count copies.
-//!
 //! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`.
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
-//! A column of `USING` is that of the left side, which a RIGHT or FULL JOIN makes NULL. `SIMILAR TO` takes its pattern for a regular
-//! expression that is found anywhere. Of two equal grouping sets one is made, with the rows of both.
+//! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere. Of two equal grouping sets one is made, with the
+//! rows of both.
 //!
 //! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
 //! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
@@ -25,8 +23,7 @@ use datafusion::logical_expr::{
     WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{
-    Expr, Join, JoinConstraint, JoinOperator, Query, Select,
-    SetExpr, SetOperator, SetQuantifier, TableFactor, Visit, Visitor,
+    Expr, Query, Visit, Visitor,
 };
 
 use crate::{Error, Result};
@@ -180,21 +177,6 @@ struct Judge;
 impl Visitor for Judge {
     type Break = Error;
 
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Error> {
-        self.body(&query.body)
-    }
-
-    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
-        match factor {
-            TableFactor::NestedJoin { table_with_joins, .. } => table_with_joins
-                .joins
-                .iter()
-                .find_map(unsound_join)
-                .map_or(ControlFlow::Continue(()), ControlFlow::Break),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Error> {
         match expr {
             Expr::SimilarTo { .. } => ControlFlow::Break(Error::query(
@@ -203,57 +185,5 @@ impl Visitor for Judge {
             )),
             _ => ControlFlow::Continue(()),
         }
-    }
-}
-
-/// A RIGHT or FULL JOIN by columns of the same name.
-fn unsound_join(join: &Join) -> Option<Error> {
-    use JoinConstraint::{Natural, Using};
-    let (kind, constraint) = match &join.join_operator {
-        JoinOperator::Right(constraint) | JoinOperator::RightOuter(constraint) => {
-            ("RIGHT", constraint)
-        }
-        JoinOperator::FullOuter(constraint) => ("FULL", constraint),
-        _ => return None,
-    };
-    matches!(constraint, Using(_) | Natural).then(|| {
-        Error::query(format!(
-            "{kind} JOIN with USING, or NATURAL, is not supported: where the left side has no match, the engine makes its \
-             columns NULL; write ON a.k = b.k and coalesce(a.k, b.k) AS k"
-        ))
-    })
-}
-
-impl Judge {
-    fn body(&mut self, body: &SetExpr) -> ControlFlow<Error> {
-        match body {
-            SetExpr::Select(select) => self.select(select),
-            SetExpr::SetOperation { op, set_quantifier, left, right } => {
-                let counts =
-                    matches!(set_quantifier, SetQuantifier::All | SetQuantifier::AllByName);
-                let operator = match op {
-                    SetOperator::Intersect => "INTERSECT",
-                    SetOperator::Except | SetOperator::Minus => "EXCEPT",
-                    SetOperator::Union => "",
-                };
-                if counts && !operator.is_empty() {
-                    return ControlFlow::Break(Error::query(format!(
-                        "{operator} ALL is not supported: the engine does not count copies of a row; number them on both \
-                         sides (row_number() OVER (PARTITION BY <all columns>) AS copy), and use {operator}"
-                    )));
-                }
-                self.body(left)?;
-                self.body(right)
-            }
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
-    fn select(&mut self, select: &Select) -> ControlFlow<Error> {
-        let mut joins = select.from.iter().flat_map(|from| &from.joins);
-        if let Some(error) = joins.find_map(unsound_join) {
-            return ControlFlow::Break(error);
-        }
-        ControlFlow::Continue(())
     }
 }

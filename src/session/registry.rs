@@ -22,7 +22,9 @@ use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_rules, first_groups_larger,
+};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -158,6 +160,7 @@ impl Session {
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(session_config())
             .with_runtime_env(environment.build_arc()?)
+            .with_relation_planners(vec![Arc::new(SoundRelations)])
             .with_optimizer_rules(exact_rules())
             .with_physical_optimizer_rules(sound_physical_rules())
             .build();
