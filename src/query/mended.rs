@@ -8,6 +8,7 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
+use super::drawn::drawn_once;
 use super::one_value::one_value_each;
 use super::spelled;
 use super::units::finer_units;
@@ -16,10 +17,11 @@ use crate::Result;
 /// The same query, as it is planned.
 ///
 /// # Errors
-/// An internal error where the plan cannot be rebuilt.
+/// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = plan.transform_up_with_subqueries(known_digits)?.data;
-    keep_one_row(one_value_each(finer_units(spelled::numbers(plan)?)?)?)
+    let plan = one_value_each(finer_units(spelled::numbers(plan)?)?)?;
+    keep_one_row(drawn_once(plan)?)
 }
 
 /// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known
