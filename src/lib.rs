@@ -7,6 +7,7 @@
 #[cfg(feature = "ballista")]
 mod ballista;
 pub mod catalog;
+mod engine;
 mod error;
 pub mod exec;
 mod floats;

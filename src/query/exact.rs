@@ -26,27 +26,9 @@ use datafusion::logical_expr::{
     ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TryCast, Volatility, and, lit, or,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
-use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::regexes;
-use super::sliding::SlideAnew;
-use super::zeros::EqualZeros;
-
-/// The optimiser's rules, with the one of this module before each that simplifies, [`EqualZeros`] after it, and [`SlideAnew`].
-pub fn exact_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(SlideAnew)];
-    for rule in Optimizer::new().rules {
-        let simplifies = rule.name() == "simplify_expressions";
-        if simplifies {
-            rules.push(Arc::new(KeepExact));
-        }
-        rules.push(rule);
-        if simplifies {
-            rules.push(Arc::new(EqualZeros));
-        }
-    }
-    rules
-}
 
 /// The function that changes nothing.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -93,8 +75,9 @@ fn is_exact(expr: &Expr) -> bool {
     matches!(expr, Expr::ScalarFunction(function) if function.func == *EXACT)
 }
 
+/// The rule; before that which simplifies.
 #[derive(Debug)]
-struct KeepExact;
+pub struct KeepExact;
 
 impl OptimizerRule for KeepExact {
     fn name(&self) -> &str {

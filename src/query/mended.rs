@@ -8,6 +8,7 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
+use super::drawn::drawn_once;
 use super::spelled;
 use super::subquery::unnested;
 use super::units::finer_units;
@@ -16,10 +17,11 @@ use crate::Result;
 /// The same query, as it is planned.
 ///
 /// # Errors
-/// An internal error where the plan cannot be rebuilt.
+/// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = unnested(plan)?.transform_up(known_digits)?.data;
-    keep_one_row(finer_units(spelled::numbers(plan)?)?)
+    let plan = finer_units(spelled::numbers(plan)?)?;
+    keep_one_row(drawn_once(plan)?)
 }
 
 /// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known

@@ -3,7 +3,9 @@
 mod check;
 mod cut;
 mod depth;
+mod drawn;
 mod exact;
+mod keys;
 mod mended;
 mod moment;
 mod ntile;
@@ -23,7 +25,9 @@ mod zeros;
 
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
-pub use exact::exact_rules;
+pub use drawn::Drawn;
+pub use exact::KeepExact;
+pub use keys::{GroupDistinct, WithoutKeys};
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use ntile::first_groups_larger;
@@ -32,4 +36,6 @@ pub use parse::{
     parse_query, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
+pub use sliding::SlideAnew;
+pub use zeros::EqualZeros;
 pub use statement::{SoundRelations, distinct_names};

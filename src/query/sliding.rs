@@ -29,7 +29,7 @@ const PIECES: usize = 16;
 
 /// Puts aggregates over sliding frames behind [`Anew`].
 #[derive(Debug)]
-pub(super) struct SlideAnew;
+pub struct SlideAnew;
 
 impl OptimizerRule for SlideAnew {
     fn name(&self) -> &str {
