@@ -1,10 +1,12 @@
 //! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
 
+mod arithmetic;
 mod check;
 mod correlated;
 mod cut;
 mod depth;
 mod exact;
+mod instants;
 mod mended;
 mod moment;
 mod ntile;
@@ -12,9 +14,13 @@ mod one_value;
 mod parse;
 mod precedence;
 mod regexes;
+mod row_values;
 mod sample;
+mod shift;
 mod sliding;
 mod spelled;
+mod to_instant;
+mod totals;
 mod travel;
 mod units;
 mod unsound;
@@ -31,3 +37,5 @@ pub use parse::{
     parse_query, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
+pub use shift::exact_shifts;
+pub use totals::exact_totals;

@@ -22,7 +22,7 @@ use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
+use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, exact_shifts, exact_totals, first_groups_larger};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -155,14 +155,18 @@ impl Session {
             let pool = FairSpillPool::new(usize::try_from(limit).unwrap_or(usize::MAX));
             environment = environment.with_memory_pool(Arc::new(pool));
         }
-        let state = SessionStateBuilder::new_with_default_features()
+        let mut state = SessionStateBuilder::new_with_default_features()
             .with_config(session_config())
             .with_runtime_env(environment.build_arc()?)
             .with_optimizer_rules(exact_rules())
             .with_physical_optimizer_rules(sound_physical_rules())
             .build();
+        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on without.
+        state.config_mut().options_mut().execution.time_zone = Some("UTC".to_owned());
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());
+        exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
+        exact_totals().into_iter().for_each(|function| context.register_udaf(function));
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
