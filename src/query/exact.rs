@@ -38,7 +38,8 @@ use super::zeros::EqualZeros;
 /// The optimiser's rules, with the one of this module before each that simplifies, [`EqualZeros`] after it, [`CheckArithmetic`] and
 /// [`SlideAnew`].
 pub fn exact_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
+    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> =
+        vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
     for rule in Optimizer::new().rules {
         let simplifies = rule.name() == "simplify_expressions";
         if simplifies {

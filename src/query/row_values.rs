@@ -144,8 +144,8 @@ fn compared(left: &Expr, op: &BinaryOperator, right: &Expr) -> Result<Expr> {
         return Ok(binary(left.clone(), op.clone(), right.clone()));
     }
     let (left, right) = pair(left, right)?;
-    let each = |op: &BinaryOperator| {
-        left.iter().zip(right).map(|(left, right)| compared(left, op, right)).collect::<Result<_>>()
+    let each = |op: &BinaryOperator| -> Result<Vec<Expr>> {
+        left.iter().zip(right).map(|(left, right)| compared(left, op, right)).collect()
     };
     let strict = match op {
         Eq => return Ok(all(each(&Eq)?)),
@@ -154,19 +154,18 @@ fn compared(left: &Expr, op: &BinaryOperator, right: &Expr) -> Result<Expr> {
         _ => Gt,
     };
     // The first parts that differ decide; the last ones may be equal where the whole rows may.
-    let Some((first, rest)) = left.split_first().zip(right.split_first()).map(|((left, rest), other)| {
-        ((left, other.0), (rest, other.1))
-    }) else {
+    let (Some((first, rest)), Some((other, others))) = (left.split_first(), right.split_first())
+    else {
         return Ok(Expr::Value(Value::Boolean(matches!(op, LtEq | GtEq)).into()));
     };
-    if rest.0.is_empty() {
-        return compared(first.0, op, first.1);
+    if rest.is_empty() {
+        return compared(first, op, other);
     }
-    refuse_volatile(first.0)?;
-    refuse_volatile(first.1)?;
-    let later = compared(&Expr::Tuple(rest.0.to_vec()), op, &Expr::Tuple(rest.1.to_vec()))?;
-    let equal = compared(first.0, &Eq, first.1)?;
-    Ok(any(vec![compared(first.0, &strict, first.1)?, all(vec![equal, later])]))
+    refuse_volatile(first)?;
+    refuse_volatile(other)?;
+    let later = compared(&Expr::Tuple(rest.to_vec()), op, &Expr::Tuple(others.to_vec()))?;
+    let equal = compared(first, &Eq, other)?;
+    Ok(any(vec![compared(first, &strict, other)?, all(vec![equal, later])]))
 }
 
 fn distinct(left: &Expr, right: &Expr) -> Result<Expr> {
@@ -244,7 +243,9 @@ fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
 /// In parentheses where it is not a word.
 fn nested(expr: Expr) -> Box<Expr> {
     Box::new(match expr {
-        Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) | Expr::Nested(_) => expr,
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) | Expr::Nested(_) => {
+            expr
+        }
         other => Expr::Nested(Box::new(other)),
     })
 }

@@ -319,7 +319,8 @@ impl Outcome {
     /// The mean, rounded half away from zero to the digits of the result.
     fn mean(&self, total: i256, count: u64) -> Option<i256> {
         let more = u32::try_from(scale(&self.data_type) - scale(&self.of)).unwrap_or(0);
-        let (shift, count) = (i256::from_i128(10).checked_pow(more)?, i256::from_i128(count.into()));
+        let (shift, count) =
+            (i256::from_i128(10).checked_pow(more)?, i256::from_i128(count.into()));
         let whole = total.checked_div(count)?.checked_mul(shift)?;
         let rest = total.checked_rem(count)?.checked_mul(shift)?;
         let mean = whole.checked_add(rest.checked_div(count)?)?;
@@ -340,14 +341,18 @@ impl Outcome {
             DataType::Decimal128(precision, _) | DataType::Decimal256(precision, _) => {
                 digits(precision)
             }
-            DataType::UInt64 => number.to_i128().is_some_and(|number| u64::try_from(number).is_ok()),
+            DataType::UInt64 => {
+                number.to_i128().is_some_and(|number| u64::try_from(number).is_ok())
+            }
             _ => number.to_i128().is_some_and(|number| i64::try_from(number).is_ok()),
         }
     }
 
     fn overflow(&self) -> datafusion::error::DataFusionError {
         let wider = match &self.of {
-            DataType::Decimal128(_, scale) | DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) => {
+            DataType::Decimal128(_, scale)
+            | DataType::Decimal32(_, scale)
+            | DataType::Decimal64(_, scale) => {
                 format!("DECIMAL(76, {scale})) or CAST(x AS DOUBLE")
             }
             DataType::Decimal256(..) => "DOUBLE".to_owned(),
@@ -375,12 +380,12 @@ impl Outcome {
         let of = &self.data_type;
         Ok(match of {
             DataType::Int64 => packed::<Int64Type>(numbers, of, short),
-            DataType::UInt64 => {
-                packed::<UInt64Type>(numbers, of, |number| number.as_i128() as u64)
-            }
+            DataType::UInt64 => packed::<UInt64Type>(numbers, of, |number| number.as_i128() as u64),
             DataType::Decimal128(..) => packed::<Decimal128Type>(numbers, of, i256::as_i128),
             DataType::Decimal256(..) => packed::<Decimal256Type>(numbers, of, |number| number),
-            DataType::Duration(TimeUnit::Second) => packed::<DurationSecondType>(numbers, of, short),
+            DataType::Duration(TimeUnit::Second) => {
+                packed::<DurationSecondType>(numbers, of, short)
+            }
             DataType::Duration(TimeUnit::Millisecond) => {
                 packed::<DurationMillisecondType>(numbers, of, short)
             }
@@ -461,7 +466,8 @@ where
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let (totals, counts) = (states[0].as_primitive::<W>(), states[1].as_primitive::<UInt64Type>());
+        let (totals, counts) =
+            (states[0].as_primitive::<W>(), states[1].as_primitive::<UInt64Type>());
         for (total, count) in totals.iter().zip(counts).filter_map(|(a, b)| Some((a?, b?))) {
             let total = self.total.plus(total);
             self.total = total.ok_or_else(|| self.result.overflow())?;
@@ -554,7 +560,8 @@ where
         total_num_groups: usize,
     ) -> Result<()> {
         self.grow(total_num_groups);
-        let (totals, counts) = (values[0].as_primitive::<W>(), values[1].as_primitive::<UInt64Type>());
+        let (totals, counts) =
+            (values[0].as_primitive::<W>(), values[1].as_primitive::<UInt64Type>());
         for (row, group) in group_indices.iter().enumerate() {
             if totals.is_valid(row) && keeps(opt_filter, row) {
                 self.add(*group, totals.value(row), counts.value(row))?;
@@ -592,7 +599,8 @@ where
         let values = values[0].as_primitive::<T>();
         let kept = |row: usize| values.is_valid(row) && keeps(opt_filter, row);
         let nulls = NullBuffer::from_iter((0..values.len()).map(kept));
-        let totals = values.values().iter().map(|value| value.widen()).collect::<Vec<W::Native>>();
+        let totals =
+            values.values().iter().map(|value| (*value).widen()).collect::<Vec<W::Native>>();
         let totals = PrimitiveArray::<W>::new(totals.into(), Some(nulls));
         Ok(vec![
             Arc::new(totals.with_data_type(wide_type::<W>())),
@@ -665,14 +673,16 @@ impl Accumulator for Distinct {
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        let total = self.counts.keys().try_fold(i256::ZERO, |total, value| total.checked_add(*value));
+        let total =
+            self.counts.keys().try_fold(i256::ZERO, |total, value| total.checked_add(*value));
         let total = total.ok_or_else(|| self.result.overflow())?;
         self.result.scalar(total, self.counts.len() as u64)
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        let values = PrimitiveArray::<Decimal256Type>::from_iter_values(self.counts.keys().copied())
-            .with_data_type(DataType::Decimal256(76, 0));
+        let values =
+            PrimitiveArray::<Decimal256Type>::from_iter_values(self.counts.keys().copied())
+                .with_data_type(DataType::Decimal256(76, 0));
         let field = Arc::new(Field::new_list_field(DataType::Decimal256(76, 0), true));
         let offsets = OffsetBuffer::from_lengths([values.len()]);
         let list = ListArray::new(field, offsets, Arc::new(values), None);

@@ -120,7 +120,9 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
 
 /// A text that is cast to nanoseconds, which do not reach it, as microseconds.
 fn beyond_nanoseconds(cast: &Expr) -> Option<Expr> {
-    let Expr::Cast(Cast { data_type: DataType::Timestamp(_, zone), .. }) = cast else { return None };
+    let Expr::Cast(Cast { data_type: DataType::Timestamp(_, zone), .. }) = cast else {
+        return None;
+    };
     let nanos = instant_of(cast)?;
     match i64::try_from(nanos) {
         Ok(_) => None,
@@ -152,18 +154,17 @@ fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> 
 /// Constants become literals of the value's unit where it has them; else there are two comparisons.
 fn of_between(between: Between, schema: &DFSchema) -> Transformed<Expr> {
     let Between { mut expr, negated, mut low, mut high } = between;
-    let is_alone = [&low, &high].into_iter().all(|bound| {
-        with_constant(&expr, Operator::Eq, bound, schema).is_none()
-    });
+    let is_alone = [&low, &high]
+        .into_iter()
+        .all(|bound| with_constant(&expr, Operator::Eq, bound, schema).is_none());
     if is_alone {
         let changed = align(&mut [&mut expr, &mut low, &mut high], schema, true);
         let between = Expr::Between(Between { expr, negated, low, high });
         return Transformed::new_transformed(between, changed);
     }
     if let Some((unit, zone)) = computed(&expr, schema)
-        && let [Some(first), Some(last)] = [&low, &high].map(|bound| {
-            instant_of(bound).and_then(|nanos| literal_at(nanos, unit, &zone))
-        })
+        && let [Some(first), Some(last)] = [&low, &high]
+            .map(|bound| instant_of(bound).and_then(|nanos| literal_at(nanos, unit, &zone)))
     {
         let (low, high) = (Box::new(first), Box::new(last));
         return Transformed::yes(Expr::Between(Between { expr, negated, low, high }));
@@ -202,8 +203,8 @@ fn of_list(list: InList, schema: &DFSchema) -> Transformed<Expr> {
             // Nothing is before the first value.
             let first = literal(i64::MIN, unit, zone);
             return Transformed::yes(match negated {
-                true => expr.gt_eq(first),
-                false => expr.lt(first),
+                true => (*expr).gt_eq(first),
+                false => (*expr).lt(first),
             });
         }
     }
@@ -214,13 +215,14 @@ fn of_list(list: InList, schema: &DFSchema) -> Transformed<Expr> {
 }
 
 fn of_union(union: Union) -> DfResult<Transformed<LogicalPlan>> {
-    let meets: Vec<Meet> = (0..union.schema.fields().len())
-        .map(|column| {
-            Meet::of(union.inputs.iter().map(|input| {
-                input.schema().fields().get(column).map(|field| field.data_type())
-            }))
-        })
-        .collect();
+    let meets: Vec<Meet> =
+        (0..union.schema.fields().len())
+            .map(|column| {
+                Meet::of(union.inputs.iter().map(|input| {
+                    input.schema().fields().get(column).map(|field| field.data_type())
+                }))
+            })
+            .collect();
     let mut changed = false;
     let mut inputs = Vec::new();
     for input in &union.inputs {
@@ -290,7 +292,10 @@ impl Meet {
 fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
     let mut types: Vec<_> = met.iter().map(|expr| expr.get_type(schema).ok()).collect();
     if !is_compared {
-        types.iter_mut().filter(|of| matches!(of, Some(DataType::Date32))).for_each(|of| *of = None);
+        types
+            .iter_mut()
+            .filter(|of| matches!(of, Some(DataType::Date32)))
+            .for_each(|of| *of = None);
     }
     let mut meet = Meet::of(types.iter().map(Option::as_ref));
     let is_text = |of: &Option<DataType>| of.as_ref().is_some_and(DataType::is_string);

@@ -22,7 +22,10 @@ use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, exact_shifts, exact_totals, first_groups_larger};
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, exact_shifts, exact_totals,
+    first_groups_larger,
+};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,

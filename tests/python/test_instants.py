@@ -72,7 +72,9 @@ def test_constants_after_2262(late, column):
             continue
         judged(late, f"{column} {op} {constant}")
         judged(late, f"{constant} {op} {column}")
-    for low, high in itertools.product(CONSTANTS[:1] + CONSTANTS[5:6] + CONSTANTS[7:], CONSTANTS[:5]):
+    for low, high in itertools.product(
+        CONSTANTS[:1] + CONSTANTS[5:6] + CONSTANTS[7:], CONSTANTS[:5]
+    ):
         judged(late, f"{column} BETWEEN {low} AND {high}")
         judged(late, f"{column} NOT BETWEEN {low} AND {high}")
     judged(late, f"{column} IN ('9999-12-31', '2020-01-01')")
@@ -97,8 +99,14 @@ def test_constants_between_two_values(late):
 
 def test_columns_of_nanoseconds_and_constants_beyond_them():
     session = tq.Session()
-    session.register_table("t", pa.table({"id": [0, 1, 2], "t": pa.array([0, 2**63 - 1, None], pa.timestamp("ns"))}))
-    for constant, is_after in (("'9999-12-31'", True), ("TIMESTAMP '9999-12-31'", True), ("DATE '0001-01-01'", False)):
+    session.register_table(
+        "t", pa.table({"id": [0, 1, 2], "t": pa.array([0, 2**63 - 1, None], pa.timestamp("ns"))})
+    )
+    for constant, is_after in (
+        ("'9999-12-31'", True),
+        ("TIMESTAMP '9999-12-31'", True),
+        ("DATE '0001-01-01'", False),
+    ):
         for op in ("<", "<=", "<>", "IS DISTINCT FROM"):
             known = [0, 1] if is_after or op == "<>" else []
             if op == "IS DISTINCT FROM":
@@ -132,12 +140,14 @@ def test_dates_that_nanoseconds_do_not_reach_are_named():
     session.register_table("t", pa.table({"id": [0], "d": [dt.date(9999, 12, 31)]}))
     with pytest.raises(tq.TensorQueryError, match="9999-12-31 is beyond"):
         session.sql("SELECT CAST(d AS TIMESTAMP) AS r FROM t").to_arrow()
-    assert session.sql("SELECT TRY_CAST(d AS TIMESTAMP) AS r FROM t").to_arrow()["r"].to_pylist() == [None]
+    assert session.sql("SELECT TRY_CAST(d AS TIMESTAMP) AS r FROM t").to_arrow()[
+        "r"
+    ].to_pylist() == [None]
     exact = session.sql("SELECT arrow_cast(d, 'Timestamp(Microsecond, None)') AS r FROM t")
     assert exact.to_arrow()["r"].to_pylist() == [dt.datetime(9999, 12, 31)]
-    assert session.sql("SELECT TIMESTAMP '9999-12-31 12:00:00' AS r").to_arrow()["r"].to_pylist() == [
-        dt.datetime(9999, 12, 31, 12)
-    ]
+    assert session.sql("SELECT TIMESTAMP '9999-12-31 12:00:00' AS r").to_arrow()[
+        "r"
+    ].to_pylist() == [dt.datetime(9999, 12, 31, 12)]
 
 
 # --- before 1970 ---
@@ -147,21 +157,37 @@ def test_dates_that_nanoseconds_do_not_reach_are_named():
 def test_a_value_cast_to_a_coarser_unit_is_one_value(tmp_path, form):
     numbers = [-2001, -2000, -1999, -1001, -1000, -999, -1, 0, 1, 999, 1000, 1001, None]
     rows = pa.table({"id": range(len(numbers)), "t": pa.array(numbers, pa.timestamp("ns"))})
-    pq.write_table(rows, tmp_path / "t.parquet", row_group_size=3, use_deprecated_int96_timestamps=form == "int96")
+    pq.write_table(
+        rows,
+        tmp_path / "t.parquet",
+        row_group_size=3,
+        use_deprecated_int96_timestamps=form == "int96",
+    )
     session = tq.Session()
     unit = "Timestamp(Microsecond, None)"
     e = f"arrow_cast(t, '{unit}')" if form == "arrow_cast" else "t"
     schema = pa.schema([("id", pa.int64()), ("t", pa.timestamp("us"))])
     session.register_parquet("t", tmp_path, **({} if form == "arrow_cast" else {"schema": schema}))
     shown = session.sql(f"SELECT id, {e} AS r FROM t").to_arrow()
-    values = dict(zip(shown["id"].to_pylist(), shown["r"].cast(pa.int64()).to_pylist(), strict=True))
-    compare = {"<": int.__lt__, "<=": int.__le__, "=": int.__eq__, "<>": int.__ne__, ">": int.__gt__, ">=": int.__ge__}
+    values = dict(
+        zip(shown["id"].to_pylist(), shown["r"].cast(pa.int64()).to_pylist(), strict=True)
+    )
+    compare = {
+        "<": int.__lt__,
+        "<=": int.__le__,
+        "=": int.__eq__,
+        "<>": int.__ne__,
+        ">": int.__gt__,
+        ">=": int.__ge__,
+    }
     for bound in (-2, -1, 0, 1):
         constant = f"arrow_cast({bound}, '{unit}')"
         for op, judge in compare.items():
             wanted = sorted(i for i, v in values.items() if v is not None and judge(v, bound))
             assert ids(session, f"{e} {op} {constant}") == wanted, (op, bound)
-        assert ids(session, f"{e} IN ({constant}, NULL)") == [i for i, v in values.items() if v == bound]
+        assert ids(session, f"{e} IN ({constant}, NULL)") == [
+            i for i, v in values.items() if v == bound
+        ]
     grouped = session.sql(f"SELECT {e} AS r, count(*) AS n FROM t GROUP BY {e}").to_arrow()
     assert grouped.num_rows == len(set(values.values()))
     session.register_table("u", pa.table({"u": pa.array([-2, -1, 0, 1], pa.timestamp("us"))}))
@@ -184,7 +210,9 @@ def zoned(tmp_path_factory):
         if zone:
             column = column.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
         columns[f"z{number}"] = column
-    columns["shifted"] = pa.array([h + dt.timedelta(minutes=30) for h in hours], pa.timestamp("ms", "UTC"))
+    columns["shifted"] = pa.array(
+        [h + dt.timedelta(minutes=30) for h in hours], pa.timestamp("ms", "UTC")
+    )
     path = tmp_path_factory.mktemp("zoned") / "t.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=5)
     session = tq.Session()
@@ -249,12 +277,17 @@ def test_columns_of_different_zones_meet(zoned):
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [("2024-03-31 02:30:00", "does not exist"), ("2024-10-27 02:30:00", "exists twice")]
+    ("value", "why"),
+    [("2024-03-31 02:30:00", "does not exist"), ("2024-10-27 02:30:00", "exists twice")],
 )
 def test_local_times_that_clocks_skip_or_repeat_are_named(value, why):
     session = tq.Session()
-    local = pa.array([dt.datetime(2024, 1, 1), dt.datetime.fromisoformat(value)], pa.timestamp("ms"))
-    session.register_table("t", pa.table({"id": [0, 1], "x": local, "s": ["2024-01-01T00:00:00", value]}))
+    local = pa.array(
+        [dt.datetime(2024, 1, 1), dt.datetime.fromisoformat(value)], pa.timestamp("ms")
+    )
+    session.register_table(
+        "t", pa.table({"id": [0, 1], "x": local, "s": ["2024-01-01T00:00:00", value]})
+    )
     zone = "'Europe/Berlin'"
     for e in (
         f"x AT TIME ZONE {zone}",
@@ -273,15 +306,38 @@ def test_local_times_that_clocks_skip_or_repeat_are_named(value, why):
 
 
 def test_months_end_where_they_end():
-    stamps = ["2024-01-31", "2024-02-29", "2023-12-31 23:59:59.5", "2024-03-31", "1969-12-31", "2024-10-31"]
-    rows = pa.table({"id": range(6), "t": pa.array([dt.datetime.fromisoformat(s) for s in stamps], pa.timestamp("us"))})
-    rows = rows.append_column("d", rows["t"].cast(pa.timestamp("s"), safe=False).cast(pa.date32(), safe=False))
+    stamps = [
+        "2024-01-31",
+        "2024-02-29",
+        "2023-12-31 23:59:59.5",
+        "2024-03-31",
+        "1969-12-31",
+        "2024-10-31",
+    ]
+    rows = pa.table(
+        {
+            "id": range(6),
+            "t": pa.array([dt.datetime.fromisoformat(s) for s in stamps], pa.timestamp("us")),
+        }
+    )
+    rows = rows.append_column(
+        "d", rows["t"].cast(pa.timestamp("s"), safe=False).cast(pa.date32(), safe=False)
+    )
     session = tq.Session()
     session.register_table("t", rows)
     with duckdb.connect() as connection:
         connection.register("t", rows)
         for sign, interval in itertools.product(
-            "+-", ["1 month", "1 year", "13 months", "1 month 1 day", "2 days", "1 day 12 hours", "1 month 36 hours"]
+            "+-",
+            [
+                "1 month",
+                "1 year",
+                "13 months",
+                "1 month 1 day",
+                "2 days",
+                "1 day 12 hours",
+                "1 month 36 hours",
+            ],
         ):
             sql = f"SELECT id, t {sign} INTERVAL '{interval}' AS r FROM t ORDER BY id"
             ours = session.sql(sql).to_arrow()["r"].to_pylist()

@@ -40,7 +40,9 @@ def judged(tables):
 
 
 def row(rng, length):
-    return "(" + ", ".join(rng.choice(["a", "b", "c", "1", "2", "NULL"]) for _ in range(length)) + ")"
+    return (
+        "(" + ", ".join(rng.choice(["a", "b", "c", "1", "2", "NULL"]) for _ in range(length)) + ")"
+    )
 
 
 def test_random_comparisons(judged):
@@ -68,7 +70,10 @@ def test_between(judged, negated):
 @pytest.mark.parametrize(
     ("condition", "written_out"),
     [
-        ("(a, b) IN ((1, 2), (2, NULL), (3, 3))", "(a=1 AND b=2) OR (a=2 AND b=NULL) OR (a=3 AND b=3)"),
+        (
+            "(a, b) IN ((1, 2), (2, NULL), (3, 3))",
+            "(a=1 AND b=2) OR (a=2 AND b=NULL) OR (a=3 AND b=3)",
+        ),
         ("(a, b) NOT IN ((1, 2), (2, NULL))", "NOT ((a=1 AND b=2) OR (a=2 AND b=NULL))"),
         ("(a, (b, c)) = (1, (2, 3))", "a=1 AND b=2 AND c=3"),
         ("(a, (b, c)) < (1, (2, 3))", "a<1 OR (a=1 AND (b<2 OR (b=2 AND c<3)))"),
@@ -76,7 +81,10 @@ def test_between(judged, negated):
         ("(a, b) IS NOT NULL", "a IS NOT NULL AND b IS NOT NULL"),
         ("(a, b) IS DISTINCT FROM (1, NULL)", "a IS NOT 1 OR b IS NOT NULL"),
         ("(a, b) IS NOT DISTINCT FROM (1, NULL)", "a IS 1 AND b IS NULL"),
-        ("CASE (a, b) WHEN (1, 2) THEN true WHEN (2, NULL) THEN true ELSE false END", "a=1 AND b=2"),
+        (
+            "CASE (a, b) WHEN (1, 2) THEN true WHEN (2, NULL) THEN true ELSE false END",
+            "a=1 AND b=2",
+        ),
     ],
 )
 def test_other_forms(tables, condition, written_out):

@@ -17,7 +17,9 @@ def table(seed, rows=60):
         {
             "id": list(range(rows)),
             "k": [rng.randint(0, 2) for _ in range(rows)],
-            "v": pa.array([rng.choice([None, None, rng.randint(0, 99)]) for _ in range(rows)], pa.int64()),
+            "v": pa.array(
+                [rng.choice([None, None, rng.randint(0, 99)]) for _ in range(rows)], pa.int64()
+            ),
             "s": [rng.choice([None, "a", "bb", "ccc"]) for _ in range(rows)],
             "none": pa.array([None] * rows, pa.int64()),
         }
@@ -85,7 +87,9 @@ FRAMES = [
 ]
 
 
-@pytest.mark.parametrize("call", ["first_value(v{})", "last_value(v{})", "nth_value(v, 2{})", "nth_value(v, 5{})"])
+@pytest.mark.parametrize(
+    "call", ["first_value(v{})", "last_value(v{})", "nth_value(v, 2{})", "nth_value(v, 5{})"]
+)
 @pytest.mark.parametrize("frame", FRAMES)
 def test_values_of_frames(call, frame):
     for ignored in (True, False):

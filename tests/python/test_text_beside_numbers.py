@@ -11,7 +11,10 @@ def session():
     session = tq.Session()
     code = pa.array(["007", "7", "010"]).dictionary_encode()
     session.register_table(
-        "t", pa.table({"x": ["007", "7", "010"], "code": code, "n": [7, 10, 11], "f": [7.0, 10.5, 11.0]})
+        "t",
+        pa.table(
+            {"x": ["007", "7", "010"], "code": code, "n": [7, 10, 11], "f": [7.0, 10.5, 11.0]}
+        ),
     )
     session.register_table("u", pa.table({"y": [7, 10]}))
     return session
@@ -49,7 +52,10 @@ def test_text_of_rows_is_refused(session, condition):
             session.sql(f"SELECT n FROM t WHERE {condition.format(x=x)}")
 
 
-@pytest.mark.parametrize("join", ["t JOIN u ON t.x = u.y", "t LEFT JOIN u ON u.y = t.x AND t.n > 1", "t JOIN u ON t.x < u.y"])
+@pytest.mark.parametrize(
+    "join",
+    ["t JOIN u ON t.x = u.y", "t LEFT JOIN u ON u.y = t.x AND t.n > 1", "t JOIN u ON t.x < u.y"],
+)
 def test_joins_by_text_and_number_are_refused(session, join):
     with pytest.raises(tq.QueryError, match="compares a number with text"):
         session.sql(f"SELECT n FROM {join}")
@@ -77,7 +83,10 @@ def test_joins_by_text_and_number_are_refused(session, join):
     ],
 )
 def test_text_in_quotes_is_the_number_that_it_spells(session, condition, rows):
-    assert sorted(session.sql(f"SELECT n FROM t WHERE {condition}").to_arrow()["n"].to_pylist()) == rows
+    assert (
+        sorted(session.sql(f"SELECT n FROM t WHERE {condition}").to_arrow()["n"].to_pylist())
+        == rows
+    )
 
 
 def test_a_union_of_text_and_numbers_is_text(session):
