@@ -7,6 +7,7 @@ mod cut;
 mod depth;
 mod exact;
 mod instants;
+mod lengths;
 mod mended;
 mod moment;
 mod ntile;

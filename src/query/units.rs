@@ -21,6 +21,7 @@ use datafusion::logical_expr::{
 };
 
 use super::instants::{coarsest, compared, instant_of, is_utc, literal, literal_at};
+use super::lengths::{length, lengths};
 use crate::{Error, Result};
 
 /// Functions that choose one of their arguments, or compare them.
@@ -49,6 +50,16 @@ fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     plan.transform_data(|plan| match plan {
         LogicalPlan::Union(union) => of_union(union),
         LogicalPlan::Join(join) => of_join(join),
+        LogicalPlan::Sort(mut sort) => {
+            let mut changed = false;
+            for key in &mut sort.expr {
+                if matches!(key.expr.get_type(&schema), Ok(DataType::Interval(_))) {
+                    key.expr = length(std::mem::take(&mut key.expr));
+                    changed = true;
+                }
+            }
+            Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), changed))
+        }
         _ => Ok(Transformed::no(plan)),
     })
 }
@@ -290,6 +301,9 @@ impl Meet {
 
 /// Casts what is a timestamp of a coarser unit than another of these, or of no zone beside one; and of what is compared, dates.
 fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
+    if is_compared && lengths(met, schema) {
+        return true;
+    }
     let mut types: Vec<_> = met.iter().map(|expr| expr.get_type(schema).ok()).collect();
     if !is_compared {
         types

@@ -346,3 +346,46 @@ def test_months_end_where_they_end():
                 sql = f"SELECT id, d {sign} INTERVAL '{interval}' AS r FROM t ORDER BY id"
                 ours = session.sql(sql).to_arrow()["r"].to_pylist()
                 assert ours == [r.date() for _, r in connection.sql(sql).fetchall()], sql
+
+
+def test_intervals_are_compared_by_their_length():
+    base = dt.datetime(2024, 1, 1)
+    hours = [0, 1, 23, 24, 25, 48, 719, 720, 721, None]
+    later = pa.array(
+        [None if h is None else base + dt.timedelta(hours=h) for h in hours], pa.timestamp("us")
+    )
+    rows = pa.table(
+        {
+            "id": range(len(hours)),
+            "a": pa.array([base] * len(hours), pa.timestamp("us")),
+            "b": later,
+        }
+    )
+    session = tq.Session()
+    session.register_table("t", rows)
+    bounds = ["1 day", "24 hours", "1 month", "30 days", "25 hours", "0 days"]
+    with duckdb.connect() as connection:
+        connection.register("t", rows)
+        conditions = [f"b - a {op} INTERVAL '{bound}'" for op in OPERATORS for bound in bounds]
+        conditions += ["b - a BETWEEN INTERVAL '1 day' AND INTERVAL '1 month'"]
+        conditions += ["b - a NOT BETWEEN INTERVAL '24 hours' AND INTERVAL '2 days'"]
+        conditions += ["b - a IN (INTERVAL '1 day', INTERVAL '1 month')"]
+        conditions += [
+            f"INTERVAL '{a}' {op} INTERVAL '{b}'"
+            for op in OPERATORS
+            for a in bounds
+            for b in bounds
+        ]
+        for where in conditions:
+            theirs = connection.sql(f"SELECT id FROM t WHERE {where}").fetchall()
+            assert ids(session, where) == sorted(i for (i,) in theirs), where
+    listed = session.sql(
+        "SELECT i FROM (SELECT INTERVAL '1 month' AS i UNION ALL SELECT INTERVAL '40 days' UNION ALL SELECT INTERVAL '25 hours' "
+        "UNION ALL SELECT INTERVAL '1 day') ORDER BY i DESC"
+    )
+    assert [(i.months, i.days) for i in listed.to_arrow()["i"].to_pylist()] == [
+        (0, 40),
+        (1, 0),
+        (0, 0),
+        (0, 1),
+    ]
