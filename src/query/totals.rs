@@ -456,7 +456,10 @@ where
         for value in values[0].as_primitive::<T>().iter().flatten() {
             let total = self.total.minus(value.widen());
             self.total = total.ok_or_else(|| self.result.overflow())?;
-            self.count -= 1;
+            let Some(count) = self.count.checked_sub(1) else {
+                return internal_err!("{}: more rows leave a frame than came", self.result.name);
+            };
+            self.count = count;
         }
         Ok(())
     }

@@ -109,7 +109,8 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
         Expr::ScalarFunction(ScalarFunction { func, mut args })
             if CHOOSING.contains(&func.name()) =>
         {
-            let changed = align(&mut args.iter_mut().collect::<Vec<_>>(), schema, false);
+            let is_compared = !matches!(func.name(), "coalesce" | "nvl" | "ifnull");
+            let changed = align(&mut args.iter_mut().collect::<Vec<_>>(), schema, is_compared);
             let function = ScalarFunction { func, args };
             Ok(Transformed::new_transformed(Expr::ScalarFunction(function), changed))
         }
@@ -304,6 +305,19 @@ fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
     if is_compared && lengths(met, schema) {
         return true;
     }
+    let mut changed = false;
+    if is_compared && let Some((unit, zone)) = met.iter().find_map(|expr| computed(expr, schema)) {
+        for expr in met.iter_mut() {
+            let same = instant_of(expr)
+                .and_then(|nanos| literal_at(nanos, unit.max(coarsest(nanos)), &zone));
+            if let Some(same) = same
+                && **expr != same
+            {
+                **expr = same;
+                changed = true;
+            }
+        }
+    }
     let mut types: Vec<_> = met.iter().map(|expr| expr.get_type(schema).ok()).collect();
     if !is_compared {
         types
@@ -338,7 +352,7 @@ fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
             }
         }
     }
-    met.iter_mut().zip(&types).fold(false, |changed, (expr, own)| {
+    met.iter_mut().zip(&types).fold(changed, |changed, (expr, own)| {
         changed
             | match own {
                 Some(text) if text.is_string() && is_compared && shifts => {
