@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
-use crate::query::{EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys};
+use crate::query::{CheckArithmetic, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys};
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 
@@ -43,7 +43,7 @@ pub(super) const RULES: &[Listed] = &[
 
 /// The rules that run: those of DataFusion that are on, and ours.
 pub fn logical_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![Arc::new(SlideAnew)];
+    let mut rules: Vec<Rule> = vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
     for rule in Optimizer::new().rules {
         match listed(RULES, rule.name()) {
             Use::On => rules.push(rule),

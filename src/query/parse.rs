@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::depth::check_depth;
 use super::precedence::bind;
+use super::row_values::write_out;
 use super::sample::{alias_first, take_samples};
 use super::statement::{sound_statement, without_materialized};
 use super::travel::{split_name, take_clauses};
@@ -82,6 +83,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
         return Err(refused.into());
     }
     sound_statement(&mut query)?;
+    write_out(&mut query)?;
     check_sound(&query)?;
     let mut finder = TableFinder { is_catalog: &is_catalog, paths: Vec::new(), lakes: Vec::new() };
     if let ControlFlow::Break(error) = VisitMut::visit(&mut query, &mut finder) {

@@ -149,6 +149,15 @@ fn unsound_window(expr: &PlanExpr) -> Option<Error> {
         };
     };
     let (frame, name) = (&function.params.window_frame, function.fun.name());
+    if name == "nth_value"
+        && let Some(n) = function.params.args.get(1)
+        && is_below_one(n)
+    {
+        return Some(Error::query(format!(
+            "nth_value() has the place {n}, which must be 1 or more: the standard counts from the first row of the frame; for \
+             the last one write last_value(), or order the other way around"
+        )));
+    }
     let is_aggregate = matches!(function.fun, WindowFunctionDefinition::AggregateUDF(_));
     let ends_before = matches!(&frame.end_bound, WindowFrameBound::Preceding(to) if !is_zero(to));
     let starts_after =
@@ -165,6 +174,18 @@ fn unsound_window(expr: &PlanExpr) -> Option<Error> {
         )));
     }
     None
+}
+
+/// Whether a constant is no place of a row.
+fn is_below_one(expr: &PlanExpr) -> bool {
+    match expr {
+        PlanExpr::Literal(value, _) => {
+            let number = value.cast_to(&DataType::Float64);
+            !matches!(number, Ok(ScalarValue::Float64(Some(number))) if number >= 1.0)
+        }
+        PlanExpr::Negative(_) => true,
+        _ => false,
+    }
 }
 
 fn is_zero(bound: &ScalarValue) -> bool {
