@@ -21,7 +21,7 @@ use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use datafusion::physical_expr::{PhysicalExpr, conjunction};
 use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory, replace_columns_with_literals,
+    PhysicalExprAdapterFactory, replace_columns_with_literals,
 };
 use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -29,6 +29,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::evolve::ByName;
 use super::footers::FooterCache;
 use crate::Result;
 
@@ -236,8 +237,7 @@ impl Reader {
             .zip(&file.partition_values)
             .map(|(field, value)| (field.name().as_str(), value))
             .collect();
-        let adapter =
-            DefaultPhysicalExprAdapterFactory.create(Arc::clone(table), Arc::clone(&physical))?;
+        let adapter = ByName.create(Arc::clone(table), Arc::clone(&physical))?;
         let simplifier = PhysicalExprSimplifier::new(&physical);
         let projection = projection.clone().try_map_exprs(|expr| {
             let expr = replace_columns_with_literals(expr, &constants)?;
