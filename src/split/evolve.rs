@@ -17,7 +17,6 @@ use datafusion::physical_expr_adapter::{
 };
 
 use super::reshape::{can_reshape, reshape};
-use super::unreadable::refused;
 use crate::{Error, Result};
 
 /// Adapts expressions to files, nested fields by their names.
@@ -61,9 +60,6 @@ impl FileAdapter {
         let (from, to) = (stored.data_type(), wanted.data_type());
         if from == to {
             return Ok(None);
-        }
-        if let Some(error) = refused(stored) {
-            return Err(error);
         }
         if !from.is_nested() || !to.is_nested() {
             return Ok(None);

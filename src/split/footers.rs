@@ -31,7 +31,7 @@ use super::orc::OrcFooter;
 use super::pages::{check_pages, wrong};
 use super::parquet_footer::FooterOf;
 use super::parquet_types::{has_element, is_interval};
-use super::unreadable::{has_hidden, readable, with_reasons};
+use super::unreadable::{is_misread, readable, with_reasons};
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
 use crate::storage::is_local_file;
@@ -229,7 +229,7 @@ pub async fn read_footer(
     });
     let stopped = |error| Error::data("the process is ending").with_source(error);
     let mut footer = task.join_unwind().await.map_err(stopped)??;
-    if has_hidden(&footer) || cache.schema(&footer).is_err() {
+    if is_misread(&footer) || cache.schema(&footer).is_err() {
         footer = Arc::new(readable(Arc::unwrap_or_clone(footer)).map_err(damaged)?);
     }
     cache.parquet.put(&meta.location, &footer);

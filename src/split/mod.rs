@@ -35,7 +35,7 @@ use std::fmt;
 use std::ops::Range;
 
 pub use access::{ALL_ROWS, access_to_rows};
-pub use blame::{blame_content, caught, caught_rows};
+pub use blame::{blame_content, caught, caught_answer, caught_rows};
 pub use columns::{ColumnScan, Cuts, MatrixExpr, TURN_BYTES, plan as plan_columns, plan_hard};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,

@@ -210,16 +210,15 @@ fn intervals(stored: &FixedSizeBinaryArray, unit: IntervalUnit) -> Result<ArrayR
     };
     let all = || stored.iter().map(|value| value.map(parts));
     let lost = |[months, days, milliseconds]: [u32; 3]| {
-        Err(Error::data(format!(
-            "an interval of {months} months, {days} days and {milliseconds} milliseconds does not fit the type \
-             Interval({unit:?}) that the file's Arrow schema declares"
-        )))
+        Error::data(format!(
+            "an interval of {months} months, {days} days and {milliseconds} milliseconds does not fit Interval({unit:?})"
+        ))
     };
     Ok(match unit {
         IntervalUnit::YearMonth => {
             let months = |value: [u32; 3]| match value {
                 [months, 0, 0] => Ok(months.cast_signed()),
-                other => lost(other),
+                other => Err(lost(other)),
             };
             let values = all().map(|value| value.map(months).transpose());
             Arc::new(values.collect::<Result<IntervalYearMonthArray>>()?)
@@ -227,7 +226,7 @@ fn intervals(stored: &FixedSizeBinaryArray, unit: IntervalUnit) -> Result<ArrayR
         IntervalUnit::DayTime => {
             let time = |value: [u32; 3]| match value {
                 [0, days, time] => Ok(IntervalDayTime::new(days.cast_signed(), time.cast_signed())),
-                other => lost(other),
+                other => Err(lost(other)),
             };
             let values = all().map(|value| value.map(time).transpose());
             Arc::new(values.collect::<Result<IntervalDayTimeArray>>()?)
@@ -235,7 +234,7 @@ fn intervals(stored: &FixedSizeBinaryArray, unit: IntervalUnit) -> Result<ArrayR
         IntervalUnit::MonthDayNano => {
             let interval = |value: [u32; 3]| {
                 let [Ok(months), Ok(days)] = [value[0], value[1]].map(i32::try_from) else {
-                    return lost(value);
+                    return Err(lost(value));
                 };
                 let nanoseconds = i64::from(value[2]) * 1_000_000;
                 Ok(IntervalMonthDayNano::new(months, days, nanoseconds))

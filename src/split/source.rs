@@ -32,6 +32,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use super::evolve::ByName;
 use super::footers::FooterCache;
 use crate::Result;
+use crate::panics::evaluated;
 
 /// Rows of a batch where DataFusion does not say.
 pub(super) const BATCH_ROWS: usize = 8192;
@@ -255,7 +256,7 @@ impl Reader {
     /// A batch of the file's columns as one of the table's, with the table's own fields.
     pub fn adapt(&self, batch: &RecordBatch, output: &SchemaRef) -> DfResult<RecordBatch> {
         let rows = batch.num_rows();
-        let (_, columns, _) = self.projector.project_batch(batch)?.into_parts();
+        let (_, columns, _) = evaluated(|| self.projector.project_batch(batch))?.into_parts();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(Arc::clone(output), columns, &options)?)
     }

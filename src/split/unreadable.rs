@@ -15,7 +15,9 @@ use parquet::file::metadata::{
 };
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
-use super::parquet_types::{has_element, without_annotations};
+use super::parquet_types::{
+    has_element, is_legacy_list, with_modern_lists, without_annotations,
+};
 use crate::error::plain_text;
 use crate::{Error, ErrorKind};
 
@@ -41,18 +43,16 @@ pub fn is_marked(field: &Field) -> bool {
 pub fn refused(field: &Field) -> Option<Error> {
     let reason = field.metadata().get(REASON)?;
     let message = format!(
-        "column {:?} cannot be read: {reason}; select the other columns by name, or declare the type as which it is stored \
-         (schema=): {}",
-        field.name(),
-        field.data_type()
+        "column {:?} cannot be read: {reason}; select the other columns by name",
+        field.name()
     );
     Some(Error::new(ErrorKind::UnsupportedType, message))
 }
 
-/// Whether a file has columns that the crate would show as their storage.
-pub(super) fn has_hidden(footer: &ParquetMetaData) -> bool {
+/// Whether a file has columns that the crate would show as something else: as their storage, or as other lists.
+pub(super) fn is_misread(footer: &ParquetMetaData) -> bool {
     let root = footer.file_metadata().schema_descr().root_schema();
-    has_element(root, &|of| hidden(of).is_some())
+    has_element(root, &|of| hidden(of).is_some() || is_legacy_list(of))
 }
 
 /// A footer of which the `parquet` crate understands every column.
@@ -67,6 +67,7 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
     found.retain(|note| !note.key.starts_with(NOTE));
     let mut fields = Vec::with_capacity(root.get_fields().len());
     for of in root.get_fields() {
+        let of = &with_modern_lists(of)?;
         let reason = reason_of(of);
         if let Some(reason) = &reason {
             found.push(KeyValue::new(format!("{NOTE}{}", of.name()), reason.clone()));
@@ -159,7 +160,10 @@ pub(super) fn with_reasons(schema: Schema) -> Schema {
     }
     let reason = |field: &Field| schema.metadata().get(&format!("{NOTE}{}", field.name()));
     let fields = schema.fields().iter().map(|field| match reason(field) {
-        Some(reason) => Arc::new(marked(field, reason)),
+        Some(reason) => {
+            let stored = field.data_type();
+            Arc::new(marked(field, format!("{reason} (to read that, declare it in schema= as {stored})")))
+        }
         None => Arc::clone(field),
     });
     let fields: Fields = fields.collect();

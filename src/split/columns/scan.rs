@@ -29,6 +29,7 @@ use super::lines::{Batches, Line, LineRows, Matrices};
 use super::pieces::Pieces;
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
+use crate::panics::evaluated;
 use crate::split::footers::read_footer;
 use crate::split::pages::{check_pages, wrong};
 use crate::split::parquet::Adapter;
@@ -350,7 +351,7 @@ impl ColumnScan {
             };
             let asked = stage.columns.iter().map(column).collect::<DfResult<_>>()?;
             let batch = batch(&schema, asked, count)?;
-            let answer = condition.evaluate(&batch)?.into_array(count)?;
+            let answer = evaluated(|| condition.evaluate(&batch)?.into_array(count))?;
             let answer = match as_boolean_array(&answer)? {
                 answer if answer.null_count() > 0 => prep_null_mask_filter(answer),
                 answer => answer.clone(),
@@ -517,7 +518,8 @@ impl OpenGroup {
             let columns = columns.map(|place| column(&place)).collect::<DfResult<_>>()?;
             drop(found);
             self.at += count;
-            let projected = scan.projector.project_batch(&batch(&scan.narrow, columns, count)?)?;
+            let read = batch(&scan.narrow, columns, count)?;
+            let projected = evaluated(|| scan.projector.project_batch(&read))?;
             let (_, columns, _) = projected.into_parts();
             return batch(&scan.output, columns, count).map(Some);
         }
