@@ -31,7 +31,7 @@ use super::orc::OrcFooter;
 use super::pages::{check_pages, wrong};
 use super::parquet_footer::FooterOf;
 use super::parquet_types::{has_element, is_interval};
-use super::unreadable::{is_misread, readable, with_reasons};
+use super::unreadable::{is_misread, readable, with_reasons, without_odd_dictionaries};
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
 use crate::storage::is_local_file;
@@ -231,6 +231,10 @@ pub async fn read_footer(
     let mut footer = task.join_unwind().await.map_err(stopped)??;
     if is_misread(&footer) || cache.schema(&footer).is_err() {
         footer = Arc::new(readable(Arc::unwrap_or_clone(footer)).map_err(damaged)?);
+    }
+    let schema = cache.schema(&footer).map_err(damaged)?;
+    if let Some(plain) = without_odd_dictionaries(&footer, &schema).map_err(damaged)? {
+        footer = Arc::new(plain);
     }
     cache.parquet.put(&meta.location, &footer);
     Ok(footer)

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, Fields, Schema};
-use parquet::arrow::{ARROW_SCHEMA_META_KEY, parquet_to_arrow_schema};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, encode_arrow_schema, parquet_to_arrow_schema};
 use parquet::basic::LogicalType;
 use parquet::errors::Result as ParquetResult;
 use parquet::file::metadata::{
@@ -84,6 +84,49 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
         found.retain(|note| note.key != ARROW_SCHEMA_META_KEY);
     }
     with_schema(footer, &schema, found)
+}
+
+/// The same of a footer whose columns have this `schema`, where it has dictionaries of values of which the crate reads none: they are plain
+/// columns that say that they were others. None where it has none.
+///
+/// # Errors
+/// Those of the format's own checks.
+pub(super) fn without_odd_dictionaries(
+    footer: &ParquetMetaData,
+    schema: &Schema,
+) -> ParquetResult<Option<ParquetMetaData>> {
+    if !schema.flattened_fields().iter().any(|field| is_odd_dictionary(field.data_type())) {
+        return Ok(None);
+    }
+    let fields: Fields = schema.fields().iter().map(with_plain_values).collect();
+    let hint = encode_arrow_schema(&Schema::new(fields));
+    let file = footer.file_metadata();
+    let mut notes = file.key_value_metadata().cloned().unwrap_or_default();
+    notes.retain(|note| note.key != ARROW_SCHEMA_META_KEY);
+    notes.push(KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), hint));
+    with_schema(footer.clone(), &file.schema_descr_ptr(), notes).map(Some)
+}
+
+fn is_odd_dictionary(data_type: &DataType) -> bool {
+    use DataType::{Boolean, Dictionary, FixedSizeBinary, Float16};
+    let is_odd = |value: &DataType| {
+        matches!(value, Boolean | Float16 | FixedSizeBinary(_)) || value.is_decimal()
+    };
+    matches!(data_type, Dictionary(_, value) if is_odd(value))
+}
+
+fn with_plain_values(field: &FieldRef) -> FieldRef {
+    use DataType::*;
+    let data_type = match field.data_type() {
+        odd @ Dictionary(_, value) if is_odd_dictionary(odd) => value.as_ref().clone(),
+        Struct(fields) => Struct(fields.iter().map(with_plain_values).collect()),
+        List(item) => List(with_plain_values(item)),
+        LargeList(item) => LargeList(with_plain_values(item)),
+        FixedSizeList(item, length) => FixedSizeList(with_plain_values(item), *length),
+        Map(entries, sorted) => Map(with_plain_values(entries), *sorted),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
 /// Why a column is not read.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -453,7 +454,25 @@ def test_a_required_field_that_is_missing_or_a_value_that_does_not_fit_is_an_err
         read(tmp_path, schema=needed)
 
 
-# --- panics ---
+# --- other types ---
+
+
+def test_dictionaries_of_values_that_are_no_texts_are_plain_columns(tmp_path: Path) -> None:
+    columns = {
+        "d": pa.array([Decimal("1.5"), None, Decimal("-2.25")], pa.decimal128(9, 2)),
+        "f": pa.array([b"abc", None, b"def"], pa.binary(3)),
+        "h": pa.array([np.float16(0.5), None, np.float16(2)], pa.float16()),
+        "s": pa.array(["x", None, "y"], pa.large_string()),
+    }
+    encoded = {name: column.dictionary_encode() for name, column in columns.items()}
+    pq.write_table(pa.table(encoded), tmp_path / "t.parquet")
+    assert pq.read_schema(tmp_path / "t.parquet").field("d").type == encoded["d"].type
+    assert read(tmp_path / "t.parquet") == pa.table(columns).to_pylist()
+    session = tq.Session()
+    session.register_parquet("t", str(tmp_path / "t.parquet"))
+    types = session.sql("SELECT * FROM t").to_arrow().schema.types
+    assert types[:3] == [column.type for column in list(columns.values())[:3]]
+    assert pa.types.is_dictionary(types[3])
 
 
 def test_half_floats_and_dates_of_all_kinds(tmp_path: Path) -> None:

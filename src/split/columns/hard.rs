@@ -51,14 +51,22 @@ pub(super) fn is_hard(
     })
 }
 
-/// Whether all pages of `leaves` are to be read, whatever rows are wanted: to look at all values, or since single pages are left to the
-/// decoder of the `parquet` crate.
-pub(super) fn needs_all(footer: &ParquetMetaData, groups: Range<usize>, leaves: &[usize]) -> bool {
+/// Whether all pages of `leaves` are to be read, whatever rows are wanted: to look at all values, since values cannot be passed over, or since
+/// single pages are left to the decoder of the `parquet` crate.
+pub(super) fn needs_all(
+    footer: &ParquetMetaData,
+    groups: Range<usize>,
+    leaves: &[usize],
+    skips: bool,
+) -> bool {
     let groups = footer.row_groups().get(groups).unwrap_or_default();
-    let chunks = groups.iter().flat_map(|group| leaves.iter().map(|leaf| group.column(*leaf)));
-    chunks.into_iter().any(|column| {
-        let is_changed = is_unpacked(column) || may_be_wide(column);
-        is_other(column) || is_changed && PageLayout::of(column).is_none()
+    groups.iter().any(|group| {
+        let needs_all = |leaf: &usize| {
+            let column = group.column(*leaf);
+            let is_changed = is_unpacked(column) || may_be_wide(column);
+            is_other(column) || is_changed && PageLayout::of(column).is_none()
+        };
+        leaves.iter().any(needs_all) || skips && !can_skip(group, leaves)
     })
 }
 

@@ -131,7 +131,7 @@ pub async fn plan(
     let all: Vec<usize> = wanted.iter().copied().chain(asked).collect();
     let leaves = leaves_of(&footer, &all);
     let is_hard = is_hard(&footer, groups.clone(), &leaves, skips);
-    let needs_all = needs_all(&footer, groups, &leaves);
+    let needs_all = needs_all(&footer, groups, &leaves, skips);
     let is_other =
         gains_nothing || is_coerced || predicate.is_some() && !is_best(&footer, &rows, &leaves);
     if is_other && !is_hard {
