@@ -24,6 +24,9 @@ use crate::{Error, ErrorKind};
 /// Where a field has the reason why it is not read.
 const REASON: &str = "tensorquery:unreadable";
 
+/// Levels of a schema with columns that are not read: some fifty lists in lists.
+const MOST_LEVELS: usize = 128;
+
 /// What the key of a note in a footer begins with; the name of the column follows.
 const NOTE: &str = "tensorquery:unreadable:";
 
@@ -63,11 +66,15 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
     let file = footer.file_metadata();
     let (schema, notes) = (file.schema_descr(), file.key_value_metadata());
     let root = schema.root_schema();
+    if depth(root) > MOST_LEVELS {
+        // Whoever looks at such a type calls himself for each level.
+        return parquet_to_arrow_schema(schema, notes).map(|_| footer);
+    }
     let mut found: Vec<KeyValue> = notes.cloned().unwrap_or_default();
     found.retain(|note| !note.key.starts_with(NOTE));
     let mut fields = Vec::with_capacity(root.get_fields().len());
     for of in root.get_fields() {
-        let of = &with_modern_lists(of)?;
+        let of = &without_annotations(&with_modern_lists(of)?, &is_unknown)?;
         let reason = reason_of(of);
         if let Some(reason) = &reason {
             found.push(KeyValue::new(format!("{NOTE}{}", of.name()), reason.clone()));
@@ -129,6 +136,11 @@ fn with_plain_values(field: &FieldRef) -> FieldRef {
     Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
+fn depth(of: &Type) -> usize {
+    let below = || of.get_fields().iter().map(|field| depth(field)).max().unwrap_or(0);
+    1 + if of.is_group() { below() } else { 0 }
+}
+
 /// Why a column is not read.
 fn reason_of(of: &TypePtr) -> Option<String> {
     if let Some(what) = first_hidden(of) {
@@ -138,6 +150,12 @@ fn reason_of(of: &TypePtr) -> Option<String> {
     let schema = alone.map(|alone| SchemaDescriptor::new(Arc::new(alone)));
     let found = schema.and_then(|schema| parquet_to_arrow_schema(&schema, None));
     found.err().map(|error| plain_text(&error.to_string()))
+}
+
+/// Whether numbers or bytes are of a logical type that is not known: they are what they are stored as, as the format says.
+fn is_unknown(of: &Type) -> bool {
+    let known = of.get_basic_info().logical_type_ref();
+    of.is_primitive() && matches!(known, Some(LogicalType::_Unknown { .. }))
 }
 
 fn first_hidden(of: &Type) -> Option<String> {
@@ -151,7 +169,7 @@ fn hidden(of: &Type) -> Option<String> {
         LogicalType::Variant { .. } => {
             Some("it is a VARIANT, of which the file stores the encoded bytes".to_owned())
         }
-        LogicalType::_Unknown { field_id } => {
+        LogicalType::_Unknown { field_id } if of.is_group() => {
             Some(format!("it is of a logical type that is not known (number {field_id})"))
         }
         _ => None,
