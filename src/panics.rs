@@ -81,7 +81,8 @@ mod tests {
     fn check(found: Result<i32>, message: &str) {
         let error = found.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Query);
-        let wanted = format!("the engine failed on this query ({message}): that is an internal error");
+        let wanted =
+            format!("the engine failed on this query ({message}): that is an internal error");
         assert!(error.message().starts_with(&wanted), "{error}");
     }
 

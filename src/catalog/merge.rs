@@ -130,9 +130,7 @@ fn widen(a: &DataType, b: &DataType) -> Option<DataType> {
             Some(FixedSizeList(widen_child(x, y)?, *n))
         }
         (Struct(x), Struct(y)) => widen_struct(x, y),
-        (Map(x, sorted), Map(y, also)) => {
-            Some(Map(widen_entries(x, y)?, *sorted && *also))
-        }
+        (Map(x, sorted), Map(y, also)) => Some(Map(widen_entries(x, y)?, *sorted && *also)),
         (Interval(_), Interval(_)) => Some(Interval(IntervalUnit::MonthDayNano)),
         (Date32, Date64) | (Date64, Date32) => Some(Date64),
         _ => None,

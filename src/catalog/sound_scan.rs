@@ -25,8 +25,8 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use crate::lake::has_unordered_cast;
 use crate::Error;
+use crate::lake::has_unordered_cast;
 use crate::split::{FileRef, caught, caught_rows, plan_hard};
 
 /// Files opened ahead of the one that is read.

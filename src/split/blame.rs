@@ -64,9 +64,9 @@ fn caught_by<T>(
     rows: impl Stream<Item = DfResult<T>>,
     describe: fn(&str) -> Error,
 ) -> impl Stream<Item = DfResult<T>> {
-    AssertUnwindSafe(rows)
-        .catch_unwind()
-        .map(move |found| found.unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref())).into())))
+    AssertUnwindSafe(rows).catch_unwind().map(move |found| {
+        found.unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref())).into()))
+    })
 }
 
 /// The error that stands for a panic of a decoder.

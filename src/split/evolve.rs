@@ -31,11 +31,7 @@ impl PhysicalExprAdapterFactory for ByName {
     ) -> DfResult<Arc<dyn PhysicalExprAdapter>> {
         let rest = DefaultPhysicalExprAdapterFactory
             .create(Arc::clone(&logical_file_schema), Arc::clone(&physical_file_schema))?;
-        Ok(Arc::new(FileAdapter {
-            table: logical_file_schema,
-            file: physical_file_schema,
-            rest,
-        }))
+        Ok(Arc::new(FileAdapter { table: logical_file_schema, file: physical_file_schema, rest }))
     }
 }
 

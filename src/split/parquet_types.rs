@@ -36,8 +36,7 @@ pub(super) fn without_annotations(
             if is_same && !is_stripped {
                 return Ok(Arc::clone(of));
             }
-            let mut builder =
-                Type::group_type_builder(of.name()).with_fields(children).with_id(id);
+            let mut builder = Type::group_type_builder(of.name()).with_fields(children).with_id(id);
             if !is_stripped {
                 builder = builder
                     .with_converted_type(info.converted_type())
@@ -104,7 +103,8 @@ pub(super) fn with_modern_lists(of: &TypePtr) -> Result<TypePtr> {
     let mut fields: Vec<TypePtr> = of.get_fields().to_vec();
     if is_legacy_list(of) {
         let around = Type::group_type_builder("list").with_repetition(Repetition::REPEATED);
-        let element = group_with(&fields[0], fields[0].get_fields().to_vec(), Repetition::REQUIRED)?;
+        let element =
+            group_with(&fields[0], fields[0].get_fields().to_vec(), Repetition::REQUIRED)?;
         fields = vec![Arc::new(around.with_fields(vec![element]).build()?)];
     }
     let fields = fields.iter().map(with_modern_lists).collect::<Result<Vec<_>>>()?;

@@ -61,9 +61,7 @@ pub fn can_reshape(from: &DataType, to: &DataType) -> std::result::Result<(), St
 /// # Errors
 /// `Data` where a value does not become one of that type, or a required field is missing.
 pub fn reshape(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-    use DataType::{
-        FixedSizeBinary, FixedSizeList, Interval, LargeList, List, Map, Null, Struct,
-    };
+    use DataType::{FixedSizeBinary, FixedSizeList, Interval, LargeList, List, Map, Null, Struct};
     let from = array.data_type();
     if from == to {
         return Ok(Arc::clone(array));
@@ -170,8 +168,8 @@ impl Items {
     fn offsets<O: OffsetSizeTrait>(&self) -> Result<OffsetBuffer<O>> {
         let offset = |offset: &i64| O::from_usize(usize::try_from(*offset).ok()?);
         let offsets: Option<Vec<O>> = self.offsets.iter().map(offset).collect();
-        let offsets = offsets
-            .ok_or_else(|| Error::data("the lists of a batch have more than 2^31 items"))?;
+        let offsets =
+            offsets.ok_or_else(|| Error::data("the lists of a batch have more than 2^31 items"))?;
         Ok(OffsetBuffer::new(ScalarBuffer::from(offsets)))
     }
 }

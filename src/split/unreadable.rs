@@ -15,9 +15,7 @@ use parquet::file::metadata::{
 };
 use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
 
-use super::parquet_types::{
-    has_element, is_legacy_list, with_modern_lists, without_annotations,
-};
+use super::parquet_types::{has_element, is_legacy_list, with_modern_lists, without_annotations};
 use crate::error::plain_text;
 use crate::{Error, ErrorKind};
 
@@ -223,7 +221,10 @@ pub(super) fn with_reasons(schema: Schema) -> Schema {
     let fields = schema.fields().iter().map(|field| match reason(field) {
         Some(reason) => {
             let stored = field.data_type();
-            Arc::new(marked(field, format!("{reason} (to read that, declare it in schema= as {stored})")))
+            Arc::new(marked(
+                field,
+                format!("{reason} (to read that, declare it in schema= as {stored})"),
+            ))
         }
         None => Arc::clone(field),
     });

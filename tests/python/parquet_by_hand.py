@@ -63,7 +63,9 @@ def with_schema(path: Path, made: list[Struct]) -> None:
     file.write()
 
 
-def annotate(path: Path, column: str, *, converted: int | None = None, logical: int | None = None) -> None:
+def annotate(
+    path: Path, column: str, *, converted: int | None = None, logical: int | None = None
+) -> None:
     """Give the element of this name another type, and take away what it had."""
     file, found = elements(path)
     fields = next(fields for fields in found if fields[NAME][1] == column.encode())

@@ -77,9 +77,7 @@ fn plain(page: &Page, levels: [i16; 2]) -> Result<Page> {
     }
     let most = page.num_values() as usize;
     match &mut page {
-        Page::DataPage {
-            buf, encoding, def_level_encoding, rep_level_encoding, ..
-        } => {
+        Page::DataPage { buf, encoding, def_level_encoding, rep_level_encoding, .. } => {
             let mut at = 0;
             for (level, by) in levels.iter().zip([*rep_level_encoding, *def_level_encoding]) {
                 at += bytes_of_levels(&buf[at..], *level, by, most)?;
@@ -138,7 +136,10 @@ fn unpack(packed: &[u8], most: usize, to: &mut Vec<u8>) -> Result<()> {
     let [Ok(block), Ok(minis), Ok(count)] = sizes else {
         return Err(damaged("its blocks are too long"));
     };
-    if minis == 0 || !block.is_multiple_of(minis) || !(block / minis).is_multiple_of(8) || block == 0
+    if minis == 0
+        || !block.is_multiple_of(minis)
+        || !(block / minis).is_multiple_of(8)
+        || block == 0
     {
         return Err(damaged(format!("blocks of {block} differences in {minis} parts")));
     }
