@@ -61,19 +61,29 @@ fn decoded_type(data_type: &DataType, wide: bool) -> DataType {
     }
 }
 
-/// Whether the texts of a chunk may be more than an array of them holds. Where they repeat, in a dictionary or as beginnings of others, only
-/// newer files say how long they are in all.
+/// Rows that are decoded together, at most: more than any session asks for.
+const MOST_ROWS: u64 = 1 << 16;
+
+/// Whether the texts of a batch of a chunk may be more than an array of them holds.
 pub(super) fn may_be_wide(chunk: &ColumnChunkMetaData) -> bool {
+    let values = u64::try_from(chunk.num_values()).unwrap_or(u64::MAX);
+    let at_once = match chunk.column_descr().max_rep_level() {
+        0 => values.min(MOST_ROWS),
+        _ => values,
+    };
+    exceeds(chunk, at_once)
+}
+
+/// Whether so many texts of a chunk may be more. Where they repeat, in a dictionary or as beginnings of others, only newer files say how
+/// long they are in all; but none is longer than what is stored.
+fn exceeds(chunk: &ColumnChunkMetaData, texts: u64) -> bool {
     if chunk.column_type() != Physical::BYTE_ARRAY {
         return false;
     }
     let stored = u64::try_from(chunk.uncompressed_size()).unwrap_or(u64::MAX);
-    let values = u64::try_from(chunk.num_values()).unwrap_or(u64::MAX);
-    match chunk.unencoded_byte_array_data_bytes() {
-        Some(bytes) => bytes as u64 > MOST_BYTES,
-        None if repeats(chunk) => stored.saturating_mul(values) > MOST_BYTES,
-        None => stored > MOST_BYTES,
-    }
+    let repeated = if repeats(chunk) { texts } else { 1 };
+    let bytes = chunk.unencoded_byte_array_data_bytes().map_or(u64::MAX, |bytes| bytes as u64);
+    bytes.min(stored.saturating_mul(repeated)) > MOST_BYTES
 }
 
 fn repeats(chunk: &ColumnChunkMetaData) -> bool {
@@ -92,7 +102,7 @@ pub(super) fn is_wide(
     rows: usize,
     at_once: usize,
 ) -> Result<bool> {
-    if !may_be_wide(chunk) {
+    if !exceeds(chunk, at_once as u64) {
         return Ok(false);
     }
     let stored = u64::try_from(chunk.uncompressed_size()).unwrap_or(u64::MAX);
