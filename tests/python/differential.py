@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 
 import differential_sources as sources_of
+import differential_spill as spill
 import tensorquery as tq
 from answers import assert_same_answer
 from differential_cases import Predicates, Statement, Topology
@@ -33,8 +34,11 @@ from differential_loads import ask
 from differential_tables import KEYS, make_table
 from differential_tally import Tally, reason_of
 
-STATEMENTS = 12
+STATEMENTS = 20
 """Of the grammar, in a case."""
+
+SPILLING = 0.03
+"""Part of the cases whose tables are larger than the session's memory."""
 
 
 def relation(rng, tables):
@@ -83,26 +87,42 @@ class Case:
         keys = [kind for kind in KEYS if kind in kinds]
         key = rng.choice(keys) if rng.random() < 0.9 else None
         hive = all(source.hive for source in self.sources)
-        self.tables = [
-            make_table(rng, "t1", kinds=kinds, key=key, hive=hive),
-            make_table(rng, "u1", kinds=kinds, key=key, hive=hive, most=12),
-        ]
+        self.spilling = rng.random() < SPILLING
+        self.tables = (
+            spill.tables(rng)
+            if self.spilling
+            else [
+                make_table(rng, "t1", kinds=kinds, key=key, hive=hive),
+                make_table(rng, "u1", kinds=kinds, key=key, hive=hive, most=12),
+            ]
+        )
+        if self.spilling:
+            # The other writers make a row group of three rows, of which there were thousands.
+            self.sources = [sources_of.OTHERS["memory"], sources_of.Parquet("duckdb", "present")]
         judges.load(self.tables)
-        self.sessions = [
-            self.registered(number, source) for number, source in enumerate(self.sources)
-        ]
+        asked = [(source, self.registered(n, source)) for n, source in enumerate(self.sources)]
+        self.asked = [(source, session) for source, session in asked if session is not None]
 
     def registered(self, number, source):
-        session = tq.Session()
+        """A session with the tables in one form; None where they cannot be registered, which is a difference."""
+        session = tq.Session(memory_limit=spill.MEMORY if self.spilling else None)
         for table in self.tables:
-            folder = self.folder / f"{number}" / table.name
-            source.register(
-                random.Random(self.seed + number), session, table, str(folder), self.plant
-            )
+            folder = str(self.folder / f"{number}" / table.name)
+            rng = random.Random(self.seed + number)
+            try:
+                source.register(rng, session, table, folder, self.plant)
+            except tq.TensorQueryError as error:
+                text = f"{source.name}: {type(error).__name__}: {str(error)[:600]}"
+                self.tally.differences.append(f"seed {self.seed}: not registered, {text}")
+                return None
         return session
 
     def run(self):
         """Ask everything, and return the `Tally`."""
+        if self.spilling:
+            for statement in spill.statements(self.rng):
+                self.compare(statement)
+            return self.tally
         self.three_ways()
         grammar = Grammar(self.rng, self.tables)
         for _ in range(STATEMENTS):
@@ -144,8 +164,11 @@ class Case:
             return None
         if self.plant:
             statement = self.plant.rewritten(statement)
-        for source, session in zip(self.sources, self.sessions, strict=True):
-            topology = Topology.random(self.rng) if self.rng.random() < 0.35 else None
+        for source, session in self.asked:
+            topology = Topology.random(self.rng) if self.rng.random() < 0.25 else None
+            if topology and self.spilling:
+                topology.options |= {"batch_size": 1000}
+                topology.options.pop("split_rows", None)
             stages = self.folder / "stages"
             try:
                 ask(session, statement, expected, topology, stages, self.rng)

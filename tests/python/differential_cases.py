@@ -95,9 +95,9 @@ class Predicates:
         """A predicate without AND, OR and NOT."""
         rng = self.rng
         families = sorted({family for _, family, _ in self.columns if family in COMPARED})
-        kind = rng.randrange(10)
+        kind = rng.randrange(11)
         boolean, any_column = self.pick("bool"), rng.choice(self.columns)
-        if kind == 0:
+        if kind in (0, 10):
             return f"{any_column[0]} IS {rng.choice(['', 'NOT '])}NULL"
         if kind == 1 and boolean:
             return rng.choice(["{0}", "{0} IS TRUE", "{0} IS NOT FALSE", "{0} = FALSE"]).format(

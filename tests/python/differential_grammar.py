@@ -8,6 +8,7 @@ from differential_cases import Predicates, Statement
 from differential_subqueries import Subqueries
 from differential_values import Values
 from differential_windows import Windows
+from random_sql import INT, TEXT, RandomSql, Relation
 
 AGGREGATES = (
     "count(*)", "count({0})", "count(DISTINCT {0})", "CAST(sum({0} % 1000) AS BIGINT)", "min({0})", "max({0})",
@@ -110,13 +111,13 @@ class Grammar(Subqueries, Windows, Values):
         by = rng.choice([f"t.id {direction}", f"{value} {direction}, t.id"])
         cut = rng.choice([f"LIMIT {size}", f"LIMIT {size} OFFSET {skipped}", f"OFFSET {skipped}"])
         ordered = f"{rows} ORDER BY {by} {cut}"
-        match rng.randrange(8):
-            case 0 | 1:
+        match rng.randrange(9):
+            case 0 | 1 | 2:
                 limited = (
                     f"{rows} LIMIT {size} OFFSET {skipped}" if skipped else f"{rows} LIMIT {size}"
                 )
                 return Statement("limit", limited, some_of=rows, most=size, skipped=skipped)
-            case 2:
+            case 8:
                 return Statement("limit", rows, some_of=rows, most=size, head=size)
             case 3:
                 return Statement(
@@ -144,6 +145,33 @@ class Grammar(Subqueries, Windows, Values):
                 return Statement("limit", above.format(ordered))
             case _:
                 return Statement("limit", ordered)
+
+    def nulls(self):
+        """Rows that lack a value, or have one: what counts of nulls are for."""
+        rng, t = self.rng, self.t.name
+        name = f"t.{rng.choice(list(self.t.columns))}"
+        where = f"{name} IS {rng.choice(['', '', 'NOT '])}NULL"
+        more = rng.choice(["", "", f" AND {self.over('t').simple()}", f" OR {self.over('t').leaf()}"])
+        value = rng.choice(["t.id AS a", "count(*) AS n", f"count({name}) AS n, count(*) AS m"])
+        return Statement("nulls", f"SELECT {value} FROM {t} AS t WHERE {where}{more}")
+
+    def nested(self):
+        """Up to six operators above each other, of `random_sql`."""
+        made = RandomSql(self.rng.randrange(10**9), [self.bases(t) for t in (self.t, self.u)])
+        return Statement("nested", made.query().sql)
+
+    def bases(self, table):
+        """A relation of numbers and texts, as `random_sql` has them."""
+        numbers = [name for name in table.of("int") if name != "id"][:2]
+        texts = table.of("text")[:1]
+        columns = [("id", "CAST(id AS BIGINT)")]
+        columns += [
+            (f"n{at}", f"CAST({name} AS BIGINT) % 1000") for at, name in enumerate(numbers)
+        ]
+        columns += [(f"s{at}", f"CAST({name} AS VARCHAR)") for at, name in enumerate(texts)]
+        sql = f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns)} FROM {table.name}"
+        kinds = [(name, TEXT if name[0] == "s" else INT) for name, _ in columns]
+        return Relation(sql, kinds, table.rows.num_rows)
 
     # --------------------------------------------------------------------------------------------
     # Sets, groups and joins.
@@ -313,6 +341,7 @@ WIDE = {
 KINDS = (
     "distinct", "distinct", "limit", "limit", "limit", "sets", "sets", "group", "grouping_sets", "join", "join", "subquery", "subquery",
     "subquery", "lateral", "recursive", "cte", "window", "window", "window", "ignore_nulls", "decimals", "zones", "intervals", "lists",
-    "unnest", "structs", "cases", "row_values", "patterns", "text", "volatile",
+    "unnest", "structs", "cases", "row_values", "patterns", "text", "volatile", "nulls", "nulls",
+    "nested", "nested", "nested", "nested",
 )  # fmt: skip
 """Methods of `Grammar`, some more often than others."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import arro3.io
 import duckdb
 import fastparquet
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.orc
@@ -113,7 +114,11 @@ class Program:
         """Write one file."""
         if self.process is None or self.process.poll() is not None:
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
             )
         wanted = {
             "path": str(path),
@@ -140,16 +145,16 @@ def _programs():
     if (folder / "parquet-go" / "writer").exists():
         found["parquet-go"] = (Program([str(folder / "parquet-go" / "writer")]), PLAIN)
     if (folder / "parquet-java" / "complete").exists() and shutil.which("java"):
-        command = ["java", "-cp", f"{folder}/parquet-java/*", "ParquetWriter.java"]
-        command[-1] = str(Path(__file__).parent / "writers" / "parquet-java" / "ParquetWriter.java")
+        program = Path(__file__).parent / "writers" / "parquet-java" / "ParquetWriter.java"
+        command = ["java", "-cp", f"{folder}/parquet-java/*", str(program)]
         found["parquet-java"] = (Program(command), PLAIN)
     return found
 
 
 _NULLABLE = {
-    pa.int32(): __import__("pandas").Int32Dtype(),
-    pa.int64(): __import__("pandas").Int64Dtype(),
-    pa.bool_(): __import__("pandas").BooleanDtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
 }
 
 EVERY = tuple(KINDS)

@@ -5,7 +5,8 @@ A table is made in memory; `differential_sources` writes the same rows in every 
 
 import decimal
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from datetime import UTC, date, datetime, time, timedelta
 
 import pyarrow as pa
@@ -130,12 +131,12 @@ class Table:
     order: str | None = None
     hive: str | None = None
 
-    @property
+    @cached_property
     def rows(self):
         """All rows, with the column of the hive directories."""
         return pa.concat_tables(self.parts)
 
-    @property
+    @cached_property
     def values(self):
         """The values of each column; of the directories, too."""
         found = self.rows.to_pydict()
@@ -209,5 +210,4 @@ def _sorted(rng, table):
     for part in table.parts:
         parts.append(rows.slice(start, part.num_rows))
         start += part.num_rows
-    table.parts, table.order = parts, f"{by} {direction}"
-    return table
+    return replace(table, parts=parts, order=f"{by} {direction}")
