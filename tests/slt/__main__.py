@@ -35,11 +35,11 @@ def files_of(paths):
     found = []
     for path in paths:
         if path.is_file():
-            found.append((path.resolve(), path.parent.name))
+            found.append((path.absolute(), path.parent.name))
         for one in sorted(path.rglob("*")):
             if one.suffix in ENDINGS and one.is_file():
                 below = one.relative_to(path).parts
-                found.append((one.resolve(), "/".join([path.name, *below[:-1]][:3])))
+                found.append((one.absolute(), "/".join([path.name, *below[:-1]][:3])))
     return found
 
 

@@ -62,6 +62,11 @@ REFUSALS = (
         ("sqlite",),
         message="must be part of group by|must appear in the group by|not in group by|neither grouped",
     ),
+    _rule(
+        "a sign before a text: SQLite takes it for a number, and the standard has none",
+        ("sqlite",),
+        message="unary operator .* only supports numeric|cannot .*negat.*(utf8|text)",
+    ),
     _rule("a function that the loader does not have", _ALL, message="invalid function|no function|unknown function"),
     _rule("syntax that the loader does not have", _ALL, message="parsererror|sql parser error|cannot be read:|expected: "),
 )

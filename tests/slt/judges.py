@@ -24,8 +24,12 @@ class JudgeError(Exception):
     """The judge has no answer: it does not know the syntax or a function, or the statement is wrong."""
 
 
+MOST_TABLE_ROWS = 100_000
+"""A larger table is not written: it is a test of an engine's speed or spilling."""
+
+
 class Untyped(Exception):
-    """A table whose values Parquet cannot hold in a column of one type."""
+    """A table that is not written: Parquet cannot hold its values in a column of one type, or it is too large."""
 
 
 @dataclass
@@ -98,6 +102,7 @@ class Sqlite:
         Raises:
             Untyped: A column has values of another type than it declares, which SQLite allows.
         """
+        _bounded(name, self.ask(f'SELECT count(*) FROM "{name}"'))
         declared = self.ask(f'PRAGMA table_info("{name}")').rows
         answer = self.ask(f'SELECT * FROM "{name}"')
         columns = list(zip(*answer.rows, strict=True)) or [()] * len(declared)
@@ -106,6 +111,11 @@ class Sqlite:
             arrays.append(_typed(name, column, kind.upper(), values))
             names.append(column.lower())
         return pa.table(arrays, names=names)
+
+
+def _bounded(name, count):
+    if count.rows[0][0] > MOST_TABLE_ROWS:
+        raise Untyped(f"{name} has more than {MOST_TABLE_ROWS} rows")
 
 
 def _typed(table, column, declared, values):
@@ -231,8 +241,9 @@ class Duck:
         """
         quoted = name.replace('"', '""')
         try:
+            _bounded(name, self.ask(f'SELECT count(*) FROM "{quoted}"'))
             table = _arrow(self._run(f'SELECT * FROM "{quoted}"', None))
-        except (duckdb.Error, pa.ArrowException, RuntimeError, UnicodeError) as error:
+        except (JudgeError, duckdb.Error, pa.ArrowException, RuntimeError, UnicodeError) as error:
             raise Untyped(f"{name}: {error}") from error
         for column in table.schema:
             if isinstance(column.type, pa.BaseExtensionType):

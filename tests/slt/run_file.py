@@ -204,7 +204,7 @@ class FileRun:
             except JudgeError as error:
                 outcome.outcome = "dialect"
                 outcome.reason = f"the judge: {dialect.kind_of_message(str(error))}"
-        if outcome.outcome in ("same", "dialect"):
+        if outcome.outcome == "same":
             outcome.sql = ""
         self.tell(("done", outcome))
 
@@ -215,7 +215,7 @@ class FileRun:
         untyped = next((why for name, why in self.untyped.items() if name in mentioned), None)
         if untyped:
             outcome.outcome = "dialect"
-            outcome.reason = "a table that Parquet cannot hold: " + dialect.kind_of_message(untyped)
+            outcome.reason = "a table that is not written: " + dialect.kind_of_message(untyped)
             return
         self.tell(("begin", record.line, sql, "loader", number))
         for phase in ("to_arrow", "loaders") if self.options.loaders else ("to_arrow",):

@@ -14,11 +14,14 @@ _STARTS = 30
 
 
 def _work(pipe, options):
-    """A worker: files come through the pipe, and what happens goes back."""
-    while (task := pipe.recv()) is not None:
-        path, skip = task
-        notes = FileRun(Path(path), options, pipe.send, frozenset(skip)).run()
-        pipe.send(("end", notes))
+    """A worker: files come through the pipe, and what happens goes back. It ends with the runner."""
+    try:
+        while True:
+            path, skip = pipe.recv()
+            notes = FileRun(Path(path), options, pipe.send, frozenset(skip)).run()
+            pipe.send(("end", notes))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
 
 
 @dataclass
@@ -82,8 +85,8 @@ def run(files, options, jobs, tell):
             for lane in lanes:
                 if lane.path is None:
                     continue
-                if now - lane.since > 3 * options.seconds:
-                    _broken(lane, state, waiting, tell, f"no answer within {3 * options.seconds:.0f} s")
+                if now - lane.since > options.seconds:
+                    _broken(lane, state, waiting, tell, f"no answer within {options.seconds:.0f} s")
                 elif resident(lane.process.pid) > options.memory:
                     _broken(lane, state, waiting, tell, f"more than {options.memory >> 20} MiB of memory")
     finally:
