@@ -14,6 +14,9 @@ from .runner import run
 
 ENDINGS = (".test", ".slt", ".test_slow", ".test_coverage")
 
+_BETWEEN_REPORTS = 30
+"""Seconds: a run of hours can be read while it goes on."""
+
 
 def _words(arguments):
     words = argparse.ArgumentParser(prog="python -m tests.slt", description=__doc__)
@@ -66,19 +69,30 @@ def main(arguments=None):
             getattr(importlib.import_module(module), name),
         )
 
+        asked = f"{words.queries} queries of each file (seed {words.seed})" if words.queries else "all queries"
+        ways = "to_arrow() alone" if words.without_loaders else "to_arrow() and two ranks"
+        words.report.parent.mkdir(parents=True, exist_ok=True)
+        written = 0
+
+        def write():
+            took = time.monotonic() - start
+            head = f"{asked}, {ways}, {report.files} of {len(files)} files, {took:.0f} s"
+            words.report.write_text(report.text([head]), encoding="utf-8")
+
         def tell(path, outcomes, notes):
+            nonlocal written
             report.add(path, suites[Path(path)], outcomes, notes)
+            if time.monotonic() - written > _BETWEEN_REPORTS:
+                write()
+                written = time.monotonic()
             bad = sum(one.outcome in ("wrong", "crash") for one in outcomes)
             mark = f", {bad} WRONG OR CRASHED" if bad else ""
             minutes = (time.monotonic() - start) / 60
             print(f"{report.files}/{len(files)} {path}: {len(outcomes)}{mark} ({minutes:.1f} min)", flush=True)
 
         run([path for path, _ in files], options, words.jobs, tell)
+        write()
     seconds = time.monotonic() - start
-    asked = f"{words.queries} queries of each file (seed {words.seed})" if words.queries else "all queries"
-    head = [f"{asked}, {'to_arrow() alone' if words.without_loaders else 'to_arrow() and two ranks'}, {seconds:.0f} s"]
-    words.report.parent.mkdir(parents=True, exist_ok=True)
-    words.report.write_text(report.text(head), encoding="utf-8")
     print(f"{report.summary()}, in {seconds:.0f} s. See {words.report}")
     for note in report.notes[:20]:
         print(f"  not run: {note}")

@@ -145,6 +145,7 @@ _SETTINGS = (
     "SET default_null_order = 'postgres'",
     "SET TimeZone = 'UTC'",
     "SET threads = 1",
+    "SET enable_progress_bar = false",
     # Names of the loader and of PostgreSQL for what DuckDB has by another.
     "CREATE OR REPLACE TEMP MACRO regexp_like(text, pattern) AS regexp_matches(text, pattern)",
 )

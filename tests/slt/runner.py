@@ -9,6 +9,9 @@ from pathlib import Path
 
 from .run_file import FileRun, Outcome
 
+_START_SECONDS = 180
+"""For a process to import the loader and torch, on a machine with other work."""
+
 _STARTS = 30
 """Of one file, at most: queries that end their process are left out one by one."""
 
@@ -85,8 +88,9 @@ def run(files, options, jobs, tell):
             for lane in lanes:
                 if lane.path is None:
                     continue
-                if now - lane.since > options.seconds:
-                    _broken(lane, state, waiting, tell, f"no answer within {options.seconds:.0f} s")
+                limit = options.seconds if lane.at else _START_SECONDS
+                if now - lane.since > limit:
+                    _broken(lane, state, waiting, tell, f"no answer within {limit:.0f} s")
                 elif resident(lane.process.pid) > options.memory:
                     _broken(lane, state, waiting, tell, f"more than {options.memory >> 20} MiB of memory")
     finally:
