@@ -22,9 +22,7 @@ use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
-use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_rules, first_groups_larger,
-};
+use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -160,12 +158,12 @@ impl Session {
         let state = SessionStateBuilder::new_with_default_features()
             .with_config(session_config())
             .with_runtime_env(environment.build_arc()?)
-            .with_relation_planners(vec![Arc::new(SoundRelations)])
             .with_optimizer_rules(exact_rules())
             .with_physical_optimizer_rules(sound_physical_rules())
             .build();
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());
+        context.register_relation_planner(Arc::new(crate::query::SoundRelations))?;
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
