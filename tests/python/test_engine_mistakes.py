@@ -351,7 +351,7 @@ def test_what_the_engine_gets_wrong_is_refused_with_a_way_out(session, sql, told
         "SELECT y FROM j LEFT JOIN none USING (y)",
         "SELECT y FROM none FULL JOIN j USING (y)",
         "SELECT y FROM none RIGHT JOIN j USING (y)",
-        "SELECT y FROM t, (none NATURAL FULL JOIN j)",
+        "SELECT count(y) AS n, max(id) AS m FROM t, (none NATURAL FULL JOIN j) AS q(w)",
         "SELECT k, d, count(*) AS n FROM t GROUP BY GROUPING SETS ((k), (d), (k, d), ())",
         "SELECT id FROM t WHERE s = 'img_1' OR s < 'b'",
     ],
