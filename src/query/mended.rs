@@ -8,9 +8,11 @@ use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
+use super::functions::with_own_functions;
 use super::one_value::one_value_each;
 use super::spelled;
 use super::units::finer_units;
+use super::zeros::constant_zeros;
 use crate::Result;
 
 /// The same query, as it is planned.
@@ -18,7 +20,9 @@ use crate::Result;
 /// # Errors
 /// An internal error where the plan cannot be rebuilt.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let plan = with_own_functions(plan)?;
     let plan = plan.transform_up_with_subqueries(known_digits)?.data;
+    let plan = constant_zeros(plan)?;
     keep_one_row(one_value_each(finer_units(spelled::numbers(plan)?)?)?)
 }
 

@@ -5,6 +5,7 @@ mod correlated;
 mod cut;
 mod depth;
 mod exact;
+mod functions;
 mod mended;
 mod moment;
 mod ntile;
@@ -23,6 +24,9 @@ mod zeros;
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use exact::exact_rules;
+#[cfg(feature = "ballista")]
+pub use functions::is_answered_otherwise;
+pub use functions::own_functions;
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use ntile::first_groups_larger;

@@ -115,6 +115,54 @@ impl OptimizerRule for EqualZeros {
     }
 }
 
+/// The plan with one zero wherever constants are compared: the optimiser computes those before the rule sees them.
+///
+/// # Errors
+/// Those of walking a plan.
+pub(super) fn constant_zeros(plan: LogicalPlan) -> crate::Result<LogicalPlan> {
+    let found = plan.transform_up_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let found = expr.transform_up(|expr| {
+                Ok(match is_constant_comparison(&expr) {
+                    true => Transformed::yes(expr.map_children(one_zero_of_floats)?.data),
+                    false => Transformed::no(expr),
+                })
+            })?;
+            Ok(found.update_data(|expr| name.restore(expr)))
+        })
+    })?;
+    Ok(found.data)
+}
+
+fn is_constant_comparison(expr: &Expr) -> bool {
+    let compares = match expr {
+        Expr::BinaryExpr(BinaryExpr { op, .. }) => is_comparison(*op),
+        Expr::Between(_) | Expr::InList(_) => true,
+        _ => false,
+    };
+    let is_variable = |expr: &Expr| {
+        Ok(matches!(
+            expr,
+            Expr::Column(_)
+                | Expr::OuterReferenceColumn(..)
+                | Expr::ScalarSubquery(_)
+                | Expr::AggregateFunction(_)
+                | Expr::WindowFunction(_)
+        ))
+    };
+    compares && !expr.exists(is_variable).unwrap_or(true)
+}
+
+fn one_zero_of_floats(expr: Expr) -> Result<Transformed<Expr>> {
+    let is_float = expr.get_type(&DFSchema::empty()).is_ok_and(|found| found.is_floating());
+    Ok(match is_float && !has_one_zero(&expr) {
+        true => Transformed::yes(one_zero(expr)),
+        false => Transformed::no(expr),
+    })
+}
+
 /// Whether a node compares with a zero, or what is no constant with what is none.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;

@@ -8,10 +8,10 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,9 @@ use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger, own_functions,
+};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -163,6 +165,9 @@ impl Session {
             .build();
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());
+        for function in own_functions() {
+            context.state_ref().write().register_udf(function)?;
+        }
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;

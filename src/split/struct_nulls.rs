@@ -27,7 +27,16 @@ pub fn with_null_fields(batch: RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
 }
 
-fn has_struct(data_type: &DataType) -> bool {
+/// The same of one array.
+///
+/// # Errors
+/// None that a valid array has.
+pub fn with_null_fields_in(array: &ArrayRef) -> Result<ArrayRef> {
+    masked(array)
+}
+
+/// Whether a value of this type is a struct, or a list of structs.
+pub fn has_struct(data_type: &DataType) -> bool {
     match data_type {
         DataType::Struct(_) => true,
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
