@@ -74,7 +74,7 @@ fn with_one_zero<T: ArrowPrimitiveType>(
     Arc::new(array.as_primitive::<T>().unary::<_, T>(plus_zero))
 }
 
-fn one_zero(expr: Expr) -> Expr {
+pub(super) fn one_zero(expr: Expr) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&ONE_ZERO), vec![expr]))
 }
 
@@ -173,7 +173,7 @@ fn concerns(plan: &LogicalPlan) -> Result<bool> {
                     is_comparison(*op) && may_be_zeros(left) && may_be_zeros(right)
                 }
                 Expr::Between(between) => may_be_zeros(&between.low) || may_be_zeros(&between.high),
-                Expr::InList(list) => list.list.iter().any(is_zero),
+                Expr::InList(list) => list.list.iter().any(may_be_zeros),
                 _ => false,
             })
         })?;
@@ -200,6 +200,17 @@ fn rewritten(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let high = if is_zero(&high) { Box::new(signed(&high, false)) } else { high };
             let between = Expr::Between(Between { expr, negated, low, high });
             Transformed::new(between, is_changed, TreeNodeRecursion::Continue)
+        }
+        // What is computed may be a zero of either sign.
+        Expr::InList(InList { expr, list, negated })
+            if list
+                .iter()
+                .any(|each| !matches!(each, Expr::Literal(..)) && !has_one_zero(each))
+                && is_float(&expr, schema)? =>
+        {
+            let list = list.into_iter().map(with_one).collect();
+            let list = InList { expr: Box::new(with_one(*expr)), list, negated };
+            Transformed::yes(Expr::InList(list))
         }
         Expr::InList(InList { expr, mut list, negated }) => {
             let zeros: Vec<&Expr> = list.iter().filter(|each| is_zero(each)).collect();

@@ -43,7 +43,7 @@ pub use matched::matched_groups;
 pub use parquet::columns_of;
 pub use sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
-pub use struct_nulls::{has_struct, with_null_fields, with_null_fields_in};
+pub use struct_nulls::{emptied, with_null_fields};
 pub use text::csv_dialect;
 pub use units::UnitRange;
 

@@ -38,8 +38,8 @@ def test_every_way_reads_tabs(tmp_path, name):
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     assert registered(path) == ROWS
     assert tq.Session().sql(f"SELECT * FROM '{path}'").to_arrow().to_pylist() == ROWS
-    for format in (None, "csv", "tsv"):
-        assert by_loader(path, format=format) == ROWS, format
+    for word in (None, "csv", "tsv"):
+        assert by_loader(path, format=word) == ROWS, word
     # What is asked for goes before the name.
     path.write_bytes(
         gzip.compress(text("|").encode()) if name.endswith(".gz") else text("|").encode()

@@ -7,6 +7,7 @@ import random
 
 import duckdb
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -186,11 +187,9 @@ def test_length_counts_elements_bytes_and_characters():
         }.items():
             assert column(session, f"SELECT {call}({name}) AS n FROM t") == wanted, (call, name)
     assert column(session, "SELECT s FROM t WHERE length(l) > 2 OR length(s) > 2") == ["é", "abc"]
-    assert (
-        value("length([1, 2, 3])") == 3
-        and value("length('é')") == 1
-        and value("length(NULL)") is None
-    )
+    assert value("length([1, 2, 3])") == 3
+    assert value("length('é')") == 1
+    assert value("length(NULL)") is None
 
 
 @pytest.mark.parametrize(
@@ -252,8 +251,10 @@ def test_any_and_all_of_a_list_know_null(kind):
         assert column(session, "SELECT count(*) AS n FROM t WHERE NOT x = SOME (l)") == [
             wanted.count(False)
         ]
-    assert value("4 = ANY ([1, 2, NULL])") is None and value("1 = ANY ([1, NULL])") is True
-    assert value("4 <> ALL ([1, 2])") is True and value("array_has([1, 2, NULL], 4)") is False
+    assert value("4 = ANY ([1, 2, NULL])") is None
+    assert value("1 = ANY ([1, NULL])") is True
+    assert value("4 <> ALL ([1, 2])") is True
+    assert value("array_has([1, 2, NULL], 4)") is False
 
 
 def test_array_sort_by_the_order_of_each_row():
@@ -356,10 +357,51 @@ def test_fields_of_joined_and_listed_structs_are_null():
     session = session_of(t=STRUCTS, u=pa.table({"id": [2, 9]}))
     left = "SELECT t.s['a'] AS a FROM u LEFT JOIN t ON u.id = t.id ORDER BY u.id"
     assert column(session, left) == [3, None]
+    listed = "SELECT (CASE WHEN id > 1 THEN l END)[1]['a'] AS a FROM t ORDER BY id"
+    assert column(session, listed) == [None, None, 3]
     lagged = "SELECT (lag(s) OVER (ORDER BY id))['a'] AS a FROM t ORDER BY id"
     assert column(session, lagged) == [None, 1, 2]
     union = "SELECT s['a'] AS a FROM (SELECT id, s FROM t UNION ALL SELECT 5, NULL) ORDER BY id"
     assert column(session, union) == [1, 2, 3, None]
+
+
+HIDDEN = pa.ListArray.from_arrays(
+    pa.array([0, 2, 4, 5], pa.int32()),
+    pa.array([1, 2, 3, 4, 5]),
+    mask=pa.array([False, True, False]),
+)
+LIST_CALLS = {
+    "l[1]": [1, None, 5],
+    "l[-1]": [2, None, 5],
+    "array_append(l, 9)": [[1, 2, 9], [9], [5, 9]],
+    "array_concat(l, [7])": [[1, 2, 7], [7], [5, 7]],
+    "array_any_value(l)": [1, None, 5],
+    "array_max(l)": [2, None, 5],
+    "length(l)": [2, None, 1],
+    "3 = ANY (l)": [False, None, False],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", LIST_CALLS)
+@pytest.mark.parametrize("made", ["hidden", "case", "fixed", "file"])
+def test_a_list_that_is_null_has_no_elements(made, call, tmp_path):
+    wanted = LIST_CALLS[call]
+    whole = pa.array([[1, 2], [3, 4], [5]])
+    if made == "fixed":
+        whole = pa.array([[1, 2], [3, 4], [5, 5]], pa.list_(pa.int64(), 2))
+        if call not in ("l[1]", "array_max(l)", "3 = ANY (l)"):
+            pytest.skip("its lists are longer")
+    table = pa.table({"id": [0, 1, 2], "l": HIDDEN if made in ("hidden", "file") else whole})
+    session = session_of(t=table)
+    source = (
+        "(SELECT id, CASE WHEN id <> 1 THEN l END AS l FROM t)"
+        if made in ("case", "fixed")
+        else "t"
+    )
+    if made == "file":
+        pa.feather.write_feather(table, tmp_path / "t.arrow", compression="uncompressed")
+        source = f"'{tmp_path}/t.arrow'"
+    assert column(session, f"SELECT {call} AS r FROM {source} ORDER BY id") == wanted
 
 
 # ------------------------------------------------------------------------------------------------
@@ -379,7 +421,9 @@ def test_fields_of_joined_and_listed_structs_are_null():
         ("0.0 NOT IN (1.0, -0.0)", False),
         ("0 = -0.0", True),
         ("CAST(-0.0 AS FLOAT) = 0.0", True),
+        ("CASE -0.0 WHEN 0.0 THEN true ELSE false END", True),
         ("1.5 > -0.0", True),
+        ("nullif(-0.0, 0.0) IS NULL", True),
     ],
 )
 def test_zeros_of_both_signs_are_equal(condition, wanted):
@@ -389,7 +433,7 @@ def test_zeros_of_both_signs_are_equal(condition, wanted):
     ) == [2 * wanted]
     table = pa.table({"z": [0.0, -0.0, 1.0]})
     of_column = condition.replace("-0.0", "z", 1)
-    if "z" in of_column and "FLOAT" not in of_column and "IN (" not in of_column:
+    if "z" in of_column and "FLOAT" not in of_column:
         found = column(session_of(t=table), f"SELECT {of_column} AS r FROM t")
         assert found[:2] == [wanted, wanted], of_column
 
@@ -404,7 +448,7 @@ def test_replace_needs_its_column():
         "SELECT two.* REPLACE (1 AS x) FROM two, other",
         "SELECT n FROM (SELECT * REPLACE (1 AS nosuch) FROM two)",
     ):
-        with pytest.raises(tq.QueryError, match="unknown column|(?i:no field named)"):
+        with pytest.raises(tq.QueryError, match="unknown (column|table or alias)"):
             session.sql(sql)
     run = lambda sql: session.sql(sql).to_arrow().to_pylist()  # noqa: E731
     assert run("SELECT * REPLACE (lo + 9 AS lo) FROM two") == [{"lo": 10, "Hi": 2}]

@@ -18,7 +18,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::functions::{crypto, encoding, regex, string, unicode};
-use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::expr::{Case, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, LogicalPlan, ScalarUDF};
@@ -27,6 +27,7 @@ use datafusion::sql::sqlparser::ast;
 pub(super) use any_of::over_lists;
 pub(super) use replaced::name_replaced;
 
+use super::zeros::one_zero;
 use crate::{Error, Result};
 
 static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
@@ -120,17 +121,46 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
                 let function = ScalarFunction { func: Arc::clone(own), args };
                 return Ok(Transformed::yes(Expr::ScalarFunction(function)));
             }
+            if func.name() == "nullif"
+                && let [value, other] = &args[..]
+                && value.get_type(schema).is_ok_and(|found| found.is_floating())
+                && !value.is_volatile()
+            {
+                // The engine's own compares zeros by their signs.
+                let equal = value.clone().eq(other.clone());
+                let null = Expr::Literal(ScalarValue::Null, None);
+                let otherwise = Some(Box::new(value.clone()));
+                let case = Case::new(None, vec![(Box::new(equal), Box::new(null))], otherwise);
+                return Ok(Transformed::yes(Expr::Case(case)));
+            }
             if OF_TEXTS.contains(func.name()) && !is_own(&func) {
                 check_texts(func.name(), &args, schema)?;
             }
             Expr::ScalarFunction(ScalarFunction { func, args })
         }
+        Expr::Case(case) => case_of_zeros(case, schema)?,
         other => other,
     };
     match struct_case::makes_null_structs(&expr, schema) {
         true => Ok(Transformed::yes(struct_case::null_fields(expr))),
         false => Ok(Transformed::no(expr)),
     }
+}
+
+/// `CASE x WHEN 0.0` with one zero: it compares as the engine's sorts do, by the sign.
+fn case_of_zeros(mut case: Case, schema: &DFSchema) -> DfResult<Expr> {
+    let Some(base) = case.expr.take() else { return Ok(Expr::Case(case)) };
+    let is_float = |expr: &Expr| expr.get_type(schema).is_ok_and(|found| found.is_floating());
+    let one = |expr: Expr| if is_float(&expr) { one_zero(expr) } else { expr };
+    if is_float(&base) || case.when_then_expr.iter().any(|(when, _)| is_float(when)) {
+        for (when, _) in &mut case.when_then_expr {
+            **when = one(std::mem::take(&mut **when));
+        }
+        case.expr = Some(Box::new(one(*base)));
+    } else {
+        case.expr = Some(base);
+    }
+    Ok(Expr::Case(case))
 }
 
 /// Refuses what is no text: the engine would take the text that it prints for a list.

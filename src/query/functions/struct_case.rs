@@ -1,5 +1,5 @@
-//! A struct that CASE, `coalesce` and their like make NULL has fields that are NULL. DataFusion 53 leaves them what they were, and reads
-//! them without asking for the struct.
+//! A struct that CASE, `coalesce` and their like make NULL has fields that are NULL, and a list no elements. DataFusion 53 leaves them what
+//! they were, and reads them without asking for what is around them.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};
@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 };
 
 use super::like_array;
-use crate::split::{has_struct, with_null_fields_in};
+use crate::split::emptied;
 
 /// Functions that take a value or NULL in place of it.
 const CHOOSING: [&str; 8] =
@@ -25,17 +25,17 @@ static NULL_FIELDS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
     Arc::new(ScalarUDF::from(NullFields { signature }))
 });
 
-/// Returns true for an expression that may make a struct NULL.
+/// Returns true for an expression that may make a struct or a list NULL.
 pub(super) fn makes_null_structs(expr: &Expr, schema: &DFSchema) -> bool {
     let chooses = match expr {
         Expr::Case(_) => true,
         Expr::ScalarFunction(function) => CHOOSING.contains(&function.name()),
         _ => false,
     };
-    chooses && expr.get_type(schema).is_ok_and(|found| has_struct(&found))
+    chooses && expr.get_type(schema).is_ok_and(|found| found.is_nested())
 }
 
-/// The same value, with fields that are NULL where a struct is.
+/// The same value, with nothing in what is NULL.
 pub(super) fn null_fields(expr: Expr) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&NULL_FIELDS), vec![expr]))
 }
@@ -67,6 +67,6 @@ impl ScalarUDFImpl for NullFields {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        like_array(&args.args[0], |array| Ok(with_null_fields_in(array)?))
+        like_array(&args.args[0], |array| Ok(emptied(array)?))
     }
 }
