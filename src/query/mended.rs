@@ -9,9 +9,11 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::drawn::drawn_once;
+use super::functions::with_own_functions;
 use super::spelled;
 use super::subquery::unnested;
 use super::units::finer_units;
+use super::zeros::constant_zeros;
 use crate::Result;
 
 /// The same query, as it is planned.
@@ -19,8 +21,8 @@ use crate::Result;
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = unnested(plan)?.transform_up(known_arguments)?.data;
-    let plan = finer_units(spelled::numbers(plan)?)?;
+    let plan = unnested(with_own_functions(plan)?)?.transform_up(known_arguments)?.data;
+    let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)
 }
 

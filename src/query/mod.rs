@@ -6,6 +6,7 @@ mod cut;
 mod depth;
 mod drawn;
 mod exact;
+mod functions;
 mod instants;
 mod keys;
 mod lengths;
@@ -36,6 +37,9 @@ pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_
 pub use drawn::Drawn;
 pub use exact::KeepExact;
 pub use keys::{GroupDistinct, WithoutKeys};
+#[cfg(feature = "ballista")]
+pub use functions::is_answered_otherwise;
+pub use functions::own_functions;
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use ntile::first_groups_larger;

@@ -8,10 +8,10 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ use crate::engine::{Planner, logical_rules, physical_rules, session_config};
 use crate::exec::{LakeProvider, MemoryTable};
 use crate::query::{
     LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_shifts, exact_totals,
-    first_groups_larger,
+    first_groups_larger, own_functions,
 };
 use crate::split::with_null_fields;
 use crate::storage::{
@@ -170,6 +170,9 @@ impl Session {
         exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
         exact_totals().into_iter().for_each(|function| context.register_udaf(function));
         context.register_relation_planner(Arc::new(SoundRelations))?;
+        for function in own_functions() {
+            context.state_ref().write().register_udf(function)?;
+        }
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
