@@ -10,6 +10,8 @@ use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::drawn::drawn_once;
 use super::functions::with_own_functions;
+use super::grand_total::with_grand_totals;
+use super::meanings::as_the_standard;
 use super::spelled;
 use super::subquery::unnested;
 use super::units::finer_units;
@@ -21,7 +23,8 @@ use crate::Result;
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = unnested(with_own_functions(plan)?)?.transform_up(known_arguments)?.data;
+    let plan = with_grand_totals(unnested(as_the_standard(with_own_functions(plan)?)?)?)?;
+    let plan = plan.transform_up(known_arguments)?.data;
     let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
@@ -237,6 +237,10 @@ impl Session {
                 odd.schema()
             )));
         }
+        // As of files: notes beside a schema would tell tables of the same columns apart.
+        let schema = Arc::new(Schema::new(schema.fields().clone()));
+        let plain = |batch: RecordBatch| Ok(batch.with_schema(Arc::clone(&schema))?);
+        let batches = batches.into_iter().map(plain).collect::<Result<Vec<_>>>()?;
         let batches = batches.into_iter().map(with_null_fields).collect::<Result<Vec<_>>>()?;
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
         self.bind(key, Registered::of_batches(schema, batches)?)
