@@ -25,8 +25,9 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
+use crate::Error;
 use crate::lake::has_unordered_cast;
-use crate::split::{FileRef, plan_hard};
+use crate::split::{FileRef, caught, caught_rows, plan_hard};
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
@@ -103,6 +104,17 @@ type Rows = BoxStream<'static, DfResult<RecordBatch>>;
 
 /// The rows of one Parquet file of a scan, whose configuration has no files.
 async fn open_file(
+    config: Arc<FileScanConfig>,
+    file: PartitionedFile,
+    context: Arc<TaskContext>,
+) -> DfResult<Rows> {
+    // A panic of a decoder is caught here, so that one above the scans is known to be none.
+    let opened = async { open_known(config, file, context).await.map_err(Error::from) };
+    Ok(caught_rows(caught(opened).await?).boxed())
+}
+
+/// The same, whose panics are not caught.
+async fn open_known(
     config: Arc<FileScanConfig>,
     file: PartitionedFile,
     context: Arc<TaskContext>,

@@ -6,6 +6,7 @@ mod blame;
 mod blooms;
 mod columns;
 mod discover;
+mod evolve;
 mod files;
 mod float_bounds;
 mod footers;
@@ -20,22 +21,26 @@ mod parquet;
 mod parquet_check;
 mod parquet_footer;
 mod parquet_shapes;
+mod parquet_types;
+mod reshape;
 mod sorted;
 mod source;
 mod struct_nulls;
 mod text;
 mod thrift;
 mod units;
+mod unreadable;
 
 use std::fmt;
 use std::ops::Range;
 
 pub use access::{ALL_ROWS, access_to_rows};
-pub use blame::{blame_content, caught, caught_rows};
+pub use blame::{blame_content, caught, caught_answer, caught_rows};
 pub use columns::{ColumnScan, Cuts, MatrixExpr, TURN_BYTES, plan as plan_columns, plan_hard};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };
+pub use evolve::ByName;
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
@@ -46,6 +51,7 @@ pub use source::{ColumnRead, UnitFormat, UnitSource};
 pub use struct_nulls::with_null_fields;
 pub use text::csv_dialect;
 pub use units::UnitRange;
+pub use unreadable::{is_marked, marked, refused};
 
 /// A half-open range of physical rows of one file, before any filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -13,8 +13,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapter, PhysicalExprAdapterFactory,
-    replace_columns_with_literals,
+    PhysicalExprAdapter, PhysicalExprAdapterFactory, replace_columns_with_literals,
 };
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -23,6 +22,7 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::access::deleted_in;
 use super::discover::{FileSplits, ScanRequest, SplitTarget};
+use super::evolve::ByName;
 use super::files::TableFiles;
 use super::footers::read_footer;
 use super::{Split, SplitUnit};
@@ -319,7 +319,7 @@ impl<'a> Adapter<'a> {
         let logical = Arc::clone(table.schema.file_schema());
         let adapter = match &table.lake {
             Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
-            None => DefaultPhysicalExprAdapterFactory.create(logical, Arc::clone(physical))?,
+            None => ByName.create(logical, Arc::clone(physical))?,
         };
         Ok(Self { constants, adapter, physical })
     }
