@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, DFSchemaRef, FunctionalDependencies};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
@@ -123,6 +123,7 @@ fn keyless(schema: &DFSchemaRef) -> Result<Option<DFSchemaRef>> {
     if schema.functional_dependencies().is_empty() {
         return Ok(None);
     }
-    let cleared = DFSchema::clone(schema).with_functional_dependencies(FunctionalDependencies::empty())?;
+    let cleared =
+        DFSchema::clone(schema).with_functional_dependencies(FunctionalDependencies::empty())?;
     Ok(Some(Arc::new(cleared)))
 }

@@ -13,10 +13,12 @@ mod ntile;
 mod one_value;
 mod parse;
 mod precedence;
+mod redrawn;
 mod regexes;
 mod sample;
 mod sliding;
 mod spelled;
+mod star;
 mod travel;
 mod units;
 mod unsound;
@@ -34,6 +36,8 @@ pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,
     parse_query, quote_identifier,
 };
+pub use redrawn::check_ctes_drawn_once;
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
 pub use sliding::SlideAnew;
+pub use star::{below_constant, without_star};
 pub use zeros::EqualZeros;
