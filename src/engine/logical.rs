@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
-use crate::query::{EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys};
+use crate::query::{CheckArithmetic, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys};
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 
@@ -16,14 +16,14 @@ pub(super) const ANALYSERS: &[Listed] =
 
 /// DataFusion's rules, in its order. `docs/engine.md` says why each is on or off.
 pub(super) const RULES: &[Listed] = &[
-    ("rewrite_set_comparison", Use::On),
+    ("rewrite_set_comparison", Use::Off),
     ("optimize_unions", Use::On),
     ("simplify_expressions", Use::Guarded),
     ("replace_distinct_aggregate", Use::Guarded),
     ("eliminate_join", Use::Off),
-    ("decorrelate_predicate_subquery", Use::On),
-    ("scalar_subquery_to_join", Use::On),
-    ("decorrelate_lateral_join", Use::On),
+    ("decorrelate_predicate_subquery", Use::Off),
+    ("scalar_subquery_to_join", Use::Off),
+    ("decorrelate_lateral_join", Use::Off),
     ("extract_equijoin_predicate", Use::On),
     ("eliminate_duplicated_expr", Use::Off),
     ("eliminate_filter", Use::On),
@@ -44,7 +44,7 @@ pub(super) const RULES: &[Listed] = &[
 
 /// The rules that run: those of DataFusion that are on, and ours.
 pub fn logical_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![Arc::new(SlideAnew)];
+    let mut rules: Vec<Rule> = vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
     for rule in Optimizer::new().rules {
         match listed(RULES, rule.name()) {
             Use::On => rules.push(rule),

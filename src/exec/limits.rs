@@ -100,7 +100,10 @@ impl PhysicalOptimizerRule for OrdersBelowLimits {
         // The part below each limit by itself, from the lowest limit on.
         let walled = plan.transform_up(|node| match is_limit(&node) {
             true => {
-                let input = self.inner.optimize(Arc::clone(node.children()[0]), config)?;
+                // A sort that keeps some rows is not moved below a join.
+                let input = Arc::clone(node.children()[0]);
+                let first = rows_taken(&node).map(|rows| first_rows(&input, rows)).transpose()?;
+                let input = self.inner.optimize(first.flatten().unwrap_or(input), config)?;
                 let limit = node.with_new_children(vec![input])?;
                 Ok(Transformed::yes(Arc::new(WallExec { limit }) as Arc<dyn ExecutionPlan>))
             }

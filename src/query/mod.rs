@@ -1,12 +1,14 @@
 //! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
 
+mod arithmetic;
 mod check;
-mod correlated;
 mod cut;
 mod depth;
 mod drawn;
 mod exact;
+mod instants;
 mod keys;
+mod lengths;
 mod mended;
 mod moment;
 mod ntile;
@@ -15,15 +17,22 @@ mod parse;
 mod precedence;
 mod redrawn;
 mod regexes;
+mod row_values;
 mod sample;
+mod shift;
 mod sliding;
 mod spelled;
 mod star;
+mod statement;
+mod subquery;
+mod to_instant;
+mod totals;
 mod travel;
 mod units;
 mod unsound;
 mod zeros;
 
+pub use arithmetic::CheckArithmetic;
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use drawn::Drawn;
@@ -38,6 +47,9 @@ pub use parse::{
 };
 pub use redrawn::check_ctes_drawn_once;
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
+pub use shift::exact_shifts;
 pub use sliding::SlideAnew;
 pub use star::{below_constant, without_star};
+pub use statement::{SoundRelations, distinct_names};
+pub use totals::exact_totals;
 pub use zeros::EqualZeros;

@@ -23,7 +23,10 @@ use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
 use crate::engine::{Planner, logical_rules, physical_rules, session_config};
 use crate::exec::{LakeProvider, MemoryTable};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, first_groups_larger};
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_shifts, exact_totals,
+    first_groups_larger,
+};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -153,15 +156,20 @@ impl Session {
             let pool = FairSpillPool::new(usize::try_from(limit).unwrap_or(usize::MAX));
             environment = environment.with_memory_pool(Arc::new(pool));
         }
-        let state = SessionStateBuilder::new_with_default_features()
+        let mut state = SessionStateBuilder::new_with_default_features()
             .with_config(session_config()?)
             .with_runtime_env(environment.build_arc()?)
+            .with_relation_planners(vec![Arc::new(SoundRelations)])
             .with_query_planner(Arc::new(Planner))
             .with_optimizer_rules(logical_rules())
             .with_physical_optimizer_rules(physical_rules())
             .build();
+        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on without.
+        state.config_mut().options_mut().execution.time_zone = Some("UTC".to_owned());
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());
+        exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
+        exact_totals().into_iter().for_each(|function| context.register_udaf(function));
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;

@@ -16,7 +16,7 @@ use crate::exec::{functions_of, two_functions};
 use crate::panics::caught_later;
 use crate::query::{
     LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, below_constant, check_ctes_drawn_once,
-    check_plan, mended, parse_query, without_star,
+    check_plan, distinct_names, mended, parse_query, without_star,
 };
 use crate::{Error, Result};
 
@@ -212,6 +212,7 @@ impl Session {
             .with_allow_dml(false)
             .with_allow_statements(false)
             .verify_plan(&plan)?;
+        let plan = distinct_names(plan)?;
         check_plan(&plan)?;
         let mut tables = Vec::new();
         // First, since views need them; a function of a view is part of the plan, too.

@@ -1,30 +1,27 @@
 //! Parquet: row groups are discovered from footers, pruned by statistics, page index and hive
 //! values, weighed by the stored bytes of the projected columns, and merged into splits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use datafusion::datasource::physical_plan::ParquetFileMetrics;
-use datafusion::datasource::physical_plan::parquet::{
-    PagePruningAccessPlanFilter, ParquetAccessPlan, RowGroupAccess, RowGroupAccessPlanFilter,
-};
+use datafusion::datasource::physical_plan::parquet::RowGroupAccess;
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapter, PhysicalExprAdapterFactory,
-    replace_columns_with_literals,
+    PhysicalExprAdapter, PhysicalExprAdapterFactory, replace_columns_with_literals,
 };
-use datafusion::physical_optimizer::pruning::PruningPredicate;
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::scalar::ScalarValue;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::access::deleted_in;
 use super::discover::{FileSplits, ScanRequest, SplitTarget};
+use super::evolve::ByName;
 use super::files::TableFiles;
 use super::footers::read_footer;
+use super::parquet_prune::{kept_groups, wanted_pages};
 use super::{Split, SplitUnit};
 use crate::{Error, Result};
 
@@ -44,15 +41,19 @@ pub async fn discover(
         read_footer(&table.store, &file.meta, &table.footers, false).await.map_err(located)?;
     let mut keep = vec![true; footer.num_row_groups()];
     if let Some(predicate) = &request.predicate {
-        let pruner = Pruner::try_new(table, index, &footer, predicate)?;
-        let groups = pruner.by_statistics(&footer);
+        let physical = table.footers.schema(&footer)?;
+        let predicate = adapt(table, index, predicate, &physical)?;
+        keep = kept_groups(&physical, &footer, &predicate, 0..keep.len());
         // The page index costs a request more, so only files that statistics leave are asked for it.
-        if groups.remaining_row_group_count() > 0 {
+        if keep.contains(&true) {
             footer = read_footer(&table.store, &file.meta, &table.footers, true)
                 .await
                 .map_err(located)?;
         }
-        keep = pruner.by_pages(&footer, groups);
+        for (number, keep) in keep.iter_mut().enumerate().filter(|(_, keep)| **keep) {
+            let rows = wanted_pages(&physical, &footer, &predicate, number);
+            *keep = !matches!(rows, RowGroupAccess::Skip);
+        }
     }
     let groups = footer.row_groups();
     let leaves = projected_leaves(&footer, request);
@@ -209,77 +210,11 @@ pub(super) fn damaged(table: &TableFiles, index: usize, group: usize, what: &str
 /// The leaf columns that the scan reads: projected ones and those of the predicate.
 fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usize> {
     let schema = footer.file_metadata().schema_descr();
+    // Both may be tens of thousands.
+    let columns: HashSet<&str> = request.columns.iter().map(String::as_str).collect();
     (0..schema.num_columns())
-        .filter(|leaf| {
-            let root = schema.get_column_root(*leaf);
-            request.columns.iter().any(|column| column == root.name())
-        })
+        .filter(|leaf| columns.contains(schema.get_column_root(*leaf).name()))
         .collect()
-}
-
-/// Finds the row groups of one file that may hold a row that the predicate keeps, by hive values,
-/// statistics and the page index: the same steps as DataFusion's opener takes before it reads.
-struct Pruner {
-    physical: SchemaRef,
-    predicate: Arc<dyn PhysicalExpr>,
-    metrics: ParquetFileMetrics,
-}
-
-impl Pruner {
-    fn try_new(
-        table: &TableFiles,
-        index: usize,
-        footer: &ParquetMetaData,
-        predicate: &Arc<dyn PhysicalExpr>,
-    ) -> Result<Self> {
-        let physical = table.footers.schema(footer)?;
-        let predicate = adapt(table, index, predicate, &physical)?;
-        let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
-        Ok(Self { physical, predicate, metrics })
-    }
-
-    fn by_statistics(&self, footer: &ParquetMetaData) -> RowGroupAccessPlanFilter {
-        let mut groups =
-            RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(footer.num_row_groups()));
-        if let Ok(pruning) =
-            PruningPredicate::try_new(Arc::clone(&self.predicate), Arc::clone(&self.physical))
-            && !pruning.always_true()
-        {
-            groups.prune_by_statistics(
-                &self.physical,
-                footer.file_metadata().schema_descr(),
-                footer.row_groups(),
-                &pruning,
-                &self.metrics,
-            );
-        }
-        groups
-    }
-
-    fn by_pages(&self, footer: &ParquetMetaData, groups: RowGroupAccessPlanFilter) -> Vec<bool> {
-        let keeps = |access| match access {
-            RowGroupAccess::Skip => false,
-            RowGroupAccess::Scan => true,
-            RowGroupAccess::Selection(selection) => selection.selects_any(),
-        };
-        self.accesses(footer, groups).into_iter().map(keeps).collect()
-    }
-
-    fn accesses(
-        &self,
-        footer: &ParquetMetaData,
-        groups: RowGroupAccessPlanFilter,
-    ) -> Vec<RowGroupAccess> {
-        PagePruningAccessPlanFilter::new(&self.predicate, Arc::clone(&self.physical))
-            .prune_plan_with_page_index(
-                groups.build(),
-                &self.physical,
-                footer.file_metadata().schema_descr(),
-                footer,
-                &self.metrics,
-            )
-            .into_inner()
-    }
 }
 
 /// The predicate over the table's schema as one over this file's own schema.
@@ -296,6 +231,8 @@ pub(super) fn adapt(
 pub(super) struct Adapter<'a> {
     constants: HashMap<&'a str, &'a ScalarValue>,
     adapter: Arc<dyn PhysicalExprAdapter>,
+    /// The columns as the table has them, where names alone say which one a column of the file is.
+    by_name: Option<&'a SchemaRef>,
     physical: &'a SchemaRef,
 }
 
@@ -319,9 +256,10 @@ impl<'a> Adapter<'a> {
         let logical = Arc::clone(table.schema.file_schema());
         let adapter = match &table.lake {
             Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
-            None => DefaultPhysicalExprAdapterFactory.create(logical, Arc::clone(physical))?,
+            None => ByName.create(logical, Arc::clone(physical))?,
         };
-        Ok(Self { constants, adapter, physical })
+        let by_name = table.lake.is_none().then(|| table.schema.file_schema());
+        Ok(Self { constants, adapter, by_name, physical })
     }
 
     /// An expression over the file's columns.
@@ -329,22 +267,30 @@ impl<'a> Adapter<'a> {
     /// # Errors
     /// Where the file lacks a column that has to be there, or has it in a type that cannot be cast.
     pub(super) fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+        if self.is_itself(&expr) {
+            return Ok(expr);
+        }
         let expr = replace_columns_with_literals(expr, &self.constants)?;
         let simplifier = PhysicalExprSimplifier::new(self.physical);
         Ok(simplifier.simplify(self.adapter.rewrite(expr)?)?)
     }
-}
 
-/// What a predicate over a file's own columns leaves of its row groups, by statistics and page index.
-pub(super) fn wanted_groups(
-    physical: &SchemaRef,
-    footer: &ParquetMetaData,
-    predicate: &Arc<dyn PhysicalExpr>,
-) -> Vec<RowGroupAccess> {
-    let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
-    let predicate = Arc::clone(predicate);
-    let pruner = Pruner { physical: Arc::clone(physical), predicate, metrics };
-    pruner.accesses(footer, pruner.by_statistics(footer))
+    /// Whether it is a column that the file has in the same place, under the same name and with the same type: the engine's adapter
+    /// would look it up among all.
+    fn is_itself(&self, expr: &Arc<dyn PhysicalExpr>) -> bool {
+        let (Some(column), Some(table)) = (expr.as_any().downcast_ref::<Column>(), self.by_name)
+        else {
+            return false;
+        };
+        let (name, index) = (column.name(), column.index());
+        let (logical, physical) = (table.fields().get(index), self.physical.fields().get(index));
+        !self.constants.contains_key(name)
+            && logical.zip(physical).is_some_and(|(logical, physical)| {
+                logical.name() == name
+                    && physical.name() == name
+                    && logical.data_type() == physical.data_type()
+            })
+    }
 }
 
 /// The names of the columns that a predicate reads.
