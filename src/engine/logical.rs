@@ -10,6 +10,7 @@ use crate::query::{CheckArithmetic, EqualZeros, GroupDistinct, KeepExact, SlideA
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 
 /// Rules of the analyser: all of them give a plan its meaning.
+#[cfg(test)]
 pub(super) const ANALYSERS: &[Listed] =
     &[("resolve_grouping_function", Use::On), ("type_coercion", Use::On)];
 

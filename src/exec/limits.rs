@@ -2,8 +2,8 @@
 //!
 //! DataFusion's own rules move limits through operators, into windows and aggregates, and leave out files and row groups for them by
 //! statistics; and its enforcement of orders passes over limits: `ORDER BY a OFFSET 5` below another order became that other order, and
-//! below an aggregate none. Here a limit is a wall while orders are enforced. Afterwards a sort right below one keeps as few rows as are
-//! asked for, and a scan without a filter ends after them.
+//! below an aggregate none. Here a limit is a wall while orders are enforced: what is above it does not see what is below. Afterwards a
+//! sort right below one keeps as few rows as are asked for, and a scan without a filter ends after them.
 
 use std::any::Any;
 use std::fmt;
@@ -15,7 +15,6 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, LexOrdering, OrderingRequirements};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
@@ -23,24 +22,14 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::union::UnionExec;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use super::rewrite::file_scan;
 
-/// A limit that demands the order that its input has.
+/// A limit that shows nothing of what is below it.
 #[derive(Debug)]
 struct WallExec {
     limit: Arc<dyn ExecutionPlan>,
-    order: Option<LexOrdering>,
-}
-
-impl WallExec {
-    fn around(limit: Arc<dyn ExecutionPlan>) -> Self {
-        let order = limit.children().first().and_then(|input| input.output_ordering().cloned());
-        Self { limit, order }
-    }
 }
 
 impl DisplayAs for WallExec {
@@ -62,32 +51,15 @@ impl ExecutionPlan for WallExec {
         self.limit.properties()
     }
 
-    fn required_input_distribution(&self) -> Vec<Distribution> {
-        self.limit.required_input_distribution()
-    }
-
-    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
-        vec![self.order.clone().map(OrderingRequirements::from)]
-    }
-
-    fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
-    }
-
-    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![false]
-    }
-
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.limit.children()
+        Vec::new()
     }
 
     fn with_new_children(
         self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
+        _: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let limit = Arc::clone(&self.limit).with_new_children(children)?;
-        Ok(Arc::new(Self { limit, order: self.order.clone() }))
+        Ok(self)
     }
 
     fn execute(
@@ -125,12 +97,21 @@ impl PhysicalOptimizerRule for OrdersBelowLimits {
         if !plan.exists(|node| Ok(is_limit(node)))? {
             return self.inner.optimize(plan, config);
         }
+        // The part below each limit by itself, from the lowest limit on.
         let walled = plan.transform_up(|node| match is_limit(&node) {
-            true => Ok(Transformed::yes(Arc::new(WallExec::around(node)) as Arc<dyn ExecutionPlan>)),
+            true => {
+                // A sort that keeps some rows is not moved below a join.
+                let input = Arc::clone(node.children()[0]);
+                let first = rows_taken(&node).map(|rows| first_rows(&input, rows)).transpose()?;
+                let input = self.inner.optimize(first.flatten().unwrap_or(input), config)?;
+                let limit = node.with_new_children(vec![input])?;
+                Ok(Transformed::yes(Arc::new(WallExec { limit }) as Arc<dyn ExecutionPlan>))
+            }
             false => Ok(Transformed::no(node)),
         });
         let plan = self.inner.optimize(walled.data()?, config)?;
-        plan.transform_up(|node| match node.as_any().downcast_ref::<WallExec>() {
+        // Walls below walls are met after those.
+        plan.transform_down(|node| match node.as_any().downcast_ref::<WallExec>() {
             Some(wall) => Ok(Transformed::yes(Arc::clone(&wall.limit))),
             None => Ok(Transformed::no(node)),
         })

@@ -251,8 +251,9 @@ impl ExecutionPlan for SampleExec {
         &self.properties
     }
 
+    /// No sort moves below it: a sample goes by the numbers of rows.
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+        vec![false]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {

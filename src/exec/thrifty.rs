@@ -17,7 +17,7 @@
 //!         right
 //! ```
 //! A hash join keeps the order of its right side, and the planner leaves sorts out that would make it again: those of
-//! windows, groups and ORDER BY. It also ends after as many rows as a LIMIT above it takes.
+//! windows, groups and ORDER BY.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
-use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 
@@ -51,25 +50,18 @@ const SPILLING_TENTHS: usize = 6;
 pub fn thrifty(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     // From the root on: what a join is said to keep in order follows from the joins below it, as they were.
     let plan = plan.transform_down(|node| match node.as_any().downcast_ref::<HashJoinExec>() {
-        Some(join) if !join.null_aware => Ok(Transformed::yes(as_before(join, from_left(join)?)?)),
+        Some(join) if !join.null_aware => Ok(Transformed::yes(as_before(join, from_left(join)?))),
         _ => Ok(Transformed::no(node)),
     });
     Ok(plan.data()?)
 }
 
-/// The rows of a join that sorts, in the order that the hash join promises, and no more of them than it gives.
-fn as_before(
-    join: &HashJoinExec,
-    rows: Arc<dyn ExecutionPlan>,
-) -> DfResult<Arc<dyn ExecutionPlan>> {
-    let fetch = join.fetch();
-    if let Some(ordering) = join.properties().output_ordering() {
-        return Ok(Arc::new(SortExec::new(ordering.clone(), rows).with_fetch(fetch)));
-    }
-    Ok(match fetch {
-        Some(_) => Arc::new(GlobalLimitExec::new(rows, 0, fetch)),
+/// The rows of a join that sorts, in the order that the hash join promises.
+fn as_before(join: &HashJoinExec, rows: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    match join.properties().output_ordering() {
+        Some(ordering) => Arc::new(SortExec::new(ordering.clone(), rows)),
         None => rows,
-    })
+    }
 }
 
 /// The join that sorts, whose left side decides where only one side does: from the right, it takes columns of one side for those of

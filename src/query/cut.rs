@@ -198,7 +198,8 @@ enum Side {
 
 /// Judges a join. Each of its sides is judged once: of a join of twenty tables no side is looked at for each table anew.
 fn judge(join: &Join, sizes: Sizes<'_>) -> Verdict {
-    let staged = |why: &str| Verdict { side: Side::Neither, why: Some(why.to_owned()), drives: false };
+    let staged =
+        |why: &str| Verdict { side: Side::Neither, why: Some(why.to_owned()), drives: false };
     if join.null_aware {
         return staged("NOT IN (subquery) is not row-local: one NULL changes every row");
     }

@@ -16,15 +16,15 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchemaRef, JoinType};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{Case, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    BinaryExpr, Expr, Extension, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
-    UserDefinedLogicalNodeCore,
+    BinaryExpr, Expr, Extension, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator,
+    Projection, UserDefinedLogicalNodeCore, lit,
 };
 
 use crate::{Error, Result};
@@ -41,7 +41,7 @@ pub(super) fn drawn_once(plan: LogicalPlan) -> Result<LogicalPlan> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
             any |= expr.is_volatile();
-            Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+            Ok(TreeNodeRecursion::Continue)
         })
     })?;
     Ok(if any { of_plan(plan)?.data } else { plan })
@@ -64,14 +64,28 @@ fn is_drawn(plan: &LogicalPlan) -> bool {
 fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     match plan {
         LogicalPlan::Join(join) => of_join(join),
+        LogicalPlan::Filter(filter) => of_filter(filter),
         LogicalPlan::Projection(_)
-        | LogicalPlan::Filter(_)
         | LogicalPlan::Sort(_)
         | LogicalPlan::Aggregate(_)
         | LogicalPlan::Window(_)
         | LogicalPlan::Distinct(_) => of_single(plan),
         other => Ok(Transformed::no(other)),
     }
+}
+
+/// Conditions that call none are a filter below, so that they still leave out rows of files, and calls for them.
+fn of_filter(filter: Filter) -> DfResult<Transformed<LogicalPlan>> {
+    let conditions = split_conjunction_owned(filter.predicate.clone());
+    let (volatile, stable): (Vec<_>, Vec<_>) = conditions.into_iter().partition(Expr::is_volatile);
+    let Some(volatile) = conjunction(volatile) else {
+        return Ok(Transformed::no(LogicalPlan::Filter(filter)));
+    };
+    let input = match conjunction(stable) {
+        Some(stable) => Arc::new(LogicalPlan::Filter(Filter::try_new(stable, filter.input)?)),
+        None => filter.input,
+    };
+    of_single(LogicalPlan::Filter(Filter::try_new(volatile, input)?))
 }
 
 /// A node over one input.
@@ -89,7 +103,15 @@ fn of_single(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
             continue;
         }
         let name = names.as_ref().map(|names| names.save(&expr));
-        let (expr, _) = draws.always(expr)?;
+        let expr = match plan {
+            // No condition of several waits for another one.
+            LogicalPlan::Filter(_) => {
+                let parts = split_conjunction_owned(expr).into_iter();
+                let parts = parts.map(|part| Ok(draws.always(part)?.0));
+                conjunction(parts.collect::<DfResult<Vec<_>>>()?).unwrap_or_else(|| lit(true))
+            }
+            _ => draws.always(expr)?.0,
+        };
         exprs.push(match name {
             Some(name) => name.restore(expr),
             None => expr,
@@ -134,8 +156,7 @@ fn of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
     let joined = Arc::new(LogicalPlan::Join(join));
     match conjunction(conditions) {
         Some(condition) => {
-            let filter = LogicalPlan::Filter(Filter::try_new(condition, joined)?);
-            Ok(Transformed::yes(of_single(filter)?.data))
+            Ok(Transformed::yes(of_filter(Filter::try_new(condition, joined)?)?.data))
         }
         None => Ok(Transformed::yes(Arc::unwrap_or_clone(joined))),
     }
@@ -271,9 +292,8 @@ impl UserDefinedLogicalNodeCore for Drawn {
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> DfResult<Self> {
-        let [input] = <[LogicalPlan; 1]>::try_from(inputs).map_err(|inputs| {
-            Error::query(format!("a node of one input got {}", inputs.len()))
-        })?;
+        let [input] = <[LogicalPlan; 1]>::try_from(inputs)
+            .map_err(|inputs| Error::query(format!("a node of one input got {}", inputs.len())))?;
         Ok(Self { input })
     }
 

@@ -7,7 +7,7 @@
 //! - The range by which `LIKE` leaves out row groups passes over escapes: that of `'img\_%'` begins with `img\`, which is none of
 //!   the prefixes. `starts_with` becomes such a LIKE. The range is written beside them instead.
 //! - Of two `IN` lists over the same value one is made, as if nothing was NULL.
-//! - Of some regular expressions: see [`regexes`](super::regexes).
+//! - Regular expressions: see [`regexes`](super::regexes).
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -342,23 +342,21 @@ impl Keep {
     }
 
     fn regex(&self, mut binary: BinaryExpr) -> Result<Transformed<Expr>> {
-        let ignores_case = matches!(binary.op, Operator::RegexIMatch | Operator::RegexNotIMatch);
-        let changed = self.keep_pattern(&mut binary.right, ignores_case)?;
+        let changed = self.keep_pattern(&mut binary.right)?;
         Ok(Transformed::new_transformed(Expr::BinaryExpr(binary), changed))
     }
 
     fn regexp_like(&self, mut function: ScalarFunction) -> Result<Transformed<Expr>> {
-        let has_flags = function.args.len() > 2;
         let changed = match function.args.get_mut(1) {
-            Some(pattern) => self.keep_pattern(pattern, has_flags)?,
+            Some(pattern) => self.keep_pattern(pattern)?,
             None => false,
         };
         Ok(Transformed::new_transformed(Expr::ScalarFunction(function), changed))
     }
 
-    fn keep_pattern(&self, pattern: &mut Expr, ignores_case: bool) -> Result<bool> {
+    fn keep_pattern(&self, pattern: &mut Expr) -> Result<bool> {
         let text = self.text(pattern)?;
-        let Some(kept) = text.and_then(|text| regexes::kept(&text, ignores_case)) else {
+        let Some(kept) = text.and_then(|text| regexes::kept(&text)) else {
             return Ok(false);
         };
         *pattern = lit(ScalarValue::from(kept.as_str()).cast_to(&pattern.get_type(&self.schema)?)?);

@@ -123,6 +123,7 @@ fn keyless(schema: &DFSchemaRef) -> Result<Option<DFSchemaRef>> {
     if schema.functional_dependencies().is_empty() {
         return Ok(None);
     }
-    let cleared = DFSchema::clone(schema).with_functional_dependencies(FunctionalDependencies::empty())?;
+    let cleared =
+        DFSchema::clone(schema).with_functional_dependencies(FunctionalDependencies::empty())?;
     Ok(Some(Arc::new(cleared)))
 }

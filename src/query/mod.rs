@@ -18,12 +18,14 @@ mod ntile;
 mod one_value;
 mod parse;
 mod precedence;
+mod redrawn;
 mod regexes;
 mod row_values;
 mod sample;
 mod shift;
 mod sliding;
 mod spelled;
+mod star;
 mod statement;
 mod subquery;
 mod to_instant;
@@ -49,9 +51,11 @@ pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,
     parse_query, quote_identifier,
 };
+pub use redrawn::check_ctes_drawn_once;
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
 pub use shift::exact_shifts;
 pub use sliding::SlideAnew;
+pub use star::{below_constant, without_star};
 pub use statement::{SoundRelations, distinct_names};
 pub use totals::exact_totals;
 pub use zeros::EqualZeros;

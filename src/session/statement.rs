@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::TableReference;
 use datafusion::datasource::ViewTable;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{LogicalPlan, Volatility};
 use datafusion::prelude::SQLOptions;
 use futures::FutureExt;
 
@@ -15,8 +15,8 @@ use super::samples::read_table;
 use crate::exec::{functions_of, two_functions};
 use crate::panics::caught_later;
 use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, distinct_names, mended,
-    parse_query,
+    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, below_constant, check_ctes_drawn_once,
+    check_plan, distinct_names, mended, parse_query, without_star,
 };
 use crate::{Error, Result};
 
@@ -188,10 +188,25 @@ impl Session {
                 return Err(self.not_found_among(names, &written(table)));
             }
         }
-        // All providers are here: there is nothing to wait for.
-        let planned = state.statement_to_plan(parsed.statement.clone()).now_or_never();
-        let waits = || Error::query("the planner waits for a table");
-        let plan = planned.ok_or_else(waits)?.map_err(with_case_hint)?;
+        let functions = state.scalar_functions();
+        check_ctes_drawn_once(&parsed.statement, &|name| {
+            let function = functions.get(name);
+            function.is_some_and(|known| known.signature().volatility == Volatility::Volatile)
+        })?;
+        let planned = |statement| {
+            // All providers are here: there is nothing to wait for.
+            let planned = state.statement_to_plan(statement).now_or_never();
+            let waits = || Error::query("the planner waits for a table");
+            planned.ok_or_else(waits)?.map_err(with_case_hint)
+        };
+        let all_columns = match without_star(&parsed.statement) {
+            Some(statement) => below_constant(&planned(statement)?),
+            None => None,
+        };
+        let plan = match all_columns {
+            Some(plan) => plan,
+            None => planned(parsed.statement.clone())?,
+        };
         SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false)

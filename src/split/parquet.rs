@@ -1,12 +1,13 @@
 //! Parquet: row groups are discovered from footers, pruned by statistics, page index and hive
 //! values, weighed by the stored bytes of the projected columns, and merged into splits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::datasource::physical_plan::parquet::RowGroupAccess;
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_adapter::{
@@ -209,11 +210,10 @@ pub(super) fn damaged(table: &TableFiles, index: usize, group: usize, what: &str
 /// The leaf columns that the scan reads: projected ones and those of the predicate.
 fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usize> {
     let schema = footer.file_metadata().schema_descr();
+    // Both may be tens of thousands.
+    let columns: HashSet<&str> = request.columns.iter().map(String::as_str).collect();
     (0..schema.num_columns())
-        .filter(|leaf| {
-            let root = schema.get_column_root(*leaf);
-            request.columns.iter().any(|column| column == root.name())
-        })
+        .filter(|leaf| columns.contains(schema.get_column_root(*leaf).name()))
         .collect()
 }
 
@@ -231,6 +231,8 @@ pub(super) fn adapt(
 pub(super) struct Adapter<'a> {
     constants: HashMap<&'a str, &'a ScalarValue>,
     adapter: Arc<dyn PhysicalExprAdapter>,
+    /// The columns as the table has them, where names alone say which one a column of the file is.
+    by_name: Option<&'a SchemaRef>,
     physical: &'a SchemaRef,
 }
 
@@ -256,7 +258,8 @@ impl<'a> Adapter<'a> {
             Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
             None => ByName.create(logical, Arc::clone(physical))?,
         };
-        Ok(Self { constants, adapter, physical })
+        let by_name = table.lake.is_none().then(|| table.schema.file_schema());
+        Ok(Self { constants, adapter, by_name, physical })
     }
 
     /// An expression over the file's columns.
@@ -264,9 +267,29 @@ impl<'a> Adapter<'a> {
     /// # Errors
     /// Where the file lacks a column that has to be there, or has it in a type that cannot be cast.
     pub(super) fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+        if self.is_itself(&expr) {
+            return Ok(expr);
+        }
         let expr = replace_columns_with_literals(expr, &self.constants)?;
         let simplifier = PhysicalExprSimplifier::new(self.physical);
         Ok(simplifier.simplify(self.adapter.rewrite(expr)?)?)
+    }
+
+    /// Whether it is a column that the file has in the same place, under the same name and with the same type: the engine's adapter
+    /// would look it up among all.
+    fn is_itself(&self, expr: &Arc<dyn PhysicalExpr>) -> bool {
+        let (Some(column), Some(table)) = (expr.as_any().downcast_ref::<Column>(), self.by_name)
+        else {
+            return false;
+        };
+        let (name, index) = (column.name(), column.index());
+        let (logical, physical) = (table.fields().get(index), self.physical.fields().get(index));
+        !self.constants.contains_key(name)
+            && logical.zip(physical).is_some_and(|(logical, physical)| {
+                logical.name() == name
+                    && physical.name() == name
+                    && logical.data_type() == physical.data_type()
+            })
     }
 }
 
