@@ -37,7 +37,7 @@ from differential_tally import Tally, reason_of
 STATEMENTS = 20
 """Of the grammar, in a case."""
 
-SPILLING = 0.03
+SPILLING = 0.02
 """Part of the cases whose tables are larger than the session's memory."""
 
 
