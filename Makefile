@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,11 @@ $(WRITERS)/parquet-java/complete: tests/python/writers/parquet-java/pom.xml
 	@rm -rf $(@D)
 	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
 	@touch $@
+
+# Our own files of that kind run in `make test`; those of others lie where DIR says. SLT_ARGS="--seed 1 --without-loaders", see tests/slt.
+slt: $(STAMPS)/built ## Run a folder of sqllogictest files through the loader and a judge (DIR=folder QUERIES=0: all of each file; see tests/slt)
+	@[ -n "$(DIR)" ] || { echo "make: name the folder of a suite: make slt DIR=path/to/sqllogictest/test" >&2; exit 1; }
+	$(BIN)/python -m tests.slt $(DIR) --queries $(or $(QUERIES),0) $(SLT_ARGS)
 
 test-leaks: $(STAMPS)/built ## Read 1,000 epochs and make 200 loaders, and look what they leave behind (some minutes)
 	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/test_leaks.py
