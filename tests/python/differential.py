@@ -29,7 +29,7 @@ import tensorquery as tq
 from answers import assert_same_answer
 from differential_cases import Predicates, Statement, Topology
 from differential_grammar import Grammar
-from differential_judges import JudgesDifferError, Judges, NoWordError, duck_session
+from differential_judges import Judges, JudgesDifferError, NoWordError, duck_session
 from differential_loads import ask
 from differential_tables import KEYS, make_table
 from differential_tally import Tally, reason_of
@@ -199,9 +199,7 @@ def run(queries, first_seed, seconds=None, plant=None):
     tally, seed, start = Tally(), first_seed, time.monotonic()
     with duck_session() as duck:
         judges = Judges(duck)
-        while tally.compared < queries and (
-            seconds is None or time.monotonic() - start < seconds
-        ):
+        while tally.compared < queries and (seconds is None or time.monotonic() - start < seconds):
             tally += run_seed(seed, judges, plant)
             seed += 1
     return tally, seed

@@ -24,8 +24,17 @@ class Worker:
     def start(self):
         """Begin at the next seed."""
         script = Path(__file__).with_name("differential.py")
-        command = [sys.executable, str(script), "--worker", str(self.step), "--seed", str(self.next)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            str(script),
+            "--worker",
+            str(self.step),
+            "--seed",
+            str(self.next),
+        ]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.heard = time.monotonic()
         self.errors = []
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
@@ -69,7 +78,10 @@ def run_processes(queries, first_seed, processes):
             if line is None:
                 process.wait()
                 tail = "".join(worker.errors)
-                note(tally, f"seed {worker.next}: the process hung or ended with {process.returncode}\n{tail}")
+                note(
+                    tally,
+                    f"seed {worker.next}: the process hung or ended with {process.returncode}\n{tail}",
+                )
                 worker.next += worker.step
                 worker.start()
                 continue

@@ -17,7 +17,15 @@ class Windows:
         if form == 0:
             # The same for rows that tie.
             function = rng.choice(
-                ["rank()", "dense_rank()", "percent_rank()", "cume_dist()", f"count({of})", f"max({of})", f"min({of})"]
+                [
+                    "rank()",
+                    "dense_rank()",
+                    "percent_rank()",
+                    "cume_dist()",
+                    f"count({of})",
+                    f"max({of})",
+                    f"min({of})",
+                ]
             )
             over = f"({group}ORDER BY {self.key('t')} NULLS {rng.choice(['FIRST', 'LAST'])})"
         elif form == 1:
@@ -32,9 +40,9 @@ class Windows:
             function = rng.choice(self.framed(of))
             units = rng.choice(["ROWS", "ROWS", "RANGE", "GROUPS"])
             order = total
-            if units == "RANGE":
-                order = f"t.id{rng.choice(['', ' DESC'])}"
-            elif units == "GROUPS" and function.startswith(("first", "last", "nth")):
+            if units == "RANGE" or (
+                units == "GROUPS" and function.startswith(("first", "last", "nth"))
+            ):
                 order = f"t.id{rng.choice(['', ' DESC'])}"
             over = f"({group}ORDER BY {order} {units} {self.frame()})"
         sql = f"SELECT t.id AS a, {function} OVER {over} AS r FROM {t} AS t{self.where(share=0.4)}"

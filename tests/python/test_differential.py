@@ -11,6 +11,7 @@ import pytest
 
 import differential
 import differential_planted
+import tensorquery as tq
 from answers import assert_same_answer
 from differential_cases import Statement, Topology
 from differential_grammar import KINDS, Grammar
@@ -19,8 +20,6 @@ from differential_loads import ask
 from differential_sources import OTHERS, STATISTICS, WRITERS, Parquet
 from differential_tables import make_table
 from differential_tally import Tally, reason_of
-
-import tensorquery as tq
 
 SECONDS = 40
 
@@ -64,7 +63,9 @@ def test_the_judges_answer_every_kind():
         judges = Judges(duck)
         for seed in range(12):
             rng = random.Random(seed)
-            tables = [make_table(rng, name, key="i32", most=30, hive=False) for name in ("t1", "u1")]
+            tables = [
+                make_table(rng, name, key="i32", most=30, hive=False) for name in ("t1", "u1")
+            ]
             judges.load(tables)
             grammar = Grammar(rng, tables)
             for kind in set(KINDS) - answered:
@@ -97,7 +98,10 @@ def test_a_planted_fault_is_found(plant):
 
 
 def test_a_fault_that_is_not_planted_is_not_found():
-    assert differential_planted.queries_until_found(differential_planted.Plant(), 0, most=60)[0] is None
+    assert (
+        differential_planted.queries_until_found(differential_planted.Plant(), 0, most=60)[0]
+        is None
+    )
 
 
 class Refusing:
@@ -113,7 +117,10 @@ class Refusing:
 @pytest.mark.parametrize(
     ("error", "refused"),
     [
-        (tq.QueryError("QUALIFY is not supported; filter the window's column in a query above"), True),
+        (
+            tq.QueryError("QUALIFY is not supported; filter the window's column in a query above"),
+            True,
+        ),
         (tq.DataError("an overflow in column 'a'"), True),
         (tq.QueryError("the engine cannot answer this SQL (an assertion failed)"), False),
         (tq.DataError("the engine panicked; please report it"), False),
@@ -167,7 +174,7 @@ def test_a_limit_owes_as_many_rows_as_there_are(most):
     right = Statement("limit", f"SELECT a FROM t LIMIT {most}", some_of="…", most=most)
     ask(session, right, rows, None, None, random.Random(0))
     for sql in (f"SELECT a FROM t LIMIT {most + 1}", f"SELECT -1 - a AS a FROM t LIMIT {most}"):
-        if most == 50 and "-1" not in sql or most == 0 and "-1" in sql:
+        if (most == 50 and "-1" not in sql) or (most == 0 and "-1" in sql):
             continue
         with pytest.raises(AssertionError):
             wrong = Statement("limit", sql, some_of="…", most=most)
