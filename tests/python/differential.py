@@ -148,7 +148,10 @@ class Case:
             assert_same_answer(pa.concat_tables(parts), whole)
         if rng.random() < 0.5:
             inner = Predicates(rng, Grammar(rng, self.tables).over("t").columns).any()
-            inner, everything = inner.replace("t.", ""), f"SELECT * FROM {self.tables[0].name}"
+            inner, everything = (
+                inner.replace("t.", ""),
+                f"SELECT {', '.join(self.tables[0].columns)} FROM {self.tables[0].name}",
+            )
             judged = f"{everything} WHERE {inner}"
             self.compare(Statement("filters=", everything, judged, filters=inner))
 

@@ -188,7 +188,7 @@ class Polars:
     KINDS = ("whole table", "distinct", "group", "case", "text", "decimals", "zones")
     UNSAID = re.compile(
         r"\bIN \(|\bANY\b|\bALL\b|DISTINCT ON|\bFILTER\b|OVER|unnest|string_agg|array_agg|bool_|first_value|sum\(DISTINCT"
-        r"|NULL\)|IS NULL|CAST\(NULL|random|uuid|HAVING|JOIN|LIMIT|BETWEEN|avg\(|LIKE|%"
+        r"|position|strpos|NULL\)|IS NULL|CAST\(NULL|random|uuid|HAVING|JOIN|LIMIT|BETWEEN|avg\(|LIKE|%"
     )
 
     def load(self, tables):

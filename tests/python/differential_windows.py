@@ -10,9 +10,11 @@ class Windows:
         """A function over a partition, in a total order, with a frame."""
         t, rng = self.t.name, self.rng
         of = self.number() if rng.random() < 0.7 else self.key("t")
-        direction = rng.choice(["", " DESC", " ASC NULLS FIRST", " DESC NULLS LAST"])
+        direction = rng.choice(
+            [" NULLS LAST", " DESC NULLS FIRST", " ASC NULLS FIRST", " DESC NULLS LAST"]
+        )
         group = f"PARTITION BY {self.key('t')} " if rng.random() < 0.6 else ""
-        total = f"{self.key('t')}{direction or ' NULLS LAST'}, t.id"
+        total = f"{self.key('t')}{direction}, t.id"
         form = rng.randrange(7)
         if form == 0:
             # The same for rows that tie.
