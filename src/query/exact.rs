@@ -28,7 +28,6 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::arithmetic::CheckArithmetic;
 use super::instants::is_utc;
 use super::regexes;
 use super::to_instant::{needs_care, to_instant};
