@@ -221,6 +221,7 @@ def main():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--minutes", type=float, help="after which it ends, too")
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="side by side")
     parser.add_argument(
@@ -249,10 +250,12 @@ def main():
         from differential_processes import run_processes
 
         start = time.monotonic()
-        tally, seed = run_processes(arguments.queries, arguments.seed, arguments.processes)
+        tally, seed = run_processes(
+            arguments.queries, arguments.seed, arguments.processes, arguments.minutes
+        )
     print(tally.report())
     result = {
-        "command": f"make differential QUERIES={arguments.queries} SEED={arguments.seed}",
+        "command": f"make differential QUERIES={tally.compared} SEED={arguments.seed}",
         "queries": tally.compared,
         "by_kind": dict(sorted(tally.asked.items())),
         "by_source": dict(sorted(tally.sources.items())),

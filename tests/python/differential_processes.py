@@ -55,17 +55,17 @@ class Worker:
         self.process.wait()
 
 
-def run_processes(queries, first_seed, processes):
-    """Run until so many queries are compared.
+def run_processes(queries, first_seed, processes, minutes=None):
+    """Run until so many queries are compared, or so many minutes are over.
 
     Returns:
         The `Tally`, and the seed after the last one.
     """
     told, tally, last = queue.Queue(), Tally(), first_seed
     workers = [Worker(first_seed + number, processes, told) for number in range(processes)]
-    said = 0
+    said, end = 0, time.monotonic() + 60 * (minutes or 0)
     try:
-        while tally.compared < queries:
+        while tally.compared < queries and (minutes is None or time.monotonic() < end):
             try:
                 worker, process, line = told.get(timeout=5)
             except queue.Empty:
