@@ -13,8 +13,8 @@ Both engines read the same Parquet files. What they are known to answer differen
 - Values of hive directories that look like floats or booleans: DuckDB keeps fewer types. Integers, dates and text are made.
 """
 
-from datetime import UTC
 from dataclasses import dataclass, field
+from datetime import UTC
 
 
 def literal(family, value):

@@ -151,7 +151,9 @@ class Grammar(Subqueries, Windows, Values):
         rng, t = self.rng, self.t.name
         name = f"t.{rng.choice(list(self.t.columns))}"
         where = f"{name} IS {rng.choice(['', '', 'NOT '])}NULL"
-        more = rng.choice(["", "", f" AND {self.over('t').simple()}", f" OR {self.over('t').leaf()}"])
+        more = rng.choice(
+            ["", "", f" AND {self.over('t').simple()}", f" OR {self.over('t').leaf()}"]
+        )
         value = rng.choice(["t.id AS a", "count(*) AS n", f"count({name}) AS n, count(*) AS m"])
         return Statement("nulls", f"SELECT {value} FROM {t} AS t WHERE {where}{more}")
 
@@ -165,11 +167,11 @@ class Grammar(Subqueries, Windows, Values):
         numbers = [name for name in table.of("int") if name != "id"][:2]
         texts = table.of("text")[:1]
         columns = [("id", "CAST(id AS BIGINT)")]
-        columns += [
-            (f"n{at}", f"CAST({name} AS BIGINT) % 1000") for at, name in enumerate(numbers)
-        ]
+        columns += [(f"n{at}", f"CAST({name} AS BIGINT) % 1000") for at, name in enumerate(numbers)]
         columns += [(f"s{at}", f"CAST({name} AS VARCHAR)") for at, name in enumerate(texts)]
-        sql = f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns)} FROM {table.name}"
+        sql = (
+            f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns)} FROM {table.name}"
+        )
         kinds = [(name, TEXT if name[0] == "s" else INT) for name, _ in columns]
         return Relation(sql, kinds, table.rows.num_rows)
 
@@ -291,7 +293,9 @@ class Grammar(Subqueries, Windows, Values):
         rng = self.rng
         other = self.u if self.joinable() and rng.random() < 0.8 else self.t
         both = "t.id AS a, u.id AS b"
-        kind = rng.choice(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN"])
+        kind = rng.choice(
+            ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN"]
+        )
         cut = lambda table: (  # noqa: E731
             table.name
             if other is self.u

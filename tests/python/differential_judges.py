@@ -15,17 +15,45 @@ import pyarrow as pa
 from answers import assert_same_answer
 
 DISAGREEMENTS = (
-    ("rows of values with NULL", "DuckDB: (1, NULL) = (1, NULL) is true", "the standard and SQLite: unknown"),
-    ("NaN", "SQLite: a NaN is NULL", "the product, DuckDB and PostgreSQL: a NaN equals a NaN and is above all numbers"),
+    (
+        "rows of values with NULL",
+        "DuckDB: (1, NULL) = (1, NULL) is true",
+        "the standard and SQLite: unknown",
+    ),
+    (
+        "NaN",
+        "SQLite: a NaN is NULL",
+        "the product, DuckDB and PostgreSQL: a NaN equals a NaN and is above all numbers",
+    ),
     ("dates, decimals, zones, intervals", "SQLite: no such types", "DuckDB alone"),
-    ("1 / 0, and 7 / 2", "DuckDB: NULL, and 3.5; SQLite: NULL, and 3", "the standard: an error, and 3; not asked"),
-    ("LIKE", "SQLite: letters of any case, unless a pragma says otherwise", "the standard: the same letter"),
+    (
+        "1 / 0, and 7 / 2",
+        "DuckDB: NULL, and 3.5; SQLite: NULL, and 3",
+        "the standard: an error, and 3; not asked",
+    ),
+    (
+        "LIKE",
+        "SQLite: letters of any case, unless a pragma says otherwise",
+        "the standard: the same letter",
+    ),
     ("upper('ß'), upper('é')", "SQLite: only ASCII", "not asked of SQLite"),
     ("integers that overflow", "SQLite: a float", "the standard: an error; not asked"),
     ("-0.0", "a key of its own in the engine's groups, the same as 0.0 in all judges", "not asked"),
-    ("INTERSECT before UNION", "SQLite: from left to right", "the standard; SQLite is asked of one operator alone"),
-    ("x IN (…, NULL)", "polars: false where nothing is found", "the standard: unknown; not asked of polars"),
-    ("ORDER BY without NULLS", "SQLite, polars: NULLs first", "each dialect's own; asked with NULLS alone"),
+    (
+        "INTERSECT before UNION",
+        "SQLite: from left to right",
+        "the standard; SQLite is asked of one operator alone",
+    ),
+    (
+        "x IN (…, NULL)",
+        "polars: false where nothing is found",
+        "the standard: unknown; not asked of polars",
+    ),
+    (
+        "ORDER BY without NULLS",
+        "SQLite, polars: NULLs first",
+        "each dialect's own; asked with NULLS alone",
+    ),
     ("text", "polars: other widths of types", "compared by value"),
 )
 """What is asked, what a judge says, and who is right."""
@@ -146,7 +174,9 @@ def _typed(values, kind):
     if pa.types.is_floating(kind):
         return pa.array([None if value is None else float(value) for value in values])
     try:
-        return pa.array(values) if any(v is not None for v in values) else pa.nulls(len(values), kind)
+        return (
+            pa.array(values) if any(v is not None for v in values) else pa.nulls(len(values), kind)
+        )
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise NoWordError(str(error)) from error
 
@@ -158,7 +188,7 @@ class Polars:
     KINDS = ("whole table", "distinct", "group", "case", "text", "decimals", "zones")
     UNSAID = re.compile(
         r"\bIN \(|\bANY\b|\bALL\b|DISTINCT ON|\bFILTER\b|OVER|unnest|string_agg|array_agg|bool_|first_value|sum\(DISTINCT"
-        r"|NULL\)|IS NULL|CAST\(NULL|random|uuid|HAVING|JOIN|LIMIT|BETWEEN|avg\(|LIKE|%"
+        r"|position|strpos|NULL\)|IS NULL|CAST\(NULL|random|uuid|HAVING|JOIN|LIMIT|BETWEEN|avg\(|LIKE|%"
     )
 
     def load(self, tables):
@@ -219,7 +249,7 @@ class Judges:
             return expected
         expected = self.duck.answer(sql)
         counted["duckdb"] += 1
-        if statement.some_of:
+        if statement.some_of or statement.kind == "spilling":
             return expected
         for judge in (self.sqlite, self.polars):
             if judge is self.polars and statement.kind not in Polars.KINDS:

@@ -126,9 +126,7 @@ def judge(delivered, ranks, expected, topology):
         if topology.remainder == "pad":
             wanted = -(-rows // (size * world)) * size * world
         assert delivered.num_rows == wanted, f"{delivered.num_rows} rows, expected {wanted}"
-        more, less = (
-            (delivered, expected) if topology.remainder == "pad" else (expected, delivered)
-        )
+        more, less = (delivered, expected) if topology.remainder == "pad" else (expected, delivered)
         assert differs_only_by_repeats(more, less, of=expected), (
             f"{topology.remainder}: rows that are not the query's, or too few of them"
         )

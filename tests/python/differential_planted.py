@@ -81,7 +81,9 @@ class LimitByStatistics(Plant):
             return statement
         values, table, where = found.groups()
         near = f"SELECT * FROM {table} AS t WHERE ({where}) IS NOT FALSE LIMIT {statement.most} OFFSET {statement.skipped}"
-        return replace(statement, sql=f"SELECT {values} FROM ({near}) AS t WHERE {where}", head=None)
+        return replace(
+            statement, sql=f"SELECT {values} FROM ({near}) AS t WHERE {where}", head=None
+        )
 
 
 FAULTS = (TrustedNullCount(), LostDistinct(), LimitByStatistics())

@@ -24,8 +24,17 @@ class Worker:
     def start(self):
         """Begin at the next seed."""
         script = Path(__file__).with_name("differential.py")
-        command = [sys.executable, str(script), "--worker", str(self.step), "--seed", str(self.next)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            str(script),
+            "--worker",
+            str(self.step),
+            "--seed",
+            str(self.next),
+        ]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.heard = time.monotonic()
         self.errors = []
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
@@ -46,17 +55,17 @@ class Worker:
         self.process.wait()
 
 
-def run_processes(queries, first_seed, processes):
-    """Run until so many queries are compared.
+def run_processes(queries, first_seed, processes, minutes=None):
+    """Run until so many queries are compared, or so many minutes are over.
 
     Returns:
         The `Tally`, and the seed after the last one.
     """
     told, tally, last = queue.Queue(), Tally(), first_seed
     workers = [Worker(first_seed + number, processes, told) for number in range(processes)]
-    said = 0
+    said, end = 0, time.monotonic() + 60 * (minutes or 0)
     try:
-        while tally.compared < queries:
+        while tally.compared < queries and (minutes is None or time.monotonic() < end):
             try:
                 worker, process, line = told.get(timeout=5)
             except queue.Empty:
@@ -69,7 +78,10 @@ def run_processes(queries, first_seed, processes):
             if line is None:
                 process.wait()
                 tail = "".join(worker.errors)
-                note(tally, f"seed {worker.next}: the process hung or ended with {process.returncode}\n{tail}")
+                note(
+                    tally,
+                    f"seed {worker.next}: the process hung or ended with {process.returncode}\n{tail}",
+                )
                 worker.next += worker.step
                 worker.start()
                 continue

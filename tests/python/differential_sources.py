@@ -266,9 +266,7 @@ class Parquet(Source):
             damage(rng, path, self.statistics)
             if plant:
                 plant.file(path)
-        session.register_parquet(
-            table.name, folder, partitioning="hive" if table.hive else False
-        )
+        session.register_parquet(table.name, folder, partitioning="hive" if table.hive else False)
 
 
 class Orc(Source):
@@ -344,7 +342,9 @@ class Iceberg(Source):
             table.rows.schema,
             properties={
                 "write.parquet.row-group-limit": str(rng.choice([3, 17, 1000])),
-                "write.metadata.metrics.default": rng.choice(["full", "truncate(4)", "none", "counts"]),
+                "write.metadata.metrics.default": rng.choice(
+                    ["full", "truncate(4)", "none", "counts"]
+                ),
             },
         )
         for part in table.parts:
@@ -352,7 +352,24 @@ class Iceberg(Source):
         session.register_iceberg_table(table.name, made.metadata_location)
 
 
-COMMON = ("i32", "i64", "f32", "f64", "num", "s", "long", "flag", "dec", "d18", "wide", "d38", "day", "us", "il", "sl")
+COMMON = (
+    "i32",
+    "i64",
+    "f32",
+    "f64",
+    "num",
+    "s",
+    "long",
+    "flag",
+    "dec",
+    "d18",
+    "wide",
+    "d38",
+    "day",
+    "us",
+    "il",
+    "sl",
+)
 """Kinds that Avro, Iceberg and ORC have."""  # fmt: skip
 
 OTHERS = {

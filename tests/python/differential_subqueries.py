@@ -62,9 +62,13 @@ class Subqueries:
             case 2:
                 sql = f"{rows} WHERE NOT ({condition})"
             case 3:
-                sql = f"{rows} WHERE {condition} {rng.choice(['OR', 'AND'])} {self.over('t').any(1)}"
+                sql = (
+                    f"{rows} WHERE {condition} {rng.choice(['OR', 'AND'])} {self.over('t').any(1)}"
+                )
             case 4:
-                sql = f"{rows} WHERE ({condition}) IS {rng.choice(['NULL', 'NOT TRUE', 'NOT FALSE'])}"
+                sql = (
+                    f"{rows} WHERE ({condition}) IS {rng.choice(['NULL', 'NOT TRUE', 'NOT FALSE'])}"
+                )
             case 5:
                 sql = f"SELECT t.id AS a, ({condition}) AS p FROM {t} AS t"
             case 6:
@@ -79,7 +83,9 @@ class Subqueries:
                     else f"{self.number()} = {self.number('u', self.u)}"
                 )
                 kind = rng.choice(["JOIN", "LEFT JOIN"])
-                sql = f"SELECT t.id AS a, u.id AS b FROM {t} AS t {kind} {u} AS u ON {on} AND {inner}"
+                sql = (
+                    f"SELECT t.id AS a, u.id AS b FROM {t} AS t {kind} {u} AS u ON {on} AND {inner}"
+                )
             case _:
                 key = self.key("t")
                 uncorrelated = f"(SELECT {rng.choice(['count(*)', 'max(y.id)', 'min(y.id)'])} FROM {u} AS y{self.where('y', self.u)})"
@@ -110,7 +116,8 @@ class Subqueries:
         elif rng.random() < 0.2:
             asked = f"SELECT y.id FROM {u.name} AS y WHERE {where} ORDER BY y.id {rng.choice(['ASC', 'DESC'])} LIMIT 1"
         return Statement(
-            "subquery", f"SELECT t.id AS a, ({asked}) AS v FROM {self.t.name} AS t{self.where(share=0.3)}"
+            "subquery",
+            f"SELECT t.id AS a, ({asked}) AS v FROM {self.t.name} AS t{self.where(share=0.3)}",
         )
 
     def lateral(self):
@@ -138,7 +145,9 @@ class Subqueries:
                 f"SELECT t.id AS n, CAST('a' AS VARCHAR) AS s FROM {t} AS t WHERE t.id < 4",
             ]
         )
-        text = rng.choice(["s || 'b'", "CASE WHEN n % 2 = 0 THEN NULL ELSE 'c' END", "nullif(s, 'a')", "s"])
+        text = rng.choice(
+            ["s || 'b'", "CASE WHEN n % 2 = 0 THEN NULL ELSE 'c' END", "nullif(s, 'a')", "s"]
+        )
         further = f"SELECT n + {step}, {text} FROM w WHERE n < {stop}"
         union = rng.choice(["UNION ALL", "UNION ALL", "UNION"])
         head = rng.choice(["w", "w(n, s)"])

@@ -6,8 +6,8 @@ A table is made in memory; `differential_sources` writes the same rows in every 
 import decimal
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cached_property
 
 import pyarrow as pa
 

@@ -15,11 +15,15 @@ REFUSALS = (
 )
 
 NO_REFUSAL = re.compile(
-    r"internal|panic|damaged|corrupt|\bbug\b|unreachable|Ident \{|Span|the engine cannot answer", re.IGNORECASE
+    r"internal|panic|damaged|corrupt|\bbug\b|unreachable|Ident \{|Span|the engine cannot answer",
+    re.IGNORECASE,
 )
 """What an error says that blames nobody's query: these are differences, whatever their class."""
 
-OF_VALUES = re.compile(r"overflow|divi|out of range|beyond|does not fit|range of|memory|more than one row", re.IGNORECASE)
+OF_VALUES = re.compile(
+    r"overflow|divi|out of range|beyond|does not fit|range of|memory|more than one row",
+    re.IGNORECASE,
+)
 """What an error of the data may say, where the data are sound."""
 
 
@@ -80,7 +84,7 @@ class Tally:
 
     def plain(self):
         """What JSON can carry."""
-        return {name: value for name, value in vars(self).items()}
+        return dict(vars(self))
 
     @classmethod
     def of(cls, plain):

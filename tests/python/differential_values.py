@@ -7,7 +7,22 @@ INTERVALS = (
     "INTERVAL '1 month 2 days 3 hours'", "INTERVAL '-1 day'", "INTERVAL '-2 months'", "INTERVAL '13 months'", "INTERVAL '1' DAY",
 )  # fmt: skip
 
-PATTERNS = ("a", "^a", "b$", "a.*", "[ab]+", "^$", ".", "é|ß", "(a|b)c?", "[^a]", "\\s", "x{3,}", "^(?:abc|A)$", "\\d")
+PATTERNS = (
+    "a",
+    "^a",
+    "b$",
+    "a.*",
+    "[ab]+",
+    "^$",
+    ".",
+    "é|ß",
+    "(a|b)c?",
+    "[^a]",
+    "\\s",
+    "x{3,}",
+    "^(?:abc|A)$",
+    "\\d",
+)
 
 FUNCTIONS = (
     "concat({0}, '-', {1})", "left({0}, 2)", "right({0}, 2)", "replace({0}, 'a', 'zz')", "trim({0})", "lpad({0}, 4, '*')",
@@ -62,14 +77,21 @@ class Values:
         match rng.randrange(5):
             case 0:
                 key = rng.choice(["", self.key("t")])
-                sums = f"sum({one}) AS s, min({one}) AS l, max({one}) AS h, count(DISTINCT {one}) AS n"
+                sums = (
+                    f"sum({one}) AS s, min({one}) AS l, max({one}) AS h, count(DISTINCT {one}) AS n"
+                )
                 sql = f"SELECT {sums} FROM {t} AS t{self.where()}"
                 return Statement(
-                    "decimals", sql if not key else f"{sql.replace('SELECT', f'SELECT {key} AS g,')} GROUP BY {key}"
+                    "decimals",
+                    sql
+                    if not key
+                    else f"{sql.replace('SELECT', f'SELECT {key} AS g,')} GROUP BY {key}",
                 )
             case 1:
                 operator = rng.choice(["=", "<", ">=", "<>"])
-                right = rng.choice([two, value, f"{integer} % 100", f"CAST({integer} % 100 AS DECIMAL(9, 2))"])
+                right = rng.choice(
+                    [two, value, f"{integer} % 100", f"CAST({integer} % 100 AS DECIMAL(9, 2))"]
+                )
                 return self.filtered("decimals", f"{one} {operator} {right}")
             case 2:
                 return self.filtered(
@@ -99,7 +121,12 @@ class Values:
         two = self.column("t", "zoned")
         at = f"2024-03-{rng.randint(9, 11):02} {rng.randrange(24):02}:{rng.choice(['00', '30'])}:00"
         value = rng.choice(
-            [f"TIMESTAMPTZ '{at}+00'", f"TIMESTAMPTZ '{at}-06:00'", f"CAST('{at}+05:30' AS TIMESTAMPTZ)", two]
+            [
+                f"TIMESTAMPTZ '{at}+00'",
+                f"TIMESTAMPTZ '{at}-06:00'",
+                f"CAST('{at}+05:30' AS TIMESTAMPTZ)",
+                two,
+            ]
         )
         operator = rng.choice(["=", "<", "<=", ">", ">=", "<>"])
         match rng.randrange(4):
@@ -129,14 +156,37 @@ class Values:
         if one is None or one == "t.part":
             return None
         interval = rng.choice(INTERVALS)
-        value = rng.choice(["DATE '1970-01-15'", "TIMESTAMP '1970-01-01 00:00:00'", "TIMESTAMP '2026-01-01 12:00:00'"])
+        value = rng.choice(
+            [
+                "DATE '1970-01-15'",
+                "TIMESTAMP '1970-01-01 00:00:00'",
+                "TIMESTAMP '2026-01-01 12:00:00'",
+            ]
+        )
         moved = f"{one} {rng.choice('+-')} {interval}"
         if rng.random() < 0.4:
             operator = rng.choice(["=", "<", "<=", ">", ">="])
             return self.filtered(
-                "intervals", rng.choice([f"{moved} {operator} {value}", f"{one} {operator} {value} + {interval}"])
+                "intervals",
+                rng.choice(
+                    [f"{moved} {operator} {value}", f"{one} {operator} {value} + {interval}"]
+                ),
             )
-        part = rng.choice(["year", "month", "day", "dow", "doy", "week", "quarter", "hour", "minute", "isodow", "epoch"])
+        part = rng.choice(
+            [
+                "year",
+                "month",
+                "day",
+                "dow",
+                "doy",
+                "week",
+                "quarter",
+                "hour",
+                "minute",
+                "isodow",
+                "epoch",
+            ]
+        )
         unit = rng.choice(["year", "month", "day", "week", "quarter", "hour"])
         moment = f"CAST({one} AS TIMESTAMP)"
         return self.rows_of(
@@ -159,7 +209,9 @@ class Values:
         two = rng.choice([one, self.column("t", "list")])
         if self.t.rows.schema.field(two.split(".")[1]).type.value_type != kind:
             two = one
-        order = rng.choice(["", ", 'ASC', 'NULLS LAST'", ", 'DESC', 'NULLS FIRST'", ", 'DESC', 'NULLS LAST'"])
+        order = rng.choice(
+            ["", ", 'ASC', 'NULLS LAST'", ", 'DESC', 'NULLS FIRST'", ", 'DESC', 'NULLS LAST'"]
+        )
         if rng.random() < 0.3:
             return self.filtered(
                 "lists",
@@ -205,7 +257,15 @@ class Values:
         one = one or made
         if rng.random() < 0.3:
             return self.filtered(
-                "structs", rng.choice([f"{one}['a'] > 1", f"{one} IS NULL", f"{one}['b'] IS NOT NULL", f"{one}['a'] = {made}['a']"])
+                "structs",
+                rng.choice(
+                    [
+                        f"{one}['a'] > 1",
+                        f"{one} IS NULL",
+                        f"{one}['b'] IS NOT NULL",
+                        f"{one}['a'] = {made}['a']",
+                    ]
+                ),
             )
         return self.rows_of(
             "structs",
@@ -222,7 +282,9 @@ class Values:
     def cases(self):
         """CASE in both forms, nested, as a key, in aggregates and in conditions."""
         rng = self.rng
-        family = rng.choice([family for family in ("int", "text", "date", "moment") if self.t.of(family)])
+        family = rng.choice(
+            [family for family in ("int", "text", "date", "moment") if self.t.of(family)]
+        )
         terms = [self.column("t", family) for _ in range(3)]
         if family == "int":
             terms = [f"CAST({term} AS BIGINT)" for term in terms]
@@ -259,7 +321,9 @@ class Values:
             known = [value for value in self.t.values[name.split(".")[1]] if value is not None]
             return literal(family, rng.choice(known)) if known and rng.random() < 0.9 else "NULL"
 
-        listed = ", ".join(f"({some(first, a)}, {some(second, b)})" for _ in range(rng.randint(1, 3)))
+        listed = ", ".join(
+            f"({some(first, a)}, {some(second, b)})" for _ in range(rng.randint(1, 3))
+        )
         operator = rng.choice(["=", "<>", "<", "<=", ">", ">="])
         condition = rng.choice(
             [
@@ -267,7 +331,9 @@ class Values:
                 f"({a}, {b}) {operator} ({some(first, a)}, {some(second, b)})",
                 f"({a}, {b}) IN (SELECT {c.replace('t.', 'y.')}, {d.replace('t.', 'y.')} FROM {self.t.name} AS y WHERE y.id % 3 = 1)",
                 f"({a}, {b}) NOT IN (SELECT {c.replace('t.', 'y.')}, {d.replace('t.', 'y.')} FROM {self.t.name} AS y WHERE y.id % 3 = 1)",
-                f"({a}, {b}) IN (VALUES {listed})" if rng.random() < 0.3 else f"({a}, {b}) {operator} ({c}, {some(second, b)})",
+                f"({a}, {b}) IN (VALUES {listed})"
+                if rng.random() < 0.3
+                else f"({a}, {b}) {operator} ({c}, {some(second, b)})",
             ]
         )
         made = self.filtered("row values", condition)
@@ -280,7 +346,9 @@ class Values:
         if one is None:
             return None
         made = rng.choice(SHORT).format(one, rng.choice(PATTERNS))
-        return self.rows_of("patterns", made) if "replace" in made else self.filtered("patterns", made)
+        return (
+            self.rows_of("patterns", made) if "replace" in made else self.filtered("patterns", made)
+        )
 
     def text(self):
         """Functions of texts."""

@@ -10,14 +10,24 @@ class Windows:
         """A function over a partition, in a total order, with a frame."""
         t, rng = self.t.name, self.rng
         of = self.number() if rng.random() < 0.7 else self.key("t")
-        direction = rng.choice(["", " DESC", " ASC NULLS FIRST", " DESC NULLS LAST"])
+        direction = rng.choice(
+            [" NULLS LAST", " DESC NULLS FIRST", " ASC NULLS FIRST", " DESC NULLS LAST"]
+        )
         group = f"PARTITION BY {self.key('t')} " if rng.random() < 0.6 else ""
-        total = f"{self.key('t')}{direction or ' NULLS LAST'}, t.id"
+        total = f"{self.key('t')}{direction}, t.id"
         form = rng.randrange(7)
         if form == 0:
             # The same for rows that tie.
             function = rng.choice(
-                ["rank()", "dense_rank()", "percent_rank()", "cume_dist()", f"count({of})", f"max({of})", f"min({of})"]
+                [
+                    "rank()",
+                    "dense_rank()",
+                    "percent_rank()",
+                    "cume_dist()",
+                    f"count({of})",
+                    f"max({of})",
+                    f"min({of})",
+                ]
             )
             over = f"({group}ORDER BY {self.key('t')} NULLS {rng.choice(['FIRST', 'LAST'])})"
         elif form == 1:
@@ -32,9 +42,9 @@ class Windows:
             function = rng.choice(self.framed(of))
             units = rng.choice(["ROWS", "ROWS", "RANGE", "GROUPS"])
             order = total
-            if units == "RANGE":
-                order = f"t.id{rng.choice(['', ' DESC'])}"
-            elif units == "GROUPS" and function.startswith(("first", "last", "nth")):
+            if units == "RANGE" or (
+                units == "GROUPS" and function.startswith(("first", "last", "nth"))
+            ):
                 order = f"t.id{rng.choice(['', ' DESC'])}"
             over = f"({group}ORDER BY {order} {units} {self.frame()})"
         sql = f"SELECT t.id AS a, {function} OVER {over} AS r FROM {t} AS t{self.where(share=0.4)}"

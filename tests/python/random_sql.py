@@ -289,7 +289,9 @@ class RandomSql:
         of = self.pick(below, INT)
         if of is None or below.rows > 300:
             return below
-        value = self.random.choice(["count(*)", f"sum({z}.{self.number})", f"max({z}.{self.number})"])
+        value = self.random.choice(
+            ["count(*)", f"sum({z}.{self.number})", f"max({z}.{self.number})"]
+        )
         inner = f"SELECT CAST({value} AS BIGINT) FROM {self.small} AS {z} WHERE {z}.{self.key} = {q}.{of}"
         sql = f"SELECT *, ({inner}) AS {name} FROM ({below.sql}) AS {q}"
         return Relation(sql, [*below.columns, (name, INT)], below.rows)

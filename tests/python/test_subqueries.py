@@ -66,7 +66,9 @@ def plain(rows):
     def value(one):
         if isinstance(one, float) and math.isnan(one):
             return "nan"
-        return float(one) + 0.0 if isinstance(one, (int, float)) and not isinstance(one, bool) else one
+        return (
+            float(one) + 0.0 if isinstance(one, (int, float)) and not isinstance(one, bool) else one
+        )
 
     return sorted((tuple(value(one) for one in row) for row in rows), key=repr)
 
@@ -202,7 +204,9 @@ def test_answers_are_those_of_duckdb(session, duck, sql):
     assert plain(rows_of(query.to_arrow())) == plain(want)
 
 
-@pytest.mark.parametrize("sql", [EXISTS[4], IN[4], IN[12], QUANTIFIED[3], SCALAR[1], SCALAR[4], SCALAR[13]])
+@pytest.mark.parametrize(
+    "sql", [EXISTS[4], IN[4], IN[12], QUANTIFIED[3], SCALAR[1], SCALAR[4], SCALAR[13]]
+)
 def test_each_row_once_over_ranks(session, duck, sql):
     want = duck.execute(sql).fetchall()
     got = []
