@@ -116,7 +116,7 @@ class FileRun:
         else:
             self.judge = Duck(self.folder, self.dialect, self.options.seconds / 3)
         self.product = self.options.product(self.folder / "tables")
-        self.changed, self.untyped, self.known = True, {}, {}
+        self.changed, self.untyped, self.known, self.collations = True, {}, {}, False
         asked = self._drawn(records)
         number, taken = -1, True
         for count, record in enumerate(expand(records)):
@@ -182,6 +182,7 @@ class FileRun:
             return
         self.tell(("begin", record.line, sql, "judge"))
         self.changed = True
+        self.collations |= "COLLATE" in sqltext.words(sql) or "default_collation" in sql
         try:
             self.judge.execute(sql, record.connection)
         except JudgeError:
@@ -279,7 +280,11 @@ class FileRun:
 
     def _differs(self, record, sql, answer, rows, wrong, outcome):
         """Rows that are not the judge's: the dialect's, left open by the statement, or wrong."""
-        reason = dialect.of_difference(self.judge_name, sql) or self._open_limit(record, sql, answer, rows)
+        reason = (
+            dialect.of_difference(self.judge_name, sql, rows, answer.rows)
+            or self._collated()
+            or self._open_limit(record, sql, answer, rows)
+        )
         if reason:
             outcome.outcome, outcome.reason = "dialect", reason
         else:
@@ -288,6 +293,11 @@ class FileRun:
     def _wrong(self, outcome, reason, got, want):
         outcome.outcome, outcome.reason = "wrong", reason
         outcome.got, outcome.want = _some(got), _some(want)
+
+    def _collated(self):
+        if self.collations:
+            return "a table or setting of the file has a collation, which Parquet does not hold"
+        return None
 
     def _open_limit(self, record, sql, answer, rows):
         """LIMIT without a total order: any rows are right that are as many, and that the query without it has."""
