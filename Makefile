@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,8 +97,26 @@ BALLISTA := .cache/ballista
 BALLISTA_VERSION := 53.0.0
 
 # A seed replays one case: python tests/python/differential.py --replay 17
-differential: $(STAMPS)/built ## Compare random queries through the loader with DuckDB (QUERIES=5000 SEED=0; some ten minutes)
+WRITERS := .cache/writers
+DIFFERENTIAL := $(STAMPS)/built $(WRITERS)/parquet-go/writer $(WRITERS)/parquet-java/complete
+
+differential: $(DIFFERENTIAL) ## Compare random queries over every format and writer with three judges (QUERIES=5000 SEED=0; some ten minutes)
 	$(BIN)/python tests/python/differential.py --queries $(or $(QUERIES),5000) --seed $(or $(SEED),0) --record tests/fixtures/differential.json
+
+differential-planted: $(DIFFERENTIAL) ## Plant three faults, each of which `make differential` must find within 500 queries
+	$(BIN)/python tests/python/differential.py --planted --seed $(or $(SEED),0)
+
+# Kept by `make clean`. The other writers come with `make setup`.
+$(WRITERS)/parquet-go/writer: $(wildcard tests/python/writers/parquet-go/*)
+	@command -v go >/dev/null || { echo "make: go not found. Install Go, 1.24 or later, for parquet-go, which writes files for \`make differential\`: https://go.dev/doc/install" >&2; exit 1; }
+	cd tests/python/writers/parquet-go && go build -buildvcs=false -ldflags="-s -w" -o $(abspath $@) .
+
+$(WRITERS)/parquet-java/complete: tests/python/writers/parquet-java/pom.xml
+	@command -v javac >/dev/null || { echo "make: javac not found. Install a JDK, 17 or later, for parquet-java, which writes files for \`make differential\`: apt install openjdk-17-jdk-headless" >&2; exit 1; }
+	@command -v mvn >/dev/null || { echo "make: mvn not found. Install Maven, which fetches parquet-java: apt install maven" >&2; exit 1; }
+	@rm -rf $(@D)
+	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
+	@touch $@
 
 # Our own files of that kind run in `make test`; those of others lie where DIR says. SLT_ARGS="--seed 1 --without-loaders", see tests/slt.
 slt: $(STAMPS)/built ## Run a folder of sqllogictest files through the loader and a judge (DIR=folder QUERIES=0: all of each file; see tests/slt)

@@ -388,6 +388,10 @@ fn from_arrow_error(error: &ArrowError) -> Error {
             "rows of one batch have more values than the keys of their dictionary can count; cast the column to the type \
              of its values in SQL, for example CAST(c AS VARCHAR), or choose a smaller batch_size",
         ),
+        ArrowError::OffsetOverflowError(_) => Error::data(
+            "the texts of the rows that an operator puts together are more than 2 GiB, which their type does not hold; declare \
+             the column as large_string or large_binary (schema=)",
+        ),
         other => Error::data(plain_text(&other.to_string())),
     }
 }

@@ -7,14 +7,17 @@
 #[cfg(feature = "ballista")]
 mod ballista;
 pub mod catalog;
+mod engine;
 mod error;
 pub mod exec;
+mod floats;
 pub mod lake;
 pub mod matrix;
 mod packed;
 mod panics;
 pub mod partition;
 mod pool;
+mod prune;
 #[cfg(feature = "python")]
 mod python;
 pub mod query;

@@ -34,12 +34,20 @@ pub(crate) async fn caught_later<T>(
     outcome.unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref()))))
 }
 
-/// The error for a panic of which nothing more is known.
-#[cfg(any(feature = "python", test))]
-pub(crate) fn unexpected(message: &str) -> Error {
-    Error::data(format!(
-        "the engine failed unexpectedly ({message}); please report it with the query and the files' writer"
+/// The error for a panic outside of what decodes files: nobody's data are to blame for it.
+pub(crate) fn of_engine(message: &str) -> Error {
+    Error::query(format!(
+        "the engine failed on this query ({message}): that is an internal error, not one of the files; write the query in \
+         another way, and please report it with the SQL"
     ))
+}
+
+/// The result of evaluating an expression within a scan; a panic is an error of the engine, which the scan would blame on its file.
+pub(crate) fn evaluated<T>(
+    work: impl FnOnce() -> datafusion::error::Result<T>,
+) -> datafusion::error::Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(of_engine(message_of(panic.as_ref())).into()))
 }
 
 /// What a backtrace of this library takes, with some to spare: names of functions, and lines of their files.
@@ -72,24 +80,25 @@ mod tests {
 
     fn check(found: Result<i32>, message: &str) {
         let error = found.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Data);
-        let wanted = format!("the engine failed unexpectedly ({message}); please report it");
+        assert_eq!(error.kind(), ErrorKind::Query);
+        let wanted =
+            format!("the engine failed on this query ({message}): that is an internal error");
         assert!(error.message().starts_with(&wanted), "{error}");
     }
 
     #[test]
     fn a_panic_is_an_error_that_says_what_it_said_and_to_report_it() {
-        check(caught(|| panic!("no rows"), unexpected), "no rows");
-        check(caught(|| panic!("{} rows", 3), unexpected), "3 rows");
-        check(caught(|| std::panic::panic_any(3), unexpected), "no message");
-        check(block_on(caught_later(async { panic!("later") }, unexpected)), "later");
+        check(caught(|| panic!("no rows"), of_engine), "no rows");
+        check(caught(|| panic!("{} rows", 3), of_engine), "3 rows");
+        check(caught(|| std::panic::panic_any(3), of_engine), "no message");
+        check(block_on(caught_later(async { panic!("later") }, of_engine)), "later");
     }
 
     #[test]
     fn results_and_errors_stay_what_they_are() {
-        assert_eq!(caught(|| Ok(3), unexpected).ok(), Some(3));
-        assert_eq!(block_on(caught_later(async { Ok(3) }, unexpected)).ok(), Some(3));
-        let refused = caught::<()>(|| Err(Error::query("no")), unexpected).unwrap_err();
+        assert_eq!(caught(|| Ok(3), of_engine).ok(), Some(3));
+        assert_eq!(block_on(caught_later(async { Ok(3) }, of_engine)).ok(), Some(3));
+        let refused = caught::<()>(|| Err(Error::query("no")), of_engine).unwrap_err();
         assert_eq!((refused.kind(), refused.message()), (ErrorKind::Query, "no"));
     }
 }

@@ -9,7 +9,6 @@ pyarrow differ, the SQL here follows pyarrow:
 | -0.0 and 0.0 | equal, but not in `isin` | -0.0 < 0.0; here they are equal, in `isin` too |
 | null in `isin` | false, or true if the set holds null | null |
 | field of a null struct | null | whatever bytes lie below |
-| float column in a float32 set | values become float32 | the column becomes float64 |
 
 Names and strings are quoted here and nowhere else, so no name or value can become SQL.
 """
@@ -391,11 +390,8 @@ def is_in(term: Term, values: Sequence[Term], *, skip_nulls: bool = False) -> Te
     if known:
         term = _as_timestamp(term, known[0])
     known = [_as_timestamp(value, term) for value in known]
-    if term.format in ("e", "f"):
-        name = _NAMES[term.format]
-        texts = [f"arrow_cast({value.sql}, '{name}')" for value in known]
-    else:
-        texts = [(_without_decimal(v) if term.kind == "float" else v).sql for v in known]
+    # A constant keeps its own type, as in `compare`: 1.1 is equal to no float32.
+    texts = [(_without_decimal(v) if term.kind == "float" else v).sql for v in known]
     # A set without repeats: the text is part of the query's fingerprint.
     listed = ", ".join(dict.fromkeys(texts))
     sql = term.within(_ATOM)

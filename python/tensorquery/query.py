@@ -247,7 +247,6 @@ class Query:
 
         Raises:
             ImportError: pyarrow is not installed.
-            QueryError: Two output columns have the same name.
             DataError: A file cannot be read.
         """
         return describe(self)

@@ -1,14 +1,17 @@
 //! Which operators run on a cluster as they run here. Whatever is not known does not.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality};
 use datafusion::functions::all_default_functions;
-use datafusion::logical_expr::{Expr, Join, LogicalPlan};
+use datafusion::logical_expr::{Expr, Join, LogicalPlan, TableScan};
 
 use crate::exec::functions_of;
 use crate::query::volatile_function;
+use crate::split::refused as unreadable;
 use crate::{Error, Result};
 
 /// Refuses a part that a cluster would compute differently, or not at all.
@@ -90,14 +93,31 @@ fn obstacle(node: &LogicalPlan) -> Option<String> {
         | LogicalPlan::Union(_)
         | LogicalPlan::Unnest(_)
         | LogicalPlan::Values(_)
-        | LogicalPlan::EmptyRelation(_)
-        | LogicalPlan::TableScan(_) => None,
+        | LogicalPlan::EmptyRelation(_) => None,
+        LogicalPlan::TableScan(scan) => scan_obstacle(scan),
         LogicalPlan::Join(join) => join_obstacle(join),
         LogicalPlan::RecursiveQuery(_) => {
             Some("a recursive CTE does not run on several machines".to_owned())
         }
         other => Some(format!("{} is not known to run there", other.display())),
     }
+}
+
+/// Executors read files with the decoders of the `parquet` crate alone.
+fn scan_obstacle(scan: &TableScan) -> Option<String> {
+    let is_interval = |field: &Field| matches!(field.data_type(), DataType::Interval(_));
+    scan.projected_schema.fields().iter().find_map(|column| {
+        if let Some(error) = unreadable(column) {
+            return Some(error.message().to_owned());
+        }
+        let within = Schema::new(vec![Arc::clone(column)]);
+        within.flattened_fields().iter().any(|field| is_interval(field)).then(|| {
+            format!(
+                "column {:?} holds intervals, of which executors lose the months",
+                column.name()
+            )
+        })
+    })
 }
 
 fn calls_ntile(expr: &Expr) -> bool {

@@ -20,6 +20,7 @@
 //! [`scans`] which tables, and [`wire`] decodes what it has encoded, and compares. Stock executors do: they know `s3://` and
 //! folders, and take credentials from their environment; none is sent.
 
+mod floats;
 mod job;
 mod judge;
 mod lake;
@@ -74,6 +75,8 @@ pub struct Order<'a> {
 /// `Query` naming what of the part cannot run on a cluster; `Data` where computing it fails there, or a file has changed;
 /// `Storage` where the scheduler cannot be reached, or what it wrote is not in the stage's store.
 pub async fn stage(cluster: Cluster<'_>, order: Order<'_>) -> Result<(Vec<StageFile>, String)> {
+    let part = floats::spelled_out(order.part)?;
+    let order = Order { part: &part, ..order };
     judge::check(order.part)?;
     let tables = scans::tables_of(order.part)?;
     for table in &tables {

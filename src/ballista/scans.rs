@@ -86,10 +86,7 @@ pub(super) async fn check_pins(tables: &[ReadTable]) -> Result<()> {
 /// # Errors
 /// `Query` for a table that executors cannot read.
 pub(super) fn over_listings(part: &LogicalPlan, partitions: usize) -> Result<LogicalPlan> {
-    // By a condition on a cast that loses the order, as of a string to a number, the engine leaves out row groups that
-    // match. Here such conditions stay above scans; there, scans with casts around leave out nothing.
-    let pruning = !has_cast(part)?;
-    let listing = Listing { pruning, partitions };
+    let listing = Listing { partitions };
     let rewritten = part.clone().transform_up(|node| {
         Ok(match node {
             LogicalPlan::TableScan(scan) => Transformed::yes(listing.over(&scan)?),
@@ -138,8 +135,6 @@ pub(super) fn url_of(text: &str) -> Result<Url> {
 /// How tables are made for a part.
 #[derive(Clone, Copy)]
 struct Listing {
-    /// Whether row groups are left out by statistics.
-    pruning: bool,
     /// Tasks that read a table.
     partitions: usize,
 }
@@ -237,9 +232,10 @@ impl Listing {
             .iter()
             .map(|index| Ok(ListingTableUrl::try_new(url_of(&files.display_path(*index))?, None)?));
         let mut options = TableParquetOptions::default();
-        options.global.pruning = self.pruning;
-        options.global.enable_page_index = self.pruning;
-        options.global.bloom_filter_on_read = self.pruning;
+        // Stock executors leave out row groups that match, where a NULL count is absent or a bound in another order.
+        options.global.pruning = false;
+        options.global.enable_page_index = false;
+        options.global.bloom_filter_on_read = false;
         options.global.schema_force_view_types = false;
         let format = Arc::new(ParquetFormat::default().with_options(options));
         let options = ListingOptions::new(format)
@@ -298,17 +294,6 @@ fn wanted(scan: &TableScan) -> Vec<usize> {
 
 fn name_of(scan: &TableScan) -> String {
     format!("{:?}", scan.table_name.table())
-}
-
-fn has_cast(part: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    part.apply(|node| {
-        node.apply_expressions(|expr| {
-            found |= expr.exists(|expr| Ok(matches!(expr, Expr::Cast(_) | Expr::TryCast(_))))?;
-            Ok(TreeNodeRecursion::Continue)
-        })
-    })?;
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use super::file_schema::FileSchema;
-use crate::split::{Compression, CsvFormat, Format, JsonFormat};
+use crate::split::{Compression, CsvFormat, Format, JsonFormat, is_marked, marked};
 use crate::storage::FilePin;
 use crate::{Error, Result, list_names, suggestion};
 
@@ -71,25 +71,36 @@ pub(super) fn one_format(names: &[String], read: &[FileSchema], by_name: Format)
     Ok(found.map_or(by_name, |(_, format)| format.clone()))
 }
 
-/// Columns that damaged files have: names and time zones with a NUL character, where C strings end, and types that no
-/// library takes.
+/// The schema, columns of types that no library takes marked. Damaged files have them, and names and time zones with a NUL character,
+/// where C strings end.
 ///
 /// # Errors
-/// `Data` naming the column.
-pub(super) fn possible(schema: &Schema) -> Result<()> {
+/// `Data` naming the column where it is the name.
+pub(super) fn possible(schema: Schema) -> Result<Schema> {
+    let (mut fields, mut is_same) = (Vec::with_capacity(schema.fields().len()), true);
     for column in schema.fields() {
-        for field in Schema::new(vec![Arc::clone(column)]).flattened_fields() {
-            if field.name().contains('\0') || !is_possible(field.data_type()) {
-                return Err(Error::data(format!(
-                    "column {:?} has an impossible name or type ({} {})",
-                    column.name(),
-                    field.name(),
-                    field.data_type()
-                )));
-            }
+        let within = Schema::new(vec![Arc::clone(column)]);
+        let within = within.flattened_fields();
+        if let Some(field) = within.iter().find(|field| field.name().contains('\0')) {
+            return Err(Error::data(format!(
+                "column {:?} has an impossible name ({})",
+                column.name(),
+                field.name()
+            )));
         }
+        let odd = within.iter().find(|field| !is_possible(field.data_type()));
+        fields.push(match odd {
+            Some(odd) if !is_marked(column) => {
+                is_same = false;
+                let reason = format!("{} is an impossible type", odd.data_type());
+                // Its own type could not even be shown.
+                let stand_in = Field::clone(column).with_data_type(DataType::Binary);
+                Arc::new(marked(&stand_in, reason))
+            }
+            _ => Arc::clone(column),
+        });
     }
-    Ok(())
+    Ok(if is_same { schema } else { Schema::new_with_metadata(fields, schema.metadata().clone()) })
 }
 
 fn is_possible(data_type: &DataType) -> bool {

@@ -63,8 +63,7 @@ impl Infer<'_> {
     /// Of one file; its name is added to errors by the caller. Decoders panic on some damaged files.
     pub async fn one(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let read = caught(self.read(meta)).await?;
-        possible(&read.schema)?;
-        Ok(read)
+        Ok(FileSchema { schema: possible(read.schema)?, ..read })
     }
 
     async fn read(&self, meta: &ObjectMeta) -> Result<FileSchema> {

@@ -23,7 +23,7 @@ use datafusion::scalar::ScalarValue;
 
 use super::sound_scan::SoundScan;
 use crate::Error;
-use crate::split::{Outline, TableFiles};
+use crate::split::{ByName, Outline, TableFiles, refused};
 
 /// Pinned files as a DataFusion table: hive values prune files, the rest is DataFusion's scan.
 #[derive(Debug)]
@@ -186,6 +186,12 @@ impl TableProvider for FilesTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        let schema = self.schema();
+        let all = (0..schema.fields().len()).collect();
+        let mut read = projection.unwrap_or(&all).iter().map(|column| schema.field(*column));
+        if let Some(error) = read.find_map(refused) {
+            return Err(error.into());
+        }
         let kept: Vec<usize> = self
             .keep(state, filters)?
             .iter()
@@ -208,6 +214,7 @@ impl TableProvider for FilesTable {
             .with_statistics(statistics(&self.files, &outline))
             .with_projection_indices(projection.cloned())?
             .with_limit(limit)
+            .with_expr_adapter(Some(Arc::new(ByName)))
             .with_file_compression_type(self.files.format.file_compression_type())
             .build();
         Ok(DataSourceExec::from_data_source(SoundScan::new(config)))

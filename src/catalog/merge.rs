@@ -4,8 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema};
 
+use crate::split::is_marked;
 use crate::{Error, Result};
 
 /// Merges the files' schemas in order; columns keep the order of their first appearance.
@@ -78,7 +79,11 @@ fn missing(column: &str, with: &str, without: &str) -> Error {
     ))
 }
 
-fn widen_field(a: &Field, b: &Field, file_a: &str, file_b: &str) -> Result<FieldRef> {
+fn widen_field(a: &FieldRef, b: &FieldRef, file_a: &str, file_b: &str) -> Result<FieldRef> {
+    // It is refused where it is read, whatever it is in other files.
+    if let Some(marked) = [a, b].into_iter().find(|field| is_marked(field)) {
+        return Ok(Arc::new(Field::clone(marked).with_nullable(true)));
+    }
     let data_type = widen(a.data_type(), b.data_type()).ok_or_else(|| {
         Error::data(format!(
             "the files disagree: column {:?} is {} in {file_a} and {} in {file_b}, and neither widens \
@@ -125,6 +130,8 @@ fn widen(a: &DataType, b: &DataType) -> Option<DataType> {
             Some(FixedSizeList(widen_child(x, y)?, *n))
         }
         (Struct(x), Struct(y)) => widen_struct(x, y),
+        (Map(x, sorted), Map(y, also)) => Some(Map(widen_entries(x, y)?, *sorted && *also)),
+        (Interval(_), Interval(_)) => Some(Interval(IntervalUnit::MonthDayNano)),
         (Date32, Date64) | (Date64, Date32) => Some(Date64),
         _ => None,
     }
@@ -135,12 +142,30 @@ fn widen_child(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
     Some(Arc::new(Field::new(a.name(), data_type, a.is_nullable() || b.is_nullable())))
 }
 
-/// Structs widen where they have the same fields in the same order.
+/// A struct with the fields of both, in the order of their first appearance. A field that one of them lacks may be NULL.
 fn widen_struct(a: &Fields, b: &Fields) -> Option<DataType> {
-    let same = a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.name() == y.name());
-    let fields: Option<Vec<FieldRef>> =
-        same.then(|| a.iter().zip(b).map(|(x, y)| widen_child(x, y)).collect())?;
+    let find = |fields: &Fields, name: &str| -> Option<FieldRef> {
+        fields.iter().find(|field| field.name() == name).cloned()
+    };
+    let absent = |field: &FieldRef| Arc::new(Field::clone(field).with_nullable(true));
+    let of_a = a.iter().map(|field| match find(b, field.name()) {
+        Some(other) => widen_child(field, &other),
+        None => Some(absent(field)),
+    });
+    let of_b = b.iter().filter(|field| find(a, field.name()).is_none());
+    let fields: Option<Vec<FieldRef>> = of_a.chain(of_b.map(|field| Some(absent(field)))).collect();
     Some(DataType::Struct(fields?.into()))
+}
+
+/// The entries of a map: keys and values by their places, whatever they are called.
+fn widen_entries(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
+    let (DataType::Struct(x), DataType::Struct(y)) = (a.data_type(), b.data_type()) else {
+        return None;
+    };
+    let pair: Option<Vec<FieldRef>> = x.iter().zip(y).map(|(x, y)| widen_child(x, y)).collect();
+    let entries = DataType::Struct(pair?.into());
+    (x.len() == 2 && y.len() == 2)
+        .then(|| Arc::new(Field::new(a.name(), entries, a.is_nullable() || b.is_nullable())))
 }
 
 /// Integers widen to integers that hold both, and to floats whose mantissa holds them.

@@ -1,4 +1,4 @@
-//! DataFusion's file scan, but for filters by which it would leave out rows that match, and for files that it would read wrongly.
+//! DataFusion's file scan, but for what it would leave out of Parquet files, and for those that it would read wrongly.
 
 use std::any::Any;
 use std::fmt;
@@ -25,14 +25,14 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use crate::lake::has_unordered_cast;
-use crate::split::{FileRef, plan_hard};
+use crate::Error;
+use crate::split::{FileRef, Split, access_to_matches, caught, caught_rows, plan_hard};
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
 
-/// A file scan that takes no filter by which row groups would be pruned wrongly: such a filter stays above it. Parquet files are opened one by
-/// one, those of them by their columns that DataFusion cannot read, or reads wrongly.
+/// A file scan that is told what to read of each Parquet file. These are opened one by one, those of them by their columns that DataFusion
+/// cannot read, or reads wrongly.
 #[derive(Clone, Debug)]
 pub struct SoundScan {
     config: FileScanConfig,
@@ -107,14 +107,31 @@ async fn open_file(
     file: PartitionedFile,
     context: Arc<TaskContext>,
 ) -> DfResult<Rows> {
-    if let (Some(FileRef { table, index }), Some(projection)) =
-        (FileRef::of(&file), config.file_source.projection())
-    {
-        let (predicate, rows) =
-            (config.file_source.filter(), context.session_config().batch_size());
-        let hard = plan_hard(table, *index, predicate.as_ref(), projection, rows).await?;
-        if let Some(hard) = hard {
-            return Ok(hard.rows());
+    // A panic of a decoder is caught here, so that one above the scans is known to be none.
+    let opened = async { open_known(config, file, context).await.map_err(Error::from) };
+    Ok(caught_rows(caught(opened).await?).boxed())
+}
+
+/// The same, whose panics are not caught.
+async fn open_known(
+    config: Arc<FileScanConfig>,
+    file: PartitionedFile,
+    context: Arc<TaskContext>,
+) -> DfResult<Rows> {
+    let mut file = file;
+    if let Some(FileRef { table, index }) = FileRef::of(&file).cloned() {
+        let predicate = config.file_source.filter();
+        if let Some(projection) = config.file_source.projection() {
+            let rows = context.session_config().batch_size();
+            let hard = plan_hard(&table, index, predicate.as_ref(), projection, rows).await?;
+            if let Some(hard) = hard {
+                return Ok(hard.rows());
+            }
+        }
+        let all = Split::whole(index, table.files[index].meta.size);
+        let read = access_to_matches(&table, &all, predicate.as_ref(), None).await?;
+        if let Some(read) = read {
+            file = file.with_extensions(Arc::new(read));
         }
     }
     let one = FileScanConfigBuilder::from(config.as_ref().clone());
@@ -211,10 +228,7 @@ impl DataSource for SoundScan {
         filters: Vec<Arc<dyn PhysicalExpr>>,
         options: &ConfigOptions,
     ) -> DfResult<FilterPushdownPropagation<Arc<dyn DataSource>>> {
-        let schema = self.config.file_source.table_schema().table_schema();
-        let result = push_filters(&self.config, &filters, options, |filter| {
-            Ok(has_unordered_cast(&of_table(&self.config, filter)?, schema))
-        })?;
+        let result = self.config.try_pushdown_filters(filters, options)?;
         let updated = result.updated_node.map(Self::over);
         Ok(FilterPushdownPropagation { filters: result.filters, updated_node: updated })
     }

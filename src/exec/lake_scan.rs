@@ -20,8 +20,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::open::open_split;
 use crate::catalog::{of_table, push_filters};
-use crate::lake::has_unordered_cast;
-use crate::split::{FileRef, Split, SplitUnit, TableFiles};
+use crate::split::{FileRef, Split, TableFiles};
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
@@ -60,23 +59,14 @@ impl LakeScan {
 
     /// Whether a filter must stay above the scan. One that reads a nested column: whether it can run inside a file depends
     /// on how the file stores the column, and DataFusion asks the table's schema only; it would drop what it cannot
-    /// run. And one by which row groups would be pruned wrongly.
+    /// run.
     fn stays_above(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
         let filter = of_table(&self.config, filter)?;
         let schema = self.config.file_source.table_schema().table_schema();
-        if has_unordered_cast(&filter, schema) {
-            return Ok(true);
-        }
         let is_nested =
             |name: &str| schema.field_with_name(name).is_ok_and(|f| f.data_type().is_nested());
         Ok(collect_columns(&filter).iter().any(|column| is_nested(column.name())))
     }
-}
-
-/// The whole of a file as one split.
-fn whole(table: &TableFiles, index: usize) -> Split {
-    let (file, bytes) = (index as u32, table.files[index].meta.size);
-    Split { scan: 0, file, unit: SplitUnit::File, rows: None, deleted: 0, first_row: 0, bytes }
 }
 
 impl DataSource for LakeScan {
@@ -87,7 +77,7 @@ impl DataSource for LakeScan {
         let files: Vec<usize> = self.files().collect();
         let rows = futures::stream::iter(files)
             .map(move |index| {
-                let split = whole(&table, index);
+                let split = Split::whole(index, table.files[index].meta.size);
                 let rows = open_split(&table, &config, &opened, &split, Arc::clone(&context));
                 std::future::ready(rows)
             })

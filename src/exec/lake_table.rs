@@ -22,7 +22,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 
 use super::lake_scan::LakeScan;
 use crate::catalog::{outlined, statistics, unqualified};
-use crate::lake::{LakeTable, has_unordered_cast};
+use crate::lake::LakeTable;
 use crate::split::{Outline, TableFiles};
 use crate::{Error, Result};
 
@@ -68,9 +68,8 @@ impl LakeProvider {
         let predicates = filters
             .map(|filter| state.create_physical_expr(filter, &df_schema))
             .collect::<DfResult<Vec<_>>>()?;
-        let sound = predicates.into_iter().filter(|p| !has_unordered_cast(p, &self.schema));
-        let Some(predicate) = conjunction_opt(sound.collect::<Vec<_>>()) else { return Ok(all()) };
-        let kept = self.lake.may_match(&predicate, &self.schema);
+        let Some(predicate) = conjunction_opt(predicates) else { return Ok(all()) };
+        let kept = self.lake.may_match(&predicate);
         Ok(kept.iter().enumerate().filter_map(|(at, keep)| keep.then_some(at)).collect())
     }
 

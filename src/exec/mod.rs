@@ -1,12 +1,14 @@
 //! The plan rewrite and the split-scan leaf.
 
 mod build_side;
+mod drawn;
 mod foreign_function;
 mod in_order;
 mod lake_filter;
 mod lake_orc;
 mod lake_scan;
 mod lake_table;
+mod limits;
 mod lineage;
 mod memory_table;
 mod open;
@@ -18,14 +20,16 @@ mod split_scan;
 mod thrifty;
 
 pub use build_side::BuildSideExec;
+pub use drawn::DrawnExec;
 pub use foreign_function::{ForeignUdf, functions_of, two_functions};
 pub use in_order::in_order;
 pub use lake_table::LakeProvider;
+pub use limits::{FirstRows, OrdersBelowLimits};
 pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
 pub use replay::numbered;
 pub use rewrite::{DrivingScan, Rewritten, file_scan, rewrite};
-pub use same_names::sound_physical_rules;
+pub use same_names::BelowSameNames;
 pub use sample::{Sample, SampleExec, SampledTable};
 pub use split_scan::{ReadOnly, ScanSource, SplitScanExec};
 pub use thrifty::{SharedPool, thrifty};

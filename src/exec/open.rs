@@ -25,7 +25,8 @@ use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::lake::{LakeTable, Storage};
 use crate::split::{
-    ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_rows, caught_rows, plan_columns,
+    ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_matches, access_to_rows,
+    caught_rows, plan_columns,
 };
 
 /// The rows of a split as `config` wants them, in file order; they have this `schema`.
@@ -72,21 +73,24 @@ fn open(
     read: Option<ParquetAccessPlan>,
     context: Arc<TaskContext>,
 ) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>> {
-    let Some(asked) = projection.clone().filter(|_| is_by_columns(table, config)) else {
+    if *table.format_of(split.file as usize) != Format::Parquet {
         return Ok(one_file(table, config, projection, split, read)?.open(0, context)?.boxed());
-    };
+    }
+    let asked = projection.clone().filter(|_| is_by_columns(table, config));
     let (table, config, split) = (Arc::clone(table), Arc::clone(config), *split);
     let opened = async move {
         let predicate = config.file_source.filter();
-        let rows = context.session_config().batch_size();
-        let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
-        let only = read.as_ref();
-        match plan_columns(&table, &split, only, predicate.as_ref(), &asked, rows, cuts).await? {
-            Some(scan) => Ok::<_, DataFusionError>(scan.rows()),
-            None => {
-                Ok(one_file(&table, &config, projection, &split, read)?.open(0, context)?.boxed())
+        if let Some(asked) = asked {
+            let rows = context.session_config().batch_size();
+            let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
+            let (only, predicate) = (read.as_ref(), predicate.as_ref());
+            let scan = plan_columns(&table, &split, only, predicate, &asked, rows, cuts).await?;
+            if let Some(scan) = scan {
+                return Ok::<_, DataFusionError>(scan.rows());
             }
         }
+        let read = access_to_matches(&table, &split, predicate.as_ref(), read).await?;
+        Ok(one_file(&table, &config, projection, &split, read)?.open(0, context)?.boxed())
     };
     Ok(futures::stream::once(opened).try_flatten().boxed())
 }

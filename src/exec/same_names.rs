@@ -9,25 +9,21 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// DataFusion's rules, those that move filters within the parts between such operators.
-pub fn sound_physical_rules() -> Vec<Rule> {
-    let rules = PhysicalOptimizer::new().rules.into_iter();
-    rules
-        .map(|rule| match rule.name().starts_with("FilterPushdown") {
-            true => Arc::new(BelowSameNames { inner: rule }) as Rule,
-            false => rule,
-        })
-        .collect()
+/// A rule that moves filters, within the parts between such operators.
+#[derive(Debug)]
+pub struct BelowSameNames {
+    inner: Rule,
 }
 
-#[derive(Debug)]
-struct BelowSameNames {
-    inner: Rule,
+impl BelowSameNames {
+    /// The rule around DataFusion's.
+    pub fn new(inner: Rule) -> Self {
+        Self { inner }
+    }
 }
 
 impl PhysicalOptimizerRule for BelowSameNames {

@@ -27,10 +27,12 @@ use datafusion::common::JoinType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
-use datafusion::physical_expr::expressions::Column;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, lit};
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -98,7 +100,7 @@ fn sorted(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
         sort(&join.left, left),
         sort(&join.right, right),
         join.on.clone(),
-        join.filter.clone(),
+        join.filter.as_ref().map(true_or_false),
         join.join_type,
         vec![options; join.on.len()],
         join.null_equality,
@@ -111,6 +113,17 @@ fn sorted(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
         (Arc::new(Column::new(&name, *index)) as Arc<dyn PhysicalExpr>, name)
     });
     Ok(Arc::new(ProjectionExec::try_new(columns.collect::<Vec<_>>(), merged)?))
+}
+
+/// A further condition that is never NULL: the join that sorts has a row twice where one is.
+fn true_or_false(filter: &JoinFilter) -> JoinFilter {
+    let condition = Arc::new(BinaryExpr::new(
+        Arc::clone(filter.expression()),
+        Operator::IsNotDistinctFrom,
+        lit(true),
+    ));
+    let (columns, schema) = (filter.column_indices().to_vec(), Arc::clone(filter.schema()));
+    JoinFilter::new(condition, columns, schema)
 }
 
 /// Memory of which each operator that can spill has the same share, fixed before the first one runs: DataFusion's fair pool

@@ -19,6 +19,8 @@ pub struct Bounds {
     pub upper: Option<ScalarValue>,
     /// Nulls.
     pub nulls: Option<u64>,
+    /// NaN, which is in no bound.
+    pub nans: Option<u64>,
 }
 
 impl Bounds {
@@ -35,29 +37,14 @@ impl Bounds {
 
 /// By the file's metrics. A bound that does not fit the column's type by now says nothing.
 pub fn file_bounds(file: &DataFile, id: i32, data_type: &DataType) -> Bounds {
-    let nulls = file.null_value_counts().get(&id).copied();
-    // NaN is in no bound, and greater than every number to a comparison here.
-    let may_hold_nan = matches!(data_type, DataType::Float32 | DataType::Float64)
-        && file.nan_value_counts().get(&id) != Some(&0);
-    if may_hold_nan {
-        return Bounds { nulls, ..Bounds::default() };
-    }
     let bound = |bounds: &HashMap<i32, Datum>| {
         bounds.get(&id).and_then(|datum| primitive_scalar(datum.literal(), data_type).ok())
     };
     Bounds {
-        lower: bound(file.lower_bounds()).map(|value| with_zero(value, -0.0)),
-        upper: bound(file.upper_bounds()).map(|value| with_zero(value, 0.0)),
-        nulls,
-    }
-}
-
-/// A bound of zero holds for both zeros, which compare as different here.
-fn with_zero(value: ScalarValue, zero: f64) -> ScalarValue {
-    match value {
-        ScalarValue::Float32(Some(0.0)) => ScalarValue::Float32(Some(zero as f32)),
-        ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(zero)),
-        other => other,
+        lower: bound(file.lower_bounds()),
+        upper: bound(file.upper_bounds()),
+        nulls: file.null_value_counts().get(&id).copied(),
+        nans: file.nan_value_counts().get(&id).copied(),
     }
 }
 
@@ -69,13 +56,15 @@ pub fn partition_bounds(
     data_type: &DataType,
 ) -> Bounds {
     let between = |range: Option<(ScalarValue, ScalarValue)>| match range {
-        Some((lower, upper)) => Bounds { lower: Some(lower), upper: Some(upper), nulls: None },
+        Some((lower, upper)) => {
+            Bounds { lower: Some(lower), upper: Some(upper), ..Bounds::default() }
+        }
         None => Bounds::default(),
     };
     match (transform, value) {
         (Transform::Identity, _) if !data_type.is_floating() => {
             let value = primitive_scalar(value, data_type).ok();
-            Bounds { lower: value.clone(), upper: value, nulls: None }
+            Bounds { lower: value.clone(), upper: value, ..Bounds::default() }
         }
         (Transform::Truncate(width), value) => between(truncated(width, value, data_type)),
         (Transform::Year, PrimitiveLiteral::Int(years)) => {

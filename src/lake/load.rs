@@ -107,7 +107,8 @@ fn assemble(
             equality: deletes.equality(entry),
         });
     }
-    let values = FileValues::of(metadata, &pinned.schema, &data)?;
+    let mapping = name_mapping(metadata, name)?;
+    let values = FileValues::of(metadata, &pinned.schema, mapping.as_ref(), &data)?;
     let used: Vec<bool> = (0..deletes.groups.len())
         .map(|group| files.iter().any(|file| file.equality.contains(&(group as u32))))
         .collect();
@@ -132,7 +133,7 @@ fn assemble(
         after: pinned.appended.as_ref().map(|appended| appended.after),
         schema,
         visible,
-        mapping: name_mapping(metadata, name)?,
+        mapping,
         files,
         deletes: deletes.files,
         groups,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_optimizer::pruning::PruningPredicate;
 use object_store::ObjectStore;
 
 use super::adapt::FieldAdapter;
@@ -15,6 +14,7 @@ use super::spec::{DataFile, LakeSpec};
 use super::types::arrow_schema;
 use super::values::FileValues;
 use crate::Result;
+use crate::prune::judge;
 
 /// One snapshot of an Iceberg table.
 #[derive(Debug)]
@@ -84,12 +84,8 @@ impl LakeTable {
     }
 
     /// Which files may hold a row that the predicate (over the table's schema) keeps.
-    pub fn may_match(&self, predicate: &Arc<dyn PhysicalExpr>, schema: &SchemaRef) -> Vec<bool> {
-        let pruning = PruningPredicate::try_new(Arc::clone(predicate), Arc::clone(schema));
-        // Nothing is pruned by what the pruning predicate cannot express; the filter itself decides then.
-        pruning
-            .and_then(|pruning| pruning.prune(&self.values))
-            .unwrap_or_else(|_| vec![true; self.spec.files.len()])
+    pub fn may_match(&self, predicate: &Arc<dyn PhysicalExpr>) -> Vec<bool> {
+        judge(predicate, &self.values).none.iter().map(|none| !none).collect()
     }
 
     /// The deleted positions of data file `index`; None where no delete file lists any.

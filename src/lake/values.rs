@@ -1,17 +1,20 @@
 //! What the metadata says of each data file's columns: constants of identity partitions, and bounds by which files
 //! are pruned.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int32Array, UInt64Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int32Array, UInt64Array, new_null_array,
+};
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Int32Type, Schema, UInt64Type};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
-use datafusion::common::Column;
-use datafusion::common::pruning::PruningStatistics;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::scalar::ScalarValue;
 use iceberg::spec::{
-    PartitionSpec, PrimitiveLiteral, Schema as IcebergSchema, TableMetadata, Transform, Type,
+    NameMapping, NestedField, PartitionSpec, PrimitiveLiteral, PrimitiveType,
+    Schema as IcebergSchema, TableMetadata, Transform, Type,
 };
 use iceberg::transform::create_transform_function;
 
@@ -19,6 +22,7 @@ use super::assign::partition_value;
 use super::bounds::{Bounds, file_bounds, partition_bounds};
 use super::manifests::Entry;
 use super::types::{arrow_field, primitive_scalar};
+use crate::prune::{self, ColumnBounds, above_cut};
 use crate::{Error, Result};
 
 /// One batch with a row per data file, and for each column of the table up to five columns: see [`Role`].
@@ -42,6 +46,8 @@ enum Role {
     Upper,
     /// Nulls in the column; null where unknown.
     Nulls,
+    /// NaN in the column; null where unknown.
+    Nans,
     /// Stored bytes of the column; null where unknown.
     Bytes,
     /// The bucket of all its values, of so many buckets; null where the file's spec has none.
@@ -56,6 +62,7 @@ impl Role {
             Self::Lower => "lower".into(),
             Self::Upper => "upper".into(),
             Self::Nulls => "nulls".into(),
+            Self::Nans => "nans".into(),
             Self::Bytes => "bytes".into(),
             Self::Bucket(count) => format!("bucket {count}"),
         }
@@ -68,6 +75,7 @@ impl Role {
             "lower" => Self::Lower,
             "upper" => Self::Upper,
             "nulls" => Self::Nulls,
+            "nans" => Self::Nans,
             "bytes" => Self::Bytes,
             _ => Self::Bucket(name.strip_prefix("bucket ")?.parse().ok()?),
         })
@@ -81,25 +89,40 @@ const RECORDS: &str = "records";
 const OF: &str = " of ";
 
 impl FileValues {
-    /// Of these data files, for the columns of `schema`.
+    /// Of these data files, for the columns of `schema`, which `mapping` finds in files without field ids.
     ///
     /// # Errors
     /// `Data` where a partition value does not fit its column.
-    pub fn of(metadata: &TableMetadata, schema: &IcebergSchema, files: &[Entry]) -> Result<Self> {
+    pub fn of(
+        metadata: &TableMetadata,
+        schema: &IcebergSchema,
+        mapping: Option<&NameMapping>,
+        files: &[Entry],
+    ) -> Result<Self> {
         let mut fields: Vec<FieldRef> =
             vec![Arc::new(Field::new(RECORDS, DataType::UInt64, false))];
         let records = files.iter().map(|file| file.entry.record_count());
         let mut arrays: Vec<ArrayRef> = vec![Arc::new(UInt64Array::from_iter_values(records))];
         let specs = by_id(metadata);
+        let mapped = mapping.map(ids_by_name);
         for field in schema.as_struct().fields().iter().filter(|f| f.field_type.is_primitive()) {
             let data_type = arrow_field(field).data_type().clone();
             let null = ScalarValue::try_from(&data_type)?;
+            let is_read =
+                mapped.as_ref().is_none_or(|mapped| is_read_as_written(metadata, mapped, field));
             let mut bounds: Vec<Bounds> = Vec::with_capacity(files.len());
             let mut constants: Vec<ScalarValue> = Vec::with_capacity(files.len());
             let mut fixed = vec![None; files.len()];
             let mut buckets: HashMap<u32, Vec<Option<i32>>> = HashMap::new();
             for (number, file) in files.iter().enumerate() {
-                let mut found = file_bounds(file.entry.data_file(), field.id, &data_type);
+                let mut found = match is_read {
+                    true => file_bounds(file.entry.data_file(), field.id, &data_type),
+                    false => Bounds::default(),
+                };
+                if matches!(*field.field_type, Type::Primitive(PrimitiveType::Uuid)) {
+                    // Writers in Java compare their halves as signed numbers.
+                    (found.lower, found.upper) = (None, None);
+                }
                 let mut constant = null.clone();
                 for (position, part) in parts(&specs, file.spec) {
                     if part.source_id != field.id {
@@ -152,6 +175,8 @@ impl FileValues {
             add(Role::Upper, column(bounds.iter().map(|b| or_null(&b.upper)).collect())?);
             let nulls: UInt64Array = bounds.iter().map(|b| b.nulls).collect();
             add(Role::Nulls, Arc::new(nulls));
+            let nans: UInt64Array = bounds.iter().map(|b| b.nans).collect();
+            add(Role::Nans, Arc::new(nans));
             for (count, buckets) in buckets {
                 add(Role::Bucket(count), Arc::new(Int32Array::from(buckets)));
             }
@@ -242,44 +267,74 @@ impl FileValues {
     }
 }
 
-/// Prunes files; a column without statistics keeps them.
-impl PruningStatistics for FileValues {
-    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.get(&column.name, Role::Lower).cloned()
-    }
-
-    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        self.get(&column.name, Role::Upper).cloned()
-    }
-
-    fn num_containers(&self) -> usize {
+/// Data files as containers.
+impl prune::Bounds for FileValues {
+    fn containers(&self) -> usize {
         self.batch.num_rows()
     }
 
-    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
-        self.get(&column.name, Role::Nulls).cloned()
+    fn column(&self, column: &Column) -> Option<ColumnBounds> {
+        let get = |role| self.get(column.name(), role);
+        let (lower, upper) = (get(Role::Lower), get(Role::Upper));
+        let known = lower.or(upper).or_else(|| get(Role::Constant));
+        // Of a column of which only nulls are counted, the type is in nobody's way.
+        let data_type = known.map_or(DataType::Null, |known| known.data_type().clone());
+        let counts = |role| get(role)?.as_primitive_opt::<UInt64Type>();
+        let bounds = ColumnBounds::unknown(&data_type, self.batch.num_rows());
+        let bounds = match counts(Role::Nulls) {
+            Some(nulls) => bounds.with_nulls(&nulls.iter().collect::<Vec<_>>(), self.rows.values()),
+            None => bounds,
+        };
+        let bounds = match counts(Role::Nans) {
+            Some(nans) => bounds.with_nans(&nans.iter().collect::<Vec<_>>()),
+            None => bounds,
+        };
+        let unknown = new_null_array(&data_type, self.batch.num_rows());
+        let upper = above_cut(upper.unwrap_or(&unknown), &BooleanBuffer::new_set(unknown.len()));
+        Some(bounds.with_extremes(lower.unwrap_or(&unknown), &upper))
     }
 
-    fn row_counts(&self, _: &Column) -> Option<ArrayRef> {
-        Some(Arc::new(self.rows.clone()))
-    }
-
-    /// False where the values lie in other buckets than the file's.
-    fn contained(&self, column: &Column, values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
-        let roles = self.columns.get(&column.name)?;
-        let mut outside = vec![None; self.num_containers()];
+    /// Files whose values lie in another bucket.
+    fn lacks(&self, column: &Column, value: &ScalarValue) -> Option<BooleanBuffer> {
+        let roles = self.columns.get(column.name())?;
+        let mut lacks = vec![false; self.batch.num_rows()];
         for (role, position) in roles {
             let Role::Bucket(count) = role else { continue };
-            let wanted = buckets_of(values, *count)?;
+            let Some(wanted) = bucket_of(value, *count) else { continue };
             let buckets = self.batch.column(*position).as_primitive_opt::<Int32Type>()?;
-            for (outside, bucket) in outside.iter_mut().zip(buckets) {
-                if bucket.is_some_and(|bucket| !wanted.contains(&bucket)) {
-                    *outside = Some(false);
-                }
+            for (lacks, bucket) in lacks.iter_mut().zip(buckets) {
+                *lacks |= bucket.is_some_and(|bucket| bucket != wanted);
             }
         }
-        Some(outside.into_iter().collect())
+        Some(lacks.into_iter().collect())
     }
+}
+
+/// Whether the metrics that a file has of a field are those of the column that is read for it, even in a file without ids. Metrics go by
+/// the id that the field had when they were written; such a file is read by the names that the mapping has by now, and a name that a column
+/// has lost may be another's.
+fn is_read_as_written(
+    metadata: &TableMetadata,
+    mapped: &HashMap<&str, Option<i32>>,
+    field: &NestedField,
+) -> bool {
+    let names = metadata
+        .schemas_iter()
+        .filter_map(|schema| Some(schema.as_struct().field_by_id(field.id)?.name.as_str()));
+    let mut names = names.chain([field.name.as_str()]);
+    names.all(|name| mapped.get(name) == Some(&Some(field.id)))
+}
+
+/// By name, the id of the field that a mapping finds under it; None of a name of several.
+fn ids_by_name(mapping: &NameMapping) -> HashMap<&str, Option<i32>> {
+    let mut found = HashMap::new();
+    for field in mapping.fields() {
+        for name in field.names() {
+            let id = if found.contains_key(name.as_str()) { None } else { field.field_id() };
+            found.insert(name.as_str(), id);
+        }
+    }
+    found
 }
 
 /// The ids of all fields below a nested type.
@@ -299,22 +354,15 @@ fn leaf_ids(iceberg: &Type, ids: &mut Vec<i32>) {
     }
 }
 
-/// The buckets that values lie in; None where one has none.
-fn buckets_of(values: &HashSet<ScalarValue>, count: u32) -> Option<HashSet<i32>> {
-    let is_nanos = |value: &ScalarValue| matches!(value, ScalarValue::TimestampNanosecond(..));
-    if values.iter().any(is_nanos) {
+/// The bucket that a value lies in; None where it has none.
+fn bucket_of(value: &ScalarValue, count: u32) -> Option<i32> {
+    if value.is_null() || matches!(value, ScalarValue::TimestampNanosecond(..)) {
         // The crate rounds nanoseconds before 1970 to other microseconds than writers do.
         return None;
     }
     let transform = create_transform_function(&Transform::Bucket(count)).ok()?;
-    let values: Vec<ScalarValue> =
-        values.iter().filter(|value| !value.is_null()).cloned().collect();
-    if values.is_empty() {
-        return Some(HashSet::new());
-    }
-    let buckets = transform.transform(ScalarValue::iter_to_array(values).ok()?).ok()?;
-    let buckets = buckets.as_primitive_opt::<Int32Type>()?;
-    (buckets.null_count() == 0).then(|| buckets.values().iter().copied().collect())
+    let buckets = transform.transform(value.to_array().ok()?).ok()?;
+    buckets.as_primitive_opt::<Int32Type>()?.iter().next()?
 }
 
 type Specs = HashMap<i32, Arc<PartitionSpec>>;

@@ -18,7 +18,7 @@ use tokio::time::error::Elapsed;
 use super::error::to_py;
 use super::wait::PATIENCE;
 use crate::Error;
-use crate::panics::{caught_later, unexpected};
+use crate::panics::{caught_later, of_engine};
 use crate::runtime::Runtimes;
 use crate::session::Query;
 
@@ -107,7 +107,7 @@ impl QueryReader {
                 Ok::<(), Error>(())
             };
             // A panic would only close the channel, which looks like the end of the rows.
-            if let Err(error) = caught_later(forward, unexpected).await {
+            if let Err(error) = caught_later(forward, of_engine).await {
                 // Nobody listens when the reader was dropped.
                 let _ = sender.send(Err(ArrowError::ExternalError(Box::new(error)))).await;
             }

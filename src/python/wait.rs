@@ -13,7 +13,7 @@ use tokio::task::{JoinError, block_in_place, spawn_blocking};
 
 use super::error::to_py;
 use super::logs::deliver;
-use crate::panics::{caught, message_of, unexpected};
+use crate::panics::{caught, message_of, of_engine};
 use crate::runtime::Runtimes;
 use crate::{Error, Result};
 
@@ -53,7 +53,7 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
             })
         };
         catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|panic| Err(to_py(unexpected(message_of(panic.as_ref())))))
+            .unwrap_or_else(|panic| Err(to_py(of_engine(message_of(panic.as_ref())))))
     });
     deliver(py)?;
     found
@@ -94,10 +94,10 @@ pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
 
 /// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in [`wait`] is.
 pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
-    py.detach(|| caught(work, unexpected)).map_err(to_py)
+    py.detach(|| caught(work, of_engine)).map_err(to_py)
 }
 
 /// The same with the GIL held, for work that takes no time.
 pub fn at_once<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
-    caught(work, unexpected).map_err(to_py)
+    caught(work, of_engine).map_err(to_py)
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, ScalarUDF, Volatility};
 
-use super::correlated::check_sound_subqueries;
+use super::statement::{check_places, check_recursion};
 use super::unsound::{check_sound_dates, check_sound_groups, check_sound_windows};
 use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
@@ -19,7 +19,8 @@ pub fn check_plan(plan: &LogicalPlan) -> Result<()> {
     check_sound_windows(plan)?;
     check_sound_dates(plan)?;
     check_sound_groups(plan)?;
-    check_sound_subqueries(plan)?;
+    check_recursion(plan)?;
+    check_places(plan)?;
     let mut seen = HashSet::new();
     for field in plan.schema().fields() {
         if !seen.insert(field.name()) {

@@ -139,8 +139,7 @@ fn descend(node: &Numbered<'_>, sizes: Sizes<'_>, cuts: &mut Vec<Cut>) {
     match node.plan {
         LogicalPlan::Join(join) => {
             let [left, right] = children.as_slice() else { return };
-            let driving = driving_side(join, sizes);
-            let (driver, build) = match driving {
+            let (driver, build) = match judge(join, sizes).side {
                 Side::Left => (left, right),
                 _ => (right, left),
             };
@@ -175,33 +174,19 @@ fn must_stage(plan: &LogicalPlan, sizes: Sizes<'_>) -> Option<String> {
             empty.produce_one_row.then(|| "a SELECT without FROM has no scan".to_owned())
         }
         LogicalPlan::Unnest(_) | LogicalPlan::Union(_) => None,
-        LogicalPlan::Join(join) => join_must_stage(join, sizes),
+        LogicalPlan::Join(join) => judge(join, sizes).why,
         other => Some(format!("{} not row-local", operator(other))),
     }
 }
 
-fn join_must_stage(join: &Join, sizes: Sizes<'_>) -> Option<String> {
-    if join.null_aware {
-        return Some("NOT IN (subquery) is not row-local: one NULL changes every row".to_owned());
-    }
-    if join.join_type == JoinType::Full {
-        return Some("FULL JOIN is not row-local: both sides have rows without a match".to_owned());
-    }
-    let driving = driving_side(join, sizes);
-    let build = match driving {
-        Side::Neither => {
-            return Some("neither side of a join is row-local".to_owned());
-        }
-        Side::Left => &join.right,
-        Side::Right => &join.left,
-    };
-    let bytes = bytes_below(build, sizes);
-    (bytes > sizes.broadcast && reducer(build).is_none()).then(|| {
-        format!(
-            "both sides of a join are large: each process would hold {} MiB of stored rows",
-            bytes >> 20
-        )
-    })
+/// What becomes of a join.
+struct Verdict {
+    /// The side whose rows it goes by; the other is held by each process.
+    side: Side,
+    /// Why it runs once, where it must.
+    why: Option<String>,
+    /// Whether it runs split by split of one of its scans.
+    drives: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -211,39 +196,49 @@ enum Side {
     Neither,
 }
 
-/// The side whose rows a join goes by; the other is held by each process.
-fn driving_side(join: &Join, sizes: Sizes<'_>) -> Side {
-    match join.join_type {
-        JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => Side::Left,
-        JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
-            Side::Right
+/// Judges a join. Each of its sides is judged once: of a join of twenty tables no side is looked at for each table anew.
+fn judge(join: &Join, sizes: Sizes<'_>) -> Verdict {
+    let staged = |why: &str| Verdict { side: Side::Neither, why: Some(why.to_owned()), drives: false };
+    if join.null_aware {
+        return staged("NOT IN (subquery) is not row-local: one NULL changes every row");
+    }
+    let (side, drives) = match join.join_type {
+        JoinType::Full => {
+            return staged("FULL JOIN is not row-local: both sides have rows without a match");
         }
-        JoinType::Full => Side::Neither,
+        JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => {
+            (Side::Left, drives(&join.left, sizes))
+        }
+        JoinType::Right | JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => {
+            (Side::Right, drives(&join.right, sizes))
+        }
         JoinType::Inner => match (drives(&join.left, sizes), drives(&join.right, sizes)) {
             (true, true) => {
                 match bytes_below(&join.left, sizes) > bytes_below(&join.right, sizes) {
-                    true => Side::Left,
-                    false => Side::Right,
+                    true => (Side::Left, true),
+                    false => (Side::Right, true),
                 }
             }
-            (true, false) => Side::Left,
-            (false, true) => Side::Right,
-            (false, false) => Side::Neither,
+            (true, false) => (Side::Left, true),
+            (false, true) => (Side::Right, true),
+            (false, false) => return staged("neither side of a join is row-local"),
         },
-    }
+    };
+    let build = if side == Side::Left { &join.right } else { &join.left };
+    let bytes = bytes_below(build, sizes);
+    let why = (bytes > sizes.broadcast && reducer(build).is_none()).then(|| {
+        format!(
+            "both sides of a join are large: each process would hold {} MiB of stored rows",
+            bytes >> 20
+        )
+    });
+    Verdict { side, drives: drives && why.is_none(), why }
 }
 
 /// Whether a plan runs split by split of one of its scans, or of several by UNION ALL.
 fn drives(plan: &LogicalPlan, sizes: Sizes<'_>) -> bool {
     match plan {
-        LogicalPlan::Join(join) => {
-            join_must_stage(join, sizes).is_none()
-                && match driving_side(join, sizes) {
-                    Side::Left => drives(&join.left, sizes),
-                    Side::Right => drives(&join.right, sizes),
-                    Side::Neither => false,
-                }
-        }
+        LogicalPlan::Join(join) => judge(join, sizes).drives,
         LogicalPlan::Filter(_)
         | LogicalPlan::Projection(_)
         | LogicalPlan::SubqueryAlias(_)

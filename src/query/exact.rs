@@ -26,27 +26,11 @@ use datafusion::logical_expr::{
     ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TryCast, Volatility, and, lit, or,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
-use datafusion::optimizer::{Optimizer, OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use super::instants::is_utc;
 use super::regexes;
-use super::sliding::SlideAnew;
-use super::zeros::EqualZeros;
-
-/// The optimiser's rules, with the one of this module before each that simplifies, [`EqualZeros`] after it, and [`SlideAnew`].
-pub fn exact_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn OptimizerRule + Send + Sync>> = vec![Arc::new(SlideAnew)];
-    for rule in Optimizer::new().rules {
-        let simplifies = rule.name() == "simplify_expressions";
-        if simplifies {
-            rules.push(Arc::new(KeepExact));
-        }
-        rules.push(rule);
-        if simplifies {
-            rules.push(Arc::new(EqualZeros));
-        }
-    }
-    rules
-}
+use super::to_instant::{needs_care, to_instant};
 
 /// The function that changes nothing.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -93,8 +77,9 @@ fn is_exact(expr: &Expr) -> bool {
     matches!(expr, Expr::ScalarFunction(function) if function.func == *EXACT)
 }
 
+/// The rule; before that which simplifies.
 #[derive(Debug)]
-struct KeepExact;
+pub struct KeepExact;
 
 impl OptimizerRule for KeepExact {
     fn name(&self) -> &str {
@@ -178,6 +163,16 @@ impl Keep {
         expr.transform_down(|expr| match expr {
             // What was kept before.
             _ if is_exact(&expr) => Ok(Transformed::new(expr, false, TreeNodeRecursion::Jump)),
+            Expr::Cast(cast) if needs_care(&cast.expr.get_type(&self.schema)?, &cast.data_type) => {
+                let inner = self.expr(*cast.expr, lists)?.data;
+                Ok(jump(to_instant(inner, cast.data_type, false)))
+            }
+            Expr::TryCast(cast)
+                if needs_care(&cast.expr.get_type(&self.schema)?, &cast.data_type) =>
+            {
+                let inner = self.expr(*cast.expr, lists)?.data;
+                Ok(jump(to_instant(inner, cast.data_type, true)))
+            }
             Expr::Cast(cast) if self.loses(&cast.expr, &cast.data_type, false)? => {
                 let inner = self.expr(*cast.expr, lists)?.data;
                 Ok(hidden(Expr::Cast(Cast::new(Box::new(inner), cast.data_type))))
@@ -435,7 +430,12 @@ fn is_regex(op: Operator) -> bool {
 }
 
 fn hidden(expr: Expr) -> Transformed<Expr> {
-    Transformed::new(exact(expr), true, TreeNodeRecursion::Jump)
+    jump(exact(expr))
+}
+
+/// A change whose parts are done.
+fn jump(expr: Expr) -> Transformed<Expr> {
+    Transformed::new(expr, true, TreeNodeRecursion::Jump)
 }
 
 /// Whether a cast of values that are there changes some.
@@ -496,14 +496,12 @@ fn digits_before_point(of: &DataType) -> Option<i32> {
 /// Whether a cast between timestamps of these zones changes what is stored: one between a zone and none takes the clock there.
 fn shifts(zone: Option<&str>, other: Option<&str>) -> bool {
     match (zone, other) {
-        (None, Some(zone)) | (Some(zone), None) => {
-            !matches!(zone, "UTC" | "utc" | "Z" | "+00:00" | "+00" | "+0000" | "Etc/UTC")
-        }
+        (None, Some(zone)) | (Some(zone), None) => !is_utc(zone),
         _ => false,
     }
 }
 
-fn per_second(unit: TimeUnit) -> i64 {
+pub(super) fn per_second(unit: TimeUnit) -> i64 {
     match unit {
         TimeUnit::Second => 1,
         TimeUnit::Millisecond => 1_000,

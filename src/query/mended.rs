@@ -6,25 +6,27 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
-use super::one_value::one_value_each;
+use super::drawn::drawn_once;
 use super::spelled;
+use super::subquery::unnested;
 use super::units::finer_units;
 use crate::Result;
 
 /// The same query, as it is planned.
 ///
 /// # Errors
-/// An internal error where the plan cannot be rebuilt.
+/// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = plan.transform_up_with_subqueries(known_digits)?.data;
-    keep_one_row(one_value_each(finer_units(spelled::numbers(plan)?)?)?)
+    let plan = unnested(plan)?.transform_up(known_arguments)?.data;
+    let plan = finer_units(spelled::numbers(plan)?)?;
+    keep_one_row(drawn_once(plan)?)
 }
 
 /// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known
-/// until the plan is optimised, and the result would have another type before than after.
-fn known_digits(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
+/// until the plan is optimised, and the result would have another type before than after. Of `arrow_cast` the cast that it is.
+fn known_arguments(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     let names = NamePreserver::new(&plan);
     let known = |expr: Expr| match expr {
         Expr::ScalarFunction(function) if matches!(function.name(), "round" | "trunc") => {
@@ -38,6 +40,18 @@ fn known_digits(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
             }
             let function = Expr::ScalarFunction(ScalarFunction { func, args });
             Ok(Transformed::new_transformed(function, changed))
+        }
+        Expr::ScalarFunction(function) if function.name() == "arrow_cast" => {
+            // The optimiser makes a cast of it in the same step in which it moves casts to constants.
+            let named = match &function.args[..] {
+                [_, Expr::Literal(value, _)] => value.try_as_str().flatten(),
+                _ => None,
+            };
+            let Some(named) = named.and_then(|name| name.parse::<DataType>().ok()) else {
+                return Ok(Transformed::no(Expr::ScalarFunction(function)));
+            };
+            let value = function.args.into_iter().next().unwrap_or_default();
+            Ok(Transformed::yes(Expr::Cast(Cast::new(Box::new(value), named))))
         }
         _ => Ok(Transformed::no(expr)),
     };

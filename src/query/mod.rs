@@ -1,10 +1,14 @@
 //! SQL: parsed, checked to be one read-only statement, and its names and functions judged.
 
+mod arithmetic;
 mod check;
-mod correlated;
 mod cut;
 mod depth;
+mod drawn;
 mod exact;
+mod instants;
+mod keys;
+mod lengths;
 mod mended;
 mod moment;
 mod ntile;
@@ -12,17 +16,26 @@ mod one_value;
 mod parse;
 mod precedence;
 mod regexes;
+mod row_values;
 mod sample;
+mod shift;
 mod sliding;
 mod spelled;
+mod statement;
+mod subquery;
+mod to_instant;
+mod totals;
 mod travel;
 mod units;
 mod unsound;
 mod zeros;
 
+pub use arithmetic::CheckArithmetic;
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
-pub use exact::exact_rules;
+pub use drawn::Drawn;
+pub use exact::KeepExact;
+pub use keys::{GroupDistinct, WithoutKeys};
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use ntile::first_groups_larger;
@@ -31,3 +44,8 @@ pub use parse::{
     parse_query, quote_identifier,
 };
 pub use sample::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
+pub use shift::exact_shifts;
+pub use sliding::SlideAnew;
+pub use statement::{SoundRelations, distinct_names};
+pub use totals::exact_totals;
+pub use zeros::EqualZeros;

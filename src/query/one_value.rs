@@ -1,5 +1,4 @@
-//! A subquery in place of a value has one row at most. DataFusion makes a join of it, in which each row comes as often as the
-//! subquery has rows; here one that may have several goes through an aggregate that refuses more than one.
+//! An aggregate that refuses more than one row: a subquery in place of a value has one at most.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};
@@ -7,63 +6,17 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Field, FieldRef, UInt64Type};
 use datafusion::common::ScalarValue;
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, FetchType, LogicalPlan, LogicalPlanBuilder,
-    Signature, Subquery, Volatility,
+    Accumulator, AggregateUDF, AggregateUDFImpl, Expr, Signature, Volatility,
 };
 
-use crate::{Error, Result};
+use crate::Error;
 
-/// The plan in which each subquery in place of a value fails where it has several rows.
-///
-/// # Errors
-/// An internal error where the plan cannot be rebuilt.
-pub(super) fn one_value_each(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let each = |plan: LogicalPlan| {
-        plan.map_expressions(|expr| {
-            expr.transform_up(|expr| match expr {
-                Expr::ScalarSubquery(subquery) if !has_one_row(&subquery) => {
-                    Ok(Transformed::yes(Expr::ScalarSubquery(of_one_row(subquery)?)))
-                }
-                _ => Ok(Transformed::no(expr)),
-            })
-        })
-    };
-    Ok(plan.transform_up_with_subqueries(each)?.data)
-}
-
-/// Whether it has no more than one row; of those that refer to the query around them the planner takes no others.
-fn has_one_row(subquery: &Subquery) -> bool {
-    fn of_plan(plan: &LogicalPlan) -> bool {
-        match plan {
-            LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => true,
-            LogicalPlan::Limit(limit) => {
-                matches!(limit.get_fetch_type(), Ok(FetchType::Literal(Some(0 | 1))))
-                    || of_plan(&limit.input)
-            }
-            LogicalPlan::EmptyRelation(_) => true,
-            LogicalPlan::Values(values) => values.values.len() <= 1,
-            LogicalPlan::Projection(_)
-            | LogicalPlan::Filter(_)
-            | LogicalPlan::Sort(_)
-            | LogicalPlan::Distinct(_)
-            | LogicalPlan::SubqueryAlias(_) => plan.inputs().into_iter().all(of_plan),
-            _ => false,
-        }
-    }
-    !subquery.outer_ref_columns.is_empty() || of_plan(&subquery.subquery)
-}
-
-fn of_one_row(subquery: Subquery) -> DfResult<Subquery> {
-    let column = Expr::from(subquery.subquery.schema().columns()[0].clone());
-    let name = subquery.subquery.schema().field(0).name().clone();
-    let plan = LogicalPlanBuilder::from(Arc::clone(&subquery.subquery))
-        .aggregate(Vec::<Expr>::new(), [ONLY_VALUE.call(vec![column]).alias(name)])?
-        .build()?;
-    Ok(subquery.with_plan(Arc::new(plan)))
+/// The value of the rows of a group where they are one, NULL where there are none, an error where there are several.
+pub(super) fn only_value(expr: Expr) -> Expr {
+    ONLY_VALUE.call(vec![expr])
 }
 
 static ONLY_VALUE: LazyLock<AggregateUDF> = LazyLock::new(|| {

@@ -13,7 +13,9 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::depth::check_depth;
 use super::precedence::bind;
+use super::row_values::write_out;
 use super::sample::{alias_first, take_samples};
+use super::statement::{sound_statement, without_materialized};
 use super::travel::{split_name, take_clauses};
 use super::unsound::check_sound;
 use crate::lake::TravelTo;
@@ -56,10 +58,8 @@ pub struct ParsedQuery {
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
 pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<ParsedQuery> {
     check_depth(sql)?;
-    let without_clauses = take_clauses(sql)?;
-    let sql = without_clauses.as_deref().unwrap_or(sql);
-    let with_aliases_first = alias_first(sql);
-    let sql = with_aliases_first.as_deref().unwrap_or(sql);
+    let readable = readable(sql)?;
+    let sql = readable.as_deref().unwrap_or(sql);
     let mut statements = DFParser::parse_sql_with_dialect(sql, &GenericDialect {})
         .map_err(|error| Error::query(format!("the SQL does not parse: {}", plain(&error))))?;
     let statement = match (statements.pop_front(), statements.len()) {
@@ -82,6 +82,8 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
         return Err(refused.into());
     }
+    sound_statement(&mut query)?;
+    write_out(&mut query)?;
     check_sound(&query)?;
     let mut finder = TableFinder { is_catalog: &is_catalog, paths: Vec::new(), lakes: Vec::new() };
     if let ControlFlow::Break(error) = VisitMut::visit(&mut query, &mut finder) {
@@ -93,6 +95,15 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
         paths: finder.paths,
         lakes: finder.lakes,
     })
+}
+
+/// The SQL without what the parser does not know; None where it is all known.
+fn readable(sql: &str) -> Result<Option<String>> {
+    let mut changed = take_clauses(sql)?;
+    for rewrite in [alias_first, without_materialized] {
+        changed = rewrite(changed.as_deref().unwrap_or(sql)).or(changed);
+    }
+    Ok(changed)
 }
 
 fn not_read_only(what: &str) -> Error {
@@ -199,10 +210,8 @@ fn is_ordered(sql: &str) -> bool {
     if !sql.to_uppercase().contains("ORDER") {
         return false;
     }
-    let without_clauses = take_clauses(sql).ok().flatten();
-    let sql = without_clauses.as_deref().unwrap_or(sql);
-    let with_aliases_first = alias_first(sql);
-    let sql = with_aliases_first.as_deref().unwrap_or(sql);
+    let readable = readable(sql).ok().flatten();
+    let sql = readable.as_deref().unwrap_or(sql);
     let Ok(statements) = DFParser::parse_sql_with_dialect(sql, &GenericDialect {}) else {
         return false;
     };

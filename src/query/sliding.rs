@@ -2,8 +2,7 @@
 //!
 //! DataFusion takes what leaves a frame out of the state that it has. Of floats that is another result: a NaN or an infinity stays
 //! for ever, and what a large number left of small ones goes with it, so that a variance may be below zero. Its `median` and
-//! `min` are wrong where values repeat or are NULL, its mean of decimals divides by zero, its `bit_xor` of no
-//! value is 0, and its `max` keeps what a FILTER leaves out.
+//! `min` are wrong where values repeat or are NULL, its `bit_xor` of no value is 0, and its `max` keeps what a FILTER leaves out.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -29,7 +28,7 @@ const PIECES: usize = 16;
 
 /// Puts aggregates over sliding frames behind [`Anew`].
 #[derive(Debug)]
-pub(super) struct SlideAnew;
+pub struct SlideAnew;
 
 impl OptimizerRule for SlideAnew {
     fn name(&self) -> &str {
@@ -65,8 +64,7 @@ fn slide(expr: Expr, takes_floats: impl Fn(&[Expr]) -> bool) -> Result<Transform
     };
     let slides = !function.params.window_frame.start_bound.is_unbounded();
     let differs = match aggregate.name() {
-        // Of decimals, the mean of a frame that has become empty is none of the engine's.
-        "median" | "min" | "avg" | "bit_xor" => true,
+        "median" | "min" | "bit_xor" => true,
         // What its FILTER keeps out stays in its frame.
         "max" => function.params.filter.is_some(),
         "count" | "array_agg" => false,

@@ -1,16 +1,11 @@
 //! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is worse than an error.
 //!
-//! `INTERSECT ALL` and `EXCEPT ALL` become semi and anti joins, which do not count copies. `IN (subquery)` becomes a join whose
-//! result is true or false, so that it is right where unknown and false are the same: among the conjuncts and disjuncts of a
-//! WHERE. `NOT IN` is right as one of its conjuncts, and then of a column: of an expression, the planner's idea whether it may
-//! be NULL decides, and `nullif` of a column without nulls is thought to have none.
-//!
 //! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`.
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
-//! A column of `USING` is that of the left side, which a RIGHT or FULL JOIN makes NULL. `SIMILAR TO` takes its pattern for a regular
-//! expression that is found anywhere. Of two equal grouping sets one is made, with the rows of both.
+//! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere. Of two equal grouping sets one is made, with the
+//! rows of both.
 //!
 //! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
 //! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
@@ -28,8 +23,7 @@ use datafusion::logical_expr::{
     WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArguments, Join, JoinConstraint, JoinOperator, Query, Select,
-    SetExpr, SetOperator, SetQuantifier, TableFactor, Visit, Visitor,
+    Expr, Query, Visit, Visitor,
 };
 
 use crate::{Error, Result};
@@ -39,7 +33,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `Query` saying how to write it instead.
 pub(super) fn check_sound(query: &Query) -> Result<()> {
-    match Visit::visit(query, &mut Judge::default()) {
+    match Visit::visit(query, &mut Judge) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
@@ -155,6 +149,15 @@ fn unsound_window(expr: &PlanExpr) -> Option<Error> {
         };
     };
     let (frame, name) = (&function.params.window_frame, function.fun.name());
+    if name == "nth_value"
+        && let Some(n) = function.params.args.get(1)
+        && is_below_one(n)
+    {
+        return Some(Error::query(format!(
+            "nth_value() has the place {n}, which must be 1 or more: the standard counts from the first row of the frame; for \
+             the last one write last_value(), or order the other way around"
+        )));
+    }
     let is_aggregate = matches!(function.fun, WindowFunctionDefinition::AggregateUDF(_));
     let ends_before = matches!(&frame.end_bound, WindowFrameBound::Preceding(to) if !is_zero(to));
     let starts_after =
@@ -173,39 +176,30 @@ fn unsound_window(expr: &PlanExpr) -> Option<Error> {
     None
 }
 
+/// Whether a constant is no place of a row.
+fn is_below_one(expr: &PlanExpr) -> bool {
+    match expr {
+        PlanExpr::Literal(value, _) => {
+            let number = value.cast_to(&DataType::Float64);
+            !matches!(number, Ok(ScalarValue::Float64(Some(number))) if number >= 1.0)
+        }
+        PlanExpr::Negative(_) => true,
+        _ => false,
+    }
+}
+
 fn is_zero(bound: &ScalarValue) -> bool {
     ScalarValue::new_zero(&bound.data_type()).is_ok_and(|zero| zero == *bound)
 }
 
-/// Walks a statement; expressions are known by their place in memory.
-#[derive(Default)]
-struct Judge {
-    sound: HashSet<*const Expr>,
-}
+/// Walks a statement.
+struct Judge;
 
 impl Visitor for Judge {
     type Break = Error;
 
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Error> {
-        self.body(&query.body)
-    }
-
-    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
-        match factor {
-            TableFactor::NestedJoin { table_with_joins, .. } => table_with_joins
-                .joins
-                .iter()
-                .find_map(unsound_join)
-                .map_or(ControlFlow::Continue(()), ControlFlow::Break),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Error> {
         match expr {
-            Expr::InSubquery { negated, .. } if !self.sound.contains(&std::ptr::from_ref(expr)) => {
-                ControlFlow::Break(unsound_in(*negated))
-            }
             Expr::SimilarTo { .. } => ControlFlow::Break(Error::query(
                 "SIMILAR TO is not supported: the engine takes its pattern for a regular expression that is found anywhere; \
                  write LIKE, or a regular expression for the whole text: s ~ '^(…)$'",
@@ -213,113 +207,4 @@ impl Visitor for Judge {
             _ => ControlFlow::Continue(()),
         }
     }
-}
-
-/// A RIGHT or FULL JOIN by columns of the same name.
-fn unsound_join(join: &Join) -> Option<Error> {
-    use JoinConstraint::{Natural, Using};
-    let (kind, constraint) = match &join.join_operator {
-        JoinOperator::Right(constraint) | JoinOperator::RightOuter(constraint) => {
-            ("RIGHT", constraint)
-        }
-        JoinOperator::FullOuter(constraint) => ("FULL", constraint),
-        _ => return None,
-    };
-    matches!(constraint, Using(_) | Natural).then(|| {
-        Error::query(format!(
-            "{kind} JOIN with USING, or NATURAL, is not supported: where the left side has no match, the engine makes its \
-             columns NULL; write ON a.k = b.k and coalesce(a.k, b.k) AS k"
-        ))
-    })
-}
-
-impl Judge {
-    fn body(&mut self, body: &SetExpr) -> ControlFlow<Error> {
-        match body {
-            SetExpr::Select(select) => self.select(select),
-            SetExpr::SetOperation { op, set_quantifier, left, right } => {
-                let counts =
-                    matches!(set_quantifier, SetQuantifier::All | SetQuantifier::AllByName);
-                let operator = match op {
-                    SetOperator::Intersect => "INTERSECT",
-                    SetOperator::Except | SetOperator::Minus => "EXCEPT",
-                    SetOperator::Union => "",
-                };
-                if counts && !operator.is_empty() {
-                    return ControlFlow::Break(Error::query(format!(
-                        "{operator} ALL is not supported: the engine does not count copies of a row; number them on both \
-                         sides (row_number() OVER (PARTITION BY <all columns>) AS copy), and use {operator}"
-                    )));
-                }
-                self.body(left)?;
-                self.body(right)
-            }
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
-    fn select(&mut self, select: &Select) -> ControlFlow<Error> {
-        let mut joins = select.from.iter().flat_map(|from| &from.joins);
-        if let Some(error) = joins.find_map(unsound_join) {
-            return ControlFlow::Break(error);
-        }
-        for filter in [&select.selection, &select.having, &select.qualify].into_iter().flatten() {
-            self.conjuncts(filter);
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn conjuncts(&mut self, expr: &Expr) {
-        match expr {
-            Expr::Nested(inner) => self.conjuncts(inner),
-            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
-                self.conjuncts(left);
-                self.conjuncts(right);
-            }
-            Expr::InSubquery { expr: left, negated: true, .. } if is_column(left) => {
-                self.sound.insert(std::ptr::from_ref(expr));
-            }
-            other => self.disjuncts(other),
-        }
-    }
-
-    fn disjuncts(&mut self, expr: &Expr) {
-        match expr {
-            Expr::Nested(inner) => self.disjuncts(inner),
-            Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
-                self.disjuncts(left);
-                self.disjuncts(right);
-            }
-            Expr::InSubquery { negated: false, .. } => {
-                self.sound.insert(std::ptr::from_ref(expr));
-            }
-            _ => {}
-        }
-    }
-}
-
-fn is_column(expr: &Expr) -> bool {
-    match expr {
-        Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) => true,
-        // As the parser sees a column named `user` or `current_date`.
-        Expr::Function(function) => matches!(function.args, FunctionArguments::None),
-        Expr::Nested(inner) => is_column(inner),
-        _ => false,
-    }
-}
-
-fn unsound_in(negated: bool) -> Error {
-    let (operator, instead) = match negated {
-        true => ("NOT IN", "NOT EXISTS"),
-        false => ("IN", "EXISTS"),
-    };
-    Error::query(format!(
-        "{operator} (subquery) is supported as a condition of WHERE or HAVING{}: elsewhere the engine takes unknown for \
-         false; write {instead} (SELECT 1 FROM … WHERE …) instead",
-        if negated {
-            " of its own (AND, not OR or NOT), of a plain column"
-        } else {
-            " (not below NOT, IS NULL or CASE)"
-        },
-    ))
 }

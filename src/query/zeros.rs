@@ -1,86 +1,25 @@
-//! Zero is equal to zero, whatever its sign, as IEEE 754, SQL and every other engine say; DataFusion 53 compares floats by their total
-//! order, in which -0.0 comes before 0.0, so that `x >= 0` lost rows.
+//! Zero is equal to zero, whatever its sign, as IEEE 754, SQL and every other engine say, and NaN, whatever its sign, is equal to NaN and
+//! above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats by their bits, in whose order -0.0 comes before 0.0, so that
+//! `x >= 0` lost rows, and a NaN with a sign, which processors make of `inf - inf`, before all numbers.
 //!
-//! A constant gets the sign to which the comparison is open, so that statistics leave out row groups as before. Where no side is a
-//! constant, both sides lose the sign of their zeros. Keys of `USING` and of groups are compared by their bits.
+//! What is compared, ordered or grouped goes through [`plain_float`](crate::floats::plain_float) first, unless it is a constant that has one
+//! form, or is only asked whether it is one. Keys of `USING` and of `GROUPING SETS` are compared by their bits.
 
-use std::any::Any;
-use std::sync::{Arc, LazyLock};
-
-use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray};
-use arrow::datatypes::{DataType, Float16Type, Float32Type, Float64Type};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::{DFSchema, JoinConstraint, ScalarValue};
 use datafusion::error::Result;
-use datafusion::logical_expr::expr::{Between, InList, ScalarFunction};
+use datafusion::logical_expr::expr::{
+    AggregateFunction, Between, Cast, InList, ScalarFunction, Sort, WindowFunction,
+};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ScalarFunctionArgs,
-    ScalarUDF, ScalarUDFImpl, Signature, Volatility, and, or,
+    Aggregate, BinaryExpr, Expr, ExprSchemable, Join, LogicalPlan, Operator,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use half::f16;
 
 use super::exact::inputs_of;
-
-/// The function after which there is one zero.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct OneZero {
-    signature: Signature,
-}
-
-static ONE_ZERO: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
-    let signature = Signature::any(1, Volatility::Immutable);
-    Arc::new(ScalarUDF::from(OneZero { signature }))
-});
-
-impl ScalarUDFImpl for OneZero {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "one_zero"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        Ok(types[0].clone())
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_one = matches!(args.args[0], ColumnarValue::Scalar(_));
-        let [array] = &ColumnarValue::values_to_arrays(&args.args)?[..] else { unreachable!() };
-        let found = match array.data_type() {
-            DataType::Float16 => with_one_zero::<Float16Type>(array, |value| value + f16::ZERO),
-            DataType::Float32 => with_one_zero::<Float32Type>(array, |value| value + 0.0),
-            _ => with_one_zero::<Float64Type>(array, |value| value + 0.0),
-        };
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(found),
-        })
-    }
-}
-
-/// The sum of -0.0 and 0.0 is 0.0.
-fn with_one_zero<T: ArrowPrimitiveType>(
-    array: &ArrayRef,
-    plus_zero: impl Fn(T::Native) -> T::Native,
-) -> ArrayRef {
-    Arc::new(array.as_primitive::<T>().unary::<_, T>(plus_zero))
-}
-
-fn one_zero(expr: Expr) -> Expr {
-    Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&ONE_ZERO), vec![expr]))
-}
-
-fn has_one_zero(expr: &Expr) -> bool {
-    matches!(expr, Expr::ScalarFunction(function) if function.func == *ONE_ZERO)
-}
+use crate::floats::{is_plain_float, plain_float};
 
 /// The rule; after those that compute constants.
 #[derive(Debug)]
@@ -103,11 +42,18 @@ impl OptimizerRule for EqualZeros {
         plan.transform_down_with_subqueries(|node| match concerns(&node)? {
             true => {
                 let schema = inputs_of(&node)?;
-                let names = NamePreserver::new(&node);
-                node.map_expressions(|expr| {
-                    let name = names.save(&expr);
-                    let found = expr.transform_down(|expr| rewritten(expr, &schema))?;
-                    Ok(Transformed::new_transformed(name.restore(found.data), found.transformed))
+                let node = keys(node, &schema)?;
+                let names = NamePreserver::new(&node.data);
+                let is_named = !matches!(node.data, LogicalPlan::Sort(_));
+                node.transform_data(|node| {
+                    node.map_expressions(|expr| {
+                        let name = is_named.then(|| names.save(&expr));
+                        let found = expr.transform_down(|expr| rewritten(expr, &schema))?;
+                        Ok(found.update_data(|expr| match name {
+                            Some(name) => name.restore(expr),
+                            None => expr,
+                        }))
+                    })
                 })
             }
             false => Ok(Transformed::no(node)),
@@ -115,17 +61,25 @@ impl OptimizerRule for EqualZeros {
     }
 }
 
-/// Whether a node compares with a zero, or what is no constant with what is none.
+/// Whether a node may compare, order or group floats.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
+    if matches!(plan, LogicalPlan::Sort(_) | LogicalPlan::Aggregate(_) | LogicalPlan::Window(_))
+        || matches!(plan, LogicalPlan::Join(join) if !join.on.is_empty())
+    {
+        return Ok(true);
+    }
     let mut found = false;
     plan.apply_expressions(|expr| {
         found |= expr.exists(|expr| {
             Ok(match expr {
                 Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-                    is_comparison(*op) && may_be_zeros(left) && may_be_zeros(right)
+                    is_comparison(*op)
+                        && may_be_odd(left)
+                        && may_be_odd(right)
+                        && !is_settled(left, *op, right)
                 }
-                Expr::Between(between) => may_be_zeros(&between.low) || may_be_zeros(&between.high),
-                Expr::InList(list) => list.list.iter().any(is_zero),
+                Expr::Between(between) => may_be_odd(&between.low) || may_be_odd(&between.high),
+                Expr::InList(list) => list.list.iter().any(|item| !is_number(item)),
                 _ => false,
             })
         })?;
@@ -134,58 +88,126 @@ fn concerns(plan: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
+/// A node with the keys by which it orders, groups or joins in one form each.
+fn keys(plan: LogicalPlan, schema: &DFSchema) -> Result<Transformed<LogicalPlan>> {
+    match plan {
+        LogicalPlan::Sort(mut sort) => {
+            let is_changed = sorts(&mut sort.expr, schema)?;
+            Ok(changed(LogicalPlan::Sort(sort), is_changed))
+        }
+        LogicalPlan::Aggregate(Aggregate {
+            input,
+            mut group_expr,
+            aggr_expr,
+            schema: output,
+            ..
+        }) => {
+            let mut is_changed = false;
+            for key in &mut group_expr {
+                let name = NamePreserver::new_for_projection().save(key);
+                if !matches!(key, Expr::GroupingSet(_)) && make_plain(key, schema)? {
+                    *key = name.restore(std::mem::take(key));
+                    is_changed = true;
+                }
+            }
+            let aggregate = Aggregate::try_new_with_schema(input, group_expr, aggr_expr, output)?;
+            Ok(changed(LogicalPlan::Aggregate(aggregate), is_changed))
+        }
+        LogicalPlan::Join(mut join) if join.join_constraint == JoinConstraint::On => {
+            let mut is_changed = false;
+            let Join { left, right, on, .. } = &mut join;
+            for (one, other) in on {
+                is_changed |= make_plain(one, left.schema())?;
+                is_changed |= make_plain(other, right.schema())?;
+            }
+            Ok(changed(LogicalPlan::Join(join), is_changed))
+        }
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+fn changed<T>(data: T, is_changed: bool) -> Transformed<T> {
+    Transformed::new(data, is_changed, TreeNodeRecursion::Continue)
+}
+
+fn sorts(sorts: &mut [Sort], schema: &DFSchema) -> Result<bool> {
+    let mut is_changed = false;
+    for sort in sorts {
+        is_changed |= make_plain(&mut sort.expr, schema)?;
+    }
+    Ok(is_changed)
+}
+
+/// Puts the function around a float that may be of another form. Whether it did.
+fn make_plain(expr: &mut Expr, schema: &DFSchema) -> Result<bool> {
+    if let Expr::Alias(alias) = expr {
+        return make_plain(&mut alias.expr, schema);
+    }
+    let is_odd = may_be_odd(expr) && has_odd_values(expr, schema)?;
+    if is_odd {
+        *expr = plain(std::mem::take(expr));
+    }
+    Ok(is_odd)
+}
+
 fn rewritten(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(match expr {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(op) => {
-            if !(may_be_zeros(&left) && may_be_zeros(&right) && is_float(&left, schema)?) {
-                return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })));
+        Expr::BinaryExpr(BinaryExpr { mut left, op, mut right }) if is_comparison(op) => {
+            let is_changed = !is_settled(&left, op, &right)
+                && may_be_odd(&left)
+                && may_be_odd(&right)
+                && (has_odd_values(&left, schema)? || has_odd_values(&right, schema)?);
+            if is_changed {
+                make_plain(&mut left, schema)?;
+                make_plain(&mut right, schema)?;
             }
-            match (is_zero(&left), is_zero(&right), op.swap()) {
-                (false, true, _) => with_zero(*left, op, &right),
-                (true, false, Some(op)) => with_zero(*right, op, &left),
-                _ => Transformed::yes(compared(with_one(*left), op, with_one(*right))),
+            changed(Expr::BinaryExpr(BinaryExpr { left, op, right }), is_changed)
+        }
+        Expr::Between(Between { mut expr, negated, mut low, mut high }) => {
+            let mut is_changed = false;
+            if expr.get_type(schema)?.is_floating() {
+                for part in [&mut expr, &mut low, &mut high] {
+                    is_changed |= make_plain(part, schema)?;
+                }
             }
+            changed(Expr::Between(Between { expr, negated, low, high }), is_changed)
         }
-        Expr::Between(Between { expr, negated, low, high }) if is_float(&expr, schema)? => {
-            let is_changed = is_zero(&low) || is_zero(&high);
-            let low = if is_zero(&low) { Box::new(signed(&low, true)) } else { low };
-            let high = if is_zero(&high) { Box::new(signed(&high, false)) } else { high };
-            let between = Expr::Between(Between { expr, negated, low, high });
-            Transformed::new(between, is_changed, TreeNodeRecursion::Continue)
+        Expr::InList(InList { mut expr, mut list, negated }) => {
+            let is_odd = list.iter().any(|item| !is_number(item));
+            let mut is_changed = false;
+            if is_odd && expr.get_type(schema)?.is_floating() {
+                is_changed |= make_plain(&mut expr, schema)?;
+                for item in &mut list {
+                    is_changed |= make_plain(item, schema)?;
+                }
+            }
+            changed(Expr::InList(InList { expr, list, negated }), is_changed)
         }
-        Expr::InList(InList { expr, mut list, negated }) => {
-            let zeros: Vec<&Expr> = list.iter().filter(|each| is_zero(each)).collect();
-            let missing = match zeros.first() {
-                Some(zero) => [signed(zero, true), signed(zero, false)]
-                    .into_iter()
-                    .filter(|each| !zeros.contains(&each))
-                    .collect(),
-                None => Vec::new(),
-            };
-            let is_changed = !missing.is_empty();
-            list.extend(missing);
-            let list = Expr::InList(InList { expr, list, negated });
-            Transformed::new(list, is_changed, TreeNodeRecursion::Continue)
+        Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
+            let mut is_changed = sorts(&mut params.order_by, schema)?;
+            if params.distinct || is_extreme(func.name()) {
+                for argument in &mut params.args {
+                    is_changed |= make_plain(argument, schema)?;
+                }
+            }
+            changed(Expr::AggregateFunction(AggregateFunction { func, params }), is_changed)
+        }
+        Expr::WindowFunction(mut function) => {
+            let WindowFunction { fun, params } = function.as_mut();
+            let mut is_changed = sorts(&mut params.order_by, schema)?;
+            let is_compared = params.distinct || is_extreme(fun.name());
+            let arguments = params.args.iter_mut().filter(|_| is_compared);
+            for part in arguments.chain(&mut params.partition_by) {
+                is_changed |= make_plain(part, schema)?;
+            }
+            changed(Expr::WindowFunction(function), is_changed)
         }
         other => Transformed::no(other),
     })
 }
 
-/// A comparison with the zero to which it is open.
-fn with_zero(value: Expr, op: Operator, zero: &Expr) -> Transformed<Expr> {
-    let (least, most) = (signed(zero, true), signed(zero, false));
-    let is_column = matches!(value, Expr::Column(_));
-    let found = match op {
-        Operator::Lt => value.lt(least),
-        Operator::GtEq => value.gt_eq(least),
-        Operator::Gt => value.gt(most),
-        Operator::LtEq => value.lt_eq(most),
-        // Statistics know what a range leaves out. What is computed is computed once.
-        Operator::Eq if is_column => and(value.clone().gt_eq(least), value.lt_eq(most)),
-        Operator::NotEq if is_column => or(value.clone().lt(least), value.gt(most)),
-        op => compared(with_one(value), op, most),
-    };
-    Transformed::yes(found)
+fn is_extreme(function: &str) -> bool {
+    matches!(function, "min" | "max")
 }
 
 fn is_comparison(op: Operator) -> bool {
@@ -193,46 +215,64 @@ fn is_comparison(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-fn compared(left: Expr, op: Operator, right: Expr) -> Expr {
-    Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))
+/// Whether a comparison is right as it is: a number that is no zero has one form, and nothing else equals it.
+fn is_settled(left: &Expr, op: Operator, right: &Expr) -> bool {
+    use Operator::{Eq, IsDistinctFrom, IsNotDistinctFrom, NotEq};
+    matches!(op, Eq | NotEq | IsDistinctFrom | IsNotDistinctFrom)
+        && (is_number(left) || is_number(right))
 }
 
-fn with_one(expr: Expr) -> Expr {
-    match is_zero(&expr) {
-        true => signed(&expr, false),
-        false if has_one_zero(&expr) => expr,
-        false => one_zero(expr),
-    }
-}
-
-/// Whether it may be a zero of either sign: constants are known.
-fn may_be_zeros(expr: &Expr) -> bool {
-    !matches!(expr, Expr::Literal(..)) && !has_one_zero(expr) || is_zero(expr)
-}
-
-fn is_zero(expr: &Expr) -> bool {
+/// Whether it may be a float of which there are other forms: literals of other types are not.
+fn may_be_odd(expr: &Expr) -> bool {
     match expr {
-        Expr::Literal(ScalarValue::Float16(Some(value)), _) => *value == f16::ZERO,
-        Expr::Literal(ScalarValue::Float32(Some(value)), _) => *value == 0.0,
-        Expr::Literal(ScalarValue::Float64(Some(value)), _) => *value == 0.0,
-        _ => false,
+        Expr::Literal(value, _) => value.data_type().is_floating() && !value.is_null(),
+        Expr::ScalarFunction(function) => !is_plain_float(&function.func),
+        _ => true,
     }
 }
 
-fn is_float(expr: &Expr, schema: &DFSchema) -> Result<bool> {
-    Ok(expr.get_type(schema)?.is_floating())
+/// Whether it is a float, and not made of a number of another type, which has neither a negative zero nor NaN.
+fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
+    match expr {
+        Expr::Literal(value, _) => Ok(plain_value(value.clone()) != *value),
+        Expr::Cast(Cast { expr: inner, data_type }) if data_type.is_floating() => {
+            let from = inner.get_type(schema)?;
+            Ok(!from.is_integer() && !from.is_decimal())
+        }
+        _ => Ok(expr.get_type(schema)?.is_floating()),
+    }
 }
 
-/// The zero of the same type with this sign.
-fn signed(zero: &Expr, is_negative: bool) -> Expr {
-    let Expr::Literal(value, _) = zero else { return zero.clone() };
-    let value = match (value, is_negative) {
-        (ScalarValue::Float16(_), true) => ScalarValue::Float16(Some(f16::NEG_ZERO)),
-        (ScalarValue::Float16(_), false) => ScalarValue::Float16(Some(f16::ZERO)),
-        (ScalarValue::Float32(_), true) => ScalarValue::Float32(Some(-0.0)),
-        (ScalarValue::Float32(_), false) => ScalarValue::Float32(Some(0.0)),
-        (_, true) => ScalarValue::Float64(Some(-0.0)),
-        (_, false) => ScalarValue::Float64(Some(0.0)),
-    };
-    Expr::Literal(value, None)
+/// Whether it is a constant that has one form.
+fn is_number(expr: &Expr) -> bool {
+    let Expr::Literal(value, _) = expr else { return false };
+    match value {
+        ScalarValue::Float16(Some(value)) => *value != f16::ZERO && !value.is_nan(),
+        ScalarValue::Float32(Some(value)) => *value != 0.0 && !value.is_nan(),
+        ScalarValue::Float64(Some(value)) => *value != 0.0 && !value.is_nan(),
+        _ => true,
+    }
+}
+
+/// The same value in its one form.
+fn plain(expr: Expr) -> Expr {
+    match expr {
+        Expr::Literal(value, metadata) => Expr::Literal(plain_value(value), metadata),
+        expr => Expr::ScalarFunction(ScalarFunction::new_udf(plain_float().clone(), vec![expr])),
+    }
+}
+
+fn plain_value(value: ScalarValue) -> ScalarValue {
+    match value {
+        ScalarValue::Float16(Some(value)) => {
+            ScalarValue::Float16(Some(if value.is_nan() { f16::NAN } else { value + f16::ZERO }))
+        }
+        ScalarValue::Float32(Some(value)) => {
+            ScalarValue::Float32(Some(if value.is_nan() { f32::NAN } else { value + 0.0 }))
+        }
+        ScalarValue::Float64(Some(value)) => {
+            ScalarValue::Float64(Some(if value.is_nan() { f64::NAN } else { value + 0.0 }))
+        }
+        other => other,
+    }
 }

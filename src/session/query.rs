@@ -24,7 +24,7 @@ use super::registry::{FUNCTION_SCHEMA, Session};
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
 use crate::panics::caught_later;
 use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
-use crate::split::caught_rows;
+use crate::split::caught_answer;
 use crate::{Error, ErrorKind, Result};
 
 /// One read-only SQL statement bound to a session.
@@ -347,14 +347,14 @@ impl Query {
         let partitions = physical.output_partitioning().partition_count();
         let schema = physical.schema();
         if partitions == 1 {
-            let rows = caught_rows(execute_stream(physical, context)?);
+            let rows = caught_answer(execute_stream(physical, context)?);
             return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
         }
         // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread timing.
         let rows = futures::stream::iter(0..partitions)
             .map(move |partition| physical.execute(partition, Arc::clone(&context)))
             .try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, caught_rows(rows))))
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, caught_answer(rows))))
     }
 
     /// All rows.

@@ -12,7 +12,7 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::SessionContext;
 use serde::{Deserialize, Serialize};
 
 use super::plan_cache::PlanCache;
@@ -21,8 +21,12 @@ use super::samples::SampleSchema;
 use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
 use crate::catalog::iceberg::IcebergCatalog;
-use crate::exec::{LakeProvider, MemoryTable, sound_physical_rules};
-use crate::query::{LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, exact_rules, first_groups_larger};
+use crate::engine::{Planner, logical_rules, physical_rules, session_config};
+use crate::exec::{LakeProvider, MemoryTable};
+use crate::query::{
+    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_shifts, exact_totals,
+    first_groups_larger,
+};
 use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
@@ -37,9 +41,6 @@ pub(super) const FUNCTION_SCHEMA: &str = "function";
 
 /// What names stand for.
 pub(super) type Names = BTreeMap<TableKey, Registered>;
-
-/// Rows per batch inside DataFusion.
-const ENGINE_BATCH_ROWS: usize = 8192;
 
 /// Settings of a session.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -155,14 +156,20 @@ impl Session {
             let pool = FairSpillPool::new(usize::try_from(limit).unwrap_or(usize::MAX));
             environment = environment.with_memory_pool(Arc::new(pool));
         }
-        let state = SessionStateBuilder::new_with_default_features()
-            .with_config(session_config())
+        let mut state = SessionStateBuilder::new_with_default_features()
+            .with_config(session_config()?)
             .with_runtime_env(environment.build_arc()?)
-            .with_optimizer_rules(exact_rules())
-            .with_physical_optimizer_rules(sound_physical_rules())
+            .with_relation_planners(vec![Arc::new(SoundRelations)])
+            .with_query_planner(Arc::new(Planner))
+            .with_optimizer_rules(logical_rules())
+            .with_physical_optimizer_rules(physical_rules())
             .build();
+        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on without.
+        state.config_mut().options_mut().execution.time_zone = Some("UTC".to_owned());
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());
+        exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
+        exact_totals().into_iter().for_each(|function| context.register_udaf(function));
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
@@ -416,26 +423,4 @@ fn tables_of(names: &Names) -> Vec<TableInfo> {
 
 fn reference(key: &TableKey) -> TableReference {
     TableReference::partial(key.0.clone(), key.1.clone())
-}
-
-fn session_config() -> SessionConfig {
-    let mut config = SessionConfig::new()
-        .with_batch_size(ENGINE_BATCH_ROWS)
-        // One partition: joins become CollectLeft, and no repartition appears above the driving scan.
-        .with_target_partitions(1)
-        .with_information_schema(false);
-    let options = config.options_mut();
-    // A join's dynamic filter waits for all probe partitions; executing only some would hang.
-    options.optimizer.enable_join_dynamic_filter_pushdown = false;
-    // It loses the group of NULL (SELECT DISTINCT v … ORDER BY v LIMIT n).
-    options.optimizer.enable_topk_aggregation = false;
-    // Of windows above each other it reads too few rows for what their frames look ahead (ORDER BY … LIMIT n above them).
-    options.optimizer.enable_window_limits = false;
-    options.execution.parquet.pushdown_filters = true;
-    // The check also refuses what is only said to be less exact: of `x IS TRUE` the logical plan knows that it is never
-    // null, the physical one does not, and SELECT DISTINCT x IS TRUE would be an internal error.
-    options.execution.skip_physical_aggregate_schema_check = true;
-    options.execution.parquet.schema_force_view_types = false;
-    options.sql_parser.map_string_types_to_utf8view = false;
-    config
 }

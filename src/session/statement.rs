@@ -15,7 +15,8 @@ use super::samples::read_table;
 use crate::exec::{functions_of, two_functions};
 use crate::panics::caught_later;
 use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, mended, parse_query,
+    LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, check_plan, distinct_names, mended,
+    parse_query,
 };
 use crate::{Error, Result};
 
@@ -196,6 +197,7 @@ impl Session {
             .with_allow_dml(false)
             .with_allow_statements(false)
             .verify_plan(&plan)?;
+        let plan = distinct_names(plan)?;
         check_plan(&plan)?;
         let mut tables = Vec::new();
         // First, since views need them; a function of a view is part of the plan, too.

@@ -14,6 +14,7 @@ use super::epoch_plan::EpochPlan;
 use super::ipc;
 use super::plan::{Plan, executable};
 use crate::exec::{ScanSource, SplitScanExec};
+use crate::panics::{caught_later, of_engine};
 use crate::runtime::Runtimes;
 use crate::split::{ScanRequest, Split, SplitTarget, SplitUnit, blame_content, caught, discover};
 use crate::{Error, Result};
@@ -218,11 +219,11 @@ impl SplitVerifier {
     ) -> Result<std::result::Result<u64, String>> {
         let scan = &self.plan.rewritten.scans[split.scan as usize];
         let ScanSource::Files { table, .. } = &scan.source else {
-            return Ok(Ok(caught(rows_of(epoch.execute(id))).await?));
+            return Ok(Ok(answered(rows_of(epoch.execute(id))).await?));
         };
         let index = split.file as usize;
         let location = &table.files[index].meta.location;
-        let error = match caught(rows_of(epoch.execute(id))).await {
+        let error = match answered(rows_of(epoch.execute(id))).await {
             Ok(rows) => match self.contradiction(split, rows)? {
                 None => return Ok(Ok(rows)),
                 Some(error) => error.with_context("file", table.display_path(index)),
@@ -237,7 +238,7 @@ impl SplitVerifier {
         let error = match caught(rows_of(read)).await {
             Ok(rows) if split.rows.is_none_or(|stored| stored == rows) => {
                 // It is not: either reading failed by chance, or the query fails on good data.
-                let rows = caught(rows_of(epoch.execute(id))).await?;
+                let rows = answered(rows_of(epoch.execute(id))).await?;
                 return match self.contradiction(split, rows)? {
                     None => Ok(Ok(rows)),
                     Some(error) => Err(error.with_context("file", table.display_path(index))),
@@ -268,6 +269,11 @@ fn other_rows(split: &Split, rows: u64) -> Error {
         split.unit,
         split.rows.unwrap_or_default()
     ))
+}
+
+/// What work above the scans finds; a panic there is the engine's.
+async fn answered<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    caught_later(work, of_engine).await
 }
 
 async fn rows_of<E: Into<Error>>(

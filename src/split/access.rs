@@ -100,6 +100,21 @@ fn live_runs(
     runs
 }
 
+/// The rows of a row group that both select.
+pub(super) fn both(one: &RowGroupAccess, other: &RowGroupAccess) -> RowGroupAccess {
+    let rows = match (one, other) {
+        (RowGroupAccess::Skip, _) | (_, RowGroupAccess::Skip) => return RowGroupAccess::Skip,
+        (RowGroupAccess::Scan, rows) | (rows, RowGroupAccess::Scan) => return rows.clone(),
+        (RowGroupAccess::Selection(one), RowGroupAccess::Selection(other)) => {
+            one.intersection(other)
+        }
+    };
+    match rows.selects_any() {
+        true => RowGroupAccess::Selection(rows),
+        false => RowGroupAccess::Skip,
+    }
+}
+
 fn access_to(live: &[(u64, u64)], rows: u64) -> RowGroupAccess {
     match live {
         [] => RowGroupAccess::Skip,

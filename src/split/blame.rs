@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use crate::panics::{caught_later, message_of};
+use crate::panics::{caught_later, message_of, of_engine};
 use crate::{Error, Result};
 
 /// The error itself where the content of a file is to blame: a `Data` error, while the store still has the file as it
@@ -50,14 +50,26 @@ pub(super) async fn caught_of<T>(
     caught_later(work, |message| gave_up(message).with_context("file", file)).await
 }
 
-/// The same of rows that come one after the other; after a panic there are no more.
+/// The same of the rows of a file that come one after the other; after a panic there are no more.
 pub fn caught_rows<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
-    AssertUnwindSafe(rows)
-        .catch_unwind()
-        .map(|found| found.unwrap_or_else(|panic| Err(gave_up(message_of(panic.as_ref())).into())))
+    caught_by(rows, gave_up)
 }
 
-/// The error that stands for a panic.
+/// The same of the rows of a plan, whose scans have caught the panics of their decoders: what is left is the engine's.
+pub fn caught_answer<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
+    caught_by(rows, of_engine)
+}
+
+fn caught_by<T>(
+    rows: impl Stream<Item = DfResult<T>>,
+    describe: fn(&str) -> Error,
+) -> impl Stream<Item = DfResult<T>> {
+    AssertUnwindSafe(rows).catch_unwind().map(move |found| {
+        found.unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref())).into()))
+    })
+}
+
+/// The error that stands for a panic of a decoder.
 fn gave_up(message: &str) -> Error {
     Error::data(format!(
         "the engine ended abnormally ({message}), as damaged data can make it; if other programs read the file, please \
@@ -79,6 +91,17 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Data);
         assert!(error.message().contains("index 7 is out of bounds"), "{error}");
         assert_eq!(block_on(caught(async { Ok(3) })).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_panic_above_the_scans_is_an_error_of_the_engine() {
+        let rows = futures::stream::iter(0..2).map(|row| match row {
+            0 => Ok(row),
+            _ => panic!("row {row}"),
+        });
+        let found: Vec<_> = block_on(caught_answer(rows).collect());
+        let [Ok(0), Err(error)] = found.as_slice() else { panic!("{found:?}") };
+        assert!(error.to_string().contains("an internal error, not one of the files"), "{error}");
     }
 
     #[test]

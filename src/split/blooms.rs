@@ -1,31 +1,33 @@
 //! Bloom filters in Parquet footers, as far as the engine asks them rightly.
 //!
-//! It looks for a decimal by sixteen bytes. Writers take the bytes that they store, and those of fewer digits have fewer: the filter would say
-//! of each decimal that it is not there.
+//! A filter knows the bytes that a writer stores. The engine has to ask for the same bytes, or it is told of a value that it is not there:
+//! it looks for a decimal by sixteen bytes, where writers store fewer, and zero and NaN have several forms. So filters of other columns than
+//! those of integers, texts and bytes are taken out.
 
 use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::errors::Result;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
-/// Bytes by which the engine looks for a decimal.
-const DECIMAL_BYTES: i32 = 16;
-
-/// The footer without filters of such columns.
+/// The footer without filters of other columns.
 ///
 /// # Errors
 /// Those of the format's own checks, when it is put together again.
-pub(super) fn without_short_decimals(footer: ParquetMetaData) -> Result<ParquetMetaData> {
+pub(super) fn with_known_filters(footer: ParquetMetaData) -> Result<ParquetMetaData> {
     let schema = footer.file_metadata().schema_descr_ptr();
-    let short: Vec<bool> = schema.columns().iter().map(|column| is_short(column)).collect();
-    if !short.contains(&true) {
+    let unknown: Vec<bool> = schema.columns().iter().map(|column| !is_known(column)).collect();
+    let has_any = footer.row_groups().iter().any(|group| {
+        let mut columns = group.columns().iter().zip(&unknown);
+        columns.any(|(column, unknown)| *unknown && column.bloom_filter_offset().is_some())
+    });
+    if !has_any {
         return Ok(footer);
     }
     let mut footer = footer.into_builder();
     let groups = footer.take_row_groups().into_iter().map(|group| {
         let mut group = group.into_builder();
-        let columns = group.take_columns().into_iter().zip(&short);
-        let columns = columns.map(|(column, is_short)| match is_short {
+        let columns = group.take_columns().into_iter().zip(&unknown);
+        let columns = columns.map(|(column, unknown)| match unknown {
             true => column
                 .into_builder()
                 .set_bloom_filter_offset(None)
@@ -40,10 +42,27 @@ pub(super) fn without_short_decimals(footer: ParquetMetaData) -> Result<ParquetM
     Ok(footer.set_row_groups(groups).build())
 }
 
-fn is_short(column: &ColumnDescriptor) -> bool {
-    let is_decimal = column.converted_type() == ConvertedType::DECIMAL
-        || matches!(column.logical_type_ref(), Some(LogicalType::Decimal { .. }));
-    is_decimal
-        && column.physical_type() == Type::FIXED_LEN_BYTE_ARRAY
-        && column.type_length() != DECIMAL_BYTES
+/// Whether values of a column are stored in the bytes by which the engine looks for them.
+fn is_known(column: &ColumnDescriptor) -> bool {
+    let is_plain = match column.logical_type_ref() {
+        None => true,
+        Some(LogicalType::Integer { .. } | LogicalType::String) => true,
+        Some(_) => false,
+    };
+    let is_plain_too = matches!(
+        column.converted_type(),
+        ConvertedType::NONE
+            | ConvertedType::UTF8
+            | ConvertedType::INT_8
+            | ConvertedType::INT_16
+            | ConvertedType::INT_32
+            | ConvertedType::INT_64
+            | ConvertedType::UINT_8
+            | ConvertedType::UINT_16
+            | ConvertedType::UINT_32
+            | ConvertedType::UINT_64
+    );
+    is_plain
+        && is_plain_too
+        && matches!(column.physical_type(), Type::INT32 | Type::INT64 | Type::BYTE_ARRAY)
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema, SchemaRef};
 use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::listing::PartitionedFile;
@@ -18,18 +18,19 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
-use parquet::arrow::parquet_to_arrow_schema;
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, parquet_to_arrow_schema};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData};
 use parquet::schema::types::{ColumnPath, SchemaDescriptor};
 
 use super::avro::AvroHead;
-use super::blooms::without_short_decimals;
-use super::float_bounds::without_float_maxima;
+use super::blooms::with_known_filters;
 use super::ipc::IpcHead;
 use super::orc::OrcFooter;
 use super::pages::{check_pages, wrong};
 use super::parquet_footer::FooterOf;
+use super::parquet_types::{has_element, is_interval};
+use super::unreadable::{is_misread, readable, with_reasons, without_odd_dictionaries};
 use crate::error::plain_text;
 use crate::lake::ColumnMap;
 use crate::storage::is_local_file;
@@ -110,7 +111,8 @@ impl FooterCache {
         {
             return Ok(Arc::clone(&last.schema));
         }
-        let schema = Arc::new(parquet_to_arrow_schema(&stored, notes)?);
+        let schema = with_reasons(parquet_to_arrow_schema(&stored, notes)?);
+        let schema = Arc::new(with_whole_intervals(schema, &stored, notes));
         let (notes, found) = (notes.cloned(), Arc::clone(&schema));
         *last() = Some(Arc::new(FileSchema { stored, notes, schema: found }));
         Ok(schema)
@@ -225,7 +227,14 @@ pub async fn read_footer(
         read(file, before, columns, page_index).await
     });
     let stopped = |error| Error::data("the process is ending").with_source(error);
-    let footer = task.join_unwind().await.map_err(stopped)??;
+    let mut footer = task.join_unwind().await.map_err(stopped)??;
+    if is_misread(&footer) || cache.schema(&footer).is_err() {
+        footer = Arc::new(readable(Arc::unwrap_or_clone(footer)).map_err(damaged)?);
+    }
+    let schema = cache.schema(&footer).map_err(damaged)?;
+    if let Some(plain) = without_odd_dictionaries(&footer, &schema).map_err(damaged)? {
+        footer = Arc::new(plain);
+    }
     cache.parquet.put(&meta.location, &footer);
     Ok(footer)
 }
@@ -250,13 +259,41 @@ async fn read(
     if page_index {
         footer = file.with_page_index(footer).await.map_err(damaged)?;
     }
-    let footer = without_float_maxima(footer).and_then(without_short_decimals);
-    Ok(Arc::new(footer.map_err(damaged)?))
+    Ok(Arc::new(with_known_filters(footer).map_err(damaged)?))
 }
 
 /// The footer as it was read before, if that was with all that is asked for now.
 fn known(cache: &FooterCache, meta: &ObjectMeta, page_index: bool) -> Option<Arc<ParquetMetaData>> {
     cache.get(&meta.location).filter(|footer| !page_index || has_page_index(footer))
+}
+
+/// The schema in which intervals have months, days and nanoseconds. The `parquet` crate makes days and milliseconds of all of which an
+/// Arrow schema in the file does not say more.
+fn with_whole_intervals(
+    schema: Schema,
+    stored: &SchemaDescriptor,
+    notes: Option<&Vec<KeyValue>>,
+) -> Schema {
+    let is_said =
+        notes.is_some_and(|notes| notes.iter().any(|note| note.key == ARROW_SCHEMA_META_KEY));
+    if is_said || !has_element(stored.root_schema(), &is_interval) {
+        return schema;
+    }
+    let fields: Fields = schema.fields().iter().map(with_whole_interval).collect();
+    Schema::new_with_metadata(fields, schema.metadata().clone())
+}
+
+fn with_whole_interval(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Interval(_) => DataType::Interval(IntervalUnit::MonthDayNano),
+        DataType::Struct(fields) => {
+            DataType::Struct(fields.iter().map(with_whole_interval).collect())
+        }
+        DataType::List(item) => DataType::List(with_whole_interval(item)),
+        DataType::Map(entries, sorted) => DataType::Map(with_whole_interval(entries), *sorted),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
 /// Whether the page index was read, or is known to be absent from the file.

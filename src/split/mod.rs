@@ -6,46 +6,53 @@ mod blame;
 mod blooms;
 mod columns;
 mod discover;
+mod evolve;
 mod files;
-mod float_bounds;
 mod footers;
 mod format;
 mod guard;
 pub mod ipc;
-mod matched;
 pub(crate) mod memory;
 pub mod orc;
 mod pages;
 mod parquet;
+mod parquet_bounds;
 mod parquet_check;
 mod parquet_footer;
+mod parquet_numbers;
+mod parquet_prune;
 mod parquet_shapes;
+mod parquet_types;
+mod reshape;
 mod sorted;
 mod source;
 mod struct_nulls;
 mod text;
 mod thrift;
 mod units;
+mod unreadable;
 
 use std::fmt;
 use std::ops::Range;
 
 pub use access::{ALL_ROWS, access_to_rows};
-pub use blame::{blame_content, caught, caught_rows};
+pub use blame::{blame_content, caught, caught_answer, caught_rows};
 pub use columns::{ColumnScan, Cuts, MatrixExpr, TURN_BYTES, plan as plan_columns, plan_hard};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };
+pub use evolve::ByName;
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
-pub use matched::matched_groups;
 pub use parquet::columns_of;
+pub use parquet_prune::{access_to_matches, matched_groups};
 pub use sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
 pub use struct_nulls::with_null_fields;
 pub use text::csv_dialect;
 pub use units::UnitRange;
+pub use unreadable::{is_marked, marked, refused};
 
 /// A half-open range of physical rows of one file, before any filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,6 +172,12 @@ impl SplitUnit {
 }
 
 impl Split {
+    /// The whole of file `index`, which has so many bytes.
+    pub fn whole(index: usize, bytes: u64) -> Self {
+        let (file, unit) = (index as u32, SplitUnit::File);
+        Self { scan: 0, file, unit, rows: None, deleted: 0, first_row: 0, bytes }
+    }
+
     /// The physical rows this split reads, where the format says.
     pub fn row_range(&self) -> Option<RowRange> {
         let end = |rows| self.first_row + rows + self.deleted;

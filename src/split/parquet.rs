@@ -5,26 +5,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use datafusion::datasource::physical_plan::ParquetFileMetrics;
-use datafusion::datasource::physical_plan::parquet::{
-    PagePruningAccessPlanFilter, ParquetAccessPlan, RowGroupAccess, RowGroupAccessPlanFilter,
-};
+use datafusion::datasource::physical_plan::parquet::RowGroupAccess;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapter, PhysicalExprAdapterFactory,
-    replace_columns_with_literals,
+    PhysicalExprAdapter, PhysicalExprAdapterFactory, replace_columns_with_literals,
 };
-use datafusion::physical_optimizer::pruning::PruningPredicate;
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::scalar::ScalarValue;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
 use super::access::deleted_in;
 use super::discover::{FileSplits, ScanRequest, SplitTarget};
+use super::evolve::ByName;
 use super::files::TableFiles;
 use super::footers::read_footer;
+use super::parquet_prune::{kept_groups, wanted_pages};
 use super::{Split, SplitUnit};
 use crate::{Error, Result};
 
@@ -44,15 +40,19 @@ pub async fn discover(
         read_footer(&table.store, &file.meta, &table.footers, false).await.map_err(located)?;
     let mut keep = vec![true; footer.num_row_groups()];
     if let Some(predicate) = &request.predicate {
-        let pruner = Pruner::try_new(table, index, &footer, predicate)?;
-        let groups = pruner.by_statistics(&footer);
+        let physical = table.footers.schema(&footer)?;
+        let predicate = adapt(table, index, predicate, &physical)?;
+        keep = kept_groups(&physical, &footer, &predicate, 0..keep.len());
         // The page index costs a request more, so only files that statistics leave are asked for it.
-        if groups.remaining_row_group_count() > 0 {
+        if keep.contains(&true) {
             footer = read_footer(&table.store, &file.meta, &table.footers, true)
                 .await
                 .map_err(located)?;
         }
-        keep = pruner.by_pages(&footer, groups);
+        for (number, keep) in keep.iter_mut().enumerate().filter(|(_, keep)| **keep) {
+            let rows = wanted_pages(&physical, &footer, &predicate, number);
+            *keep = !matches!(rows, RowGroupAccess::Skip);
+        }
     }
     let groups = footer.row_groups();
     let leaves = projected_leaves(&footer, request);
@@ -217,71 +217,6 @@ fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usiz
         .collect()
 }
 
-/// Finds the row groups of one file that may hold a row that the predicate keeps, by hive values,
-/// statistics and the page index: the same steps as DataFusion's opener takes before it reads.
-struct Pruner {
-    physical: SchemaRef,
-    predicate: Arc<dyn PhysicalExpr>,
-    metrics: ParquetFileMetrics,
-}
-
-impl Pruner {
-    fn try_new(
-        table: &TableFiles,
-        index: usize,
-        footer: &ParquetMetaData,
-        predicate: &Arc<dyn PhysicalExpr>,
-    ) -> Result<Self> {
-        let physical = table.footers.schema(footer)?;
-        let predicate = adapt(table, index, predicate, &physical)?;
-        let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
-        Ok(Self { physical, predicate, metrics })
-    }
-
-    fn by_statistics(&self, footer: &ParquetMetaData) -> RowGroupAccessPlanFilter {
-        let mut groups =
-            RowGroupAccessPlanFilter::new(ParquetAccessPlan::new_all(footer.num_row_groups()));
-        if let Ok(pruning) =
-            PruningPredicate::try_new(Arc::clone(&self.predicate), Arc::clone(&self.physical))
-            && !pruning.always_true()
-        {
-            groups.prune_by_statistics(
-                &self.physical,
-                footer.file_metadata().schema_descr(),
-                footer.row_groups(),
-                &pruning,
-                &self.metrics,
-            );
-        }
-        groups
-    }
-
-    fn by_pages(&self, footer: &ParquetMetaData, groups: RowGroupAccessPlanFilter) -> Vec<bool> {
-        let keeps = |access| match access {
-            RowGroupAccess::Skip => false,
-            RowGroupAccess::Scan => true,
-            RowGroupAccess::Selection(selection) => selection.selects_any(),
-        };
-        self.accesses(footer, groups).into_iter().map(keeps).collect()
-    }
-
-    fn accesses(
-        &self,
-        footer: &ParquetMetaData,
-        groups: RowGroupAccessPlanFilter,
-    ) -> Vec<RowGroupAccess> {
-        PagePruningAccessPlanFilter::new(&self.predicate, Arc::clone(&self.physical))
-            .prune_plan_with_page_index(
-                groups.build(),
-                &self.physical,
-                footer.file_metadata().schema_descr(),
-                footer,
-                &self.metrics,
-            )
-            .into_inner()
-    }
-}
-
 /// The predicate over the table's schema as one over this file's own schema.
 pub(super) fn adapt(
     table: &TableFiles,
@@ -319,7 +254,7 @@ impl<'a> Adapter<'a> {
         let logical = Arc::clone(table.schema.file_schema());
         let adapter = match &table.lake {
             Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
-            None => DefaultPhysicalExprAdapterFactory.create(logical, Arc::clone(physical))?,
+            None => ByName.create(logical, Arc::clone(physical))?,
         };
         Ok(Self { constants, adapter, physical })
     }
@@ -333,18 +268,6 @@ impl<'a> Adapter<'a> {
         let simplifier = PhysicalExprSimplifier::new(self.physical);
         Ok(simplifier.simplify(self.adapter.rewrite(expr)?)?)
     }
-}
-
-/// What a predicate over a file's own columns leaves of its row groups, by statistics and page index.
-pub(super) fn wanted_groups(
-    physical: &SchemaRef,
-    footer: &ParquetMetaData,
-    predicate: &Arc<dyn PhysicalExpr>,
-) -> Vec<RowGroupAccess> {
-    let metrics = ParquetFileMetrics::new(0, "", &ExecutionPlanMetricsSet::new());
-    let predicate = Arc::clone(predicate);
-    let pruner = Pruner { physical: Arc::clone(physical), predicate, metrics };
-    pruner.accesses(footer, pruner.by_statistics(footer))
 }
 
 /// The names of the columns that a predicate reads.

@@ -17,6 +17,7 @@ use parquet::file::metadata::{
 use parquet::file::page_index::offset_index::PageLocation;
 
 use super::parquet_check::{check_groups, check_stored};
+use super::parquet_numbers::renumbered;
 use super::parquet_shapes::{COLUMN_INDEX, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
 use crate::storage::LocalFile;
@@ -68,7 +69,14 @@ impl<'a> FooterOf<'a> {
             .with_page_index_policy(PageIndexPolicy::Skip)
             .with_prefetch_hint(Some(self.first_bytes))
             .load_and_finish(&mut *self, size)
-            .await?;
+            .await;
+        let footer = match footer {
+            Ok(footer) => footer,
+            Err(error) => match self.stored().and_then(|footer| renumbered(&footer)) {
+                Some(footer) => footer?,
+                None => return Err(error),
+            },
+        };
         check_groups(&footer)?;
         Ok(footer)
     }
@@ -154,16 +162,16 @@ impl<'a> FooterOf<'a> {
 
     /// Looks at the footer as soon as all of it was read.
     fn check(&self) -> ParquetResult<()> {
+        self.stored().map_or(Ok(()), |footer| check_stored(&footer))
+    }
+
+    /// The footer as it is stored, if all of it was read.
+    fn stored(&self) -> Option<Bytes> {
         let end = self.meta.size;
-        let Some(tail) = self.kept(&(end.saturating_sub(FOOTER_SIZE as u64)..end)) else {
-            return Ok(());
-        };
-        let Some(length) = tail.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else {
-            return Ok(());
-        };
-        let end = end - FOOTER_SIZE as u64;
-        let footer = self.kept(&(end.saturating_sub(u64::from(length))..end));
-        footer.map_or(Ok(()), |footer| check_stored(&footer))
+        let tail = self.kept(&(end.saturating_sub(FOOTER_SIZE as u64)..end))?;
+        let length = tail.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))?;
+        let end = end.checked_sub(FOOTER_SIZE as u64)?;
+        self.kept(&(end.saturating_sub(u64::from(length))..end))
     }
 }
 

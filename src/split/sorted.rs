@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::scalar::ScalarValue;
-use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use serde::{Deserialize, Serialize};
 
 use super::files::TableFiles;
 use super::format::Format;
+use super::parquet_bounds::Leaf;
 use super::{Split, SplitUnit};
 
 /// Fewer row groups in order prove little: four random ones are sorted once in twelve times.
@@ -103,28 +103,14 @@ impl Candidate {
         physical: &SchemaRef,
         groups: &[&RowGroupMetaData],
     ) -> bool {
-        let schema = footer.file_metadata().schema_descr();
-        let Ok(statistics) = StatisticsConverter::try_new(&self.name, physical, schema) else {
-            return false;
-        };
-        let Some(leaf) = statistics.parquet_column_index() else { return false };
-        // Files of old writers do not say bounds in the column's own order.
-        let in_order = |group: &&RowGroupMetaData| {
-            group.column(leaf).statistics().is_some_and(|found| !found.is_min_max_deprecated())
-        };
-        if !groups.iter().all(in_order) {
-            return false;
-        }
-        let minima = statistics.row_group_mins(groups.iter().copied());
-        let maxima = statistics.row_group_maxes(groups.iter().copied());
-        let (Ok(minima), Ok(maxima)) = (minima, maxima) else { return false };
+        let Ok(column) = physical.index_of(&self.name) else { return false };
+        let Some(leaf) = Leaf::of(footer, physical, column) else { return false };
+        let bounds = leaf.of_groups(groups);
+        let (minima, maxima) = bounds.extremes();
+        // Of floats NaN is in no bound: numbers in order, of eight row groups or more, are proof enough.
         (0..groups.len()).all(|group| {
             let value = |values| ScalarValue::try_from_array(values, group);
-            match (value(&minima), value(&maxima)) {
-                // What `float_bounds.rs` has left of floats: minima in order, of eight row groups or more, are proof enough.
-                (Ok(least), Ok(greatest)) if is_nan(&greatest) => {
-                    self.goes_on(least.clone(), least)
-                }
+            match (value(minima), value(maxima)) {
                 (Ok(least), Ok(greatest)) if !least.is_null() && !greatest.is_null() => {
                     self.goes_on(least, greatest)
                 }
@@ -147,13 +133,5 @@ impl Candidate {
 
     fn verdict(self) -> Option<SortedColumn> {
         self.varies.then_some(SortedColumn { name: self.name, descending: !self.ascending })
-    }
-}
-
-fn is_nan(value: &ScalarValue) -> bool {
-    match value {
-        ScalarValue::Float32(Some(value)) => value.is_nan(),
-        ScalarValue::Float64(Some(value)) => value.is_nan(),
-        _ => false,
     }
 }

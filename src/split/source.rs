@@ -21,7 +21,7 @@ use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use datafusion::physical_expr::{PhysicalExpr, conjunction};
 use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapterFactory, replace_columns_with_literals,
+    PhysicalExprAdapterFactory, replace_columns_with_literals,
 };
 use datafusion::physical_plan::filter_pushdown::{FilterPushdownPropagation, PushedDown};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -29,8 +29,10 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::evolve::ByName;
 use super::footers::FooterCache;
 use crate::Result;
+use crate::panics::evaluated;
 
 /// Rows of a batch where DataFusion does not say.
 pub(super) const BATCH_ROWS: usize = 8192;
@@ -236,8 +238,7 @@ impl Reader {
             .zip(&file.partition_values)
             .map(|(field, value)| (field.name().as_str(), value))
             .collect();
-        let adapter =
-            DefaultPhysicalExprAdapterFactory.create(Arc::clone(table), Arc::clone(&physical))?;
+        let adapter = ByName.create(Arc::clone(table), Arc::clone(&physical))?;
         let simplifier = PhysicalExprSimplifier::new(&physical);
         let projection = projection.clone().try_map_exprs(|expr| {
             let expr = replace_columns_with_literals(expr, &constants)?;
@@ -255,7 +256,7 @@ impl Reader {
     /// A batch of the file's columns as one of the table's, with the table's own fields.
     pub fn adapt(&self, batch: &RecordBatch, output: &SchemaRef) -> DfResult<RecordBatch> {
         let rows = batch.num_rows();
-        let (_, columns, _) = self.projector.project_batch(batch)?.into_parts();
+        let (_, columns, _) = evaluated(|| self.projector.project_batch(batch))?.into_parts();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(Arc::clone(output), columns, &options)?)
     }

@@ -37,7 +37,7 @@ const I64: u8 = 6;
 const DOUBLE: u8 = 7;
 const BINARY: u8 = 8;
 const LIST: u8 = 9;
-const STRUCT: u8 = 12;
+pub(super) const STRUCT: u8 = 12;
 
 /// Whether `bytes` begin with a structure of these fields that is whole, so that every list and text in it has the length that it
 /// declares.
@@ -104,6 +104,11 @@ impl<'a> Walk<'a> {
         Self { rest: bytes }
     }
 
+    /// Bytes that were not looked at.
+    pub(super) fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     pub(super) fn is_list(kind: u8) -> bool {
         kind == LIST
     }
@@ -155,7 +160,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The type of the field that comes after `field`, and its number there; None where the structure ends.
-    fn field(&mut self, field: &mut i16) -> Option<Option<u8>> {
+    pub(super) fn field(&mut self, field: &mut i16) -> Option<Option<u8>> {
         let header = self.byte()?;
         let kind = header & 0x0f;
         if kind == STOP {
@@ -169,7 +174,14 @@ impl<'a> Walk<'a> {
         Some(Some(kind))
     }
 
-    fn known(&mut self, kind: u8, field: i16, fields: Fields, depth: usize) -> Option<()> {
+    /// Goes through the value of a field, by its type and its number among `fields`.
+    pub(super) fn known(
+        &mut self,
+        kind: u8,
+        field: i16,
+        fields: Fields,
+        depth: usize,
+    ) -> Option<()> {
         match fields.iter().find(|(number, _)| *number == field) {
             Some((_, Shape::Truth)) => matches!(kind, TRUE | FALSE).then_some(()),
             Some((_, shape)) => self.shaped(kind, shape, depth),

@@ -6,6 +6,7 @@ Types are brought together, and no further than this:
 - a float equals another number within one part in 10^9 (or 10^-9 near zero). Against a decimal it may be off by one unit of
   the decimal's last place more, since engines that divide decimals as decimals cut the quotient there;
 - a date is the timestamp of its midnight; timestamps are compared in microseconds, without their zone;
+- times of a day are compared in nanoseconds;
 - text, bytes and booleans are exact, whatever the width of their offsets; lists and structs hold what is compared alike.
 
 A null equals a null, a NaN a NaN, and neither anything else. A chain of floats each within the tolerance of the next counts as one
@@ -123,6 +124,9 @@ def _ids(mine, theirs):
         case "moment":
             kind = pa.timestamp("us")
             return _exact_ids(mine.cast(kind), theirs.cast(kind))
+        case "clock":
+            kind = pa.time64("ns")
+            return _exact_ids(mine.cast(kind), theirs.cast(kind))
         case _:
             assert mine.type == theirs.type, f"{mine.type} is not {theirs.type}"
             return _exact_ids(mine, theirs)
@@ -149,6 +153,8 @@ def _kind(kind):
         return "bytes"
     if types.is_date(kind) or types.is_timestamp(kind):
         return "moment"
+    if types.is_time(kind):
+        return "clock"
     if types.is_list(kind) or types.is_large_list(kind):
         return "list"
     if types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""Random tables, predicates and topologies, each of which follows from a number: what the differential tests are made of.
+"""Random predicates and topologies, each of which follows from a number: what the differential tests are made of.
 
 Both engines read the same Parquet files. What they are known to answer differently, and why, is not made at all:
 
@@ -13,146 +13,8 @@ Both engines read the same Parquet files. What they are known to answer differen
 - Values of hive directories that look like floats or booleans: DuckDB keeps fewer types. Integers, dates and text are made.
 """
 
-import decimal
-import math
-import os
+from datetime import UTC
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-WORDS = [
-    "",
-    "a",
-    "b",
-    "abc",
-    "A",
-    "größe",
-    "x" * 30,
-    "it's",
-    'say "hi"',
-    "a%b",
-    "日本",
-    " ",
-    "NULL",
-    "0",
-]
-
-
-def _int(low, high):
-    return lambda rng: rng.choice(
-        [rng.randint(low, high), rng.randint(-3, 9) % (high + 1), low, high, 0]
-    )
-
-
-def _double(rng):
-    return rng.choice(
-        [math.nan, math.inf, -math.inf, 0.0, 1.5, -2.25, rng.gauss(0, 10), rng.gauss(0, 1e6)]
-    )
-
-
-KINDS = {
-    "i8": ("int", pa.int8(), _int(-128, 127)),
-    "i16": ("int", pa.int16(), _int(-(2**15), 2**15 - 1)),
-    "i32": ("int", pa.int32(), lambda rng: rng.choice([rng.randint(-5, 5), rng.randint(-(2**31), 2**31 - 1)])),
-    "i64": ("int", pa.int64(), lambda rng: rng.choice([rng.randint(-5, 5), rng.randint(-(2**40), 2**40)])),
-    "u8": ("int", pa.uint8(), lambda rng: rng.randint(0, 255)),
-    "u32": ("int", pa.uint32(), lambda rng: rng.choice([rng.randint(0, 9), rng.randint(0, 2**32 - 1)])),
-    "f32": ("float", pa.float32(), lambda rng: rng.choice([math.nan, 0.0, 0.5, -8.25, math.inf, rng.randint(-99, 99) / 4])),
-    "f64": ("float", pa.float64(), _double),
-    "s": ("text", pa.string(), lambda rng: rng.choice(WORDS)),
-    "ls": ("text", pa.large_string(), lambda rng: rng.choice(WORDS) + rng.choice(WORDS)),
-    "flag": ("bool", pa.bool_(), lambda rng: rng.random() < 0.5),
-    "dec": ("decimal", pa.decimal128(9, 2), lambda rng: decimal.Decimal(rng.randint(-99_999, 99_999)).scaleb(-2)),
-    "wide": ("decimal", pa.decimal128(20, 4), lambda rng: decimal.Decimal(rng.randint(-(10**15), 10**15)).scaleb(-4)),
-    "day": ("date", pa.date32(), lambda rng: date(1969, 12, 1) + timedelta(rng.randrange(60))),
-    "us": ("moment", pa.timestamp("us"), lambda rng: datetime(1969, 12, 31) + timedelta(milliseconds=rng.randrange(10**8))),
-    "ms": ("moment", pa.timestamp("ms"), lambda rng: datetime(2026, 1, 1) + timedelta(seconds=rng.randrange(10**5))),
-    "il": ("list", pa.list_(pa.int32()), lambda rng: [rng.randint(-9, 9) for _ in range(rng.randrange(4))]),
-    "sl": ("list", pa.list_(pa.string()), lambda rng: [rng.choice(WORDS) for _ in range(rng.randrange(3))]),
-}  # fmt: skip
-"""By name: the family, Arrow's type, and a value that is not null."""
-
-HIVE = {
-    "int": lambda rng: str(rng.randint(-3, 30)),
-    "text": lambda rng: rng.choice(["north", "south", "a b", "é"]),
-    "date": lambda rng: str(date(2026, 1, 1) + timedelta(rng.randrange(9))),
-}
-
-
-@dataclass
-class Table:
-    """A table that is written: its name in SQL, its columns with their families, values of each, and its files."""
-
-    name: str
-    folder: str
-    columns: dict[str, str]
-    values: dict[str, list]
-    rows: int
-    hive: bool
-
-    def of(self, *families):
-        """The columns of these families."""
-        return [name for name, family in self.columns.items() if family in families]
-
-
-def make_table(rng, folder, name, most=300):
-    """Write a random table: several files, row groups and codecs, with hive directories or without."""
-    kinds = {
-        f"{kind}_{number}": kind
-        for number, kind in enumerate(rng.choices(list(KINDS), k=rng.randint(2, 7)))
-    }
-    kinds["k"] = rng.choice(["i8", "i32", "s"])
-    files, rows = rng.choice([1, 1, 2, 3, 5]), 0
-    hive = rng.choice([None, None, *HIVE])
-    data = {column: [] for column in ["id", *kinds]}
-    null_rates = {
-        column: rng.choice([0, 0, 0.1, 0.5, 1 if rng.random() < 0.1 else 0]) for column in kinds
-    }
-    places = []
-    for number in range(files):
-        count = rng.choice([0, 1, 7, rng.randint(1, most)]) if files > 1 else rng.randint(1, most)
-        part = {"id": pa.array(range(rows, rows + count), pa.int64())}
-        for column, kind in kinds.items():
-            _, arrow, value = KINDS[kind]
-            # Small keys, so that joins and comparisons of columns find something.
-            small = column == "k" and kind != "s"
-            made = [
-                None
-                if rng.random() < null_rates[column]
-                else rng.randrange(6)
-                if small
-                else value(rng)
-                for _ in range(count)
-            ]
-            part[column] = pa.array(made, arrow)
-            data[column] += made
-        place, below = HIVE[hive](rng) if hive else None, folder
-        if hive:
-            null = rng.random() < 0.1
-            places.append(None if null else place)
-            below = f"{folder}/part={'__HIVE_DEFAULT_PARTITION__' if null else place}"
-        os.makedirs(below, exist_ok=True)
-        pq.write_table(
-            pa.table(part),
-            f"{below}/{number:03}.parquet",
-            row_group_size=rng.choice([3, 17, 64, 1000]),
-            compression=rng.choice(["snappy", "zstd", "none", "gzip"]),
-            use_dictionary=rng.random() < 0.5,
-            write_statistics=rng.random() < 0.8,
-            write_page_index=rng.random() < 0.3,
-            data_page_size=rng.choice([64, 1 << 20]),
-            version=rng.choice(["2.4", "2.6"]),
-        )
-        rows += count
-    columns = {"id": "int", **{column: KINDS[kind][0] for column, kind in kinds.items()}}
-    data["id"] = list(range(rows))
-    known = [place for place in places if place is not None]
-    # Where every directory is null, no engine knows a type.
-    if hive and known:
-        columns["part"], data["part"] = hive, [int(p) if hive == "int" else p for p in known]
-    return Table(name, folder, columns, data, rows, hive is not None)
 
 
 def literal(family, value):
@@ -169,14 +31,16 @@ def literal(family, value):
         case "bool":
             return str(value).upper()
         case "decimal":
-            return f"CAST('{value}' AS DECIMAL(20, 4))"
+            return f"CAST('{value:f}' AS DECIMAL(38, 10))"
         case "date":
             return f"DATE '{value}'"
+        case "zoned":
+            return f"TIMESTAMPTZ '{value.astimezone(UTC).isoformat(sep=' ')}'"
         case _:
             return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
 
 
-COMPARED = ("int", "float", "text", "decimal", "date", "moment")
+COMPARED = ("int", "float", "text", "decimal", "date", "moment", "zoned")
 
 
 class Predicates:
@@ -231,9 +95,9 @@ class Predicates:
         """A predicate without AND, OR and NOT."""
         rng = self.rng
         families = sorted({family for _, family, _ in self.columns if family in COMPARED})
-        kind = rng.randrange(10)
+        kind = rng.randrange(11)
         boolean, any_column = self.pick("bool"), rng.choice(self.columns)
-        if kind == 0:
+        if kind in (0, 10):
             return f"{any_column[0]} IS {rng.choice(['', 'NOT '])}NULL"
         if kind == 1 and boolean:
             return rng.choice(["{0}", "{0} IS TRUE", "{0} IS NOT FALSE", "{0} = FALSE"]).format(
@@ -280,7 +144,8 @@ class Predicates:
 
 
 NULL_TYPES = {
-    "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR", "decimal": "DECIMAL(20, 4)", "date": "DATE", "moment": "TIMESTAMP",
+    "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR", "decimal": "DECIMAL(38, 10)", "date": "DATE", "moment": "TIMESTAMP",
+    "zoned": "TIMESTAMPTZ",
 }  # fmt: skip
 
 
@@ -312,3 +177,28 @@ class Topology:
             options["split_rows"] = rng.choice([1, 10, 100])
         remainder = rng.choice(["even", "even", "uneven", "uneven", "drop", "pad"])
         return cls(rng.randint(1, 4), remainder, options, rng.choice(["arrow", "torch", "numpy"]))
+
+
+@dataclass
+class Statement:
+    """One statement, and how its answer is compared.
+
+    Attributes:
+        kind: What it is counted as.
+        sql: Asked of the loader, and of the judges.
+        judged: Asked of the judges instead, where they spell it in another way.
+        some_of: A statement without LIMIT: the answer is `most` of its rows behind `skipped` ones, whichever they are.
+        filters: The loader's `filters=`, which `judged` has as a WHERE.
+        head: Ask for this many rows with `head`, and not with a loader.
+        judge: The judge whose word counts where the first one, DuckDB, is not the standard's.
+    """
+
+    kind: str
+    sql: str
+    judged: str | None = None
+    some_of: str | None = None
+    most: int | None = None
+    skipped: int = 0
+    filters: str | None = None
+    head: int | None = None
+    judge: str = "duckdb"

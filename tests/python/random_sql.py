@@ -30,15 +30,22 @@ class Relation:
 
 
 class RandomSql:
-    """Queries over the tables t (id, a, b, s), u (k, v, w), h (id, a, part) and the view tv (id, a2, s).
+    """Queries over the tables t (id, a, b, s), u (k, v, w), h (id, a, part) and the view tv (id, a2, s), or over other relations.
 
     Args:
         seed: What the query follows from.
+        bases: Relations of integers and texts to make queries of, the last one with few rows.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, bases=None):
         self.random = random.Random(seed)
         self.names = 0
+        self.bases = bases
+        self.small, self.key, self.number = "u", "k", "v"
+        if bases:
+            numbers = [name for name, kind in bases[-1].columns if kind == INT]
+            self.small = f"({bases[-1].sql})"
+            self.key, self.number = numbers[-1], numbers[0]
 
     def query(self):
         """A query of up to six operators above each other."""
@@ -61,7 +68,9 @@ class RandomSql:
         return f"{letter}{self.names}"
 
     def base(self):
-        match self.random.randrange(8):
+        if self.bases and self.random.random() < 0.9:
+            return self.random.choice(self.bases)
+        match 7 if self.bases else self.random.randrange(8):
             case 0 | 1 | 2:
                 columns = [("id", INT), ("a", INT), ("b", INT), ("s", TEXT)]
                 return Relation("SELECT id, a, b, s FROM t", columns, 60)
@@ -124,7 +133,9 @@ class RandomSql:
                     self.value(relation, TEXT, depth - 1),
                 )
                 number = self.value(relation, INT, depth - 1)
-                return pick([f"({one} || {other})", f"upper({one})", f"CAST({number} AS VARCHAR)"])
+                # Letters that become two are spelled differently by every engine.
+                changed = f"substr({one}, 1, 2)" if self.bases else f"upper({one})"
+                return pick([f"({one} || {other})", changed, f"CAST({number} AS VARCHAR)"])
             case _ if kind == INT:
                 return pick([str(self.random.randrange(-3, 9)), "CAST(NULL AS BIGINT)"])
             case _:
@@ -278,8 +289,8 @@ class RandomSql:
         of = self.pick(below, INT)
         if of is None or below.rows > 300:
             return below
-        value = self.random.choice(["count(*)", f"sum({z}.v)", f"max({z}.v)"])
-        inner = f"SELECT CAST({value} AS BIGINT) FROM u AS {z} WHERE {z}.k = {q}.{of}"
+        value = self.random.choice(["count(*)", f"sum({z}.{self.number})", f"max({z}.{self.number})"])
+        inner = f"SELECT CAST({value} AS BIGINT) FROM {self.small} AS {z} WHERE {z}.{self.key} = {q}.{of}"
         sql = f"SELECT *, ({inner}) AS {name} FROM ({below.sql}) AS {q}"
         return Relation(sql, [*below.columns, (name, INT)], below.rows)
 
@@ -333,5 +344,5 @@ class RandomSql:
         below = self.first(below, 40) if below.rows > 100 else below
         kind = self.random.choice(["CROSS JOIN", "LEFT JOIN", "RIGHT JOIN"])
         on = "" if kind == "CROSS JOIN" else " ON TRUE"
-        sql = f"SELECT {z}.v AS {name} FROM ({below.sql}) AS {self.name('q')} {kind} (SELECT v FROM u) AS {z}{on}"
+        sql = f"SELECT {z}.{self.number} AS {name} FROM ({below.sql}) AS {self.name('q')} {kind} (SELECT {self.number} FROM {self.small} AS s) AS {z}{on}"
         return Relation(sql, [(name, INT)], below.rows * 14)

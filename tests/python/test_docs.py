@@ -52,7 +52,7 @@ def test_the_snippets_of_the_page_on_staging_say_what_the_page_says(capsys, monk
     assert leaves[3].strip() == "stage=1, not built yet"
     assert printed[3].split()[1] == "100"
     assert printed[4] == ""
-    assert printed[5].startswith("EXCEPT ALL is not supported")
+    assert printed[5].startswith("SIMILAR TO is not supported")
 
 
 def test_the_snippets_and_commands_of_the_page_on_exploration_run(capsys, monkeypatch, tmp_path):

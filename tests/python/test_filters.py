@@ -210,9 +210,11 @@ def leaves(draw):
         values = COMPARABLE[name]
         values = [value for value in values if type(value) is type(values[0])]
         chosen = draw(st.lists(st.sampled_from([*values, None]), max_size=4))
+        # pyarrow rounds a set of doubles for a column of float32, though not a value that is compared.
+        of = pa.float32() if name == "g" else None
         return pc.is_in(
             pc.field(name),
-            options=pc.SetLookupOptions(pa.array(chosen), skip_nulls=draw(st.booleans())),
+            options=pc.SetLookupOptions(pa.array(chosen, of), skip_nulls=draw(st.booleans())),
         )
     if kind == 5:
         field = pc.field(draw(st.sampled_from(sorted(COLUMNS))))
@@ -266,6 +268,9 @@ def conditions(draw):
     if operator not in ("in", "not in"):
         return (name, operator, draw(st.sampled_from([None, *values])))
     values = [value for value in values if type(value) is type(values[0])]
+    if name == "g":
+        # 0.1 is no float32; pyarrow would round it.
+        values = [value for value in values if value != 0.1]
     chosen = draw(st.lists(st.sampled_from([*values, None]), max_size=4))
     return (name, operator, draw(st.sampled_from([list, tuple, set]))(chosen))
 

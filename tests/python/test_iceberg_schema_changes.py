@@ -164,3 +164,52 @@ def test_deletes_reach_partitions_of_a_widened_column(tmp_path, catalog):
     session = tq.Session()
     session.register_iceberg_table("t", path)
     assert sorted(session.sql("SELECT v FROM t").to_arrow()["v"].to_pylist()) == [1, 3, 9]
+
+
+def renamed(table):
+    with table.update_schema() as update:
+        update.rename_column("b", "c")
+    with table.update_schema() as update:
+        update.add_column("b", LongType())
+
+
+def exchanged(table):
+    for old, new in (("a", "spare"), ("b", "a"), ("spare", "b")):
+        with table.update_schema() as update:
+            update.rename_column(old, new)
+
+
+def dropped(table):
+    with table.update_schema() as update:
+        update.delete_column("b")
+    with table.update_schema() as update:
+        update.add_column("b", LongType())
+
+
+def partly_unmapped(table):
+    mapping = json.loads(table.properties["schema.name-mapping.default"])
+    mapping = json.dumps([field for field in mapping if field["names"] != ["b"]])
+    with table.transaction() as transaction:
+        transaction.set_properties({"schema.name-mapping.default": mapping})
+
+
+@pytest.mark.parametrize("change", [renamed, exchanged, dropped, partly_unmapped])
+def test_filters_of_files_without_ids_agree_with_the_rows_that_are_shown(tmp_path, catalog, change):
+    """Metrics go by the ids that columns had; such files are read by the names that the mapping has by now."""
+    path = tmp_path / "f.parquet"
+    pq.write_table(pair([1, 2], [10, 20]), path)
+    table = catalog.create_table("ns.t", pair([], []).schema)
+    table.add_files([str(path)])
+    change(table)
+    shown = query_of(tmp_path, "SELECT * FROM lake.ns.t").to_arrow()
+    assert shown.num_rows == 2
+    for name in shown.column_names:
+        values = shown[name].to_pylist()
+        for where, count in {
+            f"{name} IS NULL": values.count(None),
+            f"{name} IS NOT NULL": 2 - values.count(None),
+            f"{name} < 5": sum(value is not None and value < 5 for value in values),
+            f"{name} >= 5": sum(value is not None and value >= 5 for value in values),
+        }.items():
+            query = query_of(tmp_path, f"SELECT 1 AS one FROM lake.ns.t WHERE {where}")
+            assert query.count() == query.to_arrow().num_rows == count, (where, shown.to_pylist())

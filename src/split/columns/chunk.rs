@@ -15,6 +15,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::compact::PageLayout;
 use super::damaged;
+use super::unpacked::Unpacked;
 use crate::split::thrift::page_header;
 
 /// As the format numbers it.
@@ -182,6 +183,7 @@ pub(super) fn pages(
 ) -> Result<Box<dyn PageIterator>> {
     let index = Some(&chunk.index).filter(|index| !index.is_empty()).cloned();
     let reader = SerializedPageReader::new(Arc::clone(chunk), metadata, rows, index)?;
+    let reader = Unpacked::new(reader, metadata);
     let pages: Box<dyn PageReader> = match (places, PageLayout::of(metadata)) {
         (Some(places), Some(layout)) => Box::new(ShortPages {
             reader,
@@ -210,7 +212,7 @@ impl PageIterator for OneChunk {}
 
 /// Pages of the rows `places` of a row group alone; pages of which no row is wanted are left out.
 struct ShortPages {
-    reader: SerializedPageReader<Chunk>,
+    reader: Unpacked<SerializedPageReader<Chunk>>,
     layout: PageLayout,
     places: Arc<[u32]>,
     /// How many of `places` were passed, and how many rows of the row group.

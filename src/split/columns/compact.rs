@@ -13,6 +13,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use super::damaged;
 use super::present::{Present, places};
 use super::runs::{MOST_BITS, pick};
+use super::unpacked::is_unpacked;
 
 /// The width in bits of the dictionary indices that are written: their bytes are those of a `u32`.
 const INDEX_BITS: u8 = MOST_BITS;
@@ -53,6 +54,8 @@ impl PageLayout {
         let nullable = column.max_def_level() > 0;
         let known = chunk.encodings().all(|encoding| match encoding {
             Encoding::PLAIN | Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY => true,
+            // They are plain before they get here.
+            Encoding::DELTA_BINARY_PACKED => is_unpacked(chunk),
             // Of levels: values other than booleans have it nowhere.
             Encoding::RLE => true,
             // Of the levels of old files, which need not have any.

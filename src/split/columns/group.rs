@@ -25,11 +25,14 @@ use parquet::schema::types::ColumnPath;
 
 use super::chunk::{Chunk, pages};
 use super::compact::PageLayout;
+use super::decoded::{decoded_schema, is_wide};
 use super::flat::{FlatColumn, Stored, flat_column, is_flat};
 use super::hard::check_times;
 use super::lengths::Lengths;
 use super::rows::GroupRows;
-use crate::split::parquet::wanted_groups;
+use super::unpacked::is_unpacked;
+use crate::split::access::both;
+use crate::split::parquet_prune::wanted_groups;
 use crate::storage::LocalFile;
 
 /// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
@@ -399,10 +402,39 @@ impl Group {
         selection: Option<RowSelection>,
     ) -> Result<ParquetRecordBatchReader> {
         let schema = self.footer.file_metadata().schema_descr();
+        let mut wide = Vec::new();
+        for root in roots {
+            if self.is_wide(*root, batch_rows)? {
+                wide.push(*root);
+            }
+        }
+        let is_wide = |root: usize| wide.contains(&root);
+        let decoded = decoded_schema(schema, self.schema.fields(), roots, is_wide)?;
+        let (schema, fields) = match &decoded {
+            Some((schema, fields)) => (schema, fields),
+            None => (schema, self.schema.fields()),
+        };
         let mask = ProjectionMask::roots(schema, roots.iter().copied());
-        let levels = parquet_to_arrow_field_levels(schema, mask, Some(self.schema.fields()))?;
+        let levels = parquet_to_arrow_field_levels(schema, mask, Some(fields))?;
         let pages = Pages { group: self, places };
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
+    }
+
+    /// Whether a batch of a column may have more texts than an array of them holds.
+    fn is_wide(&self, root: usize, batch_rows: usize) -> Result<bool> {
+        for leaf in self.leaves(&[root]) {
+            let (column, chunk) = (self.metadata().column(leaf), self.chunks.get(&leaf));
+            let Some(chunk) = chunk else { continue };
+            let values = usize::try_from(column.num_values()).unwrap_or(usize::MAX);
+            let at_once = match column.column_descr().max_rep_level() {
+                0 => values.min(batch_rows),
+                _ => values,
+            };
+            if is_wide(chunk, column, self.rows(), at_once)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The selected rows of `roots`, whose other rows are passed over.
@@ -448,17 +480,11 @@ pub(super) fn wanted_rows(
     groups: Range<usize>,
 ) -> Option<VecDeque<(usize, Wanted)>> {
     let mut access = match predicate {
-        Some(predicate) => wanted_groups(physical, footer, predicate),
+        Some(predicate) => wanted_groups(physical, footer, predicate, groups.clone()),
         None => vec![RowGroupAccess::Scan; footer.num_row_groups()],
     };
     for (access, only) in access.iter_mut().zip(only.map_or(&[][..], ParquetAccessPlan::inner)) {
-        *access = match (&access, only) {
-            (RowGroupAccess::Selection(some), RowGroupAccess::Selection(others)) => {
-                RowGroupAccess::Selection(some.intersection(others))
-            }
-            (RowGroupAccess::Skip, _) | (_, RowGroupAccess::Scan) => access.clone(),
-            (_, only) => only.clone(),
-        };
+        *access = both(access, only);
     }
     let mut wanted = VecDeque::new();
     for (number, access) in access.iter().enumerate().filter(|(number, _)| groups.contains(number))
@@ -486,7 +512,11 @@ pub(super) fn can_skip(group: &RowGroupMetaData, leaves: &[usize]) -> bool {
         use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
         matches!(encoding, DELTA_BINARY_PACKED | DELTA_BYTE_ARRAY | DELTA_LENGTH_BYTE_ARRAY)
     };
-    !leaves.iter().any(|leaf| group.column(*leaf).encodings().any(differences))
+    let is_packed = |leaf: &usize| {
+        let column = group.column(*leaf);
+        !is_unpacked(column) && column.encodings().any(differences)
+    };
+    !leaves.iter().any(is_packed)
 }
 
 /// Whether there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices as keys, and shortened pages have

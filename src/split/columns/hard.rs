@@ -1,5 +1,7 @@
 //! Columns that the engine's own scan cannot read, or reads wrongly, so that they are read here whatever else is against it.
 //!
+//! Integers of 32 bits that are stored as differences may have some of 64, which the decoder refuses (`unpacked.rs`). Intervals lose their
+//! months, and texts that repeat exceed what an array holds (`decoded.rs`).
 //! Differences that are packed in blocks of another size than most writers choose, as DuckDB's are, are an error to the decoder where it has
 //! to pass over some. And times of twelve bytes (`INT96`) become 64-bit numbers of nanoseconds, which hold the years 1677 to 2262: others
 //! would be another time.
@@ -8,14 +10,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
-use parquet::basic::Type;
+use parquet::basic::{ConvertedType, Type};
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{Int96, Int96Type};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::chunk::{Chunk, pages};
+use super::compact::PageLayout;
+use super::decoded::may_be_wide;
 use super::group::can_skip;
+use super::unpacked::is_unpacked;
 use crate::split::pages::wrong;
 
 /// Values that are looked at together.
@@ -37,9 +42,38 @@ pub(super) fn is_hard(
     let groups = footer.row_groups().get(groups).unwrap_or_default();
     groups.iter().any(|group| {
         let is_indexed = |leaf: &usize| group.column(*leaf).offset_index_offset().is_some();
-        leaves.iter().any(|leaf| group.column(*leaf).column_type() == Type::INT96)
+        let is_hard = |leaf: &usize| {
+            let column = group.column(*leaf);
+            is_other(column) || is_unpacked(column) || may_be_wide(column)
+        };
+        leaves.iter().any(is_hard)
             || skips && !can_skip(group, leaves) && !leaves.iter().any(is_indexed)
     })
+}
+
+/// Whether all pages of `leaves` are to be read, whatever rows are wanted: to look at all values, since values cannot be passed over, or since
+/// single pages are left to the decoder of the `parquet` crate.
+pub(super) fn needs_all(
+    footer: &ParquetMetaData,
+    groups: Range<usize>,
+    leaves: &[usize],
+    skips: bool,
+) -> bool {
+    let groups = footer.row_groups().get(groups).unwrap_or_default();
+    groups.iter().any(|group| {
+        let needs_all = |leaf: &usize| {
+            let column = group.column(*leaf);
+            let is_changed = is_unpacked(column) || may_be_wide(column);
+            is_other(column) || is_changed && PageLayout::of(column).is_none()
+        };
+        leaves.iter().any(needs_all) || skips && !can_skip(group, leaves)
+    })
+}
+
+/// Whether the decoder makes something else of a column's values than they are.
+fn is_other(column: &ColumnChunkMetaData) -> bool {
+    column.column_type() == Type::INT96
+        || column.column_descr().converted_type() == ConvertedType::INTERVAL
 }
 
 /// The columns of a file, those of `INT96` in the unit that the table's schema declares: one that holds all years needs no nanoseconds.

@@ -11,12 +11,14 @@
 
 mod chunk;
 mod compact;
+mod decoded;
 mod flat;
 mod group;
 mod hard;
 mod lengths;
 mod lines;
 mod matrix_expr;
+mod pieces;
 mod present;
 mod rows;
 mod runs;
@@ -24,6 +26,7 @@ mod scan;
 mod stages;
 #[cfg(test)]
 mod tests;
+mod unpacked;
 
 pub use lengths::{Cuts, TURN_BYTES};
 pub use matrix_expr::MatrixExpr;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, BooleanBufferBuilder};
 use arrow::compute::{concat, filter, prep_null_mask_filter};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::cast::as_boolean_array;
@@ -23,11 +23,13 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::group::{Group, Wanted, can_skip, row_bytes, wanted_rows};
-use super::hard::{in_units_of, is_hard};
+use super::hard::{in_units_of, is_hard, needs_all};
 use super::lengths::{Cuts, Lengths};
 use super::lines::{Batches, Line, LineRows, Matrices};
+use super::pieces::Pieces;
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
+use crate::panics::evaluated;
 use crate::split::footers::read_footer;
 use crate::split::pages::{check_pages, wrong};
 use crate::split::parquet::Adapter;
@@ -60,8 +62,9 @@ pub struct ColumnScan {
     lengths: Lengths,
     /// Whether pages are read when it is their turn, and not chunks.
     by_pages: bool,
-    /// Whether there are columns of which all values are decoded, whichever rows are wanted.
+    /// Whether there are columns that are read here whatever else is against it; and whether all of their pages are.
     is_hard: bool,
+    needs_all: bool,
     /// Rows of the row groups that were opened.
     passed: usize,
 }
@@ -127,7 +130,8 @@ pub async fn plan(
     let asked = stages.iter().flat_map(|stage| stage.columns.iter().copied());
     let all: Vec<usize> = wanted.iter().copied().chain(asked).collect();
     let leaves = leaves_of(&footer, &all);
-    let is_hard = is_hard(&footer, groups, &leaves, skips);
+    let is_hard = is_hard(&footer, groups.clone(), &leaves, skips);
+    let needs_all = needs_all(&footer, groups, &leaves, skips);
     let is_other =
         gains_nothing || is_coerced || predicate.is_some() && !is_best(&footer, &rows, &leaves);
     if is_other && !is_hard {
@@ -152,6 +156,7 @@ pub async fn plan(
         physical,
         groups: rows,
         is_hard,
+        needs_all,
         // Where there is no column, rows are only counted.
         by_pages: !columns.is_empty() && cuts.is_some_and(|cuts| cuts.turns),
         columns,
@@ -185,8 +190,7 @@ pub async fn plan_hard(
     if !is_hard(&footer, 0..footer.num_row_groups(), &all, predicate.is_some()) {
         return Ok(None);
     }
-    let (file, unit, bytes) = (index as u32, SplitUnit::File, meta.size);
-    let split = Split { scan: 0, file, unit, rows: None, deleted: 0, first_row: 0, bytes };
+    let split = Split::whole(index, meta.size);
     let found = plan(table, &split, None, predicate, projection, batch_rows, None).await?;
     Ok(found.filter(|scan| scan.is_hard))
 }
@@ -239,6 +243,11 @@ impl ColumnScan {
         self.physical.fields().len()
     }
 
+    /// The type of a column of the file; None for matrices.
+    fn type_of(&self, column: usize) -> Option<&DataType> {
+        self.physical.fields().get(column).map(|field| field.data_type())
+    }
+
     async fn fetch(&self, group: &mut Group, columns: &[usize]) -> DfResult<()> {
         let (leaves, ranges) = group.missing(columns);
         if leaves.is_empty() {
@@ -268,7 +277,7 @@ impl ColumnScan {
         let (footer, schema) = (Arc::clone(&self.footer), Arc::clone(&self.physical));
         let all: Vec<usize> = self.columns.iter().copied().chain(self.matrices.columns()).collect();
         let mut group = Group::new(footer, schema, number, &all);
-        if !self.is_hard {
+        if !self.needs_all {
             group = group.part(&wanted);
         }
         let mut kept: Kept = Vec::new();
@@ -302,7 +311,8 @@ impl ColumnScan {
         let tiles = tiles.chain(lines).map(|(columns, rows)| Tile { columns, rows }).collect();
         let lengths = self.lengths.after(self.passed);
         let batches = self.matrices.batches();
-        Ok(Some(OpenGroup { group, tiles, kept, batches, at: 0, wanted, looks, lengths }))
+        let pieces = Pieces::default();
+        Ok(Some(OpenGroup { group, tiles, pieces, kept, batches, at: 0, wanted, looks, lengths }))
     }
 
     /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
@@ -322,15 +332,25 @@ impl ColumnScan {
         let mut found: Vec<(usize, Vec<ArrayRef>)> =
             new.iter().filter(|column| later(column)).map(|column| (*column, Vec::new())).collect();
         let mut mask = BooleanBufferBuilder::new(wanted.count());
-        while let Some((count, columns)) = rows.next()? {
+        let mut pieces = Pieces::default();
+        loop {
+            let piece = match pieces.take(|column| self.type_of(column))? {
+                Some(piece) => piece,
+                None => {
+                    let Some((count, columns)) = rows.next()? else { break };
+                    pieces.put(count, new.iter().copied().zip(columns).collect());
+                    continue;
+                }
+            };
+            let (count, columns) = piece;
             let at = mask.len();
             let column = |column: &usize| match new.iter().position(|new| new == column) {
-                Some(place) => Ok(Arc::clone(&columns[place])),
+                Some(place) => Ok(Arc::clone(&columns[place].1)),
                 None => Ok(of_kept(&kept, *column)?.slice(at, count)),
             };
             let asked = stage.columns.iter().map(column).collect::<DfResult<_>>()?;
             let batch = batch(&schema, asked, count)?;
-            let answer = condition.evaluate(&batch)?.into_array(count)?;
+            let answer = evaluated(|| condition.evaluate(&batch)?.into_array(count))?;
             let answer = match as_boolean_array(&answer)? {
                 answer if answer.null_count() > 0 => prep_null_mask_filter(answer),
                 answer => answer.clone(),
@@ -338,7 +358,7 @@ impl ColumnScan {
             mask.append_buffer(answer.values());
             for (column, chunks) in &mut found {
                 let place = new.iter().position(|new| new == column).unwrap_or_default();
-                chunks.push(filter(&columns[place], &answer)?);
+                chunks.push(filter(&columns[place].1, &answer)?);
             }
             found.retain(|(_, chunks)| bytes_of(chunks) <= KEPT_BYTES);
         }
@@ -460,6 +480,8 @@ struct OpenGroup {
     group: Group,
     /// The columns that no condition has read.
     tiles: Vec<Tile>,
+    /// Rows of these columns that were read, and wait.
+    pieces: Pieces,
     kept: Kept,
     /// Of matrices.
     batches: Batches,
@@ -474,7 +496,11 @@ struct OpenGroup {
 impl OpenGroup {
     async fn next(&mut self, scan: &ColumnScan) -> DfResult<Option<RecordBatch>> {
         loop {
-            let Some((count, read)) = self.read(scan).await? else { break };
+            let Some((count, read)) = self.pieces.take(|column| scan.type_of(column))? else {
+                let Some((count, read)) = self.read(scan).await? else { break };
+                self.pieces.put(count, read);
+                continue;
+            };
             if count == 0 {
                 continue;
             }
@@ -491,7 +517,8 @@ impl OpenGroup {
             let columns = columns.map(|place| column(&place)).collect::<DfResult<_>>()?;
             drop(found);
             self.at += count;
-            let projected = scan.projector.project_batch(&batch(&scan.narrow, columns, count)?)?;
+            let read = batch(&scan.narrow, columns, count)?;
+            let projected = evaluated(|| scan.projector.project_batch(&read))?;
             let (_, columns, _) = projected.into_parts();
             return batch(&scan.output, columns, count).map(Some);
         }

@@ -7,7 +7,9 @@ use datafusion::physical_expr::expressions::{
     BinaryExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, Literal,
 };
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_expr::{PhysicalExpr, conjunction, split_conjunction};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr, conjunction, split_conjunction};
+
+use crate::floats::is_plain_float;
 
 /// A condition that is asked of the rows which those before it keep.
 #[derive(Clone, Debug)]
@@ -50,7 +52,14 @@ pub(super) fn stages(predicate: &Arc<dyn PhysicalExpr>) -> Vec<Stage> {
 
 /// A comparison of a column with constants, whatever its values are.
 fn never_fails(part: &Arc<dyn PhysicalExpr>) -> bool {
-    let is_column = |expr: &Arc<dyn PhysicalExpr>| expr.as_any().is::<Column>();
+    let is_column = |expr: &Arc<dyn PhysicalExpr>| {
+        let function = expr.as_any().downcast_ref::<ScalarFunctionExpr>();
+        let value = match function.map(|function| (function.fun(), function.args())) {
+            Some((function, [value])) if is_plain_float(function) => value,
+            _ => expr,
+        };
+        value.as_any().is::<Column>()
+    };
     let is_literal = |expr: &Arc<dyn PhysicalExpr>| expr.as_any().is::<Literal>();
     let node = part.as_any();
     if let Some(binary) = node.downcast_ref::<BinaryExpr>() {

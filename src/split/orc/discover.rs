@@ -33,7 +33,7 @@ pub async fn discover(
         Some(predicate) => {
             let physical = Arc::new(footer.plain_schema());
             let predicate = adapt(table, index, predicate, &physical)?;
-            kept_stripes(&footer, predicate).map_err(located)?
+            kept_stripes(&footer, &predicate).map_err(located)?
         }
         None => vec![true; stripes.len()],
     };

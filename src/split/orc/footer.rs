@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::{Arc, OnceLock};
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{Fields, Schema, SchemaRef};
 use bytes::{Buf, Bytes, BytesMut};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::compression::{Compression, Decompressor};
@@ -18,6 +18,7 @@ use super::wire::fields;
 use crate::split::footers::{FooterCache, MemorySize};
 use crate::split::guard::guarded;
 use crate::split::units::UnitRange;
+use crate::split::unreadable::marked;
 use crate::{Error, ErrorKind, Result};
 
 /// Bytes asked for at the end of a file in the first request: most footers fit.
@@ -62,9 +63,19 @@ impl OrcFooter {
         Arc::new(arrow_schema(self.root(), Some(&self.attributes)))
     }
 
-    /// The columns without any metadata, timestamps in nanoseconds.
+    /// The columns without any metadata, timestamps in nanoseconds. Those that cannot be decoded are marked.
     pub fn plain_schema(&self) -> Schema {
-        arrow_schema(self.root(), None)
+        let schema = arrow_schema(self.root(), None);
+        let fields = schema.fields().iter().zip(self.root().children());
+        let fields = fields.map(|(field, column)| match is_unbounded(column.data_type()) {
+            true => Arc::new(marked(
+                field,
+                "it holds decimals without precision and scale, as Hive 0.11 and 0.12 wrote them; write the file with a \
+                 newer version",
+            )),
+            false => Arc::clone(field),
+        });
+        Schema::new(fields.collect::<Fields>())
     }
 
     pub(super) fn root(&self) -> &RootDataType {
@@ -262,9 +273,6 @@ fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
     let mut reader = TailReader::new(size, tail);
     let metadata = guarded("ORC", || read_metadata(&mut reader).map_err(|error| decoding(&error)))
         .map_err(|error| unreadable("its footer is damaged").with_source(error))?;
-    for column in metadata.root_data_type().children() {
-        refuse_unbounded_decimals(column.name(), column.data_type())?;
-    }
     let stripes = stripes(&metadata, size)?;
     let statistics = match tail.postscript.writer >= FIRST_TRUSTED_WRITER {
         true => {
@@ -319,28 +327,17 @@ fn decompress(section: Bytes, compression: Option<Compression>) -> Result<Vec<u8
     })
 }
 
-/// Hive 0.11 and 0.12 wrote decimals without precision and scale, each value with its own.
-fn refuse_unbounded_decimals(column: &str, orc: &OrcType) -> Result<()> {
+/// Whether a type has decimals without precision and scale, each value with its own, as Hive 0.11 and 0.12 wrote them.
+fn is_unbounded(orc: &OrcType) -> bool {
     match orc {
-        OrcType::Decimal { precision: 0, .. } => Err(Error::new(
-            ErrorKind::UnsupportedType,
-            format!(
-                "column {column:?} of the ORC file holds decimals without precision and scale, as Hive 0.11 and 0.12 \
-                 wrote them; write the file with a newer version"
-            ),
-        )),
-        OrcType::Struct { children, .. } => children
-            .iter()
-            .try_for_each(|child| refuse_unbounded_decimals(column, child.data_type())),
-        OrcType::List { child, .. } => refuse_unbounded_decimals(column, child),
-        OrcType::Map { key, value, .. } => {
-            refuse_unbounded_decimals(column, key)?;
-            refuse_unbounded_decimals(column, value)
+        OrcType::Decimal { precision, .. } => *precision == 0,
+        OrcType::Struct { children, .. } => {
+            children.iter().any(|child| is_unbounded(child.data_type()))
         }
-        OrcType::Union { variants, .. } => {
-            variants.iter().try_for_each(|variant| refuse_unbounded_decimals(column, variant))
-        }
-        _ => Ok(()),
+        OrcType::List { child, .. } => is_unbounded(child),
+        OrcType::Map { key, value, .. } => is_unbounded(key) || is_unbounded(value),
+        OrcType::Union { variants, .. } => variants.iter().any(is_unbounded),
+        _ => false,
     }
 }
 

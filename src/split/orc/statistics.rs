@@ -7,37 +7,30 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, UInt64Array};
-use arrow::datatypes::{DataType, Schema, SchemaRef};
-use datafusion::common::Column;
-use datafusion::common::pruning::PruningStatistics;
+use arrow::datatypes::{DataType, Schema};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
-use datafusion::physical_optimizer::pruning::PruningPredicate;
 use datafusion::scalar::ScalarValue;
 use orc_rust::schema::DataType as OrcType;
 
 use super::footer::OrcFooter;
 use super::wire::fields;
 use crate::Result;
+use crate::prune::{Bounds, ColumnBounds, judge};
 
 /// By stripe, whether a row that the predicate (over the file's own plain schema) keeps may be there.
 ///
 /// # Errors
 /// `Data` where the statistics are damaged.
-pub fn kept_stripes(footer: &OrcFooter, predicate: Arc<dyn PhysicalExpr>) -> Result<Vec<bool>> {
-    let all = vec![true; footer.stripes().len()];
-    let physical: SchemaRef = Arc::new(footer.plain_schema());
+pub fn kept_stripes(footer: &OrcFooter, predicate: &Arc<dyn PhysicalExpr>) -> Result<Vec<bool>> {
+    let physical = footer.plain_schema();
     let names: HashSet<String> =
-        collect_columns(&predicate).iter().map(|column| column.name().to_owned()).collect();
-    let Ok(pruning) = PruningPredicate::try_new(predicate, Arc::clone(&physical)) else {
-        return Ok(all);
-    };
-    if pruning.always_true() {
-        return Ok(all);
-    }
-    let Some(statistics) = Statistics::read(footer, &physical, &names)? else { return Ok(all) };
-    Ok(pruning.prune(&statistics).unwrap_or(all))
+        collect_columns(predicate).iter().map(|column| column.name().to_owned()).collect();
+    Ok(match Statistics::read(footer, &physical, &names)? {
+        Some(statistics) => judge(predicate, &statistics).none.iter().map(|none| !none).collect(),
+        None => vec![true; footer.stripes().len()],
+    })
 }
 
 /// Statistics of root columns, a value per stripe.
@@ -121,10 +114,6 @@ impl Statistics {
         }
         Ok((stripe == rows.len()).then_some(Self { rows, columns }))
     }
-
-    fn column(&self, column: &Column) -> Option<&ColumnStatistics> {
-        self.columns.iter().find(|known| known.name == column.name)
-    }
 }
 
 /// Adds the statistics of one stripe to each column.
@@ -201,28 +190,20 @@ impl ColumnStatistics {
     }
 }
 
-impl PruningStatistics for Statistics {
-    fn min_values(&self, column: &Column) -> Option<ArrayRef> {
-        ScalarValue::iter_to_array(self.column(column)?.minima.iter().cloned()).ok()
-    }
-
-    fn max_values(&self, column: &Column) -> Option<ArrayRef> {
-        ScalarValue::iter_to_array(self.column(column)?.maxima.iter().cloned()).ok()
-    }
-
-    fn num_containers(&self) -> usize {
+/// Stripes as containers.
+impl Bounds for Statistics {
+    fn containers(&self) -> usize {
         self.rows.len()
     }
 
-    fn null_counts(&self, column: &Column) -> Option<ArrayRef> {
-        Some(Arc::new(UInt64Array::from(self.column(column)?.nulls.clone())))
-    }
-
-    fn row_counts(&self, _: &Column) -> Option<ArrayRef> {
-        Some(Arc::new(UInt64Array::from(self.rows.clone())))
-    }
-
-    fn contained(&self, _: &Column, _: &HashSet<ScalarValue>) -> Option<BooleanArray> {
-        None
+    fn column(&self, column: &Column) -> Option<ColumnBounds> {
+        let known = self.columns.iter().find(|known| known.name == column.name())?;
+        let bounds = ColumnBounds::unknown(&known.data_type, self.rows.len());
+        let bounds = bounds.with_nulls(&known.nulls, &self.rows);
+        let array = |values: &[ScalarValue]| ScalarValue::iter_to_array(values.iter().cloned());
+        Some(match (array(&known.minima), array(&known.maxima)) {
+            (Ok(lower), Ok(upper)) => bounds.with_extremes(&lower, &upper),
+            _ => bounds,
+        })
     }
 }

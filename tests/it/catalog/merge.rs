@@ -130,6 +130,25 @@ fn other_types_widen() {
 }
 
 #[test]
+fn structs_have_the_fields_of_all_files_in_the_order_of_their_first_appearance() {
+    let (old, new) = (structure(&[("x", Int8)]), structure(&[("y", Utf8), ("x", Int32)]));
+    let both = structure(&[("x", Int32), ("y", Utf8)]);
+    assert_eq!(merge(&old, &new).unwrap(), both);
+    assert_eq!(merge(&list(old.clone()), &list(new.clone())).unwrap(), list(both.clone()));
+    let other_way = structure(&[("y", Utf8), ("x", Int32)]);
+    assert_eq!(merge(&new, &old).unwrap(), other_way);
+    let map = |value| {
+        let entries = structure(&[("key", Utf8), ("value", value)]);
+        Map(Arc::new(Field::new("entries", entries, false)), false)
+    };
+    assert_eq!(merge(&map(old), &map(new)).unwrap(), map(both));
+    // A field that a file lacks may be NULL, whatever the others say of it.
+    let required = Struct(vec![Field::new("z", Int8, false)].into());
+    let found = merge(&required, &structure(&[("x", Int8)])).unwrap();
+    assert_eq!(found, structure(&[("z", Int8), ("x", Int8)]));
+}
+
+#[test]
 fn what_does_not_widen_names_both_files_and_the_column() {
     let fixed = |length| FixedSizeList(Arc::new(Field::new("item", Int8, true)), length);
     let cases = [
@@ -143,8 +162,8 @@ fn what_does_not_widen_names_both_files_and_the_column() {
         (Utf8, Binary),
         (fixed(2), fixed(3)),
         (list(Int8), Int8),
-        (structure(&[("x", Int8)]), structure(&[("y", Int8)])),
-        (structure(&[("x", Int8), ("y", Int8)]), structure(&[("y", Int8), ("x", Int8)])),
+        (structure(&[("x", Int8)]), structure(&[("x", Utf8)])),
+        (list(structure(&[("x", Int8)])), list(structure(&[("x", Utf8)]))),
         (Dictionary(Box::new(Int8), Box::new(Utf8)), Int8),
     ];
     for (a, b) in cases {

@@ -1,0 +1,65 @@
+//! The rules of logical plans.
+
+use std::sync::Arc;
+
+use datafusion::optimizer::{Optimizer, OptimizerRule};
+
+use super::{Listed, Use, listed};
+use crate::query::{CheckArithmetic, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys};
+
+type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+
+/// Rules of the analyser: all of them give a plan its meaning.
+pub(super) const ANALYSERS: &[Listed] =
+    &[("resolve_grouping_function", Use::On), ("type_coercion", Use::On)];
+
+/// DataFusion's rules, in its order. `docs/engine.md` says why each is on or off.
+pub(super) const RULES: &[Listed] = &[
+    ("rewrite_set_comparison", Use::Off),
+    ("optimize_unions", Use::On),
+    ("simplify_expressions", Use::Guarded),
+    ("replace_distinct_aggregate", Use::Guarded),
+    ("eliminate_join", Use::Off),
+    ("decorrelate_predicate_subquery", Use::Off),
+    ("scalar_subquery_to_join", Use::Off),
+    ("decorrelate_lateral_join", Use::Off),
+    ("extract_equijoin_predicate", Use::On),
+    ("eliminate_duplicated_expr", Use::Off),
+    ("eliminate_filter", Use::On),
+    ("eliminate_cross_join", Use::On),
+    ("eliminate_limit", Use::On),
+    ("propagate_empty_relation", Use::On),
+    ("filter_null_join_keys", Use::Off),
+    ("eliminate_outer_join", Use::On),
+    ("push_down_limit", Use::Off),
+    ("push_down_filter", Use::On),
+    ("single_distinct_aggregation_to_group_by", Use::Off),
+    ("eliminate_group_by_constant", Use::Off),
+    ("common_sub_expression_eliminate", Use::On),
+    ("extract_leaf_expressions", Use::Off),
+    ("push_down_leaf_projections", Use::Off),
+    ("optimize_projections", Use::Guarded),
+];
+
+/// The rules that run: those of DataFusion that are on, and ours.
+pub fn logical_rules() -> Vec<Rule> {
+    let mut rules: Vec<Rule> = vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
+    for rule in Optimizer::new().rules {
+        match listed(RULES, rule.name()) {
+            Use::On => rules.push(rule),
+            Use::Guarded => rules.extend(guarded(rule)),
+            Use::Off => {}
+        }
+    }
+    rules
+}
+
+fn guarded(rule: Rule) -> Vec<Rule> {
+    match rule.name() {
+        "simplify_expressions" => vec![Arc::new(KeepExact), rule, Arc::new(EqualZeros)],
+        "replace_distinct_aggregate" => vec![Arc::new(GroupDistinct::new(rule))],
+        "optimize_projections" => vec![Arc::new(WithoutKeys::new(rule))],
+        // Nothing that is listed so.
+        _ => Vec::new(),
+    }
+}

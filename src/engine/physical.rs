@@ -1,0 +1,50 @@
+//! The rules of physical plans.
+
+use std::sync::Arc;
+
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+
+use super::{Listed, Use, listed};
+use crate::exec::{BelowSameNames, FirstRows, OrdersBelowLimits};
+
+type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
+
+/// DataFusion's rules by name, some of which run twice. `docs/engine.md` says why each is on or off.
+pub(super) const RULES: &[Listed] = &[
+    ("OutputRequirements", Use::On),
+    ("aggregate_statistics", Use::Off),
+    ("join_selection", Use::On),
+    ("LimitedDistinctAggregation", Use::Off),
+    ("FilterPushdown", Use::Guarded),
+    ("EnforceDistribution", Use::On),
+    ("CombinePartialFinalAggregate", Use::On),
+    ("EnforceSorting", Use::Guarded),
+    ("OptimizeAggregateOrder", Use::Off),
+    ("ProjectionPushdown", Use::On),
+    ("LimitAggregation", Use::Off),
+    ("LimitPushPastWindows", Use::Off),
+    ("LimitPushdown", Use::Off),
+    ("PushdownSort", Use::Off),
+    ("EnsureCooperative", Use::On),
+    ("FilterPushdown(Post)", Use::Off),
+    ("SanityCheckPlan", Use::On),
+];
+
+/// The rules that run: those of DataFusion that are on, and ours.
+pub fn physical_rules() -> Vec<Rule> {
+    let mut rules: Vec<Rule> = Vec::new();
+    for rule in PhysicalOptimizer::new().rules {
+        match (listed(RULES, rule.name()), rule.name()) {
+            (Use::Off, _) => {}
+            (Use::Guarded, "FilterPushdown") => rules.push(Arc::new(BelowSameNames::new(rule))),
+            (Use::Guarded, "EnforceSorting") => rules.push(Arc::new(OrdersBelowLimits::new(rule))),
+            // Operators that give up their turn hide what is below them.
+            (Use::On, "EnsureCooperative") => rules.extend([Arc::new(FirstRows) as Rule, rule]),
+            (Use::On, _) => rules.push(rule),
+            // Nothing that is listed so.
+            (Use::Guarded, _) => {}
+        }
+    }
+    rules
+}

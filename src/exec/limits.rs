@@ -1,0 +1,222 @@
+//! LIMIT and OFFSET stay where the query has them, over the order that the query gives them.
+//!
+//! DataFusion's own rules move limits through operators, into windows and aggregates, and leave out files and row groups for them by
+//! statistics; and its enforcement of orders passes over limits: `ORDER BY a OFFSET 5` below another order became that other order, and
+//! below an aggregate none. Here a limit is a wall while orders are enforced. Afterwards a sort right below one keeps as few rows as are
+//! asked for, and a scan without a filter ends after them.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Statistics;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::error::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{Distribution, LexOrdering, OrderingRequirements};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+
+use super::rewrite::file_scan;
+
+/// A limit that demands the order that its input has.
+#[derive(Debug)]
+struct WallExec {
+    limit: Arc<dyn ExecutionPlan>,
+    order: Option<LexOrdering>,
+}
+
+impl WallExec {
+    fn around(limit: Arc<dyn ExecutionPlan>) -> Self {
+        let order = limit.children().first().and_then(|input| input.output_ordering().cloned());
+        Self { limit, order }
+    }
+}
+
+impl DisplayAs for WallExec {
+    fn fmt_as(&self, kind: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.limit.fmt_as(kind, f)
+    }
+}
+
+impl ExecutionPlan for WallExec {
+    fn name(&self) -> &'static str {
+        "WallExec"
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.limit.properties()
+    }
+
+    fn required_input_distribution(&self) -> Vec<Distribution> {
+        self.limit.required_input_distribution()
+    }
+
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        vec![self.order.clone().map(OrderingRequirements::from)]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        self.limit.children()
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let limit = Arc::clone(&self.limit).with_new_children(children)?;
+        Ok(Arc::new(Self { limit, order: self.order.clone() }))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        self.limit.execute(partition, context)
+    }
+
+    fn partition_statistics(&self, partition: Option<usize>) -> Result<Statistics> {
+        self.limit.partition_statistics(partition)
+    }
+}
+
+/// A rule that enforces orders, for which limits are walls.
+#[derive(Debug)]
+pub struct OrdersBelowLimits {
+    inner: Arc<dyn PhysicalOptimizerRule + Send + Sync>,
+}
+
+impl OrdersBelowLimits {
+    /// The rule around DataFusion's.
+    pub fn new(inner: Arc<dyn PhysicalOptimizerRule + Send + Sync>) -> Self {
+        Self { inner }
+    }
+}
+
+impl PhysicalOptimizerRule for OrdersBelowLimits {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        if !plan.exists(|node| Ok(is_limit(node)))? {
+            return self.inner.optimize(plan, config);
+        }
+        let walled = plan.transform_up(|node| match is_limit(&node) {
+            true => Ok(Transformed::yes(Arc::new(WallExec::around(node)) as Arc<dyn ExecutionPlan>)),
+            false => Ok(Transformed::no(node)),
+        });
+        let plan = self.inner.optimize(walled.data()?, config)?;
+        plan.transform_up(|node| match node.as_any().downcast_ref::<WallExec>() {
+            Some(wall) => Ok(Transformed::yes(Arc::clone(&wall.limit))),
+            None => Ok(Transformed::no(node)),
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn schema_check(&self) -> bool {
+        self.inner.schema_check()
+    }
+}
+
+fn is_limit(node: &Arc<dyn ExecutionPlan>) -> bool {
+    node.as_any().is::<GlobalLimitExec>() || node.as_any().is::<LocalLimitExec>()
+}
+
+/// Tells sorts and scans right below a limit how many rows it takes; the limit stays.
+#[derive(Debug)]
+pub struct FirstRows;
+
+impl PhysicalOptimizerRule for FirstRows {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| {
+            let Some(rows) = rows_taken(&node) else { return Ok(Transformed::no(node)) };
+            match first_rows(node.children()[0], rows)? {
+                Some(input) => Ok(Transformed::yes(node.with_new_children(vec![input])?)),
+                None => Ok(Transformed::no(node)),
+            }
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "first_rows"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// The rows that a limit takes from its input, those that it skips among them.
+fn rows_taken(node: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    if let Some(limit) = node.as_any().downcast_ref::<GlobalLimitExec>() {
+        return limit.skip().checked_add(limit.fetch()?);
+    }
+    Some(node.as_any().downcast_ref::<LocalLimitExec>()?.fetch())
+}
+
+/// The plan that gives no more than its first rows; None where that saves nothing. Only operators that give a row for each row of
+/// their input lie between.
+fn first_rows(
+    plan: &Arc<dyn ExecutionPlan>,
+    rows: usize,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let node = plan.as_any();
+    if let Some(sort) = node.downcast_ref::<SortExec>() {
+        let rows = sort.fetch().map_or(rows, |fetch| fetch.min(rows));
+        return Ok(Some(Arc::new(sort.with_fetch(Some(rows)))));
+    }
+    if let Some(source) = node.downcast_ref::<DataSourceExec>() {
+        // A filter inside a scan may leave out any of its rows.
+        return Ok(match file_scan(source) {
+            Some(config) if config.file_source.filter().is_none() => plan.with_fetch(Some(rows)),
+            _ => None,
+        });
+    }
+    let passes = node.is::<ProjectionExec>()
+        || node.is::<CoalescePartitionsExec>()
+        || node.is::<SortPreservingMergeExec>()
+        || node.is::<UnionExec>();
+    if !passes {
+        return Ok(None);
+    }
+    let (mut found, mut inputs) = (false, Vec::new());
+    for child in plan.children() {
+        let first = first_rows(child, rows)?;
+        found |= first.is_some();
+        inputs.push(first.unwrap_or_else(|| Arc::clone(child)));
+    }
+    Ok(if found { Some(Arc::clone(plan).with_new_children(inputs)?) } else { None })
+}

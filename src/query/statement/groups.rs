@@ -1,0 +1,130 @@
+//! GROUP BY as other dialects write it.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, GroupByExpr, GroupByWithModifier, Query, Select, SelectItem, Value, Visit, Visitor,
+};
+
+use super::calls::is_aggregate;
+use super::equal::number;
+use super::refused;
+use crate::Result;
+
+/// Rewrites `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING SETS (…)`, `GROUP BY ALL`, and places of columns below them.
+///
+/// # Errors
+/// `Query` for a modifier that has no equal clause.
+pub(super) fn rewrite(select: &mut Select) -> Result<()> {
+    let Select { group_by, projection, .. } = select;
+    let rewritten = match &*group_by {
+        GroupByExpr::All(modifiers) if modifiers.is_empty() => all(projection),
+        GroupByExpr::All(_) => None,
+        GroupByExpr::Expressions(exprs, modifiers) => {
+            modified(exprs, modifiers)?.map(|sets| vec![sets])
+        }
+    };
+    if let Some(exprs) = rewritten {
+        *group_by = GroupByExpr::Expressions(exprs, Vec::new());
+    }
+    if let GroupByExpr::Expressions(exprs, _) = group_by {
+        for expr in exprs {
+            if let Expr::Rollup(sets) | Expr::Cube(sets) | Expr::GroupingSets(sets) = expr {
+                sets.iter_mut().flatten().try_for_each(|key| place(key, projection))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The keys with what WITH says of them, as one expression; None without.
+fn modified(exprs: &[Expr], modifiers: &[GroupByWithModifier]) -> Result<Option<Expr>> {
+    let each = || exprs.iter().map(|expr| vec![expr.clone()]).collect();
+    match modifiers {
+        [] => Ok(None),
+        [GroupByWithModifier::Rollup] => Ok(Some(Expr::Rollup(each()))),
+        [GroupByWithModifier::Cube] => Ok(Some(Expr::Cube(each()))),
+        // Hive and Spark name the keys first, and then the sets of them.
+        [GroupByWithModifier::GroupingSets(sets @ Expr::GroupingSets(_))] => Ok(Some(sets.clone())),
+        [GroupByWithModifier::Totals] => {
+            Err(refused("GROUP BY … WITH TOTALS", "write GROUP BY GROUPING SETS ((a, b), ())"))
+        }
+        _ => Err(refused(
+            "GROUP BY with several of ROLLUP, CUBE and TOTALS",
+            "write GROUPING SETS ((…), …)",
+        )),
+    }
+}
+
+/// `GROUP BY ALL` as the places of the columns without an aggregate, where none is `*`: the planner takes every column that is
+/// not an aggregate itself, `sum(x) + 1` among them.
+fn all(projection: &[SelectItem]) -> Option<Vec<Expr>> {
+    let mut places = Vec::new();
+    for (at, item) in projection.iter().enumerate() {
+        match item {
+            SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
+                // What a subquery gives depends on the other columns alone.
+                if !has_aggregate(expr) && !matches!(expr, Expr::Subquery(_)) {
+                    places.push(number(at + 1));
+                }
+            }
+            SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => return None,
+        }
+    }
+    Some(places)
+}
+
+/// Whether an expression has an aggregate or a window function, but for those of its subqueries.
+fn has_aggregate(expr: &Expr) -> bool {
+    #[derive(Default)]
+    struct Finder {
+        queries: usize,
+    }
+    impl Visitor for Finder {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.queries += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.queries -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            match expr {
+                Expr::Function(function)
+                    if self.queries == 0 && (function.over.is_some() || is_aggregate(function)) =>
+                {
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    expr.visit(&mut Finder::default()).is_break()
+}
+
+/// The column at a place: below ROLLUP, CUBE and GROUPING SETS the planner takes its number for a constant.
+fn place(key: &mut Expr, projection: &[SelectItem]) -> Result<()> {
+    let Expr::Value(value) = &*key else { return Ok(()) };
+    let Value::Number(text, _) = &value.value else { return Ok(()) };
+    let at = text.parse::<usize>().ok().and_then(|place| place.checked_sub(1));
+    let before = at.and_then(|at| projection.get(..=at)).unwrap_or_default();
+    let named = before.iter().map(|item| match item {
+        SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => Some(expr),
+        SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => None,
+    });
+    match named.collect::<Option<Vec<_>>>().and_then(|exprs| exprs.last().copied().cloned()) {
+        Some(expr) => {
+            *key = expr;
+            Ok(())
+        }
+        None => Err(refused(
+            &format!("the column number {text} below ROLLUP, CUBE or GROUPING SETS"),
+            "write the column's name",
+        )),
+    }
+}

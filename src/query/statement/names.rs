@@ -1,0 +1,165 @@
+//! Columns of one name: the second `id` becomes `id_1`, as in DuckDB, in derived tables, parts of WITH and the result.
+
+use std::collections::HashSet;
+
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::{Expr as PlanExpr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::sql::sqlparser::ast::{
+    Expr, Ident, Query, Select, SelectItem, SetExpr, TableAlias, TableFactor,
+};
+
+use super::each_select;
+use super::equal::{query_of, select_from};
+use super::joins::folded;
+use crate::Result;
+
+/// The plan with columns of different names.
+///
+/// # Errors
+/// An internal error where it cannot be rebuilt.
+pub fn distinct_names(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    let names: Vec<&String> = plan.schema().fields().iter().map(|field| field.name()).collect();
+    let Some(unique) = unique(&names) else { return Ok(plan) };
+    let columns = plan.schema().columns().into_iter().zip(unique);
+    let columns: Vec<PlanExpr> = columns
+        .map(|(column, name)| match column.name == name {
+            true => PlanExpr::Column(column),
+            false => PlanExpr::Column(column).alias(name),
+        })
+        .collect();
+    LogicalPlanBuilder::from(plan).project(columns)?.build()
+}
+
+/// Names of which no two are the same; None where that is so already.
+fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
+    let all: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
+    if all.len() == names.len() {
+        return None;
+    }
+    let (mut seen, mut given) = (HashSet::new(), HashSet::new());
+    let unique = names.iter().map(|name| {
+        let name = name.as_ref();
+        if seen.insert(name) {
+            return name.to_owned();
+        }
+        let mut number = 1;
+        loop {
+            let other = format!("{name}_{number}");
+            if !all.contains(other.as_str()) && given.insert(other.clone()) {
+                return other;
+            }
+            number += 1;
+        }
+    });
+    Some(unique.collect())
+}
+
+/// Names the columns that the planner would refuse as being the same, and the parts of WITH in which columns may have one name.
+///
+/// # Errors
+/// None.
+pub(super) fn tell_apart(query: &mut Query) -> Result<()> {
+    each_select(&mut query.body, &mut |select| {
+        name_repeated(select);
+        Ok(())
+    })?;
+    let Some(with) = &mut query.with else { return Ok(()) };
+    let recursive = with.recursive;
+    for cte in &mut with.cte_tables {
+        // A recursion's columns get their names with its first rows.
+        let names_columns = !cte.alias.columns.is_empty() && !recursive;
+        if names_columns || may_repeat(&cte.query.body) {
+            let columns = match recursive {
+                true => Vec::new(),
+                false => std::mem::take(&mut cte.alias.columns),
+            };
+            let alias = TableAlias { explicit: true, name: cte.alias.name.clone(), columns };
+            let inner = std::mem::replace(&mut *cte.query, query_of(SetExpr::Values(no_values())));
+            *cte.query = query_of(select_from(TableFactor::Derived {
+                lateral: false,
+                subquery: Box::new(inner),
+                alias: Some(alias),
+                sample: None,
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn no_values() -> datafusion::sql::sqlparser::ast::Values {
+    datafusion::sql::sqlparser::ast::Values {
+        explicit_row: false,
+        value_keyword: false,
+        rows: Vec::new(),
+    }
+}
+
+/// Whether two columns of a part of WITH may have one name, each with another qualifier.
+fn may_repeat(body: &SetExpr) -> bool {
+    let SetExpr::Select(select) = body else { return false };
+    let mut names = HashSet::new();
+    let mut wildcards = 0;
+    for item in &select.projection {
+        match item {
+            SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => wildcards += 1,
+            item => {
+                if let Some((_, name)) = output(item)
+                    && !names.insert(name)
+                {
+                    return true;
+                }
+            }
+        }
+    }
+    let one_table = match &select.from[..] {
+        [from] => from.joins.is_empty() && !matches!(from.relation, TableFactor::NestedJoin { .. }),
+        tables => tables.is_empty(),
+    };
+    wildcards > 1 || (wildcards == 1 && (!one_table || !names.is_empty()))
+}
+
+/// An item's qualifier and name; None for all columns of a table.
+fn output(item: &SelectItem) -> Option<(Option<String>, String)> {
+    match item {
+        SelectItem::ExprWithAlias { alias, .. } => Some((None, folded(alias))),
+        SelectItem::UnnamedExpr(expr) => name_of(expr),
+        SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => None,
+    }
+}
+
+fn name_of(expr: &Expr) -> Option<(Option<String>, String)> {
+    match expr {
+        // A cast has the name of what it casts.
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => name_of(inner),
+        Expr::Identifier(name) => Some((None, folded(name))),
+        Expr::CompoundIdentifier(parts) => {
+            let (name, table) = parts.split_last()?;
+            let table: Vec<String> = table.iter().map(folded).collect();
+            Some((Some(table.join(".")), folded(name)))
+        }
+        expr => Some((None, expr.to_string())),
+    }
+}
+
+/// Gives another name to a column whose name and qualifier another one of its SELECT has, since the planner takes none such.
+fn name_repeated(select: &mut Select) {
+    let Select { projection, .. } = select;
+    let outputs: Option<Vec<(Option<String>, String)>> = projection.iter().map(output).collect();
+    let Some(outputs) = outputs else { return };
+    let names: Vec<&String> = outputs.iter().map(|(_, name)| name).collect();
+    let Some(unique) = unique(&names) else { return };
+    for (at, (table, name)) in outputs.iter().enumerate() {
+        let same = |(other_table, other): &(Option<String>, String)| {
+            name == other && (table.is_none() || other_table.is_none() || table == other_table)
+        };
+        if unique[at] == *name || !outputs[..at].iter().any(same) {
+            continue;
+        }
+        let alias = Ident::with_quote('"', unique[at].clone());
+        if let SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } =
+            &projection[at]
+        {
+            projection[at] = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Tables and joins: what the planner passes over beside a table, refused by name.
+
+use datafusion::sql::sqlparser::ast::{
+    Join, JoinConstraint, JoinOperator, TableAlias, TableAliasColumnDef, TableFactor,
+    TableWithJoins,
+};
+
+use super::{MARK, refused};
+use crate::{Error, Result};
+
+/// Refuses what the planner would pass over beside a table.
+///
+/// # Errors
+/// `Query` naming the clause, and what to write instead.
+pub(super) fn check(factor: &TableFactor) -> Result<()> {
+    match factor {
+        TableFactor::Table {
+            name,
+            alias,
+            // There are no table functions, and an unknown one is an error.
+            args: _,
+            with_hints,
+            version,
+            with_ordinality,
+            partitions,
+            json_path,
+            // Taken into the table's name.
+            sample: _,
+            index_hints,
+        } => {
+            let clause = match () {
+                () if !with_hints.is_empty() => "WITH (hints)",
+                () if version.is_some() => "AS OF in this form",
+                () if *with_ordinality => "WITH ORDINALITY",
+                () if !partitions.is_empty() => "PARTITION (…)",
+                () if json_path.is_some() => "a path into a table's JSON",
+                () if !index_hints.is_empty() => "USE, IGNORE or FORCE INDEX",
+                () => return check_alias(alias.as_ref()),
+            };
+            let instead = match () {
+                () if !partitions.is_empty() => "write WHERE over the partition's columns",
+                () if version.is_some() => "write FOR VERSION AS OF n, or FOR TIMESTAMP AS OF '…'",
+                () if *with_ordinality => "write row_number() OVER (ORDER BY …)",
+                () => "leave it out",
+            };
+            Err(refused(&format!("{clause} behind the table {name}"), instead))
+        }
+        // Samples of subqueries are refused where samples are taken.
+        TableFactor::Derived { lateral: _, subquery: _, alias, sample: _ } => {
+            check_alias(alias.as_ref())
+        }
+        TableFactor::Function { lateral: _, name: _, args: _, alias } => {
+            check_alias(alias.as_ref())
+        }
+        TableFactor::UNNEST {
+            alias,
+            array_exprs: _,
+            with_offset,
+            with_offset_alias,
+            with_ordinality,
+        } => {
+            if *with_offset || with_offset_alias.is_some() || *with_ordinality {
+                return Err(refused(
+                    "UNNEST … WITH ORDINALITY or WITH OFFSET",
+                    "unnest range(1, cardinality(list) + 1) beside the list in one SELECT",
+                ));
+            }
+            check_alias(alias.as_ref())
+        }
+        TableFactor::NestedJoin { table_with_joins, alias } => {
+            let TableWithJoins { relation: _, joins } = &**table_with_joins;
+            joins.iter().try_for_each(check_join)?;
+            match alias {
+                Some(alias) if alias.name.value.starts_with(MARK) => Ok(()),
+                alias => check_alias(alias.as_ref()),
+            }
+        }
+        TableFactor::TableFunction { expr, alias: _ } => {
+            Err(refused(&format!("TABLE({expr})"), "register what it gives as a table"))
+        }
+        TableFactor::JsonTable { .. } => Err(no_table("JSON_TABLE")),
+        TableFactor::OpenJsonTable { .. } => Err(no_table("OPENJSON")),
+        TableFactor::XmlTable { .. } => Err(no_table("XMLTABLE")),
+        TableFactor::SemanticView { .. } => Err(no_table("SEMANTIC_VIEW")),
+        TableFactor::MatchRecognize { .. } => {
+            Err(refused("MATCH_RECOGNIZE", "write window functions (lag, lead, sum … OVER)"))
+        }
+        TableFactor::Pivot { .. } => {
+            Err(refused("PIVOT", "write sum(x) FILTER (WHERE key = 'a') AS a, … with GROUP BY"))
+        }
+        TableFactor::Unpivot { .. } => {
+            Err(refused("UNPIVOT", "write one SELECT for each column, with UNION ALL"))
+        }
+    }
+}
+
+fn no_table(what: &str) -> Error {
+    refused(what, "register what it gives as a table")
+}
+
+/// Refuses what another name of a relation may say and the planner passes over.
+pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
+    let Some(TableAlias { explicit: _, name, columns }) = alias else { return Ok(()) };
+    for TableAliasColumnDef { name: column, data_type } in columns {
+        if let Some(data_type) = data_type {
+            return Err(refused(
+                &format!("a type beside a column's name, {name} ({column} {data_type}),"),
+                "write CAST(… AS …) in the SELECT",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses joins that the planner does not know, and what it passes over.
+pub(super) fn check_join(join: &Join) -> Result<()> {
+    use JoinConstraint::{Natural, None, On, Using};
+    let Join { relation: _, global, join_operator } = join;
+    if *global {
+        return Err(refused("GLOBAL JOIN", "leave GLOBAL out"));
+    }
+    let constraint = match join_operator {
+        JoinOperator::Join(constraint)
+        | JoinOperator::Inner(constraint)
+        | JoinOperator::Left(constraint)
+        | JoinOperator::LeftOuter(constraint)
+        | JoinOperator::Right(constraint)
+        | JoinOperator::RightOuter(constraint)
+        | JoinOperator::FullOuter(constraint)
+        | JoinOperator::LeftSemi(constraint)
+        | JoinOperator::RightSemi(constraint)
+        | JoinOperator::LeftAnti(constraint)
+        | JoinOperator::RightAnti(constraint)
+        | JoinOperator::Semi(constraint)
+        | JoinOperator::Anti(constraint) => constraint,
+        JoinOperator::CrossJoin(None) => return Ok(()),
+        JoinOperator::CrossJoin(_) => {
+            return Err(refused("CROSS JOIN with a condition", "write JOIN … ON"));
+        }
+        JoinOperator::StraightJoin(_) => return Err(refused("STRAIGHT_JOIN", "write JOIN")),
+        JoinOperator::CrossApply | JoinOperator::OuterApply => {
+            return Err(refused("APPLY", "write JOIN LATERAL (SELECT …) ON true"));
+        }
+        JoinOperator::AsOf { match_condition: _, constraint: _ } => {
+            return Err(refused(
+                "ASOF JOIN in this form",
+                "write JOIN … ON … AND u.time <= t.time, with QUALIFY row_number() OVER (PARTITION BY t.id ORDER BY u.time \
+                 DESC) = 1",
+            ));
+        }
+    };
+    match constraint {
+        On(_) | Using(_) | Natural | None => Ok(()),
+    }
+}
