@@ -55,8 +55,16 @@ REFUSALS = (
         ("sqlite",),
         message="cannot cast string|cannot parse",
     ),
-    _rule("`IN ()` is SQLite's own: the standard has no empty list", ("sqlite",), sql=r"\bIN\s*\(\s*\)"),
-    _rule("`IN name`, without brackets, is SQLite's own", ("sqlite",), sql=r"\bIN\s+\w+\s*(?:$|[;)]|\s(?!\())"),
+    _rule(
+        "`IN ()` is SQLite's own: the standard has no empty list",
+        ("sqlite",),
+        sql=r"\bIN\s*\(\s*\)",
+    ),
+    _rule(
+        "`IN name`, without brackets, is SQLite's own",
+        ("sqlite",),
+        sql=r"\bIN\s+\w+\s*(?:$|[;)]|\s(?!\())",
+    ),
     _rule(
         "a column that is neither grouped nor aggregated: SQLite takes it from any row",
         ("sqlite",),
@@ -67,13 +75,19 @@ REFUSALS = (
         ("sqlite",),
         message="unary operator .* only supports numeric|cannot .*negat.*(utf8|text)",
     ),
-    _rule("a function that the loader does not have", _ALL, message="invalid function|no function|unknown function"),
-    _rule("syntax that the loader does not have", _ALL, message="parsererror|sql parser error|cannot be read:|expected: "),
+    _rule(
+        "a function that the loader does not have",
+        _ALL,
+        message="invalid function|no function|unknown function",
+    ),
+    _rule(
+        "syntax that the loader does not have",
+        _ALL,
+        message="parsererror|sql parser error|cannot be read:|expected: ",
+    ),
 )
 
-DIFFERENCES = (
-    _rule("`export_state` is DuckDB's own", _DUCK, sql=r"\bexport_state\b"),
-)
+DIFFERENCES = (_rule("`export_state` is DuckDB's own", _DUCK, sql=r"\bexport_state\b"),)
 
 _TO_INTEGER = re.compile(r"(\bAS|: :|::)\s*\w*INT(EGER)?\d*\b", re.IGNORECASE)
 

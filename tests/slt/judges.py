@@ -238,7 +238,9 @@ class Duck:
 
     def views(self):
         """The views: what they select, by name."""
-        sql = "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
+        sql = (
+            "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
+        )
         found = {}
         for name, text in self._run(sql, None).fetchall():
             body = re.split(r"\bAS\b", text, maxsplit=1, flags=re.IGNORECASE)

@@ -1,5 +1,6 @@
 """Runs one file of a suite: its statements in a judge, its queries in the judge and in the loader."""
 
+import contextlib
 import os
 import random
 import re
@@ -131,7 +132,9 @@ class FileRun:
             if not taken:
                 continue
             sql = self._placed(record.sql)
-            asks = isinstance(record, Query) or (record.expects != "error" and sqltext.is_query(sql))
+            asks = isinstance(record, Query) or (
+                record.expects != "error" and sqltext.is_query(sql)
+            )
             if not asks:
                 self._statement(record, sql)
                 continue
@@ -183,11 +186,9 @@ class FileRun:
         self.tell(("begin", record.line, sql, "judge"))
         self.changed = True
         self.collations |= "COLLATE" in sqltext.words(sql) or "default_collation" in sql
-        try:
+        # A later query over what is missing says so itself.
+        with contextlib.suppress(JudgeError):
             self.judge.execute(sql, record.connection)
-        except JudgeError:
-            # A later query over what is missing says so itself.
-            pass
 
     def _query(self, number, record, sql):
         outcome = Outcome(str(self.path), record.line, "same", sql=sql)
@@ -356,11 +357,15 @@ class FileRun:
 
 
 def _some(rows, most=12):
-    lines = [" | ".join(map(compare.text_of, row)) for row in sorted(rows, key=compare._order)[:most]]
+    lines = [
+        " | ".join(map(compare.text_of, row)) for row in sorted(rows, key=compare._order)[:most]
+    ]
     return "\n".join(lines + ([f"… {len(rows)} rows"] if len(rows) > most else []))
 
 
-_WRITES = re.compile(r"^\s*(COPY|EXPORT|INSTALL|ATTACH|LOAD|IMPORT|CREATE\s+(PERSISTENT\s+)?SECRET)\b", re.IGNORECASE)
+_WRITES = re.compile(
+    r"^\s*(COPY|EXPORT|INSTALL|ATTACH|LOAD|IMPORT|CREATE\s+(PERSISTENT\s+)?SECRET)\b", re.IGNORECASE
+)
 
 
 def harmless(sql, folder):
