@@ -76,6 +76,12 @@ REFUSALS = (
         message="unary operator .* only supports numeric|cannot .*negat.*(utf8|text)",
     ),
     _rule(
+        "`group_concat` and `total` are SQLite's own aggregates",
+        ("sqlite",),
+        message="takes one row at a time",
+        sql=r"\b(group_concat|total)\b",
+    ),
+    _rule(
         "a function that the loader does not have",
         _ALL,
         message="invalid function|no function|unknown function",
