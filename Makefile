@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -322,6 +322,29 @@ $(SPARK)/installed: tests/fixtures/iceberg/requirements.txt
 
 iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests anew with Spark
 	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
+
+# Seven writers of Parquet. Their files are committed, and the tests read those; a new version of a writer is a line in
+# requirements.txt, go.mod or pom.xml and this target.
+WRITERS := .cache/writers
+WRITER_FILES := tests/fixtures/writers
+
+$(WRITERS)/installed: $(WRITER_FILES)/requirements.txt | $(STAMPS)/checked
+	$(PYTHON) -m venv --clear $(WRITERS)/venv
+	$(WRITERS)/venv/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+$(WRITERS)/jars/complete: $(WRITER_FILES)/java/pom.xml
+	@command -v java >/dev/null && command -v mvn >/dev/null || { echo "make: java and mvn are needed. Install them: apt install openjdk-17-jdk-headless maven" >&2; exit 1; }
+	@rm -rf $(@D)
+	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
+	@touch $@
+
+fixtures: $(WRITERS)/installed $(WRITERS)/jars/complete ## Make the Parquet files of the tests anew with seven writers (some minutes)
+	@command -v go >/dev/null || { echo "make: go not found. Install Go, 1.26 or later: https://go.dev/doc/install" >&2; exit 1; }
+	$(WRITERS)/venv/bin/python $(WRITER_FILES)/rows.py $(WRITERS)/rows.json
+	for writer in pyarrow duckdb polars fastparquet arrow_rs; do $(WRITERS)/venv/bin/python $(WRITER_FILES)/write_$$writer.py $(WRITER_FILES); done
+	cd $(WRITER_FILES)/go && go run . $(abspath $(WRITERS))/rows.json ../parquet-go.parquet
+	java -cp '$(WRITERS)/jars/*' $(WRITER_FILES)/java/JavaWriter.java $(WRITERS)/rows.json $(WRITER_FILES)
 
 clean: ## Remove what was built here, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true

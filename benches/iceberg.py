@@ -53,7 +53,9 @@ def plain_files(data: Path, batch_size: int) -> Batches:
     """tensorquery over the data files of the table, as Parquet files and nothing more."""
     import tensorquery as tq
 
-    loader, _ = tq.create_dataloader(path=str(data), batch_size=batch_size)
+    # The folder of a table would be refused.
+    files = [str(path) for path in sorted(data.rglob("*.parquet"))]
+    loader, _ = tq.create_dataloader(path=files, batch_size=batch_size)
     return iter(loader)
 
 

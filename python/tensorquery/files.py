@@ -101,7 +101,7 @@ class FileTables(ABC):
         path: PathOrPaths,
         *,
         header: bool = True,
-        delimiter: str = ",",
+        delimiter: str | None = None,
         quote: str = '"',
         escape: str | None = None,
         comment: str | None = None,
@@ -120,7 +120,9 @@ class FileTables(ABC):
             name: The table's name in SQL; an earlier table of that name is replaced.
             path: As in `register_parquet`.
             header: Whether each file's first line names the columns; otherwise they are ``column_1``, ….
-            delimiter: One ASCII character, for example "\t".
+            delimiter: One ASCII character, for example "\t". None goes by the file names: tabs in ``.tsv``, commas in all
+                others. A file that has one column with commas, and several with tabs, semicolons or bars, is then a
+                `DataError`.
             quote: One ASCII character around fields that hold delimiters or newlines.
             escape: One ASCII character before a quote inside quotes; None: quotes are doubled.
             comment: Lines that start with this character are ignored.
@@ -148,7 +150,7 @@ class FileTables(ABC):
         table_format = {
             "kind": "csv",
             "header": check_bool("header", header),
-            "delimiter": _byte("delimiter", delimiter),
+            "delimiter": None if delimiter is None else _byte("delimiter", delimiter),
             "quote": _byte("quote", quote),
             "escape": None if escape is None else _byte("escape", escape),
             "comment": None if comment is None else _byte("comment", comment),
@@ -484,7 +486,7 @@ def table_format_of(name: str | None) -> dict[str, Any] | None:
     )
     formats: dict[str, dict[str, Any]] = {
         "parquet": {"kind": "parquet"},
-        "csv": {**csv, "delimiter": ord(",")},
+        "csv": {**csv, "delimiter": None},
         "tsv": {**csv, "delimiter": ord("\t")},
         "json": {"kind": "json", "array": None, "compression": None},
         "ndjson": {"kind": "json", "array": False, "compression": None},

@@ -7,10 +7,11 @@ use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{JoinType, NullEquality};
 use datafusion::functions::all_default_functions;
+use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, TableScan};
 
 use crate::exec::functions_of;
-use crate::query::volatile_function;
+use crate::query::{is_answered_otherwise, volatile_function};
 use crate::split::refused as unreadable;
 use crate::{Error, Result};
 
@@ -34,6 +35,9 @@ pub(super) fn check(part: &LogicalPlan) -> Result<()> {
         return Err(refused(&format!(
             "executors of Ballista 53 do not have the function {name}(), as no other of lists and maps"
         )));
+    }
+    if let Some(name) = own_function(part)? {
+        return Err(refused(&format!("executors of Ballista 53 compute {name}() otherwise")));
     }
     let mut found = None;
     part.apply(|node| {
@@ -64,6 +68,25 @@ fn unknown_function(part: &LogicalPlan) -> Result<Option<String>> {
             expr.apply(|expr| {
                 if let Expr::ScalarFunction(call) = expr
                     && !known.contains(call.func.name())
+                {
+                    found = Some(call.func.name().to_owned());
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(found)
+}
+
+/// A function in the place of the engine's own, which is called as only this one answers it.
+fn own_function(part: &LogicalPlan) -> Result<Option<String>> {
+    let mut found = None;
+    part.apply(|node| {
+        let inputs = merge_schema(&node.inputs());
+        node.apply_expressions(|expr| {
+            expr.apply(|expr| {
+                if let Expr::ScalarFunction(call) = expr
+                    && is_answered_otherwise(call, &inputs)
                 {
                     found = Some(call.func.name().to_owned());
                 }

@@ -22,7 +22,11 @@ pub(super) fn common_format(
         let format = match (given, by_name) {
             (Some(Format::Csv(given)), by_name) => {
                 let compression = Some(compression_of(given.compression, by_name.as_ref().ok()));
-                Format::Csv(CsvFormat { compression, ..given.clone() })
+                let delimiter = given.delimiter.or(match &by_name {
+                    Ok(Format::Csv(named)) => named.delimiter,
+                    _ => None,
+                });
+                Format::Csv(CsvFormat { compression, delimiter, ..given.clone() })
             }
             (Some(Format::Json(given)), by_name) => {
                 let compression = Some(compression_of(given.compression, by_name.as_ref().ok()));

@@ -39,6 +39,9 @@ pub(super) async fn infer(
     Ok(found.into_schema())
 }
 
+/// What other programs put between fields in place of a comma.
+const OTHER_DELIMITERS: &[u8; 3] = b"\t;|";
+
 /// What the records so far show.
 struct Found<'a> {
     csv: &'a CsvFormat,
@@ -64,6 +67,9 @@ impl Found<'_> {
                 }
             })?;
         let columns = schema.fields().len();
+        if is_first && columns == 1 {
+            self.check_delimiter(piece)?;
+        }
         self.schema = match self.schema.take() {
             // Blank lines and comments alone are no record.
             known if columns == 0 => known,
@@ -82,13 +88,35 @@ impl Found<'_> {
         Ok(())
     }
 
+    /// Refuses one column that is several with another delimiter, where nobody has asked for the comma.
+    fn check_delimiter(&self, piece: &[u8]) -> Result<()> {
+        if self.csv.delimiter.is_some() || self.rows == 0 {
+            return Ok(());
+        }
+        for other in *OTHER_DELIMITERS {
+            let format = format_of(self.csv).with_delimiter(other).with_header(self.csv.header);
+            // Records of different lengths are texts in which the character stands here and there.
+            let Ok((schema, seen)) = format.infer_schema(piece, Some(self.rows)) else { continue };
+            let records = seen + usize::from(self.csv.header);
+            if schema.fields().len() > 1 && records > 1 {
+                let other = char::from(other);
+                return Err(Error::data(format!(
+                    "with the delimiter ',' the file has one column, and with {other:?} it has {}; register it by \
+                     register_csv(…, delimiter={other:?}), or with delimiter=\",\" if it has one column",
+                    schema.fields().len(),
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn into_schema(self) -> Schema {
         self.schema.unwrap_or_else(Schema::empty)
     }
 }
 
 fn format_of(csv: &CsvFormat) -> Format {
-    let mut format = Format::default().with_delimiter(csv.delimiter).with_quote(csv.quote);
+    let mut format = Format::default().with_delimiter(csv.delimiter()).with_quote(csv.quote);
     if let Some(escape) = csv.escape {
         format = format.with_escape(escape);
     }
@@ -166,6 +194,26 @@ mod tests {
             assert_eq!(found[2].0, "c");
             let names = types(&csv, &text, size, 0);
             assert!(names.iter().all(|(_, none)| *none == DataType::Null), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_comma_that_nobody_asked_for_is_doubted() {
+        let texts = [
+            ("a\tb\n1\t2\n", true),
+            ("a;b\n1;2\n", true),
+            ("\"a;b\"\n1\n", false),
+            ("text\none; two\nthree\n", false),
+            ("a|b\n", false),
+            ("a,b;c\n1,2;3\n", false),
+        ];
+        for (text, is_refused) in texts {
+            for (delimiter, header) in [(None, true), (Some(b','), true), (None, false)] {
+                let csv = CsvFormat { delimiter, header, ..CsvFormat::default() };
+                let chunks = stream::iter([Ok(Bytes::from(text))]).boxed();
+                let found = block_on(infer(&csv, chunks, 10));
+                assert_eq!(found.is_err(), is_refused && delimiter.is_none(), "{text:?} {csv:?}");
+            }
         }
     }
 

@@ -9,18 +9,17 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema};
 use crate::split::is_marked;
 use crate::{Error, Result};
 
-/// Merges the files' schemas in order; columns keep the order of their first appearance.
+/// Merges the files' schemas in order; columns keep the order of their first appearance. What writers note beside a schema is left
+/// out: it is of one file, as the number of its rows, and the engine takes tables that differ in it for tables of other columns.
 ///
 /// # Errors
 /// `Data` naming both files and the column where two files disagree.
 pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>) -> Result<Schema> {
     let mut merged: Vec<(FieldRef, &str)> = Vec::new();
     let mut index: HashMap<String, usize> = HashMap::new();
-    let mut metadata = HashMap::new();
     let mut first_file = "";
     for (number, (file, schema)) in files.into_iter().enumerate() {
         if number == 0 {
-            metadata = schema.metadata().clone();
             first_file = file;
         }
         let mut seen = vec![false; merged.len()];
@@ -56,7 +55,7 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
         }
     }
     let fields: Fields = merged.into_iter().map(|(field, _)| field).collect();
-    Ok(Schema::new_with_metadata(fields, metadata))
+    Ok(Schema::new(fields))
 }
 
 /// The columns of all files by their first appearance, whatever their types: for files that are read
@@ -64,12 +63,10 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
 pub fn column_names<'a>(files: impl IntoIterator<Item = &'a Schema>) -> Schema {
     let mut known: Vec<FieldRef> = Vec::new();
     let mut names: HashSet<&str> = HashSet::new();
-    let mut metadata = None;
     for schema in files {
-        metadata.get_or_insert_with(|| schema.metadata().clone());
         known.extend(schema.fields().iter().filter(|field| names.insert(field.name())).cloned());
     }
-    Schema::new_with_metadata(known, metadata.unwrap_or_default())
+    Schema::new(known)
 }
 
 fn missing(column: &str, with: &str, without: &str) -> Error {

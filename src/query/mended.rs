@@ -9,9 +9,13 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::drawn::drawn_once;
+use super::functions::with_own_functions;
+use super::grand_total::with_grand_totals;
+use super::meanings::as_the_standard;
 use super::spelled;
 use super::subquery::unnested;
 use super::units::finer_units;
+use super::zeros::constant_zeros;
 use crate::Result;
 
 /// The same query, as it is planned.
@@ -19,8 +23,9 @@ use crate::Result;
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = unnested(plan)?.transform_up(known_arguments)?.data;
-    let plan = finer_units(spelled::numbers(plan)?)?;
+    let plan = with_grand_totals(unnested(as_the_standard(with_own_functions(plan)?)?)?)?;
+    let plan = plan.transform_up(known_arguments)?.data;
+    let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)
 }
 

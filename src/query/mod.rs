@@ -6,9 +6,12 @@ mod cut;
 mod depth;
 mod drawn;
 mod exact;
+mod functions;
+mod grand_total;
 mod instants;
 mod keys;
 mod lengths;
+mod meanings;
 mod mended;
 mod moment;
 mod ntile;
@@ -36,6 +39,9 @@ pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_
 pub use drawn::Drawn;
 pub use exact::KeepExact;
 pub use keys::{GroupDistinct, WithoutKeys};
+#[cfg(feature = "ballista")]
+pub use functions::is_answered_otherwise;
+pub use functions::own_functions;
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use ntile::first_groups_larger;

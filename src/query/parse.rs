@@ -12,6 +12,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::depth::check_depth;
+use super::functions::{name_replaced, over_lists};
 use super::precedence::bind;
 use super::row_values::write_out;
 use super::sample::{alias_first, take_samples};
@@ -79,6 +80,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
         return Err(not_read_only(&first_word(sql)));
     };
     bind(&mut query);
+    over_lists(&mut query);
     if let ControlFlow::Break(refused) = Visit::visit(&query, &mut Refusals) {
         return Err(refused.into());
     }
@@ -90,6 +92,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
         return Err(error);
     }
     take_samples(&mut query)?;
+    name_replaced(&mut query);
     Ok(ParsedQuery {
         statement: Statement::Statement(Box::new(ast::Statement::Query(query))),
         paths: finder.paths,

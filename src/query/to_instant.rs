@@ -8,7 +8,7 @@ use arrow::array::timezone::Tz;
 use arrow::array::{Array, ArrayRef, AsArray, new_null_array};
 use arrow::compute::{CastOptions, cast, cast_with_options, concat};
 use arrow::datatypes::{
-    DataType, Date32Type, Date64Type, Int64Type, TimeUnit, TimestampNanosecondType,
+    DataType, Date32Type, Date64Type, Field, FieldRef, Int64Type, TimeUnit, TimestampNanosecondType,
 };
 use arrow::temporal_conversions::as_datetime;
 use chrono::{MappedLocalTime, TimeZone};
@@ -16,7 +16,8 @@ use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 
 use super::exact::per_second;
@@ -65,6 +66,11 @@ impl ScalarUDFImpl for ToInstant {
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(self.target.clone())
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let nullable = args.arg_fields.iter().any(|field| field.is_nullable()) || self.or_null;
+        Ok(Arc::new(Field::new(self.name(), self.target.clone(), nullable)))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

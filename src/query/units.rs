@@ -412,8 +412,8 @@ fn align_columns(plan: &Arc<LogicalPlan>, meets: &[Meet]) -> DfResult<Option<Log
     }
 }
 
-/// The casts, one after the other, that make what is met of a type. A zone comes by way of UTC: a cast from none to another
-/// takes the clock there.
+/// The casts, one after the other, that make what is met of a type. What has no zone comes by way of UTC: a cast from none to
+/// another zone takes the clock there.
 fn steps(own: &DataType, meet: &Meet) -> Vec<DataType> {
     let Some(unit) = meet.unit else { return Vec::new() };
     let mut steps = Vec::new();
@@ -429,13 +429,12 @@ fn steps(own: &DataType, meet: &Meet) -> Vec<DataType> {
             None
         }
     };
-    if at.is_none()
-        && let Some(zone) = &meet.zone
-    {
+    let Some(zone) = &meet.zone else { return steps };
+    if at.is_none() && !is_utc(zone) {
         steps.push(DataType::Timestamp(unit, Some("UTC".into())));
-        if !is_utc(zone) {
-            steps.push(DataType::Timestamp(unit, Some(Arc::clone(zone))));
-        }
+    }
+    if at.as_ref() != Some(zone) {
+        steps.push(DataType::Timestamp(unit, Some(Arc::clone(zone))));
     }
     steps
 }

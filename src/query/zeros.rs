@@ -61,6 +61,54 @@ impl OptimizerRule for EqualZeros {
     }
 }
 
+/// The plan with constants that are compared in one form each: the optimiser computes those before the rule sees them.
+///
+/// # Errors
+/// Those of walking a plan.
+pub(super) fn constant_zeros(plan: LogicalPlan) -> crate::Result<LogicalPlan> {
+    let found = plan.transform_up_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let found = expr.transform_up(|expr| {
+                Ok(match is_constant_comparison(&expr) {
+                    true => Transformed::yes(expr.map_children(in_one_form)?.data),
+                    false => Transformed::no(expr),
+                })
+            })?;
+            Ok(found.update_data(|expr| name.restore(expr)))
+        })
+    })?;
+    Ok(found.data)
+}
+
+fn is_constant_comparison(expr: &Expr) -> bool {
+    let compares = match expr {
+        Expr::BinaryExpr(BinaryExpr { op, .. }) => is_comparison(*op),
+        Expr::Between(_) | Expr::InList(_) => true,
+        _ => false,
+    };
+    let is_variable = |expr: &Expr| {
+        Ok(matches!(
+            expr,
+            Expr::Column(_)
+                | Expr::OuterReferenceColumn(..)
+                | Expr::ScalarSubquery(_)
+                | Expr::AggregateFunction(_)
+                | Expr::WindowFunction(_)
+        ))
+    };
+    compares && !expr.exists(is_variable).unwrap_or(true)
+}
+
+fn in_one_form(expr: Expr) -> Result<Transformed<Expr>> {
+    let is_float = expr.get_type(&DFSchema::empty()).is_ok_and(|found| found.is_floating());
+    Ok(match is_float && may_be_odd(&expr) {
+        true => Transformed::yes(plain(expr)),
+        false => Transformed::no(expr),
+    })
+}
+
 /// Whether a node may compare, order or group floats.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     if matches!(plan, LogicalPlan::Sort(_) | LogicalPlan::Aggregate(_) | LogicalPlan::Window(_))
@@ -255,7 +303,7 @@ fn is_number(expr: &Expr) -> bool {
 }
 
 /// The same value in its one form.
-fn plain(expr: Expr) -> Expr {
+pub(super) fn plain(expr: Expr) -> Expr {
     match expr {
         Expr::Literal(value, metadata) => Expr::Literal(plain_value(value), metadata),
         expr => Expr::ScalarFunction(ScalarFunction::new_udf(plain_float().clone(), vec![expr])),

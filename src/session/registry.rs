@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
-use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::prelude::SessionContext;
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ use crate::engine::{Planner, logical_rules, physical_rules, session_config};
 use crate::exec::{LakeProvider, MemoryTable};
 use crate::query::{
     LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_shifts, exact_totals,
-    first_groups_larger,
+    first_groups_larger, own_functions,
 };
 use crate::split::with_null_fields;
 use crate::storage::{
@@ -159,7 +159,6 @@ impl Session {
         let mut state = SessionStateBuilder::new_with_default_features()
             .with_config(session_config()?)
             .with_runtime_env(environment.build_arc()?)
-            .with_relation_planners(vec![Arc::new(SoundRelations)])
             .with_query_planner(Arc::new(Planner))
             .with_optimizer_rules(logical_rules())
             .with_physical_optimizer_rules(physical_rules())
@@ -170,6 +169,10 @@ impl Session {
         context.register_udwf(first_groups_larger());
         exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
         exact_totals().into_iter().for_each(|function| context.register_udaf(function));
+        context.register_relation_planner(Arc::new(SoundRelations))?;
+        for function in own_functions() {
+            context.state_ref().write().register_udf(function)?;
+        }
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
@@ -234,6 +237,10 @@ impl Session {
                 odd.schema()
             )));
         }
+        // As of files: notes beside a schema would tell tables of the same columns apart.
+        let schema = Arc::new(Schema::new(schema.fields().clone()));
+        let plain = |batch: RecordBatch| Ok(batch.with_schema(Arc::clone(&schema))?);
+        let batches = batches.into_iter().map(plain).collect::<Result<Vec<_>>>()?;
         let batches = batches.into_iter().map(with_null_fields).collect::<Result<Vec<_>>>()?;
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
         self.bind(key, Registered::of_batches(schema, batches)?)

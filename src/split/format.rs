@@ -93,8 +93,8 @@ impl Compression {
 pub struct CsvFormat {
     /// Whether the first line names the columns.
     pub header: bool,
-    /// The byte between two fields.
-    pub delimiter: u8,
+    /// The byte between two fields; None: a comma that nobody has asked for, and neither has a file's name.
+    pub delimiter: Option<u8>,
     /// The byte around fields that hold delimiters or newlines.
     pub quote: u8,
     /// The byte that escapes a quote; None: quotes are doubled.
@@ -109,7 +109,7 @@ impl Default for CsvFormat {
     fn default() -> Self {
         Self {
             header: true,
-            delimiter: b',',
+            delimiter: None,
             quote: b'"',
             escape: None,
             comment: None,
@@ -119,11 +119,16 @@ impl Default for CsvFormat {
 }
 
 impl CsvFormat {
+    /// The byte between two fields.
+    pub fn delimiter(&self) -> u8 {
+        self.delimiter.unwrap_or(b',')
+    }
+
     /// DataFusion's options.
     pub fn options(&self) -> CsvOptions {
         CsvOptions {
             has_header: Some(self.header),
-            delimiter: self.delimiter,
+            delimiter: self.delimiter(),
             quote: self.quote,
             escape: self.escape,
             comment: self.comment,
@@ -236,7 +241,7 @@ impl Format {
             }
             Some("tsv") => Ok(Self::Csv(CsvFormat {
                 compression: Some(compression),
-                delimiter: b'\t',
+                delimiter: Some(b'\t'),
                 ..CsvFormat::default()
             })),
             Some("json") => {
@@ -271,6 +276,10 @@ impl Format {
             Self::Json(json) if json.is_array() => "a JSON array".to_owned(),
             Self::Arrow(ArrowFormat { stream: true, .. }) => "an arrow stream".to_owned(),
             Self::Arrow(_) => "an arrow file".to_owned(),
+            Self::Csv(csv) => match csv.delimiter() {
+                b',' => "csv".to_owned(),
+                other => format!("csv with the delimiter {:?}", char::from(other)),
+            },
             other => other.name().to_owned(),
         };
         match self.compression() {

@@ -49,7 +49,7 @@ pub use parquet::columns_of;
 pub use parquet_prune::{access_to_matches, matched_groups};
 pub use sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
-pub use struct_nulls::with_null_fields;
+pub use struct_nulls::{emptied, with_null_fields};
 pub use text::csv_dialect;
 pub use units::UnitRange;
 pub use unreadable::{is_marked, marked, refused};

@@ -1,25 +1,27 @@
-//! What lies below a NULL struct. Arrow leaves it open: zeros, empty text, or any value. DataFusion reads a field without asking
-//! whether the struct around it is NULL, so that its fields are made NULL before. Readers of other formats do that themselves.
+//! What lies below a NULL struct or list. Arrow leaves it open: zeros, empty text, or any value. DataFusion reads a field without asking
+//! whether the struct around it is NULL, and an element without asking for the list, so that there is nothing below a NULL before. Readers
+//! of other formats do that themselves.
 
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, LargeListArray, ListArray,
-    StructArray,
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, LargeListArray,
+    ListArray, OffsetSizeTrait, StructArray, UInt64Array,
 };
 use arrow::buffer::NullBuffer;
-use arrow::compute::nullif;
+use arrow::compute::{nullif, take};
 use arrow::datatypes::DataType;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use crate::Result;
 
-/// The batch in which fields of NULL structs are NULL, also of structs inside of lists. Values are not copied.
+/// The batch in which fields of NULL structs are NULL and NULL lists have no elements, also of structs inside of lists. Values are copied only
+/// where a NULL list has elements.
 ///
 /// # Errors
 /// None that a valid batch has.
 pub fn with_null_fields(batch: RecordBatch) -> Result<RecordBatch> {
-    if !batch.schema_ref().fields().iter().any(|field| has_struct(field.data_type())) {
+    if !batch.schema_ref().fields().iter().any(|field| is_nested(field.data_type())) {
         return Ok(batch);
     }
     let columns = batch.columns().iter().map(masked).collect::<Result<Vec<_>>>()?;
@@ -27,20 +29,34 @@ pub fn with_null_fields(batch: RecordBatch) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
 }
 
-fn has_struct(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Struct(_) => true,
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            has_struct(item.data_type())
-        }
-        _ => false,
+/// The array with nothing below its NULLs: rows that are taken from nowhere have nothing.
+///
+/// # Errors
+/// None that a valid array has.
+pub fn emptied(array: &ArrayRef) -> Result<ArrayRef> {
+    if array.null_count() == 0 {
+        return Ok(Arc::clone(array));
     }
+    let rows = (0..array.len()).map(|row| array.is_valid(row).then_some(row as u64));
+    Ok(take(array, &rows.collect::<UInt64Array>(), None)?)
+}
+
+fn is_nested(data_type: &DataType) -> bool {
+    use DataType::{FixedSizeList, LargeList, List, Struct};
+    matches!(data_type, Struct(_) | List(_) | LargeList(_) | FixedSizeList(_, _))
+}
+
+/// Returns true if a NULL list has elements.
+fn hides<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> bool {
+    list.null_count() > 0
+        && list
+            .offsets()
+            .windows(2)
+            .enumerate()
+            .any(|(row, ends)| ends[0] < ends[1] && list.is_null(row))
 }
 
 fn masked(array: &ArrayRef) -> Result<ArrayRef> {
-    if !has_struct(array.data_type()) {
-        return Ok(Arc::clone(array));
-    }
     if let Some(parent) = array.as_struct_opt() {
         let nulls = parent.nulls().filter(|nulls| nulls.null_count() > 0);
         let fields = parent.columns().iter().map(|field| match nulls {
@@ -54,6 +70,8 @@ fn masked(array: &ArrayRef) -> Result<ArrayRef> {
         return Ok(Arc::new(made));
     }
     Ok(match array.data_type() {
+        DataType::List(_) if hides(array.as_list::<i32>()) => masked(&emptied(array)?)?,
+        DataType::LargeList(_) if hides(array.as_list::<i64>()) => masked(&emptied(array)?)?,
         DataType::List(_) => {
             let (field, offsets, items, nulls) = array.as_list::<i32>().clone().into_parts();
             Arc::new(ListArray::try_new(field, offsets, masked(&items)?, nulls)?)
@@ -64,7 +82,12 @@ fn masked(array: &ArrayRef) -> Result<ArrayRef> {
         }
         DataType::FixedSizeList(_, _) => {
             let (field, size, items, nulls) = array.as_fixed_size_list().clone().into_parts();
-            Arc::new(FixedSizeListArray::try_new(field, size, masked(&items)?, nulls)?)
+            let hidden = nulls.as_ref().filter(|nulls| nulls.null_count() > 0);
+            let items = match (hidden, usize::try_from(size)) {
+                (Some(nulls), Ok(size)) if size > 0 => below(&items, Some(&nulls.expand(size)))?,
+                _ => masked(&items)?,
+            };
+            Arc::new(FixedSizeListArray::try_new(field, size, items, nulls)?)
         }
         _ => Arc::clone(array),
     })
@@ -118,5 +141,22 @@ mod tests {
         let items = batch.column(1).as_list::<i32>().values().as_struct().column(0);
         let found: Vec<_> = items.as_primitive::<Int64Type>().iter().collect();
         assert_eq!(found, [Some(1), None, Some(3), Some(4)]);
+    }
+
+    #[test]
+    fn lists_that_are_null_have_no_elements() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3, 4, 5]));
+        let item = Arc::new(Field::new("item", DataType::Int64, true));
+        let offsets = OffsetBuffer::from_lengths([2, 2, 1]);
+        let nulls = Some(NullBuffer::from(vec![true, false, true]));
+        let list = ListArray::new(Arc::clone(&item), offsets, numbers, nulls);
+        let found = masked(&(Arc::new(list.clone()) as ArrayRef)).unwrap();
+        assert_eq!(found.as_list::<i32>().value_offsets(), [0, 2, 2, 3]);
+        assert_eq!(*found.as_list::<i32>(), list);
+        let pairs: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3, 4]));
+        let nulls = Some(NullBuffer::from(vec![true, false]));
+        let fixed: ArrayRef = Arc::new(FixedSizeListArray::new(item, 2, pairs, nulls));
+        let found = masked(&fixed).unwrap();
+        assert_eq!(found.as_fixed_size_list().values().null_count(), 2);
     }
 }

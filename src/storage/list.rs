@@ -14,6 +14,7 @@ use super::glob::{Glob, Part, is_hidden, matches};
 use super::location::{Location, Scheme, local_path};
 use super::pin::FilePin;
 use super::requests::NO_RANGES;
+use super::table_folders::TableFolders;
 use super::walk::list_below;
 use crate::{Error, ErrorKind, Result, suggestion};
 
@@ -40,12 +41,28 @@ pub struct Listing {
 /// # Errors
 ///
 /// `TableNotFound`, where there is no such path, no file in the directory, or no match; `Storage`,
-/// where the store fails, or a local name is not UTF-8.
+/// where the store fails, or a local name is not UTF-8; `Data`, where the files lie in the folder of a table whose log or
+/// metadata says which of them count.
 pub async fn list_files(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
-    let mut pins: Vec<FilePin> = match location.glob() {
-        Some(glob) => list_pattern(store, location, glob).await?,
-        None => list_path(store, location).await?,
+    list_one(store, location, &mut TableFolders::default()).await
+}
+
+async fn list_one(
+    store: &Arc<dyn ObjectStore>,
+    location: &Location,
+    folders: &mut TableFolders,
+) -> Result<Vec<FilePin>> {
+    let named = match location.glob() {
+        Some(_) => None,
+        None => find_file(store, location).await?,
     };
+    let is_named = named.is_some();
+    let mut pins: Vec<FilePin> = match (named, location.glob()) {
+        (Some(file), _) => vec![file],
+        (None, Some(glob)) => list_pattern(store, location, glob, folders).await?,
+        (None, None) => list_directory(store, location, folders).await?,
+    };
+    folders.refuse(store, location, &pins, is_named).await?;
     pins.sort_unstable_by(|a, b| a.location.cmp(&b.location));
     Ok(pins)
 }
@@ -62,6 +79,7 @@ pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> R
         return Err(Error::config("the list of paths is empty; name at least one"));
     };
     let mut listing = Listing::default();
+    let mut folders = TableFolders::default();
     let mut seen = HashSet::new();
     for location in locations {
         if location.store_root() != first.store_root() {
@@ -71,7 +89,7 @@ pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> R
             )));
         }
         let root = location.hive_root();
-        for pin in list_files(store, location).await? {
+        for pin in list_one(store, location, &mut folders).await? {
             if !seen.insert(pin.location.clone()) {
                 return Err(Error::config(format!(
                     "the file {} is named twice, the second time by {location}",
@@ -85,7 +103,8 @@ pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> R
     Ok(listing)
 }
 
-async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
+/// The file of this name; None where it may be a directory.
+async fn find_file(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Option<FilePin>> {
     let prefix = location.prefix();
     if location.is_local() && is_special(prefix) {
         return Err(Error::data(
@@ -95,9 +114,9 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
     }
     if !location.is_directory() && !prefix.is_root() {
         match store.head(prefix).await {
-            Ok(meta) => return Ok(vec![meta.into()]),
+            Ok(meta) => return Ok(Some(meta.into())),
             Err(error) if location.scheme() == Scheme::Http && is_answer(&error) => {
-                return ask_for_a_byte(store, location).await;
+                return ask_for_a_byte(store, location).await.map(Some);
             }
             Err(StoreError::NotFound { .. }) => {}
             Err(_) if location.is_local() && is_below_file(prefix) => {
@@ -106,12 +125,22 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
             Err(error) => return Err(storage_error(location, error)),
         }
     }
-    if location.scheme() == Scheme::Http {
-        return Err(not_found(location, "there is no file"));
+    match location.scheme() {
+        Scheme::Http => Err(not_found(location, "there is no file")),
+        _ => Ok(None),
     }
+}
+
+async fn list_directory(
+    store: &Arc<dyn ObjectStore>,
+    location: &Location,
+    folders: &mut TableFolders,
+) -> Result<Vec<FilePin>> {
+    let prefix = location.prefix();
     let found = list_below(Arc::clone(store), prefix.clone())
         .await
         .map_err(|error| storage_error(location, error))?;
+    found.iter().for_each(|meta| folders.see_file(&meta.location));
     let pins: Vec<FilePin> = drop_markers(found, location)
         .into_iter()
         .filter(|meta| !names_below(&meta.location, prefix).iter().any(|name| is_hidden(name)))
@@ -135,10 +164,10 @@ async fn list_path(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<
 }
 
 /// The one file of an address of which HEAD tells nothing: some servers do not know it, refuse it, or tell no length.
-async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
+async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<FilePin> {
     let options = GetOptions::new().with_range(Some(0..1));
     match store.get_opts(location.prefix(), options).await {
-        Ok(answer) => Ok(vec![answer.meta.into()]),
+        Ok(answer) => Ok(answer.meta.into()),
         Err(StoreError::NotFound { .. }) => Err(not_found(location, "there is no file")),
         Err(error) => Err(storage_error(location, error)),
     }
@@ -162,6 +191,7 @@ async fn list_pattern(
     store: &Arc<dyn ObjectStore>,
     location: &Location,
     glob: &Glob,
+    folders: &mut TableFolders,
 ) -> Result<Vec<FilePin>> {
     let mut directories = vec![location.prefix().clone()];
     let mut found = Vec::new();
@@ -169,7 +199,7 @@ async fn list_pattern(
     for (at, part) in glob.parts().iter().enumerate() {
         let rest = &glob.parts()[at..];
         if *part == Part::Directories {
-            found = list_matching(store, location, &directories, rest).await?;
+            found = list_matching(store, location, &directories, rest, folders).await?;
             break;
         }
         let levels: Vec<_> = stream::iter(&directories)
@@ -181,6 +211,8 @@ async fn list_pattern(
         let fits = |path: &Path| path.filename().is_some_and(|name| part.matches(name));
         directories = Vec::new();
         for level in levels {
+            level.common_prefixes.iter().for_each(|path| folders.see_directory(path));
+            level.objects.iter().for_each(|meta| folders.see_file(&meta.location));
             directories.extend(level.common_prefixes.into_iter().filter(|path| fits(path)));
             if rest.len() == 1 {
                 found.extend(level.objects.into_iter().filter(|meta| fits(&meta.location)));
@@ -205,21 +237,28 @@ async fn list_matching(
     location: &Location,
     directories: &[Path],
     parts: &[Part],
+    folders: &mut TableFolders,
 ) -> Result<Vec<ObjectMeta>> {
-    let listed: Vec<Vec<ObjectMeta>> = stream::iter(directories)
+    let listed: Vec<(&Path, Vec<ObjectMeta>)> = stream::iter(directories)
         .map(|directory| async move {
-            let fits = |meta: &ObjectMeta| {
-                let names = names_below(&meta.location, directory);
-                !names.is_empty() && matches(parts, &names)
-            };
-            let listed = list_below(Arc::clone(store), directory.clone()).await?;
-            Ok::<_, StoreError>(listed.into_iter().filter(fits).collect::<Vec<_>>())
+            Ok::<_, StoreError>((
+                directory,
+                list_below(Arc::clone(store), directory.clone()).await?,
+            ))
         })
         .buffered(LISTINGS)
         .try_collect()
         .await
         .map_err(|error| storage_error(location, error))?;
-    Ok(listed.into_iter().flatten().collect())
+    let mut found = Vec::new();
+    for (directory, listed) in listed {
+        listed.iter().for_each(|meta| folders.see_file(&meta.location));
+        found.extend(listed.into_iter().filter(|meta| {
+            let names = names_below(&meta.location, directory);
+            !names.is_empty() && matches(parts, &names)
+        }));
+    }
+    Ok(found)
 }
 
 /// Drops the zero-byte objects that stand for directories in stores that have none: other keys lie

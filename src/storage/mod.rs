@@ -32,6 +32,7 @@ mod scopes;
 mod secrets;
 mod steps;
 mod store;
+mod table_folders;
 mod text;
 mod text_scan;
 mod unbroken;

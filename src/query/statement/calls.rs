@@ -7,8 +7,8 @@ use datafusion::functions_aggregate::all_default_aggregate_functions;
 use datafusion::functions_window::all_default_window_functions;
 use datafusion::sql::sqlparser::ast::{
     DataType, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArgumentClause, FunctionArgumentList, FunctionArguments, ObjectName, ObjectNamePart,
-    OrderByExpr, Value, WindowSpec, WindowType,
+    FunctionArgumentClause, FunctionArgumentList, FunctionArguments, NullTreatment, ObjectName,
+    ObjectNamePart, OrderByExpr, Value, WindowSpec, WindowType,
 };
 
 use super::{clauses, refused};
@@ -31,6 +31,9 @@ static WINDOWS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     });
     names.collect()
 });
+
+/// Functions that give the value of one row of a window, and may pass over NULL.
+const OF_ROWS: [&str; 5] = ["lag", "lead", "first_value", "last_value", "nth_value"];
 
 /// A function's name as the planner reads it; None for one of several parts.
 fn name_of(name: &ObjectName) -> Option<String> {
@@ -200,11 +203,11 @@ fn check_call(function: &Function) -> Result<()> {
         }
     }
     let mut order: Option<&[OrderByExpr]> = None;
-    let mut own_treatment = null_treatment.is_some();
+    let mut treatment = *null_treatment;
     for clause in clauses {
         match clause {
             FunctionArgumentClause::OrderBy(exprs) => order = Some(exprs.as_slice()),
-            FunctionArgumentClause::IgnoreOrRespectNulls(_) => own_treatment = true,
+            FunctionArgumentClause::IgnoreOrRespectNulls(of_clause) => treatment = Some(*of_clause),
             // The planner refuses these.
             FunctionArgumentClause::Limit(_)
             | FunctionArgumentClause::OnOverflow(_)
@@ -224,12 +227,29 @@ fn check_call(function: &Function) -> Result<()> {
             () if !within_group.is_empty() => "WITHIN GROUP (…)",
             () if duplicate_treatment.is_some() => "DISTINCT or ALL",
             () if order.is_some() => "ORDER BY",
-            () if own_treatment => "IGNORE or RESPECT NULLS",
+            () if treatment.is_some() => "IGNORE or RESPECT NULLS",
             () => return Ok(()),
         };
         return Err(Error::query(format!(
             "{name}() takes one row at a time, and {clause} has no meaning for it; only aggregates and window functions have it"
         )));
+    }
+    if over.is_none() && !is_aggregate {
+        return Err(Error::query(format!(
+            "{name}() needs a window: write {name}(…) OVER (ORDER BY …)"
+        )));
+    }
+    if over.is_some() {
+        let of_rows = called.as_deref().is_some_and(|name| OF_ROWS.contains(&name));
+        if treatment == Some(NullTreatment::IgnoreNulls) && !of_rows {
+            return Err(refused(
+                &format!("{name}() IGNORE NULLS OVER (…)"),
+                "write FILTER (WHERE … IS NOT NULL), or the value of a row: lag, lead, first_value, last_value, nth_value",
+            ));
+        }
+        if is_window && duplicate_treatment.is_some() {
+            return Err(refused(&format!("DISTINCT or ALL in {name}() OVER (…)"), "leave it out"));
+        }
     }
     order.into_iter().flatten().chain(within_group).try_for_each(clauses::check_order_expr)?;
     if let Some(place) = order.into_iter().flatten().find_map(place_of) {

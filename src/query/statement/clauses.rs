@@ -2,13 +2,13 @@
 
 use datafusion::sql::sqlparser::ast::{
     Cte, Distinct, ExprWithAliasAndOrderBy, FormatClause, GroupByExpr, IlikeSelectItem, Join,
-    LimitClause, LockClause, NamedWindowDefinition, Offset, OrderBy, OrderByExpr, OrderByKind,
-    OrderByOptions, PipeOperator, Query, Select, SelectFlavor, SelectItem,
+    JoinConstraint, LimitClause, LockClause, NamedWindowDefinition, Offset, OrderBy, OrderByExpr,
+    OrderByKind, OrderByOptions, PipeOperator, Query, Select, SelectFlavor, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, TableWithJoins, Values,
     WildcardAdditionalOptions, With,
 };
 
-use super::{refused, relations};
+use super::{joins, refused, relations};
 use crate::{Error, Result};
 
 /// Refuses what the planner would pass over in a query, but for its tables and expressions.
@@ -309,8 +309,14 @@ fn check_pipe(operator: &PipeOperator) -> Result<()> {
             }
         },
         PipeOperator::Join(join) => {
-            let Join { relation: _, global: _, join_operator: _ } = join;
-            relations::check_join(join)
+            let Join { relation: _, global: _, join_operator } = join;
+            // Made relations of elsewhere.
+            match joins::constraint(join_operator) {
+                Some(JoinConstraint::Using(_) | JoinConstraint::Natural) => {
+                    Err(refused("|> JOIN with USING, or NATURAL", "write ON, or a SELECT"))
+                }
+                _ => relations::check_join(join),
+            }
         }
         PipeOperator::Set { .. }
         | PipeOperator::Drop { .. }

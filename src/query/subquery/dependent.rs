@@ -7,7 +7,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, JoinType};
 use datafusion::error::Result as DfResult;
 use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::expr::{AggregateFunction, Sort as SortExpr, WindowFunction};
+use datafusion::logical_expr::expr::{Sort as SortExpr, WindowFunction};
 use datafusion::logical_expr::utils::enumerate_grouping_sets;
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, ExprFunctionExt, FetchType, GroupingSet, Join, Limit, LogicalPlan,
@@ -21,6 +21,7 @@ use super::names::{
 };
 use super::rows::depends;
 use crate::Error;
+use crate::query::grand_total::only_where;
 
 /// The values of the columns of `input` that a subquery refers to.
 pub(super) struct Domain {
@@ -215,7 +216,8 @@ impl Unnest {
             .join_on(rows, JoinType::Left, same_values(&all_exprs, &keys))?
             .build()?;
         let there = Expr::Column(Column::from_name(there)).is_true();
-        let counted = named(&aggregates(&keys)?, |expr| only_where(expr, &there))?;
+        let counted: Vec<Expr> =
+            aggregates(&keys)?.into_iter().map(|expr| only_where(expr, &there)).collect();
         let plan = LogicalPlanBuilder::from(plan).aggregate(all_exprs, counted)?.build()?;
         Ok(Pushed { plan, keys: all })
     }
@@ -385,24 +387,6 @@ fn partitioned(expr: Expr, keys: &[Expr]) -> DfResult<Expr> {
             Ok(Expr::WindowFunction(Box::new(WindowFunction { fun, params })))
         }
         _ => Err(unsupported("a window function in an expression")),
-    }
-}
-
-/// An aggregate over the rows for which a condition holds.
-fn only_where(expr: Expr, condition: &Expr) -> DfResult<Expr> {
-    match expr {
-        Expr::Alias(mut alias) => {
-            alias.expr = Box::new(only_where(*alias.expr, condition)?);
-            Ok(Expr::Alias(alias))
-        }
-        Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
-            params.filter = Some(Box::new(match params.filter {
-                Some(own) => condition.clone().and(*own),
-                None => condition.clone(),
-            }));
-            Ok(Expr::AggregateFunction(AggregateFunction { func, params }))
-        }
-        _ => Err(unsupported("an aggregate in an expression")),
     }
 }
 

@@ -10,7 +10,7 @@ pub fn csv_dialect(csv: &CsvFormat) -> TextDialect {
     TextDialect {
         quote: Some(csv.quote),
         escape: csv.escape,
-        delimiter: csv.delimiter,
+        delimiter: csv.delimiter(),
         comment: csv.comment,
         header: csv.header,
         ..TextDialect::csv()

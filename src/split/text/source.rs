@@ -192,7 +192,7 @@ impl TextSource {
         let mut decoder = csv::ReaderBuilder::new(Arc::new(schema))
             .with_batch_size(self.batch_rows)
             .with_header(csv.header && is_start)
-            .with_delimiter(csv.delimiter)
+            .with_delimiter(csv.delimiter())
             .with_quote(csv.quote);
         if let Some(escape) = csv.escape {
             decoder = decoder.with_escape(escape);

@@ -1,0 +1,217 @@
+//! Functions that DataFusion 53 computes wrongly, in the place of its own. Most have the name of the one that they replace.
+
+mod any_of;
+mod array_sort;
+mod date_part;
+mod length;
+mod overlay;
+mod replaced;
+mod struct_case;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::ArrayRef;
+#[cfg(feature = "ballista")]
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result as DfResult;
+use datafusion::functions::{crypto, encoding, regex, string, unicode};
+use datafusion::logical_expr::expr::{Case, ScalarFunction};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, LogicalPlan, ScalarUDF};
+use datafusion::sql::sqlparser::ast;
+
+pub(super) use any_of::over_lists;
+pub(super) use replaced::name_replaced;
+
+use super::zeros::plain;
+use crate::{Error, Result};
+
+static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
+    let own = [
+        any_of::function(),
+        array_sort::order_of_each_row(),
+        date_part::right_parts(),
+        length::of_lists_too(),
+        overlay::by_characters(),
+        replaced::function(),
+    ];
+    own.into_iter().map(|function| (function.name().to_owned(), Arc::new(function))).collect()
+});
+
+/// Functions of texts, which take anything that can be written as one.
+static OF_TEXTS: LazyLock<HashSet<String>> = LazyLock::new(|| {
+    let all = [
+        string::functions(),
+        unicode::functions(),
+        regex::functions(),
+        crypto::functions(),
+        encoding::functions(),
+    ];
+    all.iter().flatten().map(|function| function.name().to_owned()).collect()
+});
+
+/// The functions, as a session registers them.
+pub fn own_functions() -> impl Iterator<Item = Arc<ScalarUDF>> {
+    OWN.values().cloned()
+}
+
+/// Returns true for a call that DataFusion's function of the same name answers otherwise.
+#[cfg(feature = "ballista")]
+pub fn is_answered_otherwise(call: &ScalarFunction, inputs: &DFSchema) -> bool {
+    let types: Vec<_> = call.args.iter().map(|arg| arg.get_type(inputs)).collect();
+    let is_text = |at: usize| matches!(types.get(at), Some(Ok(found)) if found.is_string());
+    match call.name() {
+        "character_length" => !is_text(0),
+        "date_part" => {
+            let is_span =
+                |found: &DataType| matches!(found, DataType::Interval(_) | DataType::Duration(_));
+            let is_moment = matches!(types.get(1), Some(Ok(found)) if !is_span(found));
+            let is_isodow = |part: &Expr| part.to_string().to_lowercase().contains("isodow");
+            !is_moment || call.args.first().is_none_or(is_isodow)
+        }
+        _ => is_own(&call.func),
+    }
+}
+
+/// Returns true for a function of this module that has the name of one of DataFusion's.
+fn is_own(function: &ScalarUDF) -> bool {
+    OWN.get(function.name()).is_some_and(|own| **own == *function)
+}
+
+/// The plan with these functions, also where the planner takes DataFusion's without looking into the session.
+///
+/// # Errors
+/// `Query` for a function of texts that is given a list, a struct or a map.
+pub(super) fn with_own_functions(plan: LogicalPlan) -> Result<LogicalPlan> {
+    Ok(plan.transform_up_with_subqueries(of_node)?.data)
+}
+
+fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
+    let mut schema = None;
+    let names = NamePreserver::new(&plan);
+    let inputs: Vec<_> = plan.inputs().into_iter().cloned().collect();
+    let plan = plan.map_expressions(|expr| {
+        if !expr.exists(|expr| Ok(matches!(expr, Expr::ScalarFunction(_) | Expr::Case(_))))? {
+            return Ok(Transformed::no(expr));
+        }
+        let schema = schema.get_or_insert_with(|| merge_schema(&inputs.iter().collect::<Vec<_>>()));
+        let name = names.save(&expr);
+        let found = expr.transform_up(|expr| of_expr(expr, schema))?;
+        Ok(found.update_data(|expr| name.restore(expr)))
+    })?;
+    match plan.transformed {
+        true => plan.map_data(LogicalPlan::recompute_schema),
+        false => Ok(plan),
+    }
+}
+
+fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
+    let expr = match expr {
+        Expr::ScalarFunction(ScalarFunction { mut args, func }) => {
+            if func.name() == replaced::NAME && args.len() == 2 {
+                return Ok(Transformed::yes(args.swap_remove(0)));
+            }
+            if let Some(own) = OWN.get(func.name())
+                && **own != *func
+            {
+                let function = ScalarFunction { func: Arc::clone(own), args };
+                return Ok(Transformed::yes(Expr::ScalarFunction(function)));
+            }
+            if func.name() == "nullif"
+                && let [value, other] = &args[..]
+                && value.get_type(schema).is_ok_and(|found| found.is_floating())
+                && !value.is_volatile()
+            {
+                // The engine's own compares zeros by their signs.
+                let equal = value.clone().eq(other.clone());
+                let null = Expr::Literal(ScalarValue::Null, None);
+                let otherwise = Some(Box::new(value.clone()));
+                let case = Case::new(None, vec![(Box::new(equal), Box::new(null))], otherwise);
+                return Ok(Transformed::yes(Expr::Case(case)));
+            }
+            if OF_TEXTS.contains(func.name()) && !is_own(&func) {
+                check_texts(func.name(), &args, schema)?;
+            }
+            Expr::ScalarFunction(ScalarFunction { func, args })
+        }
+        Expr::Case(case) => case_of_zeros(case, schema)?,
+        other => other,
+    };
+    match struct_case::makes_null_structs(&expr, schema) {
+        true => Ok(Transformed::yes(struct_case::null_fields(expr))),
+        false => Ok(Transformed::no(expr)),
+    }
+}
+
+/// `CASE x WHEN 0.0` with one zero: it compares as the engine's sorts do, by the sign.
+fn case_of_zeros(mut case: Case, schema: &DFSchema) -> DfResult<Expr> {
+    let Some(base) = case.expr.take() else { return Ok(Expr::Case(case)) };
+    let is_float = |expr: &Expr| expr.get_type(schema).is_ok_and(|found| found.is_floating());
+    let one = |expr: Expr| if is_float(&expr) { plain(expr) } else { expr };
+    if is_float(&base) || case.when_then_expr.iter().any(|(when, _)| is_float(when)) {
+        for (when, _) in &mut case.when_then_expr {
+            **when = one(std::mem::take(&mut **when));
+        }
+        case.expr = Some(Box::new(one(*base)));
+    } else {
+        case.expr = Some(base);
+    }
+    Ok(Expr::Case(case))
+}
+
+/// Refuses what is no text: the engine would take the text that it prints for a list.
+fn check_texts(name: &str, args: &[Expr], schema: &DFSchema) -> DfResult<()> {
+    for arg in args {
+        let found = match arg {
+            Expr::Literal(value, _) => value.data_type(),
+            _ => arg.get_type(schema)?,
+        };
+        if found.is_nested() {
+            return Err(Error::query(format!(
+                "{name}() takes texts, and {arg} is of the type {found}; take an element or a field of it, or write it as text: \
+                 array_to_string(…, ',')"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// A call in a statement.
+fn call(name: &str, args: Vec<ast::Expr>) -> ast::Expr {
+    let args =
+        args.into_iter().map(|arg| ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(arg)));
+    let list = ast::FunctionArgumentList {
+        duplicate_treatment: None,
+        args: args.collect(),
+        clauses: Vec::new(),
+    };
+    ast::Expr::Function(ast::Function {
+        name: ast::ObjectName::from(vec![ast::Ident::new(name)]),
+        uses_odbc_syntax: false,
+        parameters: ast::FunctionArguments::None,
+        args: ast::FunctionArguments::List(list),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+/// Computes an array of a value, and of the result a value of the same form.
+fn like_array(
+    value: &ColumnarValue,
+    compute: impl Fn(&ArrayRef) -> DfResult<ArrayRef>,
+) -> DfResult<ColumnarValue> {
+    Ok(match value {
+        ColumnarValue::Array(array) => ColumnarValue::Array(compute(array)?),
+        ColumnarValue::Scalar(_) => {
+            let found = compute(&value.to_array(1)?)?;
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?)
+        }
+    })
+}
