@@ -22,6 +22,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "benches/README.md": "benchmarks.md",
     "tests/faults/README.md": "faults.md",
+    "tests/slt/README.md": "slt.md",
 }
 """Files of the repository, and the pages that they become."""
 

@@ -21,8 +21,12 @@ _BETWEEN_REPORTS = 30
 def _words(arguments):
     words = argparse.ArgumentParser(prog="python -m tests.slt", description=__doc__)
     words.add_argument("paths", nargs="+", type=Path, help="folders or files")
-    words.add_argument("--judge", choices=["sqlite", "duckdb"], help="instead of the one of each file's dialect")
-    words.add_argument("--queries", type=int, default=0, help="so many of each file, drawn by --seed (0: all)")
+    words.add_argument(
+        "--judge", choices=["sqlite", "duckdb"], help="instead of the one of each file's dialect"
+    )
+    words.add_argument(
+        "--queries", type=int, default=0, help="so many of each file, drawn by --seed (0: all)"
+    )
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     words.add_argument("--seconds", type=float, default=60, help="for one query in one engine")
@@ -69,7 +73,11 @@ def main(arguments=None):
             getattr(importlib.import_module(module), name),
         )
 
-        asked = f"{words.queries} queries of each file (seed {words.seed})" if words.queries else "all queries"
+        asked = (
+            f"{words.queries} queries of each file (seed {words.seed})"
+            if words.queries
+            else "all queries"
+        )
         ways = "to_arrow() alone" if words.without_loaders else "to_arrow() and two ranks"
         words.report.parent.mkdir(parents=True, exist_ok=True)
         written = 0
@@ -88,7 +96,10 @@ def main(arguments=None):
             bad = sum(one.outcome in ("wrong", "crash") for one in outcomes)
             mark = f", {bad} WRONG OR CRASHED" if bad else ""
             minutes = (time.monotonic() - start) / 60
-            print(f"{report.files}/{len(files)} {path}: {len(outcomes)}{mark} ({minutes:.1f} min)", flush=True)
+            print(
+                f"{report.files}/{len(files)} {path}: {len(outcomes)}{mark} ({minutes:.1f} min)",
+                flush=True,
+            )
 
         run([path for path, _ in files], options, words.jobs, tell)
         write()

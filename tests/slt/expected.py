@@ -5,7 +5,7 @@ import math
 
 from .compare import ABSOLUTE, RELATIVE
 from .records import Query
-from .values import Clock, Entries, Interval, Moment, Row, text_of
+from .values import Clock, Interval, Moment, text_of
 
 
 def types_of(rows, columns):
@@ -40,7 +40,10 @@ def difference(rows, query):
 
     Numbers are compared as numbers, for engines give them other types and digits; all else is compared as it is written.
     """
-    got, want = [tuple(map(text_of, row)) for row in rows], [tuple(line.split("\t")) for line in query.expected]
+    got, want = (
+        [tuple(map(text_of, row)) for row in rows],
+        [tuple(line.split("\t")) for line in query.expected],
+    )
     if len(got) != len(want):
         return f"{len(got)} rows, expected {len(want)}"
     if got and len(got[0]) != len(want[0]):
@@ -61,7 +64,11 @@ def _order(row, numbers):
     for text, number in zip(row, numbers, strict=True):
         value = _number(text) if number else None
         # To nine digits: rounding must not change the order.
-        key.append((0, float(f"{value:.9g}"), "") if value is not None and value == value else (1, 0.0, text))
+        key.append(
+            (0, float(f"{value:.9g}"), "")
+            if value is not None and value == value
+            else (1, 0.0, text)
+        )
     return key
 
 

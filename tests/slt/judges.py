@@ -150,6 +150,12 @@ _SETTINGS = (
     "CREATE OR REPLACE TEMP MACRO regexp_like(text, pattern) AS regexp_matches(text, pattern)",
 )
 
+_OUR_SETTINGS = re.compile(
+    r"\s*(SET|RESET|PRAGMA)\s+(SESSION\s+|GLOBAL\s+)?"
+    r"(integer_division|default_null_order|null_order|default_order|TimeZone|TIME\s+ZONE|threads|enable_progress_bar)\b",
+    re.IGNORECASE,
+)
+
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result")
 # It is small here, and the way around it has no answer to statements without rows.
 
@@ -196,7 +202,12 @@ class Duck:
             alarm.cancel()
 
     def execute(self, sql, connection=None):
-        """Run a statement. A table of DataFusion's `CREATE TABLE … AS VALUES` gets the names that it has there."""
+        """Run a statement; but none that takes back one of our settings.
+
+        A table of DataFusion's `CREATE TABLE … AS VALUES` gets the names that it has there.
+        """
+        if _OUR_SETTINGS.match(sql):
+            return
         self._run(sql, connection)
         made = re.match(
             r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(\w+)\s+AS\s+\(?\s*VALUES\b",
@@ -227,7 +238,9 @@ class Duck:
 
     def views(self):
         """The views: what they select, by name."""
-        sql = "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
+        sql = (
+            "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
+        )
         found = {}
         for name, text in self._run(sql, None).fetchall():
             body = re.split(r"\bAS\b", text, maxsplit=1, flags=re.IGNORECASE)

@@ -5,6 +5,7 @@
 
 import json
 import os
+import resource
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -19,6 +20,9 @@ from .product import Product
 from .records import Query
 
 FOLDER = Path(__file__).with_name("queries")
+
+MOST_MEMORY = 16 << 30
+"""Bytes of address space that may hold data; threads reserve some gigabytes that they never touch."""
 
 
 @dataclass
@@ -89,12 +93,17 @@ def main(names):
     """Run the files of these names, or all; returns the exit status."""
     known = files()
     status = 0
+    # A query that takes all memory ends this process, and not the machine's others.
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     for name in names or known:
         print(json.dumps({"begin": name}), flush=True)
         with tempfile.TemporaryDirectory(prefix="slt-") as scratch:
             os.environ["TENSORQUERY_CACHE"] = f"{scratch}/cache"
             found, asked = findings(known[name], Path(scratch))
-        print(json.dumps({"file": name, "asked": asked, "findings": [asdict(one) for one in found]}), flush=True)
+        print(
+            json.dumps({"file": name, "asked": asked, "findings": [asdict(one) for one in found]}),
+            flush=True,
+        )
         status |= bool(found)
     return status
 

@@ -197,9 +197,7 @@ class Parser:
                 values = [value for value in values if value != word[1:]]
             else:
                 values.append(word)
-        tuples = [
-            tuple(value.split(",")) if len(variables) > 1 else (value,) for value in values
-        ]
+        tuples = [tuple(value.split(",")) if len(variables) > 1 else (value,) for value in values]
         return self._loop(number, variables, tuples)
 
     def _loop(self, number, variables, values):
@@ -215,7 +213,9 @@ def expand(records, variables=None):
     for record in records:
         if isinstance(record, Loop):
             for values in record.values:
-                inner = variables | dict(itertools.zip_longest(record.variables, values, fillvalue=""))
+                inner = variables | dict(
+                    itertools.zip_longest(record.variables, values, fillvalue="")
+                )
                 yield from expand(record.body, inner)
         elif isinstance(record, Conditional):
             if _holds(record, variables):

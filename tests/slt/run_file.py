@@ -1,5 +1,6 @@
 """Runs one file of a suite: its statements in a judge, its queries in the judge and in the loader."""
 
+import contextlib
 import os
 import random
 import re
@@ -116,7 +117,7 @@ class FileRun:
         else:
             self.judge = Duck(self.folder, self.dialect, self.options.seconds / 3)
         self.product = self.options.product(self.folder / "tables")
-        self.changed, self.untyped, self.known = True, {}, {}
+        self.changed, self.untyped, self.known, self.collations = True, {}, {}, False
         asked = self._drawn(records)
         number, taken = -1, True
         for count, record in enumerate(expand(records)):
@@ -131,7 +132,9 @@ class FileRun:
             if not taken:
                 continue
             sql = self._placed(record.sql)
-            asks = isinstance(record, Query) or (record.expects != "error" and sqltext.is_query(sql))
+            asks = isinstance(record, Query) or (
+                record.expects != "error" and sqltext.is_query(sql)
+            )
             if not asks:
                 self._statement(record, sql)
                 continue
@@ -182,11 +185,10 @@ class FileRun:
             return
         self.tell(("begin", record.line, sql, "judge"))
         self.changed = True
-        try:
+        self.collations |= "COLLATE" in sqltext.words(sql) or "default_collation" in sql
+        # A later query over what is missing says so itself.
+        with contextlib.suppress(JudgeError):
             self.judge.execute(sql, record.connection)
-        except JudgeError:
-            # A later query over what is missing says so itself.
-            pass
 
     def _query(self, number, record, sql):
         outcome = Outcome(str(self.path), record.line, "same", sql=sql)
@@ -279,7 +281,11 @@ class FileRun:
 
     def _differs(self, record, sql, answer, rows, wrong, outcome):
         """Rows that are not the judge's: the dialect's, left open by the statement, or wrong."""
-        reason = dialect.of_difference(self.judge_name, sql) or self._open_limit(record, sql, answer, rows)
+        reason = (
+            dialect.of_difference(self.judge_name, sql, rows, answer.rows)
+            or self._collated()
+            or self._open_limit(record, sql, answer, rows)
+        )
         if reason:
             outcome.outcome, outcome.reason = "dialect", reason
         else:
@@ -288,6 +294,11 @@ class FileRun:
     def _wrong(self, outcome, reason, got, want):
         outcome.outcome, outcome.reason = "wrong", reason
         outcome.got, outcome.want = _some(got), _some(want)
+
+    def _collated(self):
+        if self.collations:
+            return "a table or setting of the file has a collation, which Parquet does not hold"
+        return None
 
     def _open_limit(self, record, sql, answer, rows):
         """LIMIT without a total order: any rows are right that are as many, and that the query without it has."""
@@ -346,11 +357,15 @@ class FileRun:
 
 
 def _some(rows, most=12):
-    lines = [" | ".join(map(compare.text_of, row)) for row in sorted(rows, key=compare._order)[:most]]
+    lines = [
+        " | ".join(map(compare.text_of, row)) for row in sorted(rows, key=compare._order)[:most]
+    ]
     return "\n".join(lines + ([f"… {len(rows)} rows"] if len(rows) > most else []))
 
 
-_WRITES = re.compile(r"^\s*(COPY|EXPORT|INSTALL|ATTACH|LOAD|IMPORT|CREATE\s+(PERSISTENT\s+)?SECRET)\b", re.IGNORECASE)
+_WRITES = re.compile(
+    r"^\s*(COPY|EXPORT|INSTALL|ATTACH|LOAD|IMPORT|CREATE\s+(PERSISTENT\s+)?SECRET)\b", re.IGNORECASE
+)
 
 
 def harmless(sql, folder):

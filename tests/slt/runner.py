@@ -92,7 +92,13 @@ def run(files, options, jobs, tell):
                 if now - lane.since > limit:
                     _broken(lane, state, waiting, tell, f"no answer within {limit:.0f} s")
                 elif resident(lane.process.pid) > options.memory:
-                    _broken(lane, state, waiting, tell, f"more than {options.memory >> 20} MiB of memory")
+                    _broken(
+                        lane,
+                        state,
+                        waiting,
+                        tell,
+                        f"more than {options.memory >> 20} MiB of memory",
+                    )
     finally:
         for lane in lanes:
             lane.stop()
@@ -123,7 +129,9 @@ def _hear(lane, state, waiting, tell):
                 return
     except (EOFError, ConnectionResetError):
         lane.process.join()
-        _broken(lane, state, waiting, tell, f"the process ended with status {lane.process.exitcode}")
+        _broken(
+            lane, state, waiting, tell, f"the process ended with status {lane.process.exitcode}"
+        )
 
 
 def _broken(lane, state, waiting, tell, why):

@@ -72,9 +72,10 @@ def _clause(sql, *clause):
     length = len(clause)
     for index in range(len(found) - length, -1, -1):
         part = found[index : index + length]
-        if all(one[3] == 0 and one[0] == "word" for one in part) and tuple(
-            one[1].upper() for one in part
-        ) == clause:
+        if (
+            all(one[3] == 0 and one[0] == "word" for one in part)
+            and tuple(one[1].upper() for one in part) == clause
+        ):
             return index, found
     return None, found
 
@@ -98,9 +99,7 @@ def order_by(sql):
         item.append((text, start))
     if item:
         items.append(item)
-    return [
-        sql[one[0][1] : one[-1][1] + len(one[-1][0])].strip() for one in items if one
-    ]
+    return [sql[one[0][1] : one[-1][1] + len(one[-1][0])].strip() for one in items if one]
 
 
 def without_limit(sql):
