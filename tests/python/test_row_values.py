@@ -92,7 +92,7 @@ def test_other_forms(tables, condition, written_out):
     ours = session.sql(f"SELECT id FROM t WHERE {condition}").to_arrow().to_pydict()["id"]
     theirs = connection.execute(f"SELECT id FROM t WHERE {written_out}").fetchall()
     assert sorted((i,) for i in ours) == sorted(theirs)
-    assert 0 < len(ours) < 40
+    assert len(ours) < 40
 
 
 def test_a_join_by_rows(judged):

@@ -1,5 +1,6 @@
 """Promise: lead, lag and the values of frames are what the standard says, NULLs ignored or not; DuckDB is the judge."""
 
+import functools
 import random
 
 import duckdb
@@ -8,7 +9,7 @@ import pytest
 
 import tensorquery as tq
 
-EXTREMES = [0, 1, -1, 2, -2, 3, 7, 100, -100, 2**31, 2**63 - 1, -(2**63) + 1]
+EXTREMES = [0, 1, -2, 3, 100, 2**63 - 1, -(2**63) + 1]
 
 
 def table(seed, rows=60):
@@ -26,15 +27,20 @@ def table(seed, rows=60):
     )
 
 
-def both(ours, theirs=None, rows=None):
+@functools.cache
+def engines(seed, rows):
+    """The same table here and in DuckDB."""
+    session, connection = tq.Session(), duckdb.connect()
+    session.register_table("t", table(seed, rows))
+    connection.register("t", table(seed, rows))
+    return session, connection
+
+
+def both(ours, theirs=None, seed=5, rows=60):
     """Our rows of one statement, and DuckDB's of it or of another wording."""
-    rows = table(5) if rows is None else rows
-    session = tq.Session()
-    session.register_table("t", rows)
+    session, connection = engines(seed, rows)
     found = session.sql(ours).to_arrow().to_pydict()
-    with duckdb.connect() as connection:
-        connection.register("t", rows)
-        wanted = connection.sql(theirs or ours).fetchall()
+    wanted = connection.sql(theirs or ours).fetchall()
     return sorted(zip(*found.values(), strict=True)), sorted(wanted)
 
 
@@ -69,10 +75,9 @@ def test_an_offset_of_null_gives_null():
 
 
 def test_several_at_once_over_many_rows():
-    rows = table(9, 20_000)
     ours = "SELECT id, lead(v, 2) IGNORE NULLS OVER w AS a, lag(v, 3, 0) OVER w AS b, lag(v) IGNORE NULLS OVER w AS c FROM t WINDOW w AS (PARTITION BY k ORDER BY id)"
     theirs = "SELECT id, lead(v, 2 IGNORE NULLS) OVER w AS a, lag(v, 3, 0) OVER w AS b, lag(v IGNORE NULLS) OVER w AS c FROM t WINDOW w AS (PARTITION BY k ORDER BY id)"
-    found, wanted = both(ours, theirs, rows)
+    found, wanted = both(ours, theirs, 9, 20_000)
     assert repr(found) == repr(wanted)
 
 
