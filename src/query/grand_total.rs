@@ -68,14 +68,18 @@ fn with_total(aggregate: Aggregate) -> DfResult<LogicalPlan> {
     let nulls: Vec<Expr> = nulls.chain([Ok(lit(false).alias(THERE))]).collect::<DfResult<_>>()?;
     let one = LogicalPlanBuilder::empty(true).project(nulls)?.build()?;
     let mut all: Vec<Expr> = input.schema().columns().into_iter().map(Expr::Column).collect();
-    let names: Vec<_> =
-        input.schema().iter().map(|(qualifier, field)| (qualifier.cloned(), field.name().clone())).collect();
+    let names: Vec<_> = input
+        .schema()
+        .iter()
+        .map(|(qualifier, field)| (qualifier.cloned(), field.name().clone()))
+        .collect();
     all.push(lit(true).alias(THERE));
     let rows = LogicalPlanBuilder::from(input).project(all)?.union(one)?.build()?;
     // A union has no qualifiers.
-    let qualified = rows.schema().columns().into_iter().zip(names).map(|(column, (qualifier, name))| {
-        Expr::Column(column).alias_qualified(qualifier, name)
-    });
+    let qualified =
+        rows.schema().columns().into_iter().zip(names).map(|(column, (qualifier, name))| {
+            Expr::Column(column).alias_qualified(qualifier, name)
+        });
     let mut qualified: Vec<Expr> = qualified.collect();
     let there = rows.schema().columns().pop().unwrap_or_else(|| Column::from_name(THERE));
     qualified.push(Expr::Column(there).alias(THERE));

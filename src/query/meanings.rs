@@ -65,9 +65,13 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
             let changed = once_each(&mut function.params.order_by);
             Transformed::new_transformed(Expr::WindowFunction(function), changed)
         }
-        Expr::Like(Like { negated, expr, pattern, escape_char: Some(escape), case_insensitive })
-            if escape != '\\' =>
-        {
+        Expr::Like(Like {
+            negated,
+            expr,
+            pattern,
+            escape_char: Some(escape),
+            case_insensitive,
+        }) if escape != '\\' => {
             let pattern = match *pattern {
                 Expr::Literal(ScalarValue::Utf8(Some(text)), _) => lit(escaped(&text, escape)?),
                 null @ Expr::Literal(ScalarValue::Null | ScalarValue::Utf8(None), _) => null,

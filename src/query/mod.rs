@@ -40,10 +40,10 @@ pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function}
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use drawn::Drawn;
 pub use exact::KeepExact;
-pub use keys::{GroupDistinct, WithoutKeys};
 #[cfg(feature = "ballista")]
 pub use functions::is_answered_otherwise;
 pub use functions::own_functions;
+pub use keys::{GroupDistinct, WithoutKeys};
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use ntile::first_groups_larger;

@@ -22,9 +22,7 @@ use datafusion::logical_expr::{
     BinaryExpr, Expr as PlanExpr, ExprSchemable, GroupingSet, LogicalPlan, Operator,
     WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
-use datafusion::sql::sqlparser::ast::{
-    Expr, Query, Visit, Visitor,
-};
+use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
 
 use crate::{Error, Result};
 

@@ -16,7 +16,7 @@ use datafusion::logical_expr::{
 
 use super::Unnest;
 use super::names::{
-    columns_of, key_conditions, keep_columns, one_zero, refers, same_values, substituted,
+    columns_of, keep_columns, key_conditions, one_zero, refers, same_values, substituted,
     with_columns,
 };
 use super::rows::depends;
@@ -107,9 +107,8 @@ impl Unnest {
             LogicalPlan::Projection(projection) => {
                 let pushed = self.push(&projection.input, domain)?;
                 let mut exprs = pushed.key_exprs();
-                exprs.extend(named(&projection.expr, |expr| {
-                    domain.substitute(expr, &pushed.keys)
-                })?);
+                exprs
+                    .extend(named(&projection.expr, |expr| domain.substitute(expr, &pushed.keys))?);
                 let plan = Projection::try_new(exprs, Arc::new(pushed.plan))?;
                 Ok(Pushed { plan: LogicalPlan::Projection(plan), keys: pushed.keys })
             }
@@ -137,7 +136,8 @@ impl Unnest {
             LogicalPlan::Distinct(Distinct::On(on)) => {
                 let pushed = self.push(&on.input, domain)?;
                 let keys = pushed.key_exprs();
-                let of = |exprs: &[Expr]| named(exprs, |expr| domain.substitute(expr, &pushed.keys));
+                let of =
+                    |exprs: &[Expr]| named(exprs, |expr| domain.substitute(expr, &pushed.keys));
                 let select = keys.iter().cloned().chain(of(&on.select_expr)?).collect();
                 let by = keys.iter().cloned().chain(of(&on.on_expr)?).collect();
                 let order = match &on.sort_expr {
@@ -194,9 +194,8 @@ impl Unnest {
     fn aggregate(&mut self, aggregate: &Aggregate, domain: &Domain) -> DfResult<Pushed> {
         let Pushed { plan: rows, keys } = self.push(&aggregate.input, domain)?;
         let groups = named(&aggregate.group_expr, |expr| domain.substitute(expr, &keys))?;
-        let aggregates = |keys: &[Column]| {
-            named(&aggregate.aggr_expr, |expr| domain.substitute(expr, keys))
-        };
+        let aggregates =
+            |keys: &[Column]| named(&aggregate.aggr_expr, |expr| domain.substitute(expr, keys));
         let by: Vec<Expr> = keys.iter().cloned().map(Expr::Column).collect();
         if !groups.is_empty() {
             let groups = match &groups[..] {
@@ -297,12 +296,14 @@ impl Unnest {
         if push_left && push_right {
             conditions.extend(same_values(&left.key_exprs(), &right.keys));
         }
-        for condition in
-            key_conditions(join.on.clone(), join.null_equality).into_iter().chain(join.filter.clone())
+        for condition in key_conditions(join.on.clone(), join.null_equality)
+            .into_iter()
+            .chain(join.filter.clone())
         {
             conditions.push(domain.substitute(condition, &keys)?);
         }
-        let full = (join.join_type == JoinType::Full).then(|| (left.keys.clone(), right.keys.clone()));
+        let full =
+            (join.join_type == JoinType::Full).then(|| (left.keys.clone(), right.keys.clone()));
         let joined = LogicalPlanBuilder::from(left.plan)
             .join_on(right.plan, join.join_type, conditions)?
             .build()?;
@@ -397,7 +398,9 @@ fn in_each_set(groups: Vec<Expr>, keys: &[Expr]) -> DfResult<Vec<Expr>> {
         return Err(unsupported("GROUPING SETS"));
     };
     if sets.iter().any(Vec::is_empty) {
-        return Err(unsupported("a grouping set of all rows (ROLLUP, CUBE or GROUPING SETS with ())"));
+        return Err(unsupported(
+            "a grouping set of all rows (ROLLUP, CUBE or GROUPING SETS with ())",
+        ));
     }
     let with_keys = |set: &Vec<Expr>| keys.iter().cloned().chain(set.iter().cloned()).collect();
     let sets = sets.iter().map(with_keys).collect();

@@ -237,8 +237,7 @@ impl Unnest {
                 let conditions = filter.map(split_conjunction_owned).unwrap_or_default();
                 let mut parts = (Vec::new(), Vec::new());
                 for condition in conditions {
-                    let part =
-                        if has_subquery(&condition)? { &mut parts.1 } else { &mut parts.0 };
+                    let part = if has_subquery(&condition)? { &mut parts.1 } else { &mut parts.0 };
                     part.push(condition);
                 }
                 parts
@@ -320,7 +319,8 @@ impl Unnest {
         let mut conditions = names::key_conditions(join.on, join.null_equality);
         conditions.extend(join.filter);
         conditions.extend(rows.conditions);
-        let joined = LogicalPlanBuilder::from(left).join_on(rows.plan, join.join_type, conditions)?;
+        let joined =
+            LogicalPlanBuilder::from(left).join_on(rows.plan, join.join_type, conditions)?;
         keep_columns(joined.build()?, columns)
     }
 }

@@ -7,8 +7,8 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, NullEquality, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, binary_expr, lit, when,
-    Operator,
+    Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Projection, binary_expr, lit,
+    when,
 };
 
 /// Makes names of relations and columns.
@@ -59,11 +59,7 @@ pub(super) fn same_values(left: &[Expr], right: &[Column]) -> Vec<Expr> {
     let pairs = left.iter().zip(right);
     pairs
         .map(|(left, right)| {
-            binary_expr(
-                left.clone(),
-                Operator::IsNotDistinctFrom,
-                Expr::Column(right.clone()),
-            )
+            binary_expr(left.clone(), Operator::IsNotDistinctFrom, Expr::Column(right.clone()))
         })
         .collect()
 }

@@ -11,7 +11,9 @@ use datafusion::logical_expr::{
 };
 
 use super::Unnest;
-use super::names::{aliased, key_conditions, refers, renamed, same_values, substituted, with_columns};
+use super::names::{
+    aliased, key_conditions, refers, renamed, same_values, substituted, with_columns,
+};
 
 /// The rows of a subquery, and what they have to do with those of the query around it.
 pub(super) struct Rows {
@@ -60,11 +62,7 @@ pub(super) fn depends(plan: &LogicalPlan, outer: &[Column]) -> bool {
 
 impl Unnest {
     /// The rows of a subquery beside `input`, under their own names.
-    pub(super) fn rows_beside(
-        &mut self,
-        plan: LogicalPlan,
-        input: &LogicalPlan,
-    ) -> DfResult<Rows> {
+    pub(super) fn rows_beside(&mut self, plan: LogicalPlan, input: &LogicalPlan) -> DfResult<Rows> {
         let outer = outer_columns(&plan, input.schema());
         let (plan, conditions) = self.rows_of(plan, input, &outer)?;
         let by: Vec<Expr> = outer.iter().cloned().map(Expr::Column).collect();
@@ -222,10 +220,7 @@ impl Unnest {
         expr: Expr,
         input: LogicalPlan,
     ) -> DfResult<(LogicalPlan, Expr)> {
-        if matches!(
-            expr,
-            Expr::Column(_) | Expr::Literal(..) | Expr::OuterReferenceColumn(..)
-        ) {
+        if matches!(expr, Expr::Column(_) | Expr::Literal(..) | Expr::OuterReferenceColumn(..)) {
             return Ok((input, expr));
         }
         let name = self.names.next("x");

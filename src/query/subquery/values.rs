@@ -104,8 +104,8 @@ impl Unnest {
         without: bool,
     ) -> DfResult<Option<LogicalPlan>> {
         let plan = any_of(plan, false);
-        let nullable = value.nullable(input.schema()).unwrap_or(true)
-            || plan.schema().field(0).is_nullable();
+        let nullable =
+            value.nullable(input.schema()).unwrap_or(true) || plan.schema().field(0).is_nullable();
         if super::has_subquery(&value)? || without && nullable {
             return Ok(None);
         }
@@ -154,8 +154,9 @@ impl Unnest {
         let (input, found) =
             self.mark(plan.clone(), &input, |row| vec![binary_expr(value.clone(), op, row)])?;
         let (input, unknown) = match correlated {
-            true => self
-                .mark(plan, &input, |row| vec![binary_expr(value.clone(), op, row).is_null()])?,
+            true => {
+                self.mark(plan, &input, |row| vec![binary_expr(value.clone(), op, row).is_null()])?
+            }
             false => {
                 let column = Expr::Column(plan.schema().columns()[0].clone());
                 let wanted = vec![count(lit(1_i64)), count(column)];
@@ -262,7 +263,8 @@ impl Unnest {
         for condition in &pulled.conditions {
             let Some((of_around, of_rows)) = equality(condition, outer) else { return Ok(None) };
             let of_around = substituted(of_around, outer, &by)?;
-            let types = (of_around.get_type(input.schema())?, of_rows.get_type(pulled.plan.schema())?);
+            let types =
+                (of_around.get_type(input.schema())?, of_rows.get_type(pulled.plan.schema())?);
             if types.0 != types.1 || !is_one_group(&types.0) {
                 return Ok(None);
             }
@@ -313,9 +315,12 @@ impl Unnest {
         let name = self.names.next("s");
         let of_plan = Expr::Column(plan.schema().columns()[0].clone());
         let mut exprs = vec![of_plan.alias(format!("{name}_0"))];
-        let of = |number: usize| Expr::Column(Column::new(Some(name.as_str()), format!("{name}_{number}")));
+        let of = |number: usize| {
+            Expr::Column(Column::new(Some(name.as_str()), format!("{name}_{number}")))
+        };
         let mut conditions = Vec::new();
-        for (number, (key, (of_around, _))) in pulled.conditions.into_iter().zip(sides).enumerate() {
+        for (number, (key, (of_around, _))) in pulled.conditions.into_iter().zip(sides).enumerate()
+        {
             exprs.push(key.alias(format!("{name}_{}", number + 1)));
             conditions.push(of_around.eq(of(number + 1)));
         }
