@@ -292,28 +292,6 @@ def test_a_filter_with_a_subquery_of_several_rows_is_refused(folder):
 @pytest.mark.parametrize(
     ("sql", "told"),
     [
-        # Conditions on the query around, which the engine moves.
-        (
-            "SELECT id FROM t WHERE EXISTS (SELECT max(y) FROM j WHERE y = t.k)",
-            "an aggregate without",
-        ),
-        (
-            "SELECT id FROM t WHERE NOT EXISTS (SELECT count(*) FROM j WHERE y = t.k)",
-            "GROUP BY, which",
-        ),
-        ("SELECT id FROM t WHERE k IN (SELECT count(*) FROM j WHERE y = t.id)", "IN .subquery."),
-        (
-            "SELECT id FROM t WHERE k IN (SELECT coalesce(max(y), 1) FROM j WHERE y = t.id)",
-            "by key",
-        ),
-        ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM j WHERE y = t.k OFFSET 1)", "OFFSET"),
-        ("SELECT id FROM t WHERE k IN (SELECT max(y) OVER () FROM j WHERE y <= t.id)", "a window"),
-        (
-            "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM j LEFT JOIN (SELECT y AS z FROM none WHERE y = t.k) ON z = y)",
-            "an outer join",
-        ),
-        ("SELECT id FROM t WHERE k NOT IN (SELECT y FROM j WHERE y > t.id)", "NOT EXISTS"),
-        ("SELECT id FROM t WHERE k NOT IN (SELECT y FROM j WHERE y = t.id)", "NOT EXISTS"),
         # Two of a kind become one.
         (
             "SELECT k, count(*) FROM t GROUP BY GROUPING SETS ((k), (id), (k))",
@@ -326,13 +304,6 @@ def test_a_filter_with_a_subquery_of_several_rows_is_refused(folder):
         ("SELECT id FROM t WHERE s > 9", "compares a number with text"),
         ("SELECT id FROM t WHERE k = 'two'", "compared with .two., which is none"),
         ("SELECT id FROM t WHERE k IN ('1', 'two')", "compared with .two., which is none"),
-        # What has no plan.
-        ("SELECT id, (SELECT max(y) FROM j WHERE y > t.k) AS m FROM t", "must be equalities"),
-        ("SELECT id, l.y AS m FROM t, LATERAL (SELECT y FROM j WHERE y = t.k) AS l", "LATERAL"),
-        (
-            "SELECT id, (SELECT count(*) FROM j WHERE y = k) AS a, (SELECT count(*) FROM j WHERE y = id) AS b FROM t",
-            "of two subqueries is ambiguous",
-        ),
     ],
 )
 def test_what_the_engine_gets_wrong_is_refused_with_a_way_out(session, sql, told):
@@ -343,6 +314,18 @@ def test_what_the_engine_gets_wrong_is_refused_with_a_way_out(session, sql, told
 @pytest.mark.parametrize(
     "sql",
     [
+        "SELECT id FROM t WHERE EXISTS (SELECT max(y) FROM j WHERE y = t.k)",
+        "SELECT id FROM t WHERE NOT EXISTS (SELECT count(*) FROM j WHERE y = t.k)",
+        "SELECT id FROM t WHERE k IN (SELECT count(*) FROM j WHERE y = t.id)",
+        "SELECT id FROM t WHERE k IN (SELECT coalesce(max(y), 1) FROM j WHERE y = t.id)",
+        "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM j WHERE y = t.k OFFSET 1)",
+        "SELECT id FROM t WHERE k IN (SELECT max(y) OVER () FROM j WHERE y <= t.id)",
+        "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM j LEFT JOIN (SELECT y AS z FROM none WHERE y = t.k) ON z = y)",
+        "SELECT id FROM t WHERE k NOT IN (SELECT y FROM j WHERE y > t.id)",
+        "SELECT id FROM t WHERE k NOT IN (SELECT y FROM j WHERE y = t.id)",
+        "SELECT id, (SELECT max(y) FROM j WHERE y > t.k) AS m FROM t",
+        "SELECT id, l.y AS m FROM t, LATERAL (SELECT y FROM j WHERE y = t.k) AS l",
+        "SELECT id, (SELECT count(*) FROM j WHERE y = k) AS a, (SELECT count(*) FROM j WHERE y = id) AS b FROM t",
         "SELECT id FROM t WHERE EXISTS (SELECT y FROM j WHERE y = t.k GROUP BY y HAVING count(*) < 2)",
         "SELECT id FROM t WHERE k IN (SELECT max(y) FROM j WHERE y = t.k)",
         "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM j WHERE y = t.k LIMIT 1)",

@@ -541,7 +541,6 @@ NOT_ROW_LOCAL = [
     ("SELECT n FROM t OFFSET 1", "LIMIT or OFFSET"),
     ("SELECT row_number() OVER () AS x FROM t", "a window function"),
     ("SELECT a.n FROM t a FULL JOIN t b ON a.n = b.n", "FULL JOIN"),
-    ("SELECT n FROM t WHERE n NOT IN (SELECT n FROM t)", "NOT IN"),
     ("SELECT random() AS x FROM t", r"random\(\) is volatile"),
 ]
 
@@ -553,7 +552,7 @@ def test_what_is_not_row_local_names_the_operator_and_a_fix(session, sql, messag
     for shard in (tq.create_dataloader, tq.Query.plan_shards):
         with pytest.raises(tq.NotShardableError, match=message) as error:
             shard(query, stage="never")
-        assert any(word in str(error.value) for word in ('stage="auto"', "NOT EXISTS", "literal"))
+        assert any(word in str(error.value) for word in ('stage="auto"', "literal"))
 
 
 @pytest.mark.parametrize("sql", [sql for sql, _ in NOT_ROW_LOCAL])
