@@ -38,11 +38,8 @@ REFUSED = {
 """Queries that are refused until they are supported, by file:label: words of the refusal. The rows in the file are the right ones."""
 
 WRONG = {
-    "grouping:median-of-integers",
-    "nested:field-of-case",
     "ordering:offset-below-order",
     "ordering:limit-offset-below-order",
-    "times:isodow",
     "times:at-time-zone",
 }
 """Queries that get other rows until they are mended, by file:label: a list that must come to nothing."""
