@@ -9,8 +9,8 @@
 //! After:
 //! ```text
 //! Projection: the columns of the aggregate
-//!   Filter: __rows > 0 OR __grouping_id = all
-//!     Aggregate: groupBy=[ROLLUP (a)], aggr=[sum(x) FILTER (WHERE __there), count(1) FILTER (WHERE __there) AS __rows]
+//!   Filter: __rows OR grouping(a) = 1
+//!     Aggregate: groupBy=[ROLLUP (a)], aggr=[sum(x) FILTER (WHERE __there), grouping(a), bool_or(__there) AS __rows]
 //!       Union
 //!         t, true AS __there
 //!         NULLs, false AS __there
@@ -21,17 +21,21 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::error::Result as DfResult;
-use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::functions_aggregate::expr_fn::bool_or;
+use datafusion::functions_aggregate::grouping::grouping_udaf;
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::utils::enumerate_grouping_sets;
+use datafusion::logical_expr::utils::{enumerate_grouping_sets, grouping_set_to_exprlist};
 use datafusion::logical_expr::{
     Aggregate, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder, Projection, lit,
 };
 
-use crate::Result;
+use crate::{Error, Result};
 
 const THERE: &str = "__there";
 const ROWS: &str = "__rows";
+
+/// Columns whose sets one number of `grouping` tells apart.
+const MOST_KEYS: usize = 30;
 
 /// The plan in which every grouping set without columns has its row.
 ///
@@ -54,6 +58,7 @@ fn has_total(aggregate: &Aggregate) -> DfResult<bool> {
     }
     Ok(match &enumerate_grouping_sets(aggregate.group_expr.clone())?[..] {
         [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] => sets.iter().any(Vec::is_empty),
+        [Expr::GroupingSet(GroupingSet::Rollup(_) | GroupingSet::Cube(_))] => true,
         _ => false,
     })
 }
@@ -85,18 +90,42 @@ fn with_total(aggregate: Aggregate) -> DfResult<LogicalPlan> {
     qualified.push(Expr::Column(there).alias(THERE));
     let rows = LogicalPlan::Projection(Projection::try_new(qualified, Arc::new(rows))?);
     let there = Expr::Column(Column::from_name(THERE));
+    let keys: Vec<Expr> =
+        grouping_set_to_exprlist(&aggregate.group_expr)?.into_iter().cloned().collect();
+    if keys.len() > MOST_KEYS {
+        return Err(Error::query(format!(
+            "ROLLUP, CUBE or GROUPING SETS with a set of all rows is supported for {MOST_KEYS} columns at most, not {}; write \
+             UNION ALL of the groups and of the total",
+            keys.len()
+        ))
+        .into());
+    }
+    let total = (1_i32 << keys.len()) - 1;
+    let set = grouping_udaf().call(keys);
+    let of_set = Expr::Column(Column::from_name(set.schema_name().to_string()));
+    let known = aggregate.aggr_expr.contains(&set);
     let aggregates = aggregate.aggr_expr.into_iter();
-    let mut wanted: Vec<Expr> = aggregates.map(|expr| only_where(expr, &there)).collect();
-    wanted.push(only_where(count(lit(1_i64)), &there).alias(ROWS));
+    let mut wanted: Vec<Expr> = aggregates
+        .map(|expr| match is_grouping(&expr) {
+            // What is no aggregate of rows.
+            true => expr,
+            false => only_where(expr, &there),
+        })
+        .collect();
+    if !known {
+        wanted.push(set);
+    }
+    wanted.push(bool_or(there).alias(ROWS));
     let plan = LogicalPlanBuilder::from(rows).aggregate(aggregate.group_expr, wanted)?.build()?;
-    let LogicalPlan::Aggregate(made) = &plan else { return Ok(plan) };
-    let id = Expr::Column(Column::from_name(Aggregate::INTERNAL_GROUPING_ID));
-    let sets = made.group_expr_len()? - 1;
-    let total = lit((1_u64 << sets.min(63)) - 1);
-    let kept = Expr::Column(Column::from_name(ROWS)).gt(lit(0_i64)).or(id.eq(total));
+    let kept = Expr::Column(Column::from_name(ROWS)).is_true().or(of_set.eq(lit(total)));
     let plan = LogicalPlanBuilder::from(plan).filter(kept)?.build()?;
-    let columns = columns.into_iter().map(Expr::Column).collect();
+    let own = columns.into_iter().filter(|column| column.name != Aggregate::INTERNAL_GROUPING_ID);
+    let columns = own.map(Expr::Column).collect();
     Ok(LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?))
+}
+
+fn is_grouping(expr: &Expr) -> bool {
+    matches!(expr, Expr::AggregateFunction(function) if function.func.name() == "grouping")
 }
 
 /// An aggregate over the rows for which a condition holds, under the name that it had.

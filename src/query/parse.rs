@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::depth::check_depth;
-use super::functions::{name_replaced, over_lists};
+use super::functions::{name_replaced, over_lists, zones_as_calls};
 use super::precedence::bind;
 use super::row_values::write_out;
 use super::sample::{alias_first, take_samples};
@@ -93,6 +93,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     }
     take_samples(&mut query)?;
     name_replaced(&mut query);
+    zones_as_calls(&mut query);
     Ok(ParsedQuery {
         statement: Statement::Statement(Box::new(ast::Statement::Query(query))),
         paths: finder.paths,

@@ -29,20 +29,12 @@ REFUSED = {
     "names:star-and-column": "two output columns",
     "ordering:window-in-order-by": "row_number() is not supported in this place",
     "recursive:same-name-nested": "specified more than once",
-    "texts:like-escape": "does not support escape_char",
     "times:date-trunc-2262": "multiply with overflow",
     "times:interval-days-and-hours": "Invalid input syntax for type interval",
     "times:date-2262-to-timestamp": "beyond the timestamps of Nanoseconds",
     "windows:exclude-current-row": "found: EXCLUDE",
 }
 """Queries that are refused until they are supported, by file:label: words of the refusal. The rows in the file are the right ones."""
-
-WRONG = {
-    "ordering:offset-below-order",
-    "ordering:limit-offset-below-order",
-    "times:at-time-zone",
-}
-"""Queries that get other rows until they are mended, by file:label: a list that must come to nothing."""
 
 LEAST = 400
 """Queries, over all files."""
@@ -78,10 +70,8 @@ def test_own_queries_have_the_rows_of_their_file(name, told):
     assert name in told, "a query ended the process, or did not end"
     assert told[name]["asked"]
     found = [own.Finding(**one) for one in told[name]["findings"]]
-    wrong = [one for one in found if one.by != "refused" and one.name not in WRONG]
+    wrong = [one for one in found if one.by != "refused"]
     assert not wrong, "\n".join(f"{one.by} {one.name}: {one.told}\n{one.sql}" for one in wrong)
-    mended = {key for key in WRONG if key.startswith(f"{name}:")} - {one.name for one in found}
-    assert not mended, "right now: take these out of WRONG"
     refused = {one.name: one.told for one in found if one.by == "refused"}
     expected = {key: words for key, words in REFUSED.items() if key.startswith(f"{name}:")}
     now_answered = expected.keys() - refused.keys()
@@ -101,7 +91,7 @@ def test_there_are_hundreds_of_queries_and_labels_name_one_each():
         assert all(one.expected is not None for one in queries), name
     assert count >= LEAST
     assert len(names) == len(set(names))
-    assert REFUSED.keys() | WRONG <= set(names)
+    assert REFUSED.keys() <= set(names)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 mod any_of;
 mod array_sort;
+mod at_time_zone;
 mod date_part;
 mod length;
 mod overlay;
@@ -25,6 +26,7 @@ use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, LogicalPlan, 
 use datafusion::sql::sqlparser::ast;
 
 pub(super) use any_of::over_lists;
+pub(super) use at_time_zone::zones_as_calls;
 pub(super) use replaced::name_replaced;
 
 use super::zeros::plain;
@@ -34,6 +36,7 @@ static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
     let own = [
         any_of::function(),
         array_sort::order_of_each_row(),
+        at_time_zone::function(),
         date_part::right_parts(),
         length::of_lists_too(),
         overlay::by_characters(),
@@ -114,6 +117,14 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
         Expr::ScalarFunction(ScalarFunction { mut args, func }) => {
             if func.name() == replaced::NAME && args.len() == 2 {
                 return Ok(Transformed::yes(args.swap_remove(0)));
+            }
+            if func.name() == at_time_zone::NAME
+                && let [_, Expr::Literal(zone, _)] = &args[..]
+                && let Some(Some(zone)) = zone.try_as_str()
+            {
+                let (of, zone) = (args[0].get_type(schema)?, zone.to_owned());
+                let time = args.swap_remove(0);
+                return Ok(Transformed::yes(at_time_zone::written_out(time, &zone, &of)));
             }
             if let Some(own) = OWN.get(func.name())
                 && **own != *func
