@@ -28,7 +28,10 @@ def write(folder, rows):
             f"c{i}": rng.standard_normal(rows // 4).astype(np.float32) for i in range(COLUMNS)
         }
         pq.write_table(
-            pa.table(columns), folder / f"{number}.parquet", compression="snappy", use_dictionary=False
+            pa.table(columns),
+            folder / f"{number}.parquet",
+            compression="snappy",
+            use_dictionary=False,
         )
 
 
@@ -99,7 +102,9 @@ def main():
                     seconds, total = epoch(way, folder, chosen.batch, weights, products)
                     times.setdefault(way.__name__, []).append(seconds)
                     sums.add(round(total, 3))
-            print(f"step of {products} products; every way delivered the same sum: {len(sums) == 1}")
+            print(
+                f"step of {products} products; every way delivered the same sum: {len(sums) == 1}"
+            )
             for name, all_times in times.items():
                 taken = sorted(all_times[1:])  # the first turn warms up
                 middle = statistics.median(taken)

@@ -60,14 +60,12 @@ fn written_out(expr: &mut Expr) -> Result<Option<Expr>> {
             let parts = left.iter().zip(right).map(|(left, right)| distinct(left, right));
             Some(not(any(parts.collect::<Result<_>>()?)))
         }
-        Expr::IsNull(inner) => match row(inner) {
-            Some(parts) => Some(all(parts.iter().map(|part| is_null(part, true)).collect())),
-            None => None,
-        },
-        Expr::IsNotNull(inner) => match row(inner) {
-            Some(parts) => Some(all(parts.iter().map(|part| is_null(part, false)).collect())),
-            None => None,
-        },
+        Expr::IsNull(inner) => {
+            row(inner).map(|parts| all(parts.iter().map(|part| is_null(part, true)).collect()))
+        }
+        Expr::IsNotNull(inner) => {
+            row(inner).map(|parts| all(parts.iter().map(|part| is_null(part, false)).collect()))
+        }
         Expr::InList { expr: value, list, negated }
             if row(value).is_some() || list.iter().any(|item| row(item).is_some()) =>
         {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use arrow::datatypes::{Schema, SchemaRef};
-use arrow::record_batch::RecordBatch;
+use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use datafusion::catalog::{MemorySchemaProvider, TableProvider};
 use datafusion::common::TableReference;
 use datafusion::execution::memory_pool::FairSpillPool;
@@ -239,7 +239,11 @@ impl Session {
         }
         // As of files: notes beside a schema would tell tables of the same columns apart.
         let schema = Arc::new(Schema::new(schema.fields().clone()));
-        let plain = |batch: RecordBatch| Ok(batch.with_schema(Arc::clone(&schema))?);
+        let plain = |batch: RecordBatch| -> Result<RecordBatch> {
+            let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            let columns = batch.columns().to_vec();
+            Ok(RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &rows)?)
+        };
         let batches = batches.into_iter().map(plain).collect::<Result<Vec<_>>>()?;
         let batches = batches.into_iter().map(with_null_fields).collect::<Result<Vec<_>>>()?;
         let key = (TABLE_SCHEMA.to_owned(), name.to_owned());
