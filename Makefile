@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage stubtest iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -308,6 +308,9 @@ bench-staging: $(STAMPS)/built ## Measure a 10 GiB aggregate over a join under a
 
 bench-storage: $(STAMPS)/built test-servers ## Measure an S3 store with 50 ms of latency (some minutes; status 1 where a target is missed)
 	$(BIN)/python benches/storage.py
+
+bench-device: $(STAMPS)/built ## Measure how batches reach a GPU (a minute; needs a GPU that torch.cuda can use)
+	$(BIN)/python benches/device.py
 
 # Spark is large and only makes fixtures, which are committed: an environment of its own.
 SPARK := .spark

@@ -1,7 +1,5 @@
 -- cases: not in with nulls
 -- Nulls make NOT IN unknown: one on the right refuses every row, one on the left that row unless the right is empty.
--- (Where NOT IN itself makes the null, nullif(c_nationkey, 7) NOT IN (…), or stands inside of an OR, DataFusion 53 keeps
--- rows that are unknown, so it is refused: see ENGINE_IS_WRONG in test_any_sql.py.)
 WITH c AS (SELECT c_custkey, max(nullif(c_nationkey, 7)) AS nation FROM customer GROUP BY c_custkey)
 SELECT 'null on the right' AS which, c_custkey
 FROM c
