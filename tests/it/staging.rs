@@ -189,12 +189,6 @@ fn stages_are_listed_and_cleared_unless_they_are_in_use() {
 fn what_the_engine_answers_wrongly_is_refused() {
     let (_directory, session) = tables(SessionOptions::default());
     for (sql, told) in [
-        ("SELECT k FROM a INTERSECT ALL SELECT k FROM b", "number them"),
-        ("SELECT k FROM a EXCEPT ALL SELECT k FROM b", "number them"),
-        ("SELECT k FROM a WHERE nullif(k, 7) NOT IN (SELECT k FROM b)", "NOT EXISTS"),
-        ("SELECT k FROM a WHERE k NOT IN (SELECT k FROM b) OR v = 1", "NOT EXISTS"),
-        ("SELECT k FROM a WHERE NOT (k IN (SELECT k FROM b))", "EXISTS"),
-        ("SELECT k IN (SELECT k FROM b) AS i FROM a", "EXISTS"),
         (
             "SELECT sum(v) OVER (ORDER BY k RANGE BETWEEN 9 PRECEDING AND 5 PRECEDING) AS s FROM a",
             "frame is empty",
@@ -207,6 +201,12 @@ fn what_the_engine_answers_wrongly_is_refused() {
     }
     for sql in [
         "SELECT k FROM a INTERSECT SELECT k FROM b",
+        "SELECT k FROM a INTERSECT ALL SELECT k FROM b",
+        "SELECT k FROM a EXCEPT ALL SELECT k FROM b",
+        "SELECT k FROM a WHERE nullif(k, 7) NOT IN (SELECT k FROM b)",
+        "SELECT k FROM a WHERE k NOT IN (SELECT k FROM b) OR v = 1",
+        "SELECT k FROM a WHERE NOT (k IN (SELECT k FROM b))",
+        "SELECT k IN (SELECT k FROM b) AS i FROM a",
         "SELECT k FROM a WHERE v > 1 AND (k NOT IN (SELECT k FROM b))",
         "SELECT k FROM a WHERE k IN (SELECT k FROM b) OR v = 1",
         "SELECT sum(v) OVER (ORDER BY k RANGE BETWEEN 9 PRECEDING AND CURRENT ROW) AS s FROM a",

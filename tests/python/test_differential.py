@@ -45,7 +45,9 @@ def test_every_writer_writes_what_it_says_that_it_can(tmp_path, writer):
         rng = random.Random(number)
         table = make_table(rng, "t1", kinds=source.kinds, most=60, hive=False)
         source.register(rng, session, table, str(tmp_path / statistics))
-        assert_same_answer(session.sql("SELECT * FROM t1").to_arrow(), table.rows)
+        # parquet-go sorts columns by their names.
+        found = session.sql("SELECT * FROM t1").to_arrow().select(table.rows.column_names)
+        assert_same_answer(found, table.rows)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -1,6 +1,6 @@
 //! The row groups of a split, one after the other: conditions, then the columns that are wanted.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -197,8 +197,9 @@ pub async fn plan_hard(
 
 fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
     let schema = footer.file_metadata().schema_descr();
+    let wanted: HashSet<usize> = columns.iter().copied().collect();
     (0..schema.num_columns())
-        .filter(|leaf| columns.contains(&schema.get_column_root_idx(*leaf)))
+        .filter(|leaf| wanted.contains(&schema.get_column_root_idx(*leaf)))
         .collect()
 }
 

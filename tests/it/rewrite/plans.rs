@@ -35,7 +35,7 @@ snapshot!(a_filter_goes_into_the_scan, "SELECT id, t FROM big WHERE id > 30 AND 
     SplitScanExec: splits=5, format=parquet, files=2, predicate=id@0 > 30 AND k@1 = 1, materialisation=late
     ");
 snapshot!(expressions_go_into_the_scan, "SELECT id * 2 AS twice, upper(t) AS t FROM big", @r"
-    DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id@0 * 2 as twice, upper(t@2) as t], file_type=parquet
+    DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[checked_multiply(id@0, 2) as twice, upper(t@2) as t], file_type=parquet
     --
     SplitScanExec: splits=8, format=parquet, files=2
     ");
@@ -103,48 +103,48 @@ snapshot!(right_join,
         SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(semi_join, "SELECT id FROM big WHERE k IN (SELECT k FROM small)", @r"
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(k@0, k@1)], projection=[id@0]
-      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s1_0@0, k@1)], projection=[id@0]
+      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s1_0], file_type=parquet
       DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
     --
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(k@0, k@1)], projection=[id@0]
+    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s1_0@0, k@1)], projection=[id@0]
       BuildSideExec: collected once
-        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s1_0], file_type=parquet
       SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(exists,
     "SELECT id FROM big WHERE EXISTS (SELECT 1 FROM small WHERE small.k = big.k)", @r"
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(k@0, k@1)], projection=[id@0]
-      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s2_1@0, k@1)], projection=[id@0]
+      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
       DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
     --
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(k@0, k@1)], projection=[id@0]
+    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s2_1@0, k@1)], projection=[id@0]
       BuildSideExec: collected once
-        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
       SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(anti_join,
     "SELECT id FROM big WHERE NOT EXISTS (SELECT 1 FROM small WHERE small.k = big.k)", @r"
-    HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(k@0, k@1)], projection=[id@0]
-      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+    HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(__s2_1@0, k@1)], projection=[id@0]
+      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
       DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
     --
-    HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(k@0, k@1)], projection=[id@0]
+    HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(__s2_1@0, k@1)], projection=[id@0]
       BuildSideExec: collected once
-        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
       SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(mark_join,
     "SELECT id FROM big WHERE id < 3 OR EXISTS (SELECT 1 FROM small WHERE small.k = big.k)", @r"
     FilterExec: id@0 < 3 OR mark@1, projection=[id@0]
-      HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(k@0, k@1)], projection=[id@0, mark@2]
-        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+      HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(__s2_1@1, k@1)], projection=[id@0, mark@2]
+        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[1 as __s2_0, k@0 as __s2_1], file_type=parquet
         DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
     --
     FilterExec: id@0 < 3 OR mark@1, projection=[id@0]
-      HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(k@0, k@1)], projection=[id@0, mark@2]
+      HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(__s2_1@1, k@1)], projection=[id@0, mark@2]
         BuildSideExec: collected once
-          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[1 as __s2_0, k@0 as __s2_1], file_type=parquet
         SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(join_by_an_inequality,
@@ -228,17 +228,19 @@ snapshot!(an_aggregate_in_the_build_side_runs_once,
     ");
 snapshot!(a_scalar_subquery_is_a_build_side,
     "SELECT id FROM big WHERE id > (SELECT max(k) + 60 FROM small)", @r"
-    NestedLoopJoinExec: join_type=Inner, filter=id@0 > max(small.k) + Int64(60)@1, projection=[id@1]
-      ProjectionExec: expr=[max(small.k)@0 + 60 as max(small.k) + Int64(60)]
-        AggregateExec: mode=Single, gby=[], aggr=[max(small.k)]
-          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
-      DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id], file_type=parquet
-    --
-    NestedLoopJoinExec: join_type=Inner, filter=id@0 > max(small.k) + Int64(60)@1, projection=[id@1]
-      BuildSideExec: collected once
-        ProjectionExec: expr=[max(small.k)@0 + 60 as max(small.k) + Int64(60)]
+    NestedLoopJoinExec: join_type=Inner, filter=id@0 > __s1_0@1, projection=[id@1]
+      ProjectionExec: expr=[checked_add(max(small.k)@0, 60) as __s1_0]
+        GlobalLimitExec: skip=0, fetch=1
           AggregateExec: mode=Single, gby=[], aggr=[max(small.k)]
             DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
+      DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id], file_type=parquet
+    --
+    NestedLoopJoinExec: join_type=Inner, filter=id@0 > __s1_0@1, projection=[id@1]
+      BuildSideExec: collected once
+        ProjectionExec: expr=[checked_add(max(small.k)@0, 60) as __s1_0]
+          GlobalLimitExec: skip=0, fetch=1
+            AggregateExec: mode=Single, gby=[], aggr=[max(small.k)]
+              DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k], file_type=parquet
       SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(unnest, "SELECT id, unnest(l) AS item FROM big", @r"
@@ -252,7 +254,7 @@ snapshot!(unnest, "SELECT id, unnest(l) AS item FROM big", @r"
     ");
 snapshot!(a_cte_is_its_query,
     "WITH few AS (SELECT id, k FROM big WHERE id < 12) SELECT id + k AS both FROM few WHERE k > 0", @r"
-    DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id@0 + k@1 as both], file_type=parquet, predicate=k@1 > 0 AND id@0 < 12, pruning_predicate=k_null_count@1 != row_count@2 AND k_max@0 > 0 AND id_null_count@4 != row_count@2 AND id_min@3 < 12, required_guarantees=[]
+    DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[checked_add(id@0, k@1) as both], file_type=parquet, predicate=k@1 > 0 AND id@0 < 12, pruning_predicate=k_null_count@1 != row_count@2 AND k_max@0 > 0 AND id_null_count@4 != row_count@2 AND id_min@3 < 12, required_guarantees=[]
     --
     SplitScanExec: splits=2, format=parquet, files=2, predicate=k@1 > 0 AND id@0 < 12, materialisation=late
     ");
