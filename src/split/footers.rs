@@ -28,7 +28,7 @@ use super::blooms::with_known_filters;
 use super::ipc::IpcHead;
 use super::orc::OrcFooter;
 use super::pages::{check_pages, wrong};
-use super::parquet_footer::FooterOf;
+use super::parquet_footer::{FooterOf, without_index};
 use super::parquet_types::{has_element, is_interval};
 use super::unreadable::{is_misread, readable, with_reasons, without_odd_dictionaries};
 use crate::error::plain_text;
@@ -248,18 +248,27 @@ async fn read(
 ) -> Result<Arc<ParquetMetaData>> {
     let mut footer = match before {
         Some(footer) => Arc::unwrap_or_clone(footer),
-        None => {
-            let footer = file.footer().await.map_err(damaged)?;
-            match &columns {
-                Some(columns) => columns.apply(footer)?,
-                None => footer,
-            }
-        }
+        None => plain(&mut file, columns.as_deref()).await?,
     };
     if page_index {
-        footer = file.with_page_index(footer).await.map_err(damaged)?;
+        footer = match file.with_page_index(footer).await.map_err(damaged)? {
+            Some(footer) => footer,
+            None => {
+                let footer = plain(&mut file, columns.as_deref()).await?;
+                without_index(footer).map_err(damaged)?
+            }
+        };
     }
     Ok(Arc::new(with_known_filters(footer).map_err(damaged)?))
+}
+
+/// The footer under the table's names.
+async fn plain(file: &mut FooterOf<'_>, columns: Option<&ColumnMap>) -> Result<ParquetMetaData> {
+    let footer = file.footer().await.map_err(damaged)?;
+    match columns {
+        Some(columns) => columns.apply(footer),
+        None => Ok(footer),
+    }
 }
 
 /// The footer as it was read before, if that was with all that is asked for now.

@@ -82,22 +82,26 @@ impl<'a> FooterOf<'a> {
     }
 
     /// The same footer with its page index; without one where the file has none, or it is damaged, or says what cannot be: what it says
-    /// can be found without it.
+    /// can be found without it. None where its parts do not fit each other, as parquet-go writes them of columns without bounds: the
+    /// footer is lost with it.
     ///
     /// # Errors
     /// Where it cannot be read.
     pub(super) async fn with_page_index(
         &mut self,
         footer: ParquetMetaData,
-    ) -> ParquetResult<ParquetMetaData> {
+    ) -> ParquetResult<Option<ParquetMetaData>> {
         if !self.holds_index(&footer).await? {
-            return without_index(footer);
+            return without_index(footer).map(Some);
         }
         let mut reader = ParquetMetaDataReader::new_with_metadata(footer)
             .with_page_index_policy(PageIndexPolicy::Optional);
-        reader.load_page_index(&mut *self).await?;
+        // Its bytes are here: what fails now is what they say.
+        if reader.load_page_index(&mut *self).await.is_err() {
+            return Ok(None);
+        }
         let footer = reader.finish()?;
-        if index_can_be(&footer) { Ok(footer) } else { without_index(footer) }
+        if index_can_be(&footer) { Ok(Some(footer)) } else { without_index(footer).map(Some) }
     }
 
     /// Reads the page index, unless it came with the footer. Whether all of it is there, and whole.
@@ -182,7 +186,7 @@ impl MetadataFetch for &mut FooterOf<'_> {
 }
 
 /// The same footer, which says of no column that it has a page index: whoever reads the file would look for it again.
-fn without_index(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
+pub(super) fn without_index(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
     let mut without = footer.into_builder().set_column_index(None).set_offset_index(None);
     for group in without.take_row_groups() {
         let columns = group.columns().iter().map(|column| {

@@ -144,32 +144,8 @@ CONDITIONS = {
 }
 
 # Differences that wait for another change: why, and by test the files and columns. They fail where they are gone.
-_BARE = [
-    f"polars-some-{name}"
-    for name in (
-        "[iu][0-9]*",
-        "f*",
-        "near",
-        "dec*",
-        "word",
-        "name",
-        "long",
-        "raw",
-        "day",
-        "ms",
-        "[un]s",
-        "utc",
-    )
-]
-_NO_COUNT = [*_BARE, "parquet-java-long", "parquet-java-v2-long"]
-_DELTA = ["duckdb-v2-i32", "duckdb-v2-u32"]
 _MINUS_ONE = [f"parquet-java-v2-{name}" for name in ("i32", "near", "word", "utc")]
 WAITING = {
-    "statistics without a null count leave out every row group of IS NULL": {
-        "condition": _NO_COUNT, "distinct": _NO_COUNT, "ranks": ["polars-some"],
-    },
-    "row groups that are numbered from the second on": {test: ["parquet-go*"] for test in ("column", "condition", "distinct", "ranks")},
-    "DELTA_BINARY_PACKED with differences of 33 bits": {"column": _DELTA, "condition": _DELTA, "distinct": _DELTA, "ranks": ["duckdb-v2"]},
     "pages whose header says -1 NULLs, where statistics are off": {
         "column": _MINUS_ONE, "condition": _MINUS_ONE, "distinct": _MINUS_ONE, "ranks": ["parquet-java-v2"],
     },
