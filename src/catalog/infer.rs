@@ -20,7 +20,7 @@ use super::text_types::readable;
 use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::storage::{
     FilePin, ForeignCredentials, ForeignFiles, IoCounters, Listing, OpenedPaths, Partitioning,
-    PinnedStore, RangeCache, StorageOptions, StoreAccess, decode, list_all,
+    PinnedStore, RangeCache, Scheme, StorageOptions, StoreAccess, decode, list_within,
 };
 use crate::{Error, Result};
 
@@ -93,7 +93,13 @@ pub struct ListedFiles {
 /// `TableNotFound` for a path without files; `Config` for options that do not fit.
 pub async fn list_table(paths: &[String], options: &TableOptions) -> Result<ListedFiles> {
     let opened = options.access().open_paths(paths).await?;
-    let listing = list_all(&opened.store, &opened.locations).await?;
+    let own = match opened.locations.first() {
+        Some(first) if first.scheme() != Scheme::Foreign => {
+            options.access().options.directories(first)?
+        }
+        _ => Vec::new(),
+    };
+    let listing = list_within(&opened.store, &opened.locations, own).await?;
     Ok(ListedFiles { opened, listing })
 }
 

@@ -65,12 +65,22 @@ impl<'a> Leaf<'a> {
         &self.footer.file_metadata().schema_descr().columns()[self.leaf]
     }
 
+    /// Whether the writer is known to compute bounds of this type wrongly: parquet-go 0.25 lets a NaN end its search for the least and the
+    /// greatest float, so that the numbers before it are out of its bounds.
+    fn is_misjudged(&self) -> bool {
+        let writer = self.footer.file_metadata().created_by();
+        self.data_type.is_floating() && writer.is_some_and(|writer| writer.contains("parquet-go"))
+    }
+
     fn is_required(&self) -> bool {
         self.descriptor().max_def_level() == 0
     }
 
     /// Least and greatest value by row group, null where they are not known or not in order.
     fn extremes(&self, groups: &[&RowGroupMetaData]) -> Option<(ArrayRef, ArrayRef)> {
+        if self.is_misjudged() {
+            return None;
+        }
         let order = self.footer.file_metadata().column_order(self.leaf);
         if !in_order(order, self.descriptor(), self.data_type) {
             return None;
@@ -144,6 +154,9 @@ impl<'a> Leaf<'a> {
     }
 
     fn page_extremes(&self, number: usize) -> Option<(ArrayRef, ArrayRef)> {
+        if self.is_misjudged() {
+            return None;
+        }
         let order = self.footer.file_metadata().column_order(self.leaf);
         let stored = self.descriptor().physical_type();
         // Numbers in bytes may have been cut like texts.

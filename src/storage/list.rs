@@ -75,11 +75,24 @@ async fn list_one(
 /// Those of [`list_files`], and `Config` for an empty list, for locations in different stores, and
 /// for a file that is named twice.
 pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> Result<Listing> {
+    list_within(store, locations, Vec::new()).await
+}
+
+/// The same where these directories have keys of their own: what lies above them is not asked for.
+///
+/// # Errors
+///
+/// Those of [`list_all`].
+pub async fn list_within(
+    store: &Arc<dyn ObjectStore>,
+    locations: &[Location],
+    own: Vec<Path>,
+) -> Result<Listing> {
     let Some(first) = locations.first() else {
         return Err(Error::config("the list of paths is empty; name at least one"));
     };
     let mut listing = Listing::default();
-    let mut folders = TableFolders::default();
+    let mut folders = TableFolders::within(own);
     let mut seen = HashSet::new();
     for location in locations {
         if location.store_root() != first.store_root() {

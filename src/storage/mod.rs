@@ -47,7 +47,7 @@ pub use foreign::{
     ForeignOpener, set_foreign_opener,
 };
 pub use hive::{HivePartitions, Partitioning, decode};
-pub use list::{Listing, list_all, list_files};
+pub use list::{Listing, list_all, list_files, list_within};
 pub use location::{Location, Scheme};
 pub use mapped::MappedFile;
 pub use members::Members;

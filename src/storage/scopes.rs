@@ -75,6 +75,16 @@ impl StorageOptions {
         Ok(scopes)
     }
 
+    /// The directories of a store that have options of their own.
+    ///
+    /// # Errors
+    ///
+    /// Those of `of_store`.
+    pub fn directories(&self, location: &Location) -> Result<Vec<Path>> {
+        let scopes = self.of_store(location)?.into_iter().map(|scope| scope.prefix);
+        Ok(scopes.filter(|prefix| !prefix.as_ref().is_empty()).collect())
+    }
+
     /// The options of a URL of a store that only a file system of fsspec knows, as they were given.
     pub(super) fn of_foreign(&self, url: &str) -> Result<BTreeMap<String, Value>> {
         let mut options = self.everywhere.clone();

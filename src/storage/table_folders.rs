@@ -100,9 +100,16 @@ pub(super) struct TableFolders {
     asked: HashSet<(Path, Kind)>,
     /// The histories in local directories.
     local: HashMap<PathBuf, Vec<Kind>>,
+    /// Directories with keys of their own.
+    own: Vec<Path>,
 }
 
 impl TableFolders {
+    /// Those of a store in which these directories have keys of their own.
+    pub fn within(own: Vec<Path>) -> Self {
+        Self { own, ..Self::default() }
+    }
+
     /// Notes what a file that a store lists says, also one that is skipped.
     pub fn see_file(&mut self, path: &Path) {
         let text = path.as_ref();
@@ -203,6 +210,12 @@ impl TableFolders {
         let hive_root = location.hive_root();
         let mut below = location.prefix().clone();
         while let Some(above) = below.parent() {
+            // With the keys of another directory, or with none, nothing is asked.
+            let leaves =
+                |own: &Path| location.prefix().prefix_matches(own) && !above.prefix_matches(own);
+            if self.own.iter().any(leaves) {
+                break;
+            }
             let is_partition = above.filename().is_some_and(|name| name.contains('='));
             if !is_partition {
                 self.ask_for(above.clone(), Kind::Delta);
