@@ -129,7 +129,6 @@ WRONG = {
 """What random queries found, shrunk: mended, or refused."""
 
 
-@pytest.mark.xfail(reason="DataFusion 53 makes no grand total of no rows", strict=True)
 def test_a_rollup_of_no_rows_has_a_grand_total(engines):
     session, duck = engines
     sql = "SELECT count(*) AS n FROM t WHERE id < 0 GROUP BY ROLLUP (a)"
