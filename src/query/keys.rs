@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, DFSchemaRef, FunctionalDependencies};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
@@ -90,6 +90,18 @@ impl OptimizerRule for WithoutKeys {
         let rewritten = self.inner.rewrite(cleared.data, config)?;
         let changed = cleared.transformed || rewritten.transformed;
         Ok(Transformed::new(rewritten.data, changed, rewritten.tnr))
+    }
+}
+
+/// The plan of a relation that says nothing of keys: by them the planner adds columns to a GROUP BY, and `unnest` and joins repeat what
+/// it takes for unique.
+///
+/// # Errors
+/// An internal error where a schema cannot be rebuilt.
+pub(super) fn relation_without_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
+    match plan.schema().functional_dependencies().is_empty() {
+        true => Ok(plan),
+        false => Ok(plan.transform_up(without_keys)?.data),
     }
 }
 

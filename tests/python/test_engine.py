@@ -425,3 +425,23 @@ def test_a_star_of_twenty_tables_is_planned_in_two_seconds(tmp_path, kind):
     assert time.perf_counter() - start < 2
     got = {v: w for batch in loader for v, w in zip(batch["v"], batch["w7"], strict=True)}
     assert got == {v: f"w7-{fact['f7'][v]}" for v in range(40)}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(SELECT k, unnest(l) AS u FROM (SELECT k, array_agg(v) AS l FROM t GROUP BY k) a) q",
+        "(SELECT a.k, t.v AS u FROM (SELECT k, count(*) AS n FROM t GROUP BY k) a JOIN t ON a.k = t.k) q",
+    ],
+)
+def test_a_former_key_adds_no_columns_to_a_group(source):
+    """The planner groups by all that a key decides, and takes what `unnest` and joins repeat for a key still."""
+    table = pa.table({"k": [1, 1, 1, 2], "v": [5, 6, 7, 8]})
+    session = tq.Session()
+    session.register_table("t", table)
+    for sql in (
+        f"SELECT k, count(*) AS n FROM (SELECT k, u, min(u) AS m FROM {source} GROUP BY k, u) r GROUP BY k",
+        f"WITH q AS (SELECT * FROM {source}) SELECT k, count(u) AS n FROM q GROUP BY k",
+    ):
+        rows = session.sql(sql).to_arrow().to_pylist()
+        assert sorted((row["k"], row["n"]) for row in rows) == [(1, 3), (2, 1)]

@@ -21,6 +21,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::joins::{self, Asked};
 use super::multisets::{self, Counted};
 use super::{MARK, names, recursion};
+use crate::query::keys::relation_without_keys;
 
 /// Plans the relations that [`sound_statement`](super::sound_statement) makes, and gives the columns of subqueries different names.
 #[derive(Debug)]
@@ -52,13 +53,40 @@ impl RelationPlanner for SoundRelations {
                 // What is marked so comes here again, and is planned as any subquery.
                 let marked =
                     TableFactor::Derived { lateral, subquery, alias: None, sample: Some(seen()) };
-                let plan = names::distinct_names(context.plan(marked)?)?;
+                let plan = relation_without_keys(names::distinct_names(context.plan(marked)?)?)?;
                 let is_start = alias.name.value == recursion::start_mark();
                 let (plan, alias) = named(plan, alias, context)?;
                 match is_start {
                     true => PlannedRelation::new(first_rows(plan, alias)?, None),
                     false => PlannedRelation::new(plan, Some(alias)),
                 }
+            }
+            // A part of WITH, or a table.
+            TableFactor::Table {
+                name,
+                alias,
+                args: None,
+                sample: None,
+                with_hints,
+                version,
+                with_ordinality,
+                partitions,
+                json_path,
+                index_hints,
+            } => {
+                let marked = TableFactor::Table {
+                    name,
+                    alias,
+                    args: None,
+                    sample: Some(seen()),
+                    with_hints,
+                    version,
+                    with_ordinality,
+                    partitions,
+                    json_path,
+                    index_hints,
+                };
+                PlannedRelation::new(relation_without_keys(context.plan(marked)?)?, None)
             }
             TableFactor::NestedJoin { table_with_joins, alias: Some(alias) }
                 if !alias.columns.is_empty() =>
