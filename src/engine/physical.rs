@@ -6,7 +6,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 
 use super::{Listed, Use, listed};
-use crate::exec::{BelowSameNames, FirstRows, OrdersBelowLimits};
+use crate::exec::{FiltersNearScans, FirstRows, OrdersBelowLimits, ProjectionsWithoutSemiJoins};
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
@@ -21,7 +21,7 @@ pub(super) const RULES: &[Listed] = &[
     ("CombinePartialFinalAggregate", Use::On),
     ("EnforceSorting", Use::Guarded),
     ("OptimizeAggregateOrder", Use::Off),
-    ("ProjectionPushdown", Use::On),
+    ("ProjectionPushdown", Use::Guarded),
     ("LimitAggregation", Use::Off),
     ("LimitPushPastWindows", Use::Off),
     ("LimitPushdown", Use::Off),
@@ -37,7 +37,10 @@ pub fn physical_rules() -> Vec<Rule> {
     for rule in PhysicalOptimizer::new().rules {
         match (listed(RULES, rule.name()), rule.name()) {
             (Use::Off, _) => {}
-            (Use::Guarded, "FilterPushdown") => rules.push(Arc::new(BelowSameNames::new(rule))),
+            (Use::Guarded, "FilterPushdown") => rules.push(Arc::new(FiltersNearScans::new(rule))),
+            (Use::Guarded, "ProjectionPushdown") => {
+                rules.push(Arc::new(ProjectionsWithoutSemiJoins::new(rule)));
+            }
             (Use::Guarded, "EnforceSorting") => rules.push(Arc::new(OrdersBelowLimits::new(rule))),
             // Operators that give up their turn hide what is below them.
             (Use::On, "EnsureCooperative") => rules.extend([Arc::new(FirstRows) as Rule, rule]),

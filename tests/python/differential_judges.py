@@ -50,6 +50,16 @@ DISAGREEMENTS = (
         "the standard: unknown; not asked of polars",
     ),
     (
+        "x IS TRUE of a NULL",
+        "polars: NULL",
+        "the standard: false; not asked of polars",
+    ),
+    (
+        "array_concat(NULL, NULL)",
+        "DuckDB 2: an empty list",
+        "PostgreSQL's array_cat and the engine: NULL; asked within CASE",
+    ),
+    (
         "ORDER BY without NULLS",
         "SQLite, polars: NULLs first",
         "each dialect's own; asked with NULLS alone",
@@ -188,7 +198,7 @@ class Polars:
     KINDS = ("whole table", "distinct", "group", "case", "text", "decimals", "zones")
     UNSAID = re.compile(
         r"\bIN \(|\bANY\b|\bALL\b|DISTINCT ON|\bFILTER\b|OVER|unnest|string_agg|array_agg|bool_|first_value|sum\(DISTINCT"
-        r"|position|strpos|NULL\)|IS NULL|CAST\(NULL|random|uuid|HAVING|JOIN|LIMIT|BETWEEN|avg\(|LIKE|%"
+        r"|position|strpos|NULL\)|IS NULL|CAST\(NULL|random|uuid|HAVING|JOIN|LIMIT|BETWEEN|avg\(|LIKE|%|IS (NOT )?(TRUE|FALSE)"
     )
 
     def load(self, tables):

@@ -224,7 +224,7 @@ class Values:
             "lists",
             rng.choice(
                 [
-                    one, f"{one}[1]", f"{one}[2]", f"{one}[1:2]", f"array_sort({one}{order})", f"array_concat({one}, {two})",
+                    one, f"{one}[1]", f"{one}[2]", f"{one}[1:2]", f"array_sort({one}{order})", f"CASE WHEN coalesce({one}, {two}) IS NULL THEN NULL ELSE array_concat({one}, {two}) END",
                     f"array_append({one}, {item})", f"array_prepend({item}, {one})", f"[{self.number()}, 1, NULL]",
                     f"coalesce({one}, [])", f"CASE WHEN {self.over('t').simple()} THEN {one} ELSE {two} END",
                     f"CASE WHEN {one}[1] IS NULL THEN 0 ELSE array_length({one}) END",

@@ -445,3 +445,63 @@ def test_a_former_key_adds_no_columns_to_a_group(source):
     ):
         rows = session.sql(sql).to_arrow().to_pylist()
         assert sorted((row["k"], row["n"]) for row in rows) == [(1, 3), (2, 1)]
+
+
+# ------------------------------------------------------------------------------------------------
+# Filters above groups; projections above joins of one side.
+
+LETTERS = pa.table(
+    {
+        "a": [1, None, None, 2, 3, None, 1],
+        "k": ["x", "y", None, "z", "x", None, None],
+        "v": range(7),
+    }
+)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize(
+    "sets", ["a, ROLLUP (k)", "CUBE (a, k)", "GROUPING SETS ((a, k), (a))", "ROLLUP (a, k)", "k, a"]
+)
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [
+        ("a IS NULL", "k IS NOT NULL"),
+        ("a IS NULL", "n > 1"),
+        ("k IS NULL", "a IS NOT NULL"),
+        ("count(*) > 1", "a IS NULL"),
+        ("a IS NULL AND sum(v) > 1", "k = 'y' OR n = 3"),
+    ],
+)
+def test_every_filter_above_groups_stays(tmp_path, sets, inner, outer, in_memory):
+    session = session_of(tmp_path, {"t": LETTERS}, in_memory)
+    sql = (
+        f"SELECT a, k, n FROM (SELECT a, k, count(*) AS n FROM t GROUP BY {sets} HAVING {inner}) AS q "
+        f"WHERE {outer}"
+    )
+    assert rows(session, sql) == by_duckdb(sql, t=LETTERS)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "EXISTS (SELECT 1 FROM t AS y WHERE y.v < t.v)",
+        "t.v >= ANY (SELECT y.v FROM u AS y WHERE y.a > 1)",
+        "NOT EXISTS (SELECT 1 FROM u AS y WHERE y.v > t.v)",
+        "NOT EXISTS (SELECT y.k FROM u AS y WHERE y.v < t.v) OR NOT (t.k IS NOT NULL)",
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "SELECT t.v AS id, ({}) AS p FROM t",
+        "SELECT t.v AS id FROM t WHERE {}",
+        "SELECT t.v AS id, u.v AS other FROM t JOIN u ON t.k = u.k AND ({})",
+        "SELECT count(*) AS n FROM (SELECT t.v FROM t WHERE {}) AS q",
+    ],
+)
+def test_columns_above_semi_and_mark_joins_are_those_of_their_side(tmp_path, condition, form):
+    many = pa.table({"a": np.arange(40) % 5, "k": [None, "x", "y", "z"] * 10, "v": range(40)})
+    session = session_of(tmp_path, {"t": LETTERS, "u": many})
+    sql = form.format(condition)
+    assert rows(session, sql) == by_duckdb(sql, t=LETTERS, u=many)

@@ -270,9 +270,11 @@ def test_array_sort_by_the_order_of_each_row():
             )
         )
 
-    def model(items, order, nulls="NULLS FIRST"):
+    def model(items, order, nulls="as ORDER BY"):
         if None in (order, nulls) or items is None:
             return None
+        if nulls == "as ORDER BY":
+            nulls = "NULLS FIRST" if order.upper() == "DESC" else "NULLS LAST"
         known = sorted((i for i in items if i is not None), reverse=order.upper() == "DESC")
         empty = [None] * items.count(None)
         return empty + known if nulls.upper() == "NULLS FIRST" else known + empty
@@ -288,6 +290,9 @@ def test_array_sort_by_the_order_of_each_row():
         session = session_of(t=table)
         assert column(session, "SELECT array_sort(a, o) AS r FROM t") == [
             model(*row[:2]) for row in rows
+        ]
+        assert column(session, "SELECT array_sort(a) AS r FROM t") == [
+            model(a, "asc") for a, _, _ in rows
         ]
         assert column(session, "SELECT list_sort(a, o, n) AS r FROM t") == [
             model(*row) for row in rows

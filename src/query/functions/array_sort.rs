@@ -1,4 +1,5 @@
-//! `array_sort(list, order, nulls)` with an order of each row's own. DataFusion 53 takes that of the first row for all.
+//! `array_sort(list, order, nulls)` with an order of each row's own, and with NULLs where ORDER BY has them: last of ASC, first of
+//! DESC. DataFusion 53 takes the order of the first row for all, and has NULLs first of both.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, new_null_array};
 use arrow::compute::interleave;
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::functions_nested::sort::array_sort_udf;
@@ -46,9 +47,9 @@ impl ScalarUDFImpl for ArraySort {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_constant = |order: &ColumnarValue| matches!(order, ColumnarValue::Scalar(_));
-        if args.args.iter().skip(1).all(is_constant) {
-            return self.inner.invoke_with_args(args);
+        let constants: Option<Vec<ScalarValue>> = args.args.iter().skip(1).map(constant).collect();
+        if let Some(order) = constants {
+            return self.sorted(args, &order);
         }
         let rows = args.number_rows;
         let orders: Vec<ArrayRef> =
@@ -70,10 +71,7 @@ impl ScalarUDFImpl for ArraySort {
             let number = match known.get(&order) {
                 Some(number) => *number,
                 None => {
-                    let mut args = args.clone();
-                    let constants = order.iter().cloned().map(ColumnarValue::Scalar);
-                    args.args.splice(1.., constants);
-                    sorted.push(self.inner.invoke_with_args(args)?.into_array(rows)?);
+                    sorted.push(self.sorted(args.clone(), &order)?.into_array(rows)?);
                     known.insert(order, sorted.len() - 1);
                     sorted.len() - 1
                 }
@@ -82,5 +80,30 @@ impl ScalarUDFImpl for ArraySort {
         }
         let sorted: Vec<&dyn Array> = sorted.iter().map(AsRef::as_ref).collect();
         Ok(ColumnarValue::Array(interleave(&sorted, &taken)?))
+    }
+}
+
+impl ArraySort {
+    /// All rows sorted by one order, of none to two words.
+    fn sorted(&self, mut args: ScalarFunctionArgs, order: &[ScalarValue]) -> Result<ColumnarValue> {
+        let mut order = order.to_vec();
+        if order.is_empty() {
+            order.push(ScalarValue::from("ASC"));
+        }
+        if order.len() == 1 {
+            let descends = matches!(order[0].try_as_str(), Some(Some(word)) if word.eq_ignore_ascii_case("DESC"));
+            order.push(ScalarValue::from(if descends { "NULLS FIRST" } else { "NULLS LAST" }));
+        }
+        args.args.splice(1.., order.into_iter().map(ColumnarValue::Scalar));
+        let word = Arc::new(Field::new("order", DataType::Utf8, true));
+        args.arg_fields.resize(3, word);
+        self.inner.invoke_with_args(args)
+    }
+}
+
+fn constant(order: &ColumnarValue) -> Option<ScalarValue> {
+    match order {
+        ColumnarValue::Scalar(word) => Some(word.clone()),
+        ColumnarValue::Array(_) => None,
     }
 }
