@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -287,6 +287,21 @@ $(BENCH)/dev: $(BENCH)/venv/installed $(STAMPS)/built $(wildcard benches/decode/
 
 bench: $(BENCH)/$(BENCH_PROFILE) ## Measure against other loaders and the decode limit (an hour; BENCH_ARGS="--quick --only scan", BENCH_PROFILE=dev)
 	$(BENCH)/venv/bin/python benches/loader.py --plot $(BENCH)/ratios.png $(BENCH_ARGS)
+
+# Two release builds of the crate share what is below it; the first time takes half an hour.
+PAIRED := .bench/paired
+AGAINST ?= HEAD
+
+bench-paired: $(STAMPS)/built ## Measure this checkout against another commit, in turns (AGAINST=commit BENCH_ARGS="--rounds 5")
+	@mkdir -p $(PAIRED) && [ -d $(PAIRED)/source ] || git worktree add --detach $(PAIRED)/source $(AGAINST)
+	git -C $(PAIRED)/source checkout --quiet --detach $$(git rev-parse $(AGAINST))
+	@for build in old new; do \
+	  source=.; [ $$build = new ] || source=$(PAIRED)/source; \
+	  (cd $$source && PYO3_PYTHON=$(abspath $(BIN)/python) CARGO_TARGET_DIR=$(abspath $(PAIRED)/target) CARGO_PROFILE_RELEASE_LTO=off $(CARGO) build --release --locked --lib --features python) || exit 1; \
+	  rm -rf $(PAIRED)/$$build && mkdir -p $(PAIRED)/$$build && (cd $$source/python && find tensorquery -name '*.py' | tar -cf - -T - | tar -xf - -C $(abspath $(PAIRED))/$$build); \
+	  cp $(PAIRED)/target/release/libtensorquery.so $(PAIRED)/$$build/tensorquery/_core.abi3.so; \
+	done
+	$(BIN)/python benches/paired.py $(PAIRED)/old $(PAIRED)/new $(BENCH_ARGS)
 
 bench-micro: $(STAMPS)/installed ## Count the instructions of the core's hot functions under callgrind (minutes)
 	@command -v valgrind >/dev/null || { echo "make: valgrind not found. Install it: apt install valgrind; or measure by the clock: cargo bench --bench micro" >&2; exit 1; }

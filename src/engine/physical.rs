@@ -6,7 +6,9 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 
 use super::{Listed, Use, listed};
-use crate::exec::{FiltersNearScans, FirstRows, OrdersBelowLimits, ProjectionsWithoutSemiJoins};
+use crate::exec::{
+    FiltersNearScans, FirstRows, OrdersBelowLimits, PaddedSides, ProjectionsWithoutSemiJoins,
+};
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
@@ -33,7 +35,7 @@ pub(super) const RULES: &[Listed] = &[
 
 /// The rules that run: those of DataFusion that are on, and ours.
 pub fn physical_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = Vec::new();
+    let mut rules: Vec<Rule> = vec![Arc::new(PaddedSides)];
     for rule in PhysicalOptimizer::new().rules {
         match (listed(RULES, rule.name()), rule.name()) {
             (Use::Off, _) => {}

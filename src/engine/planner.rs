@@ -9,7 +9,7 @@ use datafusion::logical_expr::{LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use crate::exec::DrawnExec;
+use crate::exec::{PassOnExec, Reason};
 use crate::query::Drawn;
 
 /// DataFusion's planner, and [`Drawn`].
@@ -42,7 +42,7 @@ impl ExtensionPlanner for OwnNodes {
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         Ok(match inputs {
             [input] if node.as_any().is::<Drawn>() => {
-                Some(Arc::new(DrawnExec::new(Arc::clone(input))))
+                Some(Arc::new(PassOnExec::new(Arc::clone(input), Reason::Drawn)))
             }
             _ => None,
         })

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use datafusion::common::JoinType;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::tree_node::TreeNode;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
@@ -16,6 +15,9 @@ use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec, SortMer
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+
+use super::{PassOnExec, Reason};
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
@@ -113,13 +115,63 @@ impl PhysicalOptimizerRule for ProjectionsWithoutSemiJoins {
 
 /// Whether this is a join whose columns are not those of both its inputs.
 fn has_one_side(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let any = plan.as_any();
-    let kind = any
-        .downcast_ref::<HashJoinExec>()
-        .map(HashJoinExec::join_type)
-        .or_else(|| any.downcast_ref::<NestedLoopJoinExec>().map(NestedLoopJoinExec::join_type))
-        .copied()
-        .or_else(|| any.downcast_ref::<SortMergeJoinExec>().map(SortMergeJoinExec::join_type));
     let two_sides = [JoinType::Inner, JoinType::Left, JoinType::Right, JoinType::Full];
-    kind.is_some_and(|kind| !two_sides.contains(&kind))
+    join_type(plan).is_some_and(|kind| !two_sides.contains(&kind))
+}
+
+fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
+    let any = plan.as_any();
+    if let Some(join) = any.downcast_ref::<HashJoinExec>() {
+        return Some(*join.join_type());
+    }
+    if let Some(join) = any.downcast_ref::<NestedLoopJoinExec>() {
+        return Some(*join.join_type());
+    }
+    any.downcast_ref::<SortMergeJoinExec>().map(SortMergeJoinExec::join_type)
+}
+
+/// Hides from an outer join which columns of the side that it pads with NULLs are constant or equal.
+///
+/// DataFusion 53 takes a column that is constant below a join for constant above it: of `(… WHERE a = 5) AS x RIGHT JOIN u` it left
+/// `x.a` out of orders and partitions of windows.
+#[derive(Debug)]
+pub struct PaddedSides;
+
+impl PhysicalOptimizerRule for PaddedSides {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| {
+            let padded = match join_type(&node) {
+                Some(JoinType::Left) => [false, true],
+                Some(JoinType::Right) => [true, false],
+                Some(JoinType::Full) => [true, true],
+                _ => return Ok(Transformed::no(node)),
+            };
+            let mut hidden = false;
+            let children = node.children().into_iter().zip(padded).map(|(child, padded)| {
+                if !padded || child.equivalence_properties().eq_group().is_empty() {
+                    return Arc::clone(child);
+                }
+                hidden = true;
+                Arc::new(PassOnExec::new(Arc::clone(child), Reason::Padded))
+            });
+            let children = children.collect();
+            match hidden {
+                true => Ok(Transformed::yes(node.with_new_children(children)?)),
+                false => Ok(Transformed::no(node)),
+            }
+        })
+        .data()
+    }
+
+    fn name(&self) -> &str {
+        "padded_sides"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
 }

@@ -1,7 +1,6 @@
 //! The plan rewrite and the split-scan leaf.
 
 mod build_side;
-mod drawn;
 mod foreign_function;
 mod guards;
 mod in_order;
@@ -13,6 +12,7 @@ mod limits;
 mod lineage;
 mod memory_table;
 mod open;
+mod pass_on;
 mod replay;
 mod rewrite;
 mod sample;
@@ -20,14 +20,14 @@ mod split_scan;
 mod thrifty;
 
 pub use build_side::BuildSideExec;
-pub use drawn::DrawnExec;
 pub use foreign_function::{ForeignUdf, functions_of, two_functions};
-pub use guards::{FiltersNearScans, ProjectionsWithoutSemiJoins};
+pub use guards::{FiltersNearScans, PaddedSides, ProjectionsWithoutSemiJoins};
 pub use in_order::in_order;
 pub use lake_table::LakeProvider;
 pub use limits::{FirstRows, OrdersBelowLimits};
 pub use lineage::RowFate;
 pub use memory_table::MemoryTable;
+pub use pass_on::{PassOnExec, Reason};
 pub use replay::numbered;
 pub use rewrite::{DrivingScan, Rewritten, file_scan, rewrite};
 pub use sample::{Sample, SampleExec, SampledTable};

@@ -505,3 +505,37 @@ def test_columns_above_semi_and_mark_joins_are_those_of_their_side(tmp_path, con
     session = session_of(tmp_path, {"t": LETTERS, "u": many})
     sql = form.format(condition)
     assert rows(session, sql) == by_duckdb(sql, t=LETTERS, u=many)
+
+
+# ------------------------------------------------------------------------------------------------
+# What is constant below an outer join is not so above it.
+
+CONSTANT_SIDES = [
+    "(SELECT * FROM t WHERE a = 5)",
+    "(SELECT id, a, v FROM t WHERE a IN (5) AND v > 20)",
+    "(SELECT id, 5 AS a, v FROM t WHERE v > 20)",
+    "(SELECT 4 AS id, max(a) AS a, max(v) AS v FROM t)",
+    "(SELECT x.id, y.a, x.v FROM t AS x LEFT JOIN (SELECT * FROM t WHERE a = 5) AS y ON x.id = y.id)",
+]
+
+
+@pytest.mark.parametrize("side", CONSTANT_SIDES)
+@pytest.mark.parametrize("join", ["{x} RIGHT JOIN u", "{x} FULL JOIN u", "u LEFT JOIN {x}"])
+@pytest.mark.parametrize("on", ["x.id = u.id", "x.id < u.id"])
+def test_constants_below_an_outer_join_are_none_above_it(tmp_path, side, join, on):
+    chance = np.random.default_rng(1)
+    tables = {
+        "t": pa.table({"id": range(60), "a": chance.integers(0, 9, 60), "v": np.arange(60) % 50}),
+        "u": pa.table({"id": range(0, 120, 2), "b": chance.integers(0, 9, 60)}),
+    }
+    session = session_of(tmp_path, tables)
+    source = f"{join.format(x=f'{side} AS x')} ON {on}"
+    for sql in (
+        f"SELECT x.a, u.b, u.id, x.id AS i FROM {source} ORDER BY x.a NULLS FIRST, u.b, u.id, x.id LIMIT 9",
+        f"SELECT x.a, u.b, count(*) AS n FROM {source} GROUP BY x.a, u.b",
+        f"SELECT DISTINCT x.a FROM {source}",
+        f"SELECT x.a, row_number() OVER (PARTITION BY x.a ORDER BY u.id, x.id) AS r FROM {source}",
+        f"SELECT u.id, rank() OVER (ORDER BY x.a NULLS LAST, u.b) AS r FROM {source}",
+        f"SELECT u.id, x.a FROM {source} WHERE x.a IS NULL",
+    ):
+        assert rows(session, sql) == by_duckdb(sql, **tables), sql

@@ -1,4 +1,4 @@
-//! The rows of a projection that draws: no filter and no projection moves into it, and none is merged with it.
+//! An operator that passes its rows on, and hides from the rules of the engine what they would misuse.
 
 use std::any::Any;
 use std::fmt;
@@ -7,40 +7,55 @@ use std::sync::Arc;
 use datafusion::common::Statistics;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 
-/// Hands on what it gets.
+/// Why rows are passed on by an operator of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The projection below draws (`random()`): no filter and no projection moves into it, and none is merged with it.
+    Drawn,
+    /// An outer join above adds NULLs to the columns, so that none is constant above it, whatever it is below.
+    Padded,
+}
+
+/// Passes on what it gets.
 #[derive(Debug)]
-pub struct DrawnExec {
+pub struct PassOnExec {
     input: Arc<dyn ExecutionPlan>,
+    reason: Reason,
     properties: Arc<PlanProperties>,
 }
 
-impl DrawnExec {
+impl PassOnExec {
     /// The rows of `input`.
-    pub fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+    pub fn new(input: Arc<dyn ExecutionPlan>, reason: Reason) -> Self {
+        let equal = match reason {
+            Reason::Drawn => input.equivalence_properties().clone(),
+            Reason::Padded => EquivalenceProperties::new(input.schema()),
+        };
         let properties = Arc::new(PlanProperties::new(
-            input.equivalence_properties().clone(),
+            equal,
             input.output_partitioning().clone(),
             input.pipeline_behavior(),
             input.boundedness(),
         ));
-        Self { input, properties }
+        Self { input, reason, properties }
     }
 }
 
-impl DisplayAs for DrawnExec {
+impl DisplayAs for PassOnExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DrawnExec")
+        write!(f, "PassOnExec: {:?}", self.reason)
     }
 }
 
-impl ExecutionPlan for DrawnExec {
+impl ExecutionPlan for PassOnExec {
     fn name(&self) -> &'static str {
-        "DrawnExec"
+        "PassOnExec"
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -52,7 +67,7 @@ impl ExecutionPlan for DrawnExec {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true]
+        vec![self.reason == Reason::Drawn]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -71,7 +86,7 @@ impl ExecutionPlan for DrawnExec {
         self: Arc<Self>,
         mut children: Vec<Arc<dyn ExecutionPlan>>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::new(children.swap_remove(0))))
+        Ok(Arc::new(Self::new(children.swap_remove(0), self.reason)))
     }
 
     fn execute(
