@@ -23,6 +23,7 @@ mod parquet_numbers;
 mod parquet_prune;
 mod parquet_shapes;
 mod parquet_types;
+mod places;
 mod reshape;
 mod sorted;
 mod source;

@@ -18,7 +18,6 @@ use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
 use datafusion::physical_expr::simplifier::PhysicalExprSimplifier;
-use datafusion::physical_expr::utils::reassign_expr_columns;
 use datafusion::physical_expr::{PhysicalExpr, conjunction};
 use datafusion::physical_expr_adapter::{
     PhysicalExprAdapterFactory, replace_columns_with_literals,
@@ -31,6 +30,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::evolve::ByName;
 use super::footers::FooterCache;
+use super::places::Places;
 use crate::Result;
 use crate::panics::evaluated;
 
@@ -248,7 +248,8 @@ impl Reader {
         columns.sort_unstable();
         columns.dedup();
         let read: Schema = physical.project(&columns)?;
-        let projection = projection.try_map_exprs(|expr| reassign_expr_columns(expr, &read))?;
+        let places = Places::of(&read);
+        let projection = projection.try_map_exprs(|expr| places.reassign(expr))?;
         let projector = projection.make_projector(&read)?;
         Ok(Self { physical, columns, projector })
     }

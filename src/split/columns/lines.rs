@@ -11,7 +11,6 @@ use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::projection::ProjectionExprs;
-use datafusion::physical_expr::utils::reassign_expr_columns;
 
 use super::flat::{Cells, FlatColumn};
 use super::group::{Group, Wanted};
@@ -20,6 +19,7 @@ use super::matrix_expr::MatrixExpr;
 use super::rows::GroupRows;
 use super::scan::check_rows;
 use crate::matrix::{Matrix, line_columns, matrix_type, native_bytes};
+use crate::split::places::Places;
 
 /// The matrices of a projection that are written while their columns are decoded.
 #[derive(Default)]
@@ -112,10 +112,11 @@ impl Matrices {
         projection: ProjectionExprs,
         schema: &SchemaRef,
     ) -> DfResult<ProjectionExprs> {
+        let places = Places::of(schema);
         let mut next = schema.fields().len() - self.len();
         projection.try_map_exprs(|expr| {
             if self.is_empty() || !is_matrix(&expr) {
-                return reassign_expr_columns(expr, schema);
+                return places.reassign(expr);
             }
             next += 1;
             Ok(Arc::new(Column::new("matrix", next - 1)))
