@@ -172,12 +172,11 @@ fn write_scan(
 
 fn write_source(form: &mut Form, scan: &SplitScanExec) -> Result<()> {
     match scan.source() {
-        ScanSource::Memory { schema, batches, projection, content, stands_for, .. } => {
+        ScanSource::Memory { batches, projection, content, stands_for, .. } => {
             let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
             form.text("source", "memory").number("rows", rows as u64);
             form.optional_text("content", content.as_deref());
             form.optional_text("stands for", stands_for.as_deref());
-            fingerprint::schema(form, "all columns", schema)?;
             write_indices(form, "projection", projection.as_deref())
         }
         ScanSource::Empty => {

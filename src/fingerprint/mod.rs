@@ -113,7 +113,8 @@ impl Form {
 
     /// A list: for each item the fields that `write` adds.
     ///
-    /// The value is the number of items and a SHA-256 over them, so that a list of a million files takes no memory.
+    /// The value is the number of items and, where there are any, a SHA-256 over them: a list of a million files takes no
+    /// memory.
     ///
     /// # Errors
     /// Those of `write`.
@@ -133,7 +134,9 @@ impl Form {
             count += 1;
         }
         let mut value = count.to_le_bytes().to_vec();
-        value.extend_from_slice(&hash.finalize());
+        if count > 0 {
+            value.extend_from_slice(&hash.finalize());
+        }
         Ok(self.field(tag, LIST, &value))
     }
 

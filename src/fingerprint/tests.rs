@@ -390,8 +390,8 @@ fn forms_stay_what_they_are() {
         ],
         [
             "abb486aea31db364",
-            "2dc2ba670bc1e597",
-            "a7dec851f43b925d",
+            "54c551b9db8409f1",
+            "51ff96c45d5d2aca",
             "1f5923864edbec32",
             "54fc95cb5e3f3ea8"
         ],

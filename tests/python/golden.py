@@ -13,12 +13,16 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import pyarrow as pa
+
 import iceberg_fixtures
 import tensorquery as tq
 from golden_cases import CASES
-from golden_files import INPUTS
+from golden_files import INPUTS, GoldenFiles
 
-EXPECTED = Path(__file__).parents[1] / "golden" / "expected"
+GOLDEN = Path(__file__).parents[1] / "golden"
+EXPECTED = GOLDEN / "expected"
+CACHED = GOLDEN / "plan_cache.txt"
 
 # Those of the loader's options that `plan_shards` has, too.
 _PLANNED = (
@@ -110,6 +114,28 @@ def plain(text, *, identities):
     return re.sub(r"[0-9a-f]{64}|(?<=\[\")[0-9a-f]{8}\", \"[0-9a-f]{8}", "<identity>", text)
 
 
+def cached_names(folder):
+    """The names of a plan cache's entries: of listings with and without options, and of a plan."""
+    session = tq.Session(plan_cache=folder)
+    known, lines = set(), []
+
+    def planned(what, sql):
+        session.sql(sql).plan_shards()
+        found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*.memo")}
+        lines.extend(f"{what}: {name}" for name in sorted(found - known))
+        known.update(found)
+
+    files = {"filesystem": GoldenFiles()}
+    session.register_parquet("t", "parquet/", **files)
+    planned("parquet", "SELECT id FROM t")
+    planned("another query", "SELECT id FROM t WHERE k = 1")
+    session.register_parquet("t", "parquet/", schema=pa.schema({"id": pa.int64()}), **files)
+    planned("a declared schema", "SELECT id FROM t")
+    session.register_csv("c", "csv/", infer_rows=3, partitioning=False, **files)
+    planned("csv", "SELECT id FROM c")
+    return "\n".join([*lines, ""])
+
+
 def main(wanted):
     """Write the texts of the named cases; without names, those of all, and remove the others."""
     names = {case.name for case in CASES}
@@ -122,6 +148,8 @@ def main(wanted):
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TENSORQUERY_CACHE"] = folder
         os.environ["TENSORQUERY_STAGES"] = f"{folder}/stages"
+        if not wanted:
+            CACHED.write_text(cached_names(f"{folder}/plans"))
         for case in CASES:
             if not wanted or case.name in wanted:
                 (EXPECTED / f"{case.name}.txt").write_text(text_of(case))

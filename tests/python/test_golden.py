@@ -39,6 +39,10 @@ def test_no_text_has_a_path_of_this_machine():
             assert place not in text, (path, place)
 
 
+def test_the_names_in_a_plan_cache(tmp_path):
+    assert golden.cached_names(tmp_path) == golden.CACHED.read_text()
+
+
 def test_another_folder_and_another_order_of_hashes_give_the_same_texts(tmp_path):
     for source in (*HERE.glob("golden*.py"), HERE / "iceberg_fixtures.py"):
         target = tmp_path / "tests" / "python" / source.name
@@ -50,6 +54,9 @@ def test_another_folder_and_another_order_of_hashes_give_the_same_texts(tmp_path
     run = [sys.executable, str(tmp_path / "tests" / "python" / "golden.py")]
     variables = {**os.environ, "PYTHONHASHSEED": "12345", "TZ": "Asia/Kolkata"}
     subprocess.run(run, check=True, timeout=240, cwd=tmp_path, env=variables)
+    assert (
+        tmp_path / "tests" / "golden" / "plan_cache.txt"
+    ).read_text() == golden.CACHED.read_text()
     made = sorted((tmp_path / "tests" / "golden" / "expected").iterdir())
     assert sorted(path.stem for path in made) == sorted(NAMES)
     for path in made:

@@ -260,6 +260,6 @@ async fn forms_of_plans_stay_what_they_are() {
         .unwrap();
     assert_eq!(
         [&form.name()[..16], &plans_form.name()[..16]],
-        ["0f52bb73337b7d22", "9540689a7961db4f"]
+        ["75034255dc05d8ba", "89f9e0e991b9b432"]
     );
 }
