@@ -41,7 +41,7 @@ fn columns(form: &mut Form, spelled: &FFI_ArrowSchema) -> Result<()> {
         form.text("key", key).text("value", value);
         Ok(())
     })?;
-    form.list("children", spelled.children(), |form, child| columns(form, child))?;
+    form.list("children", spelled.children(), columns)?;
     match spelled.dictionary() {
         Some(values) => {
             form.nested("dictionary", "type", |form| columns(form, values))?;
