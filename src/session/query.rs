@@ -158,8 +158,8 @@ impl Query {
         pinned.collect()
     }
 
-    /// Name of every pinned file that the query can read, with a name for its content (which follows from size, entity tag and
-    /// the time of the last write); the digest of every table in memory.
+    /// Name of every pinned file that the query can read, with its size in bytes, a space and a name for its content, which
+    /// follows from size, entity tag and the time of the last write; of a table in memory, the digest of its rows.
     ///
     /// # Errors
     /// `Config` where the schema of an Iceberg table cannot be written.
@@ -175,11 +175,10 @@ impl Query {
             }
             match registered {
                 Registered::Files { table, spec } => {
-                    files.extend(
-                        spec.files.iter().enumerate().map(|(index, (pin, _))| {
-                            (table.display_path(index), pin.content_name())
-                        }),
-                    );
+                    files.extend(spec.files.iter().enumerate().map(|(index, (pin, _))| {
+                        let identity = format!("{} {}", pin.size, pin.content_name());
+                        (table.display_path(index), identity)
+                    }));
                 }
                 Registered::Lake(lake) => files.push((name.clone(), lake.identity()?)),
                 Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
