@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -340,6 +340,9 @@ $(SPARK)/installed: tests/fixtures/iceberg/requirements.txt
 
 iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests anew with Spark
 	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
+
+golden: $(STAMPS)/built ## Write the golden texts anew (seconds): what has changed in plans, orders and states is what git shows
+	$(BIN)/python tests/python/golden.py
 
 # Seven writers of Parquet. Their files are committed, and the tests read those; a new version of a writer is a line in
 # requirements.txt, go.mod or pom.xml and this target.

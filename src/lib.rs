@@ -10,6 +10,7 @@ pub mod catalog;
 mod engine;
 mod error;
 pub mod exec;
+mod fingerprint;
 mod floats;
 pub mod lake;
 pub mod matrix;

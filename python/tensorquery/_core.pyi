@@ -13,6 +13,7 @@ from tensorquery.functions import Function
 from tensorquery.storage import Files
 
 __all__ = [
+    "FINGERPRINT_VERSION",
     "ArrowStream",
     "BatchStream",
     "Block",
@@ -73,6 +74,9 @@ _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
 """Rank, worker, splits, rows, bytes."""
 
 __version__: str
+
+FINGERPRINT_VERSION: int
+"""What every fingerprint begins with: the version of the forms that it is a digest of."""
 
 @final
 class Session:
@@ -312,8 +316,8 @@ class Plan:
         """What is read and stored rows, by part of a split: row groups or stripes, or the split."""
     def without(self, bad: Mapping[int, Sequence[int]]) -> Plan:
         """Leave out some parts of its splits; a plan under a fingerprint of its own."""
-    def options(self) -> str:
-        """How splits were cut, as text."""
+    def options(self) -> tuple[int, int | None, bool]:
+        """How splits were cut: bytes and rows that they grow towards, and whether the user chose one of these."""
     def shape(self) -> str:
         """DataFusion's plan before the splits were put in."""
     def row_range(self, id: int) -> tuple[int, int] | None:

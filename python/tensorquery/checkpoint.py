@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tensorquery._core import FINGERPRINT_VERSION
 from tensorquery.errors import CheckpointMismatchError
 
 __all__ = ["FORMAT", "VERSION", "check_state", "digest", "merge_state_dicts", "run_of"]
@@ -52,6 +54,8 @@ _LEAST = {"world_size": 1, "batch_size": 1, "partitions": 1, "permuted": 1}
 _MOST_SHARDS = 2**31
 _MOST = 2**63 - 1
 _FILE_GROUPS = 1024
+# Those of the first states had no version.
+_FINGERPRINT = re.compile("(?:([0-9]{1,9})-)?[0-9a-f]{64}")
 
 
 def digest(value: Any) -> str:
@@ -103,6 +107,7 @@ def check_state(state: Any) -> dict[str, Any]:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state.get(key))}, expected {kind.__name__}"
             )
+    _check_fingerprint(state["fingerprint"])
     for key, most in (("seed", _MOST), ("epoch", _MOST - 1), ("step", _MOST - 1)):
         if not 0 <= state[key] <= most:
             raise CheckpointMismatchError(
@@ -130,6 +135,23 @@ def check_state(state: Any) -> dict[str, Any]:
             "the state is damaged: its numbers do not fit together; load an earlier state"
         )
     return dict(state)
+
+
+def _check_fingerprint(fingerprint: str) -> None:
+    """Check that a state's fingerprint has the form that this program writes, so that it can be compared."""
+    found = _FINGERPRINT.fullmatch(fingerprint)
+    if found is None:
+        raise CheckpointMismatchError(
+            f"the state is damaged: its 'fingerprint' is {_sketch(fingerprint)}, expected a version, a hyphen and 64 "
+            "hexadecimal digits"
+        )
+    version = int(found[1] or 0)
+    if version != FINGERPRINT_VERSION:
+        raise CheckpointMismatchError(
+            f"the fingerprint of the state has version {version}, and this tensorquery writes version "
+            f"{FINGERPRINT_VERSION}, so that nobody can tell whether the state belongs to this query; resume with the "
+            "version that wrote it, or start a new run without load_state_dict"
+        )
 
 
 def _check_run(run: Any) -> None:

@@ -17,6 +17,7 @@ use super::bad_files::BadFiles;
 use super::file_schema::Infer;
 use super::merge::{column_names, merge_schemas};
 use super::text_types::readable;
+use crate::fingerprint::{self, Form};
 use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::storage::{
     FilePin, ForeignCredentials, ForeignFiles, IoCounters, Listing, OpenedPaths, Partitioning,
@@ -111,23 +112,40 @@ impl ListedFiles {
 
     /// All that a table's schema and rows follow from: the store, the pinned files, and the options but for those of
     /// the store.
-    pub fn identity(&self, options: &TableOptions) -> Vec<String> {
+    ///
+    /// # Errors
+    /// `Config` where a declared type has no form.
+    pub fn form(&self, options: &TableOptions) -> Result<Form> {
         let TableOptions { format, partitioning, infer_rows, skip_bad, schema, .. } = options;
-        let mut texts = vec![
-            env!("CARGO_PKG_VERSION").to_owned(),
-            self.opened.root().to_owned(),
-            format!("{format:?} {partitioning:?} {infer_rows:?} {skip_bad} {}", schema.is_some()),
-        ];
-        let fields = schema.iter().flat_map(|schema| schema.fields());
-        texts.extend(fields.map(|f| format!("{} {} {}", f.name(), f.data_type(), f.is_nullable())));
-        let mut root = None;
-        for (pin, below) in self.listing.pins.iter().zip(&self.listing.roots) {
-            if root.replace(below) != Some(below) {
-                texts.push(format!("below {below}"));
+        let mut form = Form::new("listing");
+        form.text("program", env!("CARGO_PKG_VERSION")).text("root", self.opened.root());
+        match format {
+            Some(format) => {
+                form.nested("format", "format", |form| {
+                    format.write(form);
+                    Ok(())
+                })?;
             }
-            texts.push(format!("{pin:?}"));
+            None => {
+                form.absent("format");
+            }
         }
-        texts
+        form.text("partitioning", partitioning.name()).flag("skips bad files", *skip_bad);
+        form.optional_number("rows to infer from", infer_rows.map(|rows| rows as u64));
+        match schema {
+            Some(schema) => fingerprint::schema(&mut form, "columns", schema)?,
+            None => {
+                form.absent("columns");
+            }
+        }
+        let files = self.listing.pins.iter().zip(&self.listing.roots);
+        form.list("files", files, |form, (pin, below)| {
+            form.text("path", pin.location.as_ref()).text("below", below.as_ref());
+            form.optional_text("version", pin.version.as_deref());
+            pin.write_content(form);
+            Ok(())
+        })?;
+        Ok(form)
     }
 
     /// Whether these are the files of a table, as they were; those that it leaves out are among them.

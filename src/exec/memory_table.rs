@@ -25,19 +25,26 @@ pub struct MemoryTable {
     schema: SchemaRef,
     batches: Arc<Vec<RecordBatch>>,
     bytes: u64,
+    content: Option<Arc<str>>,
     stands_for: Option<Arc<str>>,
 }
 
 impl MemoryTable {
     /// A table of these batches, which take `bytes` when they are written as Arrow IPC.
     pub fn new(schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, bytes: u64) -> Self {
-        Self { schema, batches, bytes, stands_for: None }
+        Self { schema, batches, bytes, content: None, stands_for: None }
     }
 
     /// The same table, in whose place a plan shows what it stands for.
     #[must_use]
     pub fn standing_for(self, what: String) -> Self {
         Self { stands_for: Some(Arc::from(what)), ..self }
+    }
+
+    /// The same table, whose rows have this digest.
+    #[must_use]
+    pub fn with_digest(self, digest: &str) -> Self {
+        Self { content: Some(Arc::from(digest)), ..self }
     }
 
     /// Bytes of its rows as Arrow IPC.
@@ -86,6 +93,7 @@ impl TableProvider for MemoryTable {
             batches: Arc::clone(&self.batches),
             bytes: self.bytes,
             projection: projection.cloned(),
+            content: self.content.clone(),
             stands_for: self.stands_for.clone(),
         };
         Ok(Arc::new(SplitScanExec::new(source, Arc::from([whole]), schema)))

@@ -25,6 +25,7 @@ use datafusion::common::JoinType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
@@ -318,14 +319,18 @@ fn driving_scan(leaf: &DataSourceExec) -> Result<DrivingScan> {
     Err(not_row_local("a scan of an unknown kind"))
 }
 
-/// The columns and the predicate that a scan pushes into its files.
-fn scan_request(config: &FileScanConfig) -> ScanRequest {
-    let orc = config.file_source.as_any().downcast_ref::<OrcSource>();
-    let predicate = match orc {
+/// The predicate by which a scan leaves out parts of its files.
+pub(super) fn pruning_predicate(config: &FileScanConfig) -> Option<Arc<dyn PhysicalExpr>> {
+    match config.file_source.as_any().downcast_ref::<OrcSource>() {
         // Evaluated above the scan, but it prunes stripes.
         Some(orc) => orc.pruning_predicate().cloned(),
         None => config.file_source.filter(),
-    };
+    }
+}
+
+/// The columns and the predicate that a scan pushes into its files.
+fn scan_request(config: &FileScanConfig) -> ScanRequest {
+    let predicate = pruning_predicate(config);
     let schema = config.file_source.table_schema().table_schema();
     let mut columns: Vec<String> = match config.file_source.projection() {
         Some(projection) => projection

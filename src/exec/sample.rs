@@ -149,6 +149,11 @@ impl SampleExec {
         Self::new(input, self.sample)
     }
 
+    /// Which rows are kept.
+    pub fn sample(&self) -> Sample {
+        self.sample
+    }
+
     /// The scan.
     pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
         &self.input

@@ -47,6 +47,8 @@ pub enum ScanSource {
         bytes: u64,
         /// Columns read.
         projection: Option<Vec<usize>>,
+        /// The digest of its rows, where it has any.
+        content: Option<Arc<str>>,
         /// What a plan shows in its place, where it has no rows of its own: a stage that may not be built yet.
         stands_for: Option<Arc<str>>,
     },

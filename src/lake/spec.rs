@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use iceberg::spec::{NameMapping, Schema as IcebergSchema};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use serde_json::Value;
+
+use crate::fingerprint::{self, Form};
+use crate::{Error, Result};
 
 /// How the rows of a data file or a delete file are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -130,17 +133,32 @@ impl LakeSpec {
     }
 
     /// What identifies the rows and how they are read: the snapshot, and the schema, which changes without one.
-    pub fn identity(&self) -> String {
+    ///
+    /// # Errors
+    /// `Config` where the schema cannot be written as JSON.
+    pub fn identity(&self) -> Result<String> {
         let after = self.after.map(|id| format!(" after {id}")).unwrap_or_default();
         let snapshot = match self.snapshot {
             Some(id) => format!("snapshot {id}{after}"),
             None => "without a snapshot".to_owned(),
         };
-        // Plain data throughout, so it always has a text.
-        let read_as = serde_json::to_string(&(&self.schema, &self.mapping, &self.scan_filter));
-        let digest = Sha256::digest(read_as.unwrap_or_default().as_bytes());
-        let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        format!("{} {snapshot} read as {digest}", self.uuid)
+        Ok(format!("{} {snapshot} read as {}", self.uuid, &self.read_as()?.name()[..16]))
+    }
+
+    /// The schema and how its columns are found in files, as the JSON of Iceberg's specification has them.
+    fn read_as(&self) -> Result<Form> {
+        let unwritable = |error| Error::config("a schema cannot be written").with_source(error);
+        let mut schema = serde_json::to_value(&self.schema).map_err(unwritable)?;
+        if let Some(ids) = schema.get_mut("identifier-field-ids").and_then(Value::as_array_mut) {
+            // A set, which has another order each time.
+            ids.sort_by_key(Value::as_i64);
+        }
+        let mapping = serde_json::to_value(&self.mapping).map_err(unwritable)?;
+        let mut form = Form::new("iceberg schema");
+        fingerprint::json(&mut form, "schema", &schema)?;
+        fingerprint::json(&mut form, "name mapping", &mapping)?;
+        form.optional_text("scan filter", self.scan_filter.as_deref());
+        Ok(form)
     }
 }
 
@@ -149,6 +167,56 @@ impl fmt::Display for LakeSpec {
         match self.snapshot {
             Some(id) => write!(f, "{} at snapshot {id}", self.name),
             None => write!(f, "{} without a snapshot", self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iceberg::spec::{NestedField, PrimitiveType, Type};
+
+    use super::*;
+
+    fn spec(keys: &[i32], name: &str) -> LakeSpec {
+        let field = |id| {
+            let kind = Type::Primitive(PrimitiveType::Long);
+            Arc::new(NestedField::required(id, format!("{name}{id}"), kind))
+        };
+        let schema = IcebergSchema::builder()
+            .with_fields((1..=8).map(field))
+            .with_identifier_field_ids(keys.iter().copied())
+            .build()
+            .unwrap();
+        LakeSpec {
+            name: "t".to_owned(),
+            uuid: "u".to_owned(),
+            metadata_location: None,
+            snapshot: Some(7),
+            after: None,
+            schema: Arc::new(schema),
+            visible: 8,
+            mapping: None,
+            files: Vec::new(),
+            deletes: Vec::new(),
+            groups: Vec::new(),
+            scan_filter: None,
+        }
+    }
+
+    #[test]
+    fn an_identity_is_the_same_each_time_a_table_is_loaded() {
+        let keys = [1, 2, 3, 4, 5, 6, 7];
+        let found = spec(&keys, "c").identity().unwrap();
+        assert_eq!(found, "u snapshot 7 read as 48f6a2bdefcf9ac3");
+        for _ in 0..20 {
+            assert_eq!(spec(&keys, "c").identity().unwrap(), found);
+        }
+        let filtered = LakeSpec { scan_filter: Some("c1 > 1".to_owned()), ..spec(&keys, "c") };
+        let later = LakeSpec { snapshot: Some(8), ..spec(&keys, "c") };
+        let after = LakeSpec { after: Some(6), ..spec(&keys, "c") };
+        let mapped = LakeSpec { mapping: Some(NameMapping::new(Vec::new())), ..spec(&keys, "c") };
+        for other in [spec(&keys[1..], "c"), spec(&keys, "d"), filtered, later, after, mapped] {
+            assert_ne!(other.identity().unwrap(), found);
         }
     }
 }

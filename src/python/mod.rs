@@ -30,6 +30,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     crate::panics::spare_backtraces();
     crate::storage::set_foreign_opener(std::sync::Arc::new(filesystem::PyOpener));
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("FINGERPRINT_VERSION", crate::fingerprint::VERSION)?;
     module.add_class::<arrow::ArrowStream>()?;
     module.add_class::<session::PySession>()?;
     module.add_class::<session::PyQuery>()?;

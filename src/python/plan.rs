@@ -17,7 +17,7 @@ use super::stream::{BatchStream, IoCounts};
 use super::verify::PySplitVerifier;
 use super::wait::{at_once, compute, planned, wait};
 use crate::partition::{Assignment, Builtin, ShardSpec};
-use crate::session::{Numbering, Plan, PlanOptions, Recipe};
+use crate::session::{Numbering, Plan, Recipe};
 use crate::stream::{Feed, Output, RowSource, ShardStream};
 use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
@@ -106,14 +106,14 @@ impl PyPlan {
     }
 
     /// Name and identity of every file or table in memory that the query can read.
-    fn files(&self) -> Vec<(String, String)> {
-        self.plan.files()
+    fn files(&self) -> PyResult<Vec<(String, String)>> {
+        self.plan.files().map_err(to_py)
     }
 
-    /// How splits were cut, as text.
-    fn options(&self) -> String {
-        let without = None;
-        format!("{:?}", PlanOptions { without, ..self.plan.options().clone() })
+    /// How splits were cut: bytes and rows that they grow towards, and whether the user chose one of these.
+    fn options(&self) -> (u64, Option<u64>, bool) {
+        let options = self.plan.options();
+        (options.split_bytes, options.split_rows, options.explicit)
     }
 
     /// DataFusion's plan before the splits were put in.

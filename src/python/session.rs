@@ -425,8 +425,8 @@ impl PyQuery {
     }
 
     /// Name and identity of every file or table in memory that the query can read.
-    fn files(&self) -> Vec<(String, String)> {
-        self.query.files()
+    fn files(&self) -> PyResult<Vec<(String, String)>> {
+        self.query.files().map_err(to_py)
     }
 
     /// Name and digest of every function of the user's that the query calls.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::memo;
-use super::plan_cache::name_of;
 use super::query::path_memos;
 use super::registered::Registered;
 use super::registry::{Session, TABLE_SCHEMA};
@@ -111,8 +110,7 @@ impl Session {
             let (table, spec) = self.infer(listed, &options).await?;
             return Ok(Registered::Files { table: Arc::new(table), spec });
         };
-        let identity = listed.identity(&options);
-        let entry = name_of(identity.iter().map(String::as_str));
+        let entry = listed.form(&options)?.name();
         if let Some(memo) = cache.get(CACHED_TABLES, &entry).await {
             match self.of_memo(&memo, listed.opened()) {
                 Ok((table, spec)) if listed.are(&spec) => {

@@ -127,8 +127,11 @@ pub struct Lake {
 
 impl Lake {
     /// The snapshot's identity; see [`LakeSpec::identity`](crate::lake::LakeSpec::identity).
-    pub fn identity(&self) -> String {
-        self.table.lake.as_ref().map(|lake| lake.spec().identity()).unwrap_or_default()
+    ///
+    /// # Errors
+    /// As there.
+    pub fn identity(&self) -> Result<String> {
+        self.table.lake.as_ref().map_or_else(|| Ok(String::new()), |lake| lake.spec().identity())
     }
 }
 
@@ -320,7 +323,7 @@ impl Session {
             };
             let mut reloaded = self.load_lake(&key.1, &wanted).await?;
             reloaded.source = Some(source.clone());
-            if reloaded.identity() == lake.identity() {
+            if reloaded.identity()? == lake.identity()? {
                 found.push((key.clone(), registered.clone()));
                 continue;
             }

@@ -8,14 +8,13 @@ use datafusion::datasource::source::DataSourceExec;
 
 use super::plan::Plan;
 use super::recipe::{SplitRecipe, pack, unpack};
-use crate::exec::{ScanSource, SplitScanExec, file_scan};
+use crate::exec::{NAMED_FILES, ScanSource, SplitScanExec, file_scan};
 use crate::packed::{Reader, Writer};
 use crate::split::{FileRef, Split, TableFiles};
 use crate::{Error, Result};
 
-/// Files of each scan that stay though no split needs them: the plan's text names as many, and a scan that has any in the
-/// whole plan must have one in every part.
-const NAMED_FILES: usize = 6;
+/// Files of each scan that stay though no split needs them: the plan's form names as many, and says whether there are more.
+const KEPT_FILES: usize = NAMED_FILES + 1;
 
 /// Some of the splits of a plan.
 pub(super) struct Part {
@@ -39,7 +38,7 @@ impl Part {
         let mut wanted: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for (number, scan) in scans.iter().enumerate() {
             if let Some(table) = table_of(number).filter(|table| !whole.contains(table)) {
-                wanted.entry(table).or_default().extend(scan.files.iter().take(NAMED_FILES));
+                wanted.entry(table).or_default().extend(scan.files.iter().take(KEPT_FILES));
             }
         }
         let mut splits = Vec::with_capacity(ids.len());

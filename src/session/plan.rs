@@ -1,25 +1,20 @@
 //! A query's plan by splits: what is read, in which pieces, under which fingerprint.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::epoch_plan::position;
-use super::ipc;
 use super::memo;
-use super::plan_cache::name_of;
 use super::query::Query;
-use super::registered::Registered;
-use super::staged::STAGE_SCHEMA;
-use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite};
+use super::staged::{STAGE_SCHEMA, StagedPart};
+use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite, write_plan};
+use crate::fingerprint::Form;
 use crate::split::{
-    ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, TableFiles, discover, memory,
-    sorted_columns,
+    ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, discover, memory, sorted_columns,
 };
 use crate::{Error, Result};
 
@@ -27,7 +22,7 @@ use crate::{Error, Result};
 const WANTED_MEMORY_SPLITS: u64 = 256;
 
 /// How large splits become, and what is left out of them.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOptions {
     /// Stored bytes of the projected columns that a split grows towards.
@@ -48,17 +43,11 @@ impl Default for PlanOptions {
     }
 }
 
-impl fmt::Debug for PlanOptions {
-    /// Part of fingerprints: `without` is not there where nothing is left out.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = f.debug_struct("PlanOptions");
-        text.field("split_bytes", &self.split_bytes)
-            .field("split_rows", &self.split_rows)
-            .field("explicit", &self.explicit);
-        if let Some(without) = &self.without {
-            text.field("without", without);
-        }
-        text.finish()
+impl PlanOptions {
+    fn write(&self, form: &mut Form) {
+        form.number("split bytes", self.split_bytes);
+        form.optional_number("split rows", self.split_rows).flag("explicit", self.explicit);
+        form.optional_text("without", self.without.as_deref());
     }
 }
 
@@ -150,12 +139,12 @@ pub struct Plan {
     sorted: Option<Vec<SortedColumn>>,
     options: PlanOptions,
     /// Of the plan before splits were put in: what a worker's own planning must reproduce.
-    shape: String,
+    shape: Shape,
     fingerprint: String,
 }
 
-/// What a plan is before its splits: query, rewritten plan, options, its text, and its fingerprint.
-type Base = (Query, Rewritten, PlanOptions, String, String);
+/// What a plan is before its splits: query, rewritten plan, options, what it was before the rewrite, and its fingerprint.
+type Base = (Query, Rewritten, PlanOptions, Shape, String);
 
 /// Where the plan cache keeps plans.
 const CACHED_PLANS: &str = "plans";
@@ -168,10 +157,10 @@ impl Plan {
         tolerant: bool,
     ) -> Result<Self> {
         let (rewritten, shape) = classify(&query).await?;
-        let fingerprint = fingerprint(&query, options, &shape);
+        let fingerprint = fingerprint(&query, options, &shape)?;
         // Under names of their own: where nothing may be left out, a damaged file is an error and not a split.
         let entry = match tolerant {
-            true => name_of([fingerprint.as_str(), "tolerant"]),
+            true => format!("{fingerprint}-tolerant"),
             false => fingerprint.clone(),
         };
         let cache = query.session().plan_cache().cloned();
@@ -225,7 +214,7 @@ impl Plan {
         let query = self.query.clone();
         let (rewritten, shape) = classify(&query).await?;
         let options = PlanOptions { without: Some(without), ..self.options.clone() };
-        let fingerprint = fingerprint(&query, &options, &shape);
+        let fingerprint = fingerprint(&query, &options, &shape)?;
         let (reports, sorted) = (self.reports.clone(), self.sorted.clone());
         let planned = Planned { splits, reports, sorted, ..Planned::default() };
         Self::assemble((query, rewritten, options, shape, fingerprint), planned)
@@ -242,9 +231,9 @@ impl Plan {
     ) -> Result<Self> {
         query.check()?;
         let (rewritten, shape) = classify(&query).await?;
-        let own = fingerprint(&query, &options, &shape);
+        let own = fingerprint(&query, &options, &shape)?;
         let (found, wanted) = match &planned.shape {
-            Some(wanted) => (shape_digest(&query, &options, &shape), Some(wanted)),
+            Some(wanted) => (shape_digest(&query, &options, &shape)?, Some(wanted)),
             None => (own.clone(), planned.fingerprint.as_ref()),
         };
         if let Some(wanted) = wanted.filter(|wanted| **wanted != found) {
@@ -368,18 +357,20 @@ impl Plan {
     }
 
     /// What another process must plan to read some of the splits.
-    pub(super) fn shape_digest(&self) -> String {
+    pub(super) fn shape_digest(&self) -> Result<String> {
         shape_digest(&self.query, &self.options, &self.shape)
     }
 
     /// DataFusion's plan before the rewrite, as text.
     pub fn shape(&self) -> &str {
-        &self.shape
+        &self.shape.text
     }
 
-    /// Name and identity (size, entity tag, time of the last write) of every pinned file that the query can
-    /// read, and the digest of every table in memory.
-    pub fn files(&self) -> Vec<(String, String)> {
+    /// The files of the query; see [`Query::files`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn files(&self) -> Result<Vec<(String, String)>> {
         self.query.files()
     }
 
@@ -508,8 +499,17 @@ pub(super) async fn count_scans(query: &Query) -> Result<usize> {
     Ok(rewritten.scans.len())
 }
 
-/// A row-local plan, and its text.
-pub(super) type Classified = (Rewritten, String);
+/// What a plan was before the rewrite.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// As people read it.
+    text: String,
+    /// SHA-256 of its form.
+    digest: [u8; 32],
+}
+
+/// A row-local plan, and what it was before.
+pub(super) type Classified = (Rewritten, Shape);
 
 pub(super) async fn classify(query: &Query) -> Result<Classified> {
     match query.take_classified() {
@@ -522,12 +522,15 @@ pub(super) fn classify_planned(
     query: &Query,
     physical: Arc<dyn ExecutionPlan>,
 ) -> Result<Classified> {
-    let mut shape = displayable(physical.as_ref()).indent(false).to_string();
     // A stage that is built again lies elsewhere, and is the same.
-    for part in query.parts() {
-        shape = shape.replace(&part.folder, part.digest());
-    }
-    Ok((rewrite(physical)?, shape))
+    let stable = |text: &str| {
+        let replaced = |text: String, part: &StagedPart| text.replace(&part.folder, part.digest());
+        query.parts().iter().fold(text.to_owned(), replaced)
+    };
+    let mut form = Form::new("physical plan");
+    write_plan(&mut form, "root", &physical, &stable)?;
+    let text = stable(&displayable(physical.as_ref()).indent(false).to_string());
+    Ok((rewrite(physical)?, Shape { text, digest: form.digest() }))
 }
 
 async fn discover_scan(
@@ -564,77 +567,51 @@ fn report((scan, found): (&DrivingScan, &ScanSplits)) -> ScanReport {
     }
 }
 
-/// SHA-256 over what planning a query by splits comes to, whichever of its files this process has.
-fn shape_digest(query: &Query, options: &PlanOptions, shape: &str) -> String {
-    let mut hash = Sha256::new();
-    for text in [env!("CARGO_PKG_VERSION"), query.sql(), shape, &format!("{options:?}")] {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text.as_bytes());
-    }
-    for (name, digest) in query.functions() {
-        hash.update(format!("{name} {digest}\n").as_bytes());
-    }
-    ipc::hex(&hash.finalize())
+/// A digest of what planning a query by splits comes to, whichever of its files this process has.
+fn shape_digest(query: &Query, options: &PlanOptions, shape: &Shape) -> Result<String> {
+    let mut form = Form::new("shape");
+    write_planning(&mut form, query, options, shape)?;
+    form.list("functions", query.functions(), |form, (name, digest)| {
+        form.text("name", &name).text("digest", &digest);
+        Ok(())
+    })?;
+    Ok(form.fingerprint())
 }
 
-/// SHA-256 over the plan's text, the identities of all pinned files and the split options.
-fn fingerprint(query: &Query, options: &PlanOptions, shape: &str) -> String {
-    let mut hash = Sha256::new();
-    let mut add = |text: &str| {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text.as_bytes());
-    };
-    add(env!("CARGO_PKG_VERSION"));
-    add(query.sql());
-    add(shape);
-    add(&format!("{options:?}"));
-    query.identity().iter().for_each(|text| add(text));
-    ipc::hex(&hash.finalize())
+/// A digest of the plan, the identities of all pinned files and the split options.
+fn fingerprint(query: &Query, options: &PlanOptions, shape: &Shape) -> Result<String> {
+    let mut form = Form::new("plan");
+    write_planning(&mut form, query, options, shape)?;
+    query.write_tables(&mut form)?;
+    Ok(form.fingerprint())
+}
+
+fn write_planning(
+    form: &mut Form,
+    query: &Query,
+    options: &PlanOptions,
+    shape: &Shape,
+) -> Result<()> {
+    form.text("program", env!("CARGO_PKG_VERSION")).text("sql", query.sql());
+    form.bytes("plan", &shape.digest);
+    form.nested("options", "split options", |form| {
+        options.write(form);
+        Ok(())
+    })?;
+    Ok(())
 }
 
 impl Query {
-    /// Texts that say the content of all that it reads.
-    pub(super) fn identity(&self) -> Vec<String> {
-        let mut texts = Vec::new();
-        for ((schema, name), registered) in self.tables() {
-            texts.push(schema.clone());
-            texts.push(name.clone());
-            if schema == STAGE_SCHEMA {
-                // The name has the digest of its rows.
-                continue;
-            }
-            match registered {
-                Registered::Files { table, spec } => {
-                    texts.push(format!("{:?}", spec.format));
-                    texts.extend(columns_of(table));
-                    for (index, (pin, rows)) in spec.files.iter().enumerate() {
-                        // With bucket or host: the same key in two stores is two files.
-                        texts.push(table.display_path(index));
-                        texts.push(format!(
-                            "{} {:?} {:?} {rows:?}",
-                            pin.size, pin.e_tag, pin.last_modified
-                        ));
-                    }
-                }
-                Registered::Lake(lake) => {
-                    // The snapshot says its files, and its metadata never changes.
-                    texts.push(lake.identity());
-                    texts.extend(columns_of(&lake.table));
-                    if let Some(table) = &lake.table.lake {
-                        texts.push(table.spec().scan_filter.clone().unwrap_or_default());
-                    }
-                }
-                Registered::Memory { digest, .. } => texts.push(digest.clone()),
-                Registered::View { sql, .. } => texts.push(sql.clone()),
-                Registered::Function(function) => texts.push(function.digest().to_owned()),
-                Registered::Moment(moment) => texts.push(moment.text()),
-            }
-        }
-        texts
+    /// Writes the content of all that it reads into a form.
+    ///
+    /// # Errors
+    /// `Config` where a column's type has no form.
+    pub(super) fn write_tables(&self, form: &mut Form) -> Result<()> {
+        form.list("tables", self.tables(), |form, ((schema, name), registered)| {
+            form.text("schema", schema).text("name", name);
+            // The name of a stage has the digest of its rows.
+            if schema == STAGE_SCHEMA { Ok(()) } else { registered.write(form) }
+        })?;
+        Ok(())
     }
-}
-
-fn columns_of(table: &TableFiles) -> impl Iterator<Item = String> {
-    let fields = table.schema.table_schema().fields().iter();
-    fields.map(|field| format!("{} {} {}", field.name(), field.data_type(), field.is_nullable()))
 }

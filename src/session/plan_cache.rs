@@ -11,7 +11,6 @@ use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt};
 use sha2::{Digest, Sha256};
 
-use super::ipc;
 use crate::storage::{Location, Scheme, StoreAccess};
 use crate::{Error, Result};
 
@@ -119,14 +118,4 @@ fn content(bytes: &[u8]) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (digest, memo) = rest.split_at_checked(DIGEST_BYTES)?;
     (digest == Sha256::digest(memo).as_slice()).then_some(memo)
-}
-
-/// A name for what follows from these texts.
-pub(super) fn name_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
-    let mut hash = Sha256::new();
-    for text in texts {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text.as_bytes());
-    }
-    ipc::hex(&hash.finalize())
 }

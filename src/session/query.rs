@@ -158,9 +158,12 @@ impl Query {
         pinned.collect()
     }
 
-    /// Name and identity (size, entity tag, time of the last write) of every pinned file that the query can
-    /// read, and the digest of every table in memory.
-    pub fn files(&self) -> Vec<(String, String)> {
+    /// Name of every pinned file that the query can read, with its size in bytes, a space and a name for its content, which
+    /// follows from size, entity tag and the time of the last write; of a table in memory, the digest of its rows.
+    ///
+    /// # Errors
+    /// `Config` where the schema of an Iceberg table cannot be written.
+    pub fn files(&self) -> Result<Vec<(String, String)>> {
         let mut files = Vec::new();
         for ((schema, name), registered) in &self.tables {
             if schema == STAGE_SCHEMA {
@@ -173,18 +176,17 @@ impl Query {
             match registered {
                 Registered::Files { table, spec } => {
                     files.extend(spec.files.iter().enumerate().map(|(index, (pin, _))| {
-                        let identity =
-                            format!("{} {:?} {:?}", pin.size, pin.e_tag, pin.last_modified);
+                        let identity = format!("{} {}", pin.size, pin.content_name());
                         (table.display_path(index), identity)
                     }));
                 }
-                Registered::Lake(lake) => files.push((name.clone(), lake.identity())),
+                Registered::Lake(lake) => files.push((name.clone(), lake.identity()?)),
                 Registered::Memory { digest, .. } => files.push((name.clone(), digest.clone())),
                 // What a state says of the moment, it says apart from files.
                 Registered::View { .. } | Registered::Function(_) | Registered::Moment(_) => {}
             }
         }
-        files
+        Ok(files)
     }
 
     /// Memos of the tables of its path literals, by path.

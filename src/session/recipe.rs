@@ -199,7 +199,7 @@ impl Recipe {
             sql: plan.query().sql().to_owned(),
             plan_options: plan.options().clone(),
             fingerprint: Some(plan.fingerprint().to_owned()),
-            shape: (part.is_some() || read.is_some()).then(|| plan.shape_digest()),
+            shape: (part.is_some() || read.is_some()).then(|| plan.shape_digest()).transpose()?,
             stages: stages
                 .iter()
                 .map(|stage| {

@@ -311,8 +311,9 @@ impl Session {
                     .register_object_store(files.store_url.as_ref(), Arc::clone(&files.store));
                 Arc::new(LakeProvider::try_new(Arc::clone(files))?)
             }
-            Registered::Memory { schema, batches, bytes, .. } => {
-                Arc::new(MemoryTable::new(Arc::clone(schema), Arc::clone(batches), *bytes))
+            Registered::Memory { schema, batches, bytes, digest } => {
+                let table = MemoryTable::new(Arc::clone(schema), Arc::clone(batches), *bytes);
+                Arc::new(table.with_digest(digest))
             }
             Registered::View { .. } => {
                 return Err(Error::config("a view is registered with its plan"));

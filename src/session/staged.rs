@@ -11,12 +11,12 @@ use object_store::path::Path;
 
 use super::engine::{StageEngine, Target};
 use super::plan::{classify, classify_planned};
-use super::plan_cache::name_of;
 use super::query::Query;
 use super::registered::TableKey;
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
 use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
+use crate::fingerprint::Form;
 use crate::query::{
     Cut, Sizes, StageTable, evaluated_once, find_cuts, provider_of, replace, share_of_columns,
 };
@@ -174,7 +174,7 @@ impl Query {
         let place = StagePlace::find(place, self.session().store_access()).await?;
         let mut sizes = Vec::with_capacity(cuts.len());
         for cut in cuts {
-            let found = find_stage(&place, &self.stage_key(cut, &StageEngine::default())).await?;
+            let found = find_stage(&place, &self.stage_key(cut, &StageEngine::default())?).await?;
             sizes.push(found.map(|manifest| (manifest.rows, manifest.bytes)));
         }
         Ok(sizes)
@@ -211,7 +211,7 @@ impl Query {
         let session = self.session().of_tables(self.tables()).await?;
         let mut parts = Vec::with_capacity(cuts.len());
         for cut in &cuts {
-            let (key, schema) = (self.stage_key(cut, engine), &cut.stage_schema());
+            let (key, schema) = (self.stage_key(cut, engine)?, &cut.stage_schema());
             let make = |attempt, folder: Path| async move {
                 let target = Target { place, folder: &folder, schema };
                 self.make(cut, engine, attempt, target).await
@@ -284,16 +284,12 @@ impl Query {
 
     /// A name for the rows of a part: it follows from the query, the pinned content of all that it reads, and the version of
     /// this program. An engine that orders them differently is named.
-    fn stage_key(&self, cut: &Cut, engine: &StageEngine) -> String {
-        let mut texts = vec![
-            "stage".to_owned(),
-            env!("CARGO_PKG_VERSION").to_owned(),
-            self.sql().to_owned(),
-            cut.node.to_string(),
-        ];
-        texts.extend(engine.name().map(str::to_owned));
-        texts.extend(self.identity());
-        name_of(texts.iter().map(String::as_str))
+    fn stage_key(&self, cut: &Cut, engine: &StageEngine) -> Result<String> {
+        let mut form = Form::new("stage");
+        form.text("program", env!("CARGO_PKG_VERSION")).text("sql", self.sql());
+        form.number("part", cut.node as u64).optional_text("engine", engine.name());
+        self.write_tables(&mut form)?;
+        Ok(form.name())
     }
 
     /// The rows of a part.

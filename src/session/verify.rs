@@ -7,13 +7,12 @@ use std::sync::Arc;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::TryStreamExt;
-use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
 use super::epoch_plan::EpochPlan;
-use super::ipc;
 use super::plan::{Plan, executable};
 use crate::exec::{ScanSource, SplitScanExec};
+use crate::fingerprint::Form;
 use crate::panics::{caught_later, of_engine};
 use crate::runtime::Runtimes;
 use crate::split::{ScanRequest, Split, SplitTarget, SplitUnit, blame_content, caught, discover};
@@ -84,7 +83,7 @@ impl Plan {
     pub async fn without(&self, bad: &BTreeMap<u32, Vec<u32>>) -> Result<Self> {
         let mut splits = Vec::with_capacity(self.splits().len());
         // By their names: a number alone means another part where a file is planned in another way.
-        let mut left_out = Sha256::new();
+        let mut left_out = Vec::new();
         for (id, split) in self.whole()?.iter().enumerate() {
             let Some(named) = bad.get(&(id as u32)) else {
                 splits.push(*split);
@@ -100,7 +99,7 @@ impl Plan {
             let path = self.describe(split).path;
             for (number, part) in parts.into_iter().enumerate() {
                 match named.contains(&(number as u32)) {
-                    true => left_out.update(format!("{id} {path:?} {}\n", part.unit)),
+                    true => left_out.push((id, path.clone(), part.unit)),
                     false => splits.push(part),
                 }
             }
@@ -108,7 +107,13 @@ impl Plan {
         if let Some((id, _)) = bad.iter().find(|(id, _)| **id as usize >= self.splits().len()) {
             return Err(self.no_split(*id));
         }
-        self.over(splits, ipc::hex(&left_out.finalize())).await
+        let mut form = Form::new("left out");
+        form.list("parts", left_out, |form, (id, path, unit)| {
+            form.number("split", id as u64).text("path", &path);
+            unit.write(form);
+            Ok(())
+        })?;
+        self.over(splits, form.name()).await
     }
 
     fn no_split(&self, id: u32) -> Error {

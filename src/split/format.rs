@@ -15,6 +15,7 @@ use super::footers::FooterCache;
 use super::ipc::{Ipc, IpcSource};
 use super::orc::{Orc, OrcSource};
 use super::text::{TextFormat, TextSource};
+use crate::fingerprint::Form;
 use crate::storage::Members;
 use crate::{Error, Result, suggestion};
 
@@ -211,6 +212,32 @@ const ENDINGS: &[(&str, &str)] = &[
 ];
 
 impl Format {
+    /// Writes the format into a form.
+    pub fn write(&self, form: &mut Form) {
+        let compressed = |form: &mut Form, compression: Option<Compression>| {
+            form.optional_text("compression", compression.map(Compression::name));
+        };
+        form.text("kind", self.name());
+        match self {
+            Self::Parquet | Self::Orc | Self::Avro => {}
+            Self::Csv(csv) => {
+                form.flag("header", csv.header);
+                form.optional_number("delimiter", csv.delimiter.map(u64::from));
+                form.number("quote", u64::from(csv.quote));
+                form.optional_number("escape", csv.escape.map(u64::from));
+                form.optional_number("comment", csv.comment.map(u64::from));
+                compressed(form, csv.compression);
+            }
+            Self::Json(json) => {
+                form.optional_number("array", json.array.map(u64::from));
+                compressed(form, json.compression);
+            }
+            Self::Arrow(arrow) => {
+                form.flag("stream", arrow.stream).flag("unmapped", arrow.unmapped);
+            }
+        }
+    }
+
     /// The format that a file's name says, or an error that lists the known endings.
     pub fn from_path(path: &str) -> Result<Self> {
         let name = path.rsplit('/').next().unwrap_or(path).to_lowercase();

@@ -55,6 +55,8 @@ pub use text::csv_dialect;
 pub use units::UnitRange;
 pub use unreadable::{is_marked, marked, refused};
 
+use crate::fingerprint::Form;
+
 /// A half-open range of physical rows of one file, before any filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowRange {
@@ -148,6 +150,29 @@ pub struct Split {
 }
 
 impl SplitUnit {
+    /// Writes the unit into a form: which part of its file it is.
+    pub fn write(&self, form: &mut Form) {
+        let numbered = |form: &mut Form, kind: &str, first: u32, count: u32| {
+            form.text("kind", kind);
+            form.number("first", u64::from(first)).number("count", u64::from(count));
+        };
+        match self {
+            Self::RowGroups { first, count, .. } => numbered(form, "row groups", *first, *count),
+            Self::Stripes { first, count, .. } => numbered(form, "stripes", *first, *count),
+            Self::Batches { first, count, .. } => numbered(form, "record batches", *first, *count),
+            Self::Blocks { first, count, .. } => numbered(form, "blocks", *first, *count),
+            Self::Bytes { start, end } => {
+                form.text("kind", "bytes").number("start", *start).number("end", *end);
+            }
+            Self::Rows(rows) => {
+                form.text("kind", "rows").number("start", rows.start).number("end", rows.end);
+            }
+            Self::File => {
+                form.text("kind", "file");
+            }
+        }
+    }
+
     /// The bytes of the file in which it begins; None for all of them, and for rows in memory.
     pub fn byte_range(&self) -> Option<Range<u64>> {
         match *self {

@@ -29,6 +29,17 @@ pub enum Partitioning {
     Off,
 }
 
+impl Partitioning {
+    /// The word for it in a form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Detect => "detect",
+            Self::Hive => "hive",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// The hive columns of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HivePartitions {

@@ -5,6 +5,8 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
+use crate::fingerprint::Form;
+
 /// One file as it was when the query was planned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "PinText", into = "PinText")]
@@ -22,6 +24,27 @@ pub struct FilePin {
 }
 
 impl FilePin {
+    /// Writes the identity of the content into a form.
+    pub fn write_content(&self, form: &mut Form) {
+        form.number("size", self.size).optional_text("etag", self.e_tag.as_deref());
+        match self.last_modified {
+            Some(time) => {
+                form.signed("modified", time.timestamp());
+                form.number("nanoseconds", u64::from(time.timestamp_subsec_nanos()));
+            }
+            None => {
+                form.absent("modified");
+            }
+        }
+    }
+
+    /// A name for the content: another one where size, entity tag or the time of the last write are others.
+    pub fn content_name(&self) -> String {
+        let mut form = Form::new("file");
+        self.write_content(&mut form);
+        form.name()
+    }
+
     /// What differs in `now`, the same file asked for again, in words; None where it is unchanged.
     pub(super) fn difference(&self, now: &ObjectMeta) -> Option<String> {
         if self.size != now.size {

@@ -4,10 +4,13 @@ under predicates on every type, whatever the table is partitioned by."""
 import datetime
 import decimal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg import expressions as ex
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 import tensorquery as tq
 from iceberg_fixtures import assert_same
@@ -193,3 +196,39 @@ def test_a_scan_filter_leaves_out_files_as_pyiceberg_does(tables, partitioned, e
 def test_a_decimal_with_an_exponent_has_all_its_digits():
     given = ex.EqualTo("d", decimal.Decimal("1E+3"))
     assert to_scan_filter(given) == "\"d\" = CAST('1000' AS DECIMAL(4, 0))"
+
+
+# ------------------------------------------------------------------------------------------------
+# Identifier fields are a set, which has another order each time that a table is loaded.
+
+
+def keyed(metadata):
+    session = tq.Session()
+    session.register_iceberg_table("t", metadata)
+    return session.sql("SELECT c1 FROM t")
+
+
+def test_several_identifier_fields_give_one_fingerprint_and_each_row_once(tmp_path):
+    fields = [NestedField(i, f"c{i}", LongType(), required=True) for i in range(1, 8)]
+    schema = Schema(*fields, identifier_field_ids=[1, 2, 3, 4, 5, 6])
+    columns = pa.schema([pa.field(field.name, pa.int64(), nullable=False) for field in fields])
+    lake = make_lake(tmp_path)
+    table = lake.create_table("ns.keyed", schema=schema)
+    for start in range(0, 60, 20):
+        rows = {name: list(range(start, start + 20)) for name in columns.names}
+        table.append(pa.table(rows, schema=columns))
+    metadata = table.metadata_location
+    assert len({keyed(metadata).plan_shards().fingerprint for _ in range(8)}) == 1
+    options = {"shuffle": "global", "world_size": 3, "batch_size": 5}
+    found, states = [], []
+    for rank in range(3):
+        loader, _ = tq.create_dataloader(keyed(metadata), rank=rank, **options)
+        batches = iter(loader)
+        found += [value for _ in range(2) for value in next(batches)["c1"].tolist()]
+        states.append(loader.state_dict())
+    # A resumed run loads the table anew.
+    for rank in range(3):
+        loader, _ = tq.create_dataloader(keyed(metadata), rank=rank, **options)
+        loader.load_state_dict(states[rank])
+        found += [value for batch in loader for value in batch["c1"].tolist()]
+    assert sorted(found) == list(range(60))

@@ -14,6 +14,7 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import SHUFFLES, ids, query_of, take
+from tensorquery import _core
 from tensorquery.checkpoint import check_sum
 
 SECRET = "hunter2-token"
@@ -303,6 +304,33 @@ def test_what_is_no_state(folder, state):
     for load in (loader.load_state_dict, loader.dataset.load_state_dict):
         with pytest.raises(tq.CheckpointMismatchError, match="state"):
             load(state)
+
+
+def test_another_version_of_fingerprints_is_named(folder):
+    _, state = take(stopping.loader_of(query_of(folder)), 1)
+    version, _, digest = state["fingerprint"].partition("-")
+    assert (int(version), len(digest)) == (_core.FINGERPRINT_VERSION, 64)
+    loader = stopping.loader_of(query_of(folder))
+    for other, fingerprint in ((0, digest), (int(version) + 1, f"{int(version) + 1}-{digest}")):
+        older = {**state, "fingerprint": fingerprint}
+        for load in (loader.load_state_dict, loader.dataset.load_state_dict):
+            with pytest.raises(tq.CheckpointMismatchError, match=f"has version {other}, and this"):
+                load(older)
+        with pytest.raises(tq.CheckpointMismatchError, match="start a new run"):
+            tq.merge_state_dicts([older])
+    for fingerprint in (
+        "",
+        "x",
+        f"{version}-",
+        f"{version}-{digest[1:]}",
+        f"-1-{digest}",
+        f"{version}-{digest}0",
+    ):
+        with pytest.raises(
+            tq.CheckpointMismatchError, match="the state is damaged: its 'fingerprint'"
+        ):
+            loader.load_state_dict({**state, "fingerprint": fingerprint})
+    loader.load_state_dict(state)
 
 
 def test_another_version_is_named(folder):

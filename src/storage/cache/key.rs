@@ -3,8 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-use sha2::{Digest, Sha256};
-
+use crate::fingerprint::Form;
 use crate::storage::pin::FilePin;
 
 /// A SHA-256. What went in cannot be read out of it, so it may be the name of a folder.
@@ -43,14 +42,12 @@ pub(super) fn name(key: &Key) -> String {
 }
 
 fn digest(root: &str, pin: &FilePin, identity: &[&str]) -> Key {
-    let mut hash = Sha256::new();
-    for part in [root, pin.location.as_ref()].iter().chain(identity) {
-        // With its length in front, no text can run into the next one.
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part.as_bytes());
-    }
-    hash.update(pin.size.to_le_bytes());
-    hash.finalize().into()
+    let mut form = Form::new("cached file");
+    form.text("root", root).text("path", pin.location.as_ref()).number("size", pin.size);
+    identity.iter().for_each(|part| {
+        form.text("version", part);
+    });
+    form.digest()
 }
 
 #[cfg(test)]
@@ -93,6 +90,21 @@ mod tests {
         assert_eq!(found.len(), 9);
         // Quotes come and go, and a listing tells the time more exactly than a header.
         assert_eq!(key("s3://b", &base), key("s3://b", &pin(Some("x"), Some(9))));
+    }
+
+    #[test]
+    fn keys_stay_what_they_are() {
+        let key = |pin: &FilePin| of("s3://b", None, pin, at(10_000)).unwrap();
+        let found = [pin(Some("\"x\""), Some(5)), pin(None, Some(5))];
+        let found = found
+            .map(|pin| (name(&key(&pin))[..16].to_owned(), pin.content_name()[..16].to_owned()));
+        assert_eq!(
+            found,
+            [
+                ("a6902b8e3d9e5e4e".to_owned(), "f6eb42cc18e64f68".to_owned()),
+                ("4ea4839a5425766d".to_owned(), "b20f0e666db55fde".to_owned()),
+            ]
+        );
     }
 
     #[test]
