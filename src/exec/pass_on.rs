@@ -45,6 +45,11 @@ impl PassOnExec {
         ));
         Self { input, reason, properties }
     }
+
+    /// Why it is there.
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
 }
 
 impl DisplayAs for PassOnExec {

@@ -25,7 +25,7 @@ use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::unnest::UnnestExec;
 use datafusion::physical_plan::{ExecutionPlan, displayable};
 
-use super::drawn::DrawnExec;
+use super::pass_on::{PassOnExec, Reason};
 use super::rewrite::{file_scan, pruning_predicate};
 use super::sample::SampleExec;
 use super::split_scan::{ScanSource, SplitScanExec};
@@ -120,7 +120,10 @@ fn operator(
         node if node.is::<CrossJoinExec>() => "cross join",
         node if node.is::<CooperativeExec>() => "cooperative",
         node if node.is::<EmptyExec>() => "no rows",
-        node if node.is::<DrawnExec>() => "drawn once",
+        node if let Some(passed) = node.downcast_ref::<PassOnExec>() => match passed.reason() {
+            Reason::Drawn => "drawn once",
+            Reason::Padded => "padded with NULLs",
+        },
         _ => {
             let line = displayable(plan.as_ref()).one_line().to_string();
             form.text("kind", "another").text("line", &stable(line.trim_end()));
