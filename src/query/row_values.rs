@@ -14,11 +14,12 @@ use std::mem;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Ident, Query, SelectItem, SetExpr, TableAlias, TableAliasColumnDef,
-    TableFactor, UnaryOperator, Value, Visit, VisitMut, Visitor, VisitorMut,
+    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query,
+    SelectItem, SetExpr, TableAlias, TableAliasColumnDef, TableFactor, UnaryOperator, Value, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 
-use super::statement::{query_of, select_from};
+use super::statement::{last, query_of, select_from};
 use crate::{Error, Result};
 
 /// Functions that give another value wherever they are written out.
@@ -62,6 +63,7 @@ impl VisitorMut for Rows {
 /// The expression without row values; None where it compares none.
 fn written_out(expr: &mut Expr, values: &mut usize) -> Result<Option<Expr>> {
     Ok(match expr {
+        Expr::Function(function) => of_call(function),
         Expr::InSubquery { expr: value, subquery, negated } => match row(value) {
             Some(parts) => Some(in_rows(parts, subquery, *negated)?),
             None => None,
@@ -129,6 +131,18 @@ fn written_out(expr: &mut Expr, values: &mut usize) -> Result<Option<Expr>> {
         }
         _ => None,
     })
+}
+
+/// `ROW(a, b)` as `(a, b)`; None for other calls.
+fn of_call(function: &Function) -> Option<Expr> {
+    let is_row = last(&function.name).is_some_and(|name| name == "row");
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let part = |arg: &FunctionArg| match arg {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
+        _ => None,
+    };
+    let parts: Vec<Expr> = list.args.iter().map(part).collect::<Option<_>>()?;
+    (is_row && parts.len() > 1).then_some(Expr::Tuple(parts))
 }
 
 /// The parts of a row value.

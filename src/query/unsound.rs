@@ -17,7 +17,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
+    BinaryExpr, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, WindowFrameBound,
+    WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
 

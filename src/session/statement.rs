@@ -196,9 +196,10 @@ impl Session {
         })?;
         let planned = |statement| {
             // All providers are here: there is nothing to wait for.
-            state.statement_to_plan(statement).now_or_never().unwrap_or_else(|| {
-                Err(Error::query("the planner waits for a table").into())
-            })
+            state
+                .statement_to_plan(statement)
+                .now_or_never()
+                .unwrap_or_else(|| Err(Error::query("the planner waits for a table").into()))
         };
         let all_columns = match without_star(&parsed.statement) {
             Some(statement) => planned(statement).map(|plan| below_constant(&plan)),

@@ -43,7 +43,11 @@ pub(super) fn rewrite(select: &mut Select) -> Result<()> {
 /// `GROUP BY a, ()` as `GROUP BY a`, and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate.
 fn without_empty(select: &mut Select) {
     let GroupByExpr::Expressions(keys, modifiers) = &mut select.group_by else { return };
-    let is_empty = |key: &Expr| matches!(key, Expr::Tuple(parts) if parts.is_empty());
+    let is_empty = |key: &Expr| match key {
+        Expr::Tuple(parts) => parts.is_empty(),
+        Expr::GroupingSets(sets) => matches!(&sets[..], [set] if set.is_empty()),
+        _ => false,
+    };
     let before = keys.len();
     keys.retain(|key| !is_empty(key));
     if keys.len() == before || !keys.is_empty() || !modifiers.is_empty() {

@@ -27,12 +27,13 @@ use datafusion::sql::sqlparser::ast::{
     Expr, Query, Select, SetExpr, TableFactor, Visit, VisitMut, Visitor, VisitorMut,
 };
 
+pub(super) use equal::{query_of, select_from};
+pub(super) use joins::last;
 pub use names::distinct_names;
 pub use planner::SoundRelations;
 pub use recursion::check_recursion;
-pub use stars::{is_about_names, with_names_apart};
-pub(super) use equal::{query_of, select_from};
 pub(super) use shadows::written;
+pub use stars::{is_about_names, with_names_apart};
 pub(super) use tokens::without_materialized;
 pub use windows::check_places;
 
@@ -88,7 +89,13 @@ impl VisitorMut for Equal {
     }
 
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
-        let rewrites = [windows::resolve, joins::wrap, names::tell_apart, orders::by_windows, recursion::start];
+        let rewrites = [
+            windows::resolve,
+            joins::wrap,
+            names::tell_apart,
+            orders::by_windows,
+            recursion::start,
+        ];
         let steps = rewrites.into_iter().try_for_each(|step| step(query));
         flow(steps.map(|()| multisets::number(query)))
     }

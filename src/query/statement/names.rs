@@ -6,8 +6,7 @@ use std::ops::ControlFlow;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr as PlanExpr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, Query, Select, SelectItem, SetExpr, TableAlias, TableFactor,
-    VisitMut, VisitorMut,
+    Expr, Ident, Query, Select, SelectItem, SetExpr, TableAlias, TableFactor, VisitMut, VisitorMut,
 };
 
 use super::each_select;

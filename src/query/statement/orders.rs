@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     ExcludeSelectItem, Expr, Ident, OrderByKind, Query, Select, SelectItem, SetExpr, TableAlias,
-    TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions,
+    TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions, visit_expressions,
 };
 
 use super::equal::{query_of, select_from};
@@ -32,7 +32,10 @@ pub(super) fn by_windows(query: &mut Query) -> Result<()> {
     };
     // The keys of DISTINCT are its columns, and the planner finds a window function among them.
     let hidden = |expr: &Expr| windows(expr).into_iter().any(|window| !has(select, &window));
-    if select.distinct.is_some() || !keys.iter().any(|key| hidden(&key.expr)) {
+    if select.distinct.is_some()
+        || !keys.iter().any(|key| hidden(&key.expr))
+        || keys.iter().any(|key| !is_column(&key.expr, select) && names_alias(&key.expr, select))
+    {
         return Ok(());
     }
     let mut excluded = Vec::new();
@@ -72,6 +75,18 @@ fn is_column(key: &Expr, select: &Select) -> bool {
         }),
         _ => false,
     }
+}
+
+/// Whether a key is made of a name that AS gave to a column: it may be that of a table's column, too, and engines differ in which
+/// one is meant.
+fn names_alias(key: &Expr, select: &Select) -> bool {
+    let found = visit_expressions(key, |expr| {
+        match matches!(expr, Expr::Identifier(_)) && is_column(expr, select) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    found.is_break()
 }
 
 /// Whether a window function is in a column.

@@ -112,7 +112,7 @@ pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
 }
 
 /// Words before JOIN that the parser takes for another name of the table before them.
-const KINDS: [&str; 6] = ["all", "any", "asof", "paste", "positional", "unique"];
+const KINDS: [&str; 5] = ["all", "any", "asof", "paste", "positional"];
 
 /// Refuses a kind of join that the parser takes for another name of a table: `FROM a POSITIONAL JOIN b`.
 pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
@@ -127,13 +127,19 @@ pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
         let kind = alias.name.value.to_lowercase();
         let is_name = alias.explicit || alias.name.quote_style.is_some();
         // Behind a comma or CROSS the word before JOIN is no kind.
-        if !is_name && KINDS.contains(&&*kind) && !matches!(join.join_operator, JoinOperator::CrossJoin(_)) {
+        if !is_name
+            && KINDS.contains(&&*kind)
+            && !matches!(join.join_operator, JoinOperator::CrossJoin(_))
+        {
             let instead = match &*kind {
                 "positional" | "paste" => {
                     "write a JOIN by row_number() OVER (ORDER BY …) of both sides".to_owned()
                 }
                 "asof" => "write JOIN … ON … with QUALIFY row_number() OVER (…) = 1".to_owned(),
-                _ => format!("leave {} out, or write AS before it where it names the table", kind.to_uppercase()),
+                _ => format!(
+                    "leave {} out, or write AS before it where it names the table",
+                    kind.to_uppercase()
+                ),
             };
             return Err(refused(&format!("{} JOIN", kind.to_uppercase()), &instead));
         }

@@ -41,10 +41,9 @@ const PLANNED: &str = "\u{2}planned";
 /// Whether the planner found two columns of one name.
 pub fn is_about_names(error: &DataFusionError) -> bool {
     match error.find_root() {
-        DataFusionError::SchemaError(error, _) => !matches!(
-            **error,
-            SchemaError::FieldNotFound { .. }
-        ),
+        DataFusionError::SchemaError(error, _) => {
+            !matches!(**error, SchemaError::FieldNotFound { .. })
+        }
         DataFusionError::Plan(message) => {
             message.starts_with("Projections require unique expression names")
         }
@@ -75,17 +74,18 @@ impl VisitorMut for Wrap {
         match &mut **body {
             SetExpr::Select(select) if has_stars(select) => {
                 self.changed = true;
-                let mut inner = query_of(std::mem::replace(
-                    &mut **body,
-                    SetExpr::Values(names::no_values()),
-                ));
+                let mut inner =
+                    query_of(std::mem::replace(&mut **body, SetExpr::Values(names::no_values())));
                 inner.order_by = order_by.take();
                 inner.limit_clause = limit_clause.take();
                 if inner.order_by.is_some() && inner.limit_clause.is_none() {
                     // The planner leaves out the order of a relation that has no limit.
                     let offset = Some(Offset { value: number(0), rows: OffsetRows::None });
-                    inner.limit_clause =
-                        Some(LimitClause::LimitOffset { limit: None, offset, limit_by: Vec::new() });
+                    inner.limit_clause = Some(LimitClause::LimitOffset {
+                        limit: None,
+                        offset,
+                        limit_by: Vec::new(),
+                    });
                 }
                 **body = relation(inner);
             }

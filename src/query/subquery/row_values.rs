@@ -56,9 +56,8 @@ impl Unnest {
         mut input: LogicalPlan,
     ) -> DfResult<(LogicalPlan, Expr)> {
         let name = row.alias.to_string();
-        let is_there = |values: &&Vec<Column>| {
-            values.iter().all(|column| input.schema().has_column(column))
-        };
+        let is_there =
+            |values: &&Vec<Column>| values.iter().all(|column| input.schema().has_column(column));
         let values = match self.rows.get(&name).filter(is_there) {
             Some(values) => values.clone(),
             None => {
