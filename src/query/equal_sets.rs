@@ -47,8 +47,11 @@ pub(super) fn with_equal_sets(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan.transform_up_with_subqueries(of_node)?.data)
 }
 
+/// The columns of a set, and how often it is there.
+type Counted = (Vec<Expr>, i64);
+
 /// Each set of an aggregate's, and how often it is there; None where each is there once.
-fn counted_sets(aggregate: &Aggregate) -> DfResult<Option<Vec<(Vec<Expr>, i64)>>> {
+fn counted_sets(aggregate: &Aggregate) -> DfResult<Option<Vec<Counted>>> {
     if !aggregate.group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_))) {
         return Ok(None);
     }
@@ -56,7 +59,7 @@ fn counted_sets(aggregate: &Aggregate) -> DfResult<Option<Vec<(Vec<Expr>, i64)>>
     let [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] = &groups[..] else {
         return Ok(None);
     };
-    let mut counted: Vec<(Vec<Expr>, i64)> = Vec::new();
+    let mut counted: Vec<Counted> = Vec::new();
     for set in sets {
         let mut columns: Vec<Expr> = Vec::new();
         for column in set {
@@ -64,7 +67,7 @@ fn counted_sets(aggregate: &Aggregate) -> DfResult<Option<Vec<(Vec<Expr>, i64)>>
                 columns.push(column.clone());
             }
         }
-        let is_equal = |(known, _): &&mut (Vec<Expr>, i64)| {
+        let is_equal = |(known, _): &&mut Counted| {
             known.len() == columns.len() && known.iter().all(|column| columns.contains(column))
         };
         match counted.iter_mut().find(is_equal) {
@@ -75,7 +78,7 @@ fn counted_sets(aggregate: &Aggregate) -> DfResult<Option<Vec<(Vec<Expr>, i64)>>
     Ok(counted.iter().any(|(_, copies)| *copies > 1).then_some(counted))
 }
 
-fn repeated(aggregate: Aggregate, sets: Vec<(Vec<Expr>, i64)>) -> DfResult<LogicalPlan> {
+fn repeated(aggregate: Aggregate, sets: Vec<Counted>) -> DfResult<LogicalPlan> {
     let columns = aggregate.schema.columns();
     let input = Arc::unwrap_or_clone(aggregate.input);
     let most = sets.iter().map(|(_, copies)| *copies).max().unwrap_or(1);

@@ -231,7 +231,7 @@ ROWS = [
     "SELECT id, (k, x) <> (SELECT max(k), min(v) FROM b WHERE b.k = a.k) AS m FROM a",
     "SELECT id, (x, id) < (SELECT max(v), count(*) FROM b WHERE b.v > a.x) AS m FROM a",
 ]
-"""By the standard, as SQLite has them: of a row NULL is unknown part by part, where DuckDB takes it for a value."""
+"""By the standard, as SQLite has them: of a row NULL is unknown part by part. DuckDB does not plan some of them."""
 
 OTHER_WORDS = {"approx_count_distinct": "approx_distinct"}
 
