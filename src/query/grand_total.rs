@@ -35,7 +35,7 @@ const THERE: &str = "__there";
 const ROWS: &str = "__rows";
 
 /// Columns whose sets one number of `grouping` tells apart.
-const MOST_KEYS: usize = 30;
+pub(super) const MOST_KEYS: usize = 30;
 
 /// The plan in which every grouping set without columns has its row.
 ///

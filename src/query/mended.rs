@@ -9,6 +9,7 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::drawn::drawn_once;
+use super::equal_sets::with_equal_sets;
 use super::functions::with_own_functions;
 use super::grand_total::with_grand_totals;
 use super::meanings::as_the_standard;
@@ -23,7 +24,8 @@ use crate::Result;
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = with_grand_totals(unnested(as_the_standard(with_own_functions(plan)?)?)?)?;
+    let plan = with_equal_sets(as_the_standard(with_own_functions(plan)?)?)?;
+    let plan = with_grand_totals(unnested(plan)?)?;
     let plan = plan.transform_up(known_arguments)?.data;
     let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{self, Expr, Ident, ObjectName, Query, Visit, Visitor};
 
+use super::statement::written;
 use crate::{Error, Result};
 
 /// Refuses a CTE that is used several times and calls a volatile function, itself or by another CTE.
@@ -46,6 +47,7 @@ impl Visitor for Walk<'_> {
             let mut uses = Uses::of(self.is_volatile, std::slice::from_ref(&name));
             let _ = query.visit(&mut uses);
             if uses.relations > 1 {
+                let name = written(&name);
                 return ControlFlow::Break(Error::query(format!(
                     "WITH {name} calls a function that gives another value on every call, as random(), and is used {} times: the \
                      engine would draw other rows for each; use it once, or keep its rows: \

@@ -1,13 +1,25 @@
 //! Comparisons of row values, written out by their parts as the standard defines them: `(a, b) < (1, 2)` is
 //! `a < 1 OR a = 1 AND b < 2`. DataFusion 53 compares structs, in which NULL equals NULL and is the least value.
+//!
+//! A subquery of several columns is no value to the planner. So it becomes a relation whose columns have names of their own, and of
+//! which one is selected; [`subquery`](super::subquery) takes the others, too:
+//!
+//! ```text
+//! (a, b) IN (SELECT x, y FROM u)      (a, b) IN (SELECT c0 FROM (SELECT x, y FROM u) AS row (c0, c1))
+//! (a, b) = (SELECT x, y FROM u)       a = (SELECT c0 FROM (SELECT x, y FROM u) AS value1 (c0, c1)) AND
+//!                                     b = (SELECT c1 FROM (SELECT x, y FROM u) AS value1 (c0, c1))
+//! ```
 
 use std::mem;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, UnaryOperator, Value, Visit, VisitMut, Visitor, VisitorMut,
+    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query,
+    SelectItem, SetExpr, TableAlias, TableAliasColumnDef, TableFactor, UnaryOperator, Value, Visit,
+    VisitMut, Visitor, VisitorMut,
 };
 
+use super::statement::{last, query_of, select_from};
 use crate::{Error, Result};
 
 /// Functions that give another value wherever they are written out.
@@ -18,19 +30,28 @@ const VOLATILE: [&str; 4] = ["random", "rand", "uuid", "gen_random_uuid"];
 /// # Errors
 /// `Query` where rows of different lengths are compared, or one with something else than a row.
 pub(super) fn write_out(query: &mut Query) -> Result<()> {
-    match VisitMut::visit(query, &mut Rows) {
+    match VisitMut::visit(query, &mut Rows { values: 0 }) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
 }
 
-struct Rows;
+/// Begins the name of the relation of a subquery with which rows are compared by IN.
+pub(super) const ROW: &str = "\u{2}row";
+
+/// Begins the name of the relation of a subquery that is one row; its number tells it from others.
+pub(super) const VALUE: &str = "\u{2}value";
+
+struct Rows {
+    /// How many subqueries that are one row were found.
+    values: usize,
+}
 
 impl VisitorMut for Rows {
     type Break = Error;
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
-        match written_out(expr) {
+        match written_out(expr, &mut self.values) {
             Ok(Some(found)) => *expr = Expr::Nested(Box::new(found)),
             Ok(None) => {}
             Err(error) => return ControlFlow::Break(error),
@@ -40,14 +61,28 @@ impl VisitorMut for Rows {
 }
 
 /// The expression without row values; None where it compares none.
-fn written_out(expr: &mut Expr) -> Result<Option<Expr>> {
+fn written_out(expr: &mut Expr, values: &mut usize) -> Result<Option<Expr>> {
     Ok(match expr {
+        Expr::Function(function) => of_call(function),
+        Expr::InSubquery { expr: value, subquery, negated } => match row(value) {
+            Some(parts) => Some(in_rows(parts, subquery, *negated)?),
+            None => None,
+        },
+        Expr::AnyOp { left, compare_op, right, is_some: _ } => {
+            quantified(left, compare_op, right, false)?
+        }
+        Expr::AllOp { left, compare_op, right } => quantified(left, compare_op, right, true)?,
         Expr::BinaryOp { left, op, right } => match (row(left), row(right)) {
             (None, None) => None,
-            // A subquery with as many columns is a row, too, and is judged elsewhere.
-            (Some(_), None) if is_subquery(right) => None,
-            (None, Some(_)) if is_subquery(left) => None,
             _ if !is_comparison(op) => None,
+            (Some(parts), None) if let Some(subquery) = subquery_of(right) => {
+                let row = values_of(subquery, parts.len(), values);
+                Some(compared(left, op, &row)?)
+            }
+            (None, Some(parts)) if let Some(subquery) = subquery_of(left) => {
+                let row = values_of(subquery, parts.len(), values);
+                Some(compared(&row, op, right)?)
+            }
             _ => Some(compared(left, op, right)?),
         },
         Expr::IsDistinctFrom(left, right) if row(left).is_some() || row(right).is_some() => {
@@ -98,6 +133,18 @@ fn written_out(expr: &mut Expr) -> Result<Option<Expr>> {
     })
 }
 
+/// `ROW(a, b)` as `(a, b)`; None for other calls.
+fn of_call(function: &Function) -> Option<Expr> {
+    let is_row = last(&function.name).is_some_and(|name| name == "row");
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let part = |arg: &FunctionArg| match arg {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
+        _ => None,
+    };
+    let parts: Vec<Expr> = list.args.iter().map(part).collect::<Option<_>>()?;
+    (is_row && parts.len() > 1).then_some(Expr::Tuple(parts))
+}
+
 /// The parts of a row value.
 fn row(expr: &Expr) -> Option<&[Expr]> {
     match expr {
@@ -107,12 +154,68 @@ fn row(expr: &Expr) -> Option<&[Expr]> {
     }
 }
 
-fn is_subquery(expr: &Expr) -> bool {
+fn subquery_of(expr: &Expr) -> Option<&Query> {
     match expr {
-        Expr::Subquery(_) => true,
-        Expr::Nested(inner) => is_subquery(inner),
-        _ => false,
+        Expr::Subquery(query) => Some(query),
+        Expr::Nested(inner) => subquery_of(inner),
+        _ => None,
     }
+}
+
+/// A row IN a subquery of as many columns.
+fn in_rows(parts: &[Expr], subquery: &Query, negated: bool) -> Result<Expr> {
+    if let Some(part) = parts.iter().find(|part| row(part).is_some()) {
+        return Err(Error::query(format!(
+            "the row {part} within a row is not compared with a subquery; write all values in one row, (a, b, c) IN (SELECT x, y, z …)"
+        )));
+    }
+    Ok(Expr::InSubquery {
+        expr: Box::new(Expr::Tuple(parts.to_vec())),
+        subquery: Box::new(column_of(subquery, ROW, parts.len(), 0)),
+        negated,
+    })
+}
+
+/// A row compared with any or with all rows of a subquery; None for what is no row.
+fn quantified(left: &Expr, op: &BinaryOperator, right: &Expr, all: bool) -> Result<Option<Expr>> {
+    let (Some(parts), Some(subquery)) = (row(left), subquery_of(right)) else { return Ok(None) };
+    match (op, all) {
+        (BinaryOperator::Eq, false) => in_rows(parts, subquery, false).map(Some),
+        (BinaryOperator::NotEq, true) => in_rows(parts, subquery, true).map(Some),
+        _ => Err(Error::query(format!(
+            "{left} {op} {} (SELECT …) is not supported; of rows write = ANY, <> ALL, IN or NOT IN, or EXISTS (SELECT … WHERE …) \
+             with the comparison in it",
+            if all { "ALL" } else { "ANY" }
+        ))),
+    }
+}
+
+/// The columns of a subquery that is one row, as a row of subqueries.
+fn values_of(subquery: &Query, columns: usize, values: &mut usize) -> Expr {
+    *values += 1;
+    let name = format!("{VALUE}{values}");
+    let column = |at| Expr::Subquery(Box::new(column_of(subquery, &name, columns, at)));
+    Expr::Tuple((0..columns).map(column).collect())
+}
+
+/// One of the columns of a subquery, which gets a name.
+fn column_of(subquery: &Query, name: &str, columns: usize, at: usize) -> Query {
+    let column = |at: usize| Ident::with_quote('"', format!("{ROW}{at}"));
+    let of_alias = |at| TableAliasColumnDef { name: column(at), data_type: None };
+    let mut body = select_from(TableFactor::Derived {
+        lateral: false,
+        subquery: Box::new(subquery.clone()),
+        alias: Some(TableAlias {
+            explicit: true,
+            name: Ident::with_quote('"', name),
+            columns: (0..columns).map(of_alias).collect(),
+        }),
+        sample: None,
+    });
+    if let SetExpr::Select(select) = &mut body {
+        select.projection = vec![SelectItem::UnnamedExpr(Expr::Identifier(column(at)))];
+    }
+    query_of(body)
 }
 
 fn is_comparison(op: &BinaryOperator) -> bool {

@@ -4,23 +4,21 @@
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
-//! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere. Of two equal grouping sets one is made, with the
-//! rows of both.
+//! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere.
 //!
 //! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
 //! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
 //! [`sliding`](super::sliding).
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ScalarValue};
-use datafusion::logical_expr::utils::{enumerate_grouping_sets, merge_schema};
+use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Expr as PlanExpr, ExprSchemable, GroupingSet, LogicalPlan, Operator,
-    WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
+    BinaryExpr, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, WindowFrameBound,
+    WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
 
@@ -66,37 +64,6 @@ pub(super) fn check_sound_dates(plan: &LogicalPlan) -> Result<()> {
                 Ok(TreeNodeRecursion::Continue)
             })
         })
-    })?;
-    found.map_or(Ok(()), Err)
-}
-
-/// Refuses grouping sets of which two are the same.
-///
-/// # Errors
-/// `Query` saying how to write it instead.
-pub(super) fn check_sound_groups(plan: &LogicalPlan) -> Result<()> {
-    let mut found = None;
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::Aggregate(aggregate) = node
-            && let [PlanExpr::GroupingSet(_)] = &aggregate.group_expr[..]
-            && let [PlanExpr::GroupingSet(GroupingSet::GroupingSets(sets))] =
-                &enumerate_grouping_sets(aggregate.group_expr.clone())?[..]
-        {
-            let mut seen = HashSet::new();
-            let is_new = |set: &Vec<PlanExpr>| {
-                let mut columns: Vec<String> = set.iter().map(ToString::to_string).collect();
-                columns.sort();
-                columns.dedup();
-                seen.insert(columns)
-            };
-            if !sets.iter().all(is_new) {
-                found = Some(Error::query(
-                    "GROUP BY with two equal grouping sets is not supported: the engine makes one of them, with the rows of \
-                     both; name each set once, or write UNION ALL",
-                ));
-            }
-        }
-        Ok(if found.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     found.map_or(Ok(()), Err)
 }

@@ -169,7 +169,7 @@ impl Session {
         context.register_udwf(first_groups_larger());
         exact_shifts().into_iter().for_each(|function| context.register_udwf(function));
         exact_totals().into_iter().for_each(|function| context.register_udaf(function));
-        context.register_relation_planner(Arc::new(SoundRelations))?;
+        context.register_relation_planner(Arc::new(SoundRelations::default()))?;
         for function in own_functions() {
             context.state_ref().write().register_udf(function)?;
         }

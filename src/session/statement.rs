@@ -16,7 +16,8 @@ use crate::exec::{functions_of, two_functions};
 use crate::panics::caught_later;
 use crate::query::{
     LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, below_constant, check_ctes_drawn_once,
-    check_plan, distinct_names, mended, parse_query, without_star,
+    check_plan, distinct_names, is_about_names, mended, parse_query, with_names_apart,
+    without_star,
 };
 use crate::{Error, Result};
 
@@ -195,18 +196,25 @@ impl Session {
         })?;
         let planned = |statement| {
             // All providers are here: there is nothing to wait for.
-            let planned = state.statement_to_plan(statement).now_or_never();
-            let waits = || Error::query("the planner waits for a table");
-            planned.ok_or_else(waits)?.map_err(with_case_hint)
+            state
+                .statement_to_plan(statement)
+                .now_or_never()
+                .unwrap_or_else(|| Err(Error::query("the planner waits for a table").into()))
         };
         let all_columns = match without_star(&parsed.statement) {
-            Some(statement) => below_constant(&planned(statement)?),
-            None => None,
+            Some(statement) => planned(statement).map(|plan| below_constant(&plan)),
+            None => Ok(None),
         };
         let plan = match all_columns {
-            Some(plan) => plan,
-            None => planned(parsed.statement.clone())?,
+            Ok(Some(plan)) => Ok(plan),
+            Ok(None) => planned(parsed.statement.clone()),
+            Err(error) => Err(error),
         };
+        let plan = plan.or_else(|error| match with_names_apart(&parsed.statement) {
+            Some(statement) if is_about_names(&error) => planned(statement),
+            _ => Err(error),
+        });
+        let plan = plan.map_err(with_case_hint)?;
         SQLOptions::new()
             .with_allow_ddl(false)
             .with_allow_dml(false)

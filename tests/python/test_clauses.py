@@ -345,7 +345,6 @@ REFUSED = {
     "SELECT sum(x) OVER w AS n FROM z WINDOW w AS (ORDER BY x), w AS ()": "defined twice",
     "SELECT x FROM z GROUP BY x HAVING sum(x) OVER w > 1 WINDOW w AS (ORDER BY x)": r"sum\(\) is not supported in this place",
     "SELECT x FROM z WHERE row_number() OVER (ORDER BY x) > 1": "not supported in this place.*QUALIFY",
-    "SELECT x FROM z ORDER BY row_number() OVER (ORDER BY id)": "not supported in this place",
     "FROM z |> LEFT JOIN a USING (id)": "USING",
     "FROM z |> AGGREGATE count(*) GROUP BY id ASC": "ORDER BY",
     "FROM z |> EXCEPT ALL (SELECT 1)": "EXCEPT",

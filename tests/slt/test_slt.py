@@ -19,16 +19,6 @@ from .values import Moment
 ROOT = Path(__file__).resolve().parents[2]
 
 REFUSED = {
-    "grouping:equal-sets": "two equal grouping sets",
-    "grouping:equal-sets-alone": "two equal grouping sets",
-    "grouping:empty-group": "Empty tuple",
-    "in_subqueries:row-in": "Too many columns",
-    "in_subqueries:row-not-in": "Too many columns",
-    "in_subqueries:constants-in": "two output columns",
-    "names:star-twice": "two output columns",
-    "names:star-and-column": "two output columns",
-    "ordering:window-in-order-by": "row_number() is not supported in this place",
-    "recursive:same-name-nested": "specified more than once",
     "times:date-trunc-2262": "multiply with overflow",
     "times:interval-days-and-hours": "Invalid input syntax for type interval",
     "times:date-2262-to-timestamp": "beyond the timestamps of Nanoseconds",

@@ -4,7 +4,7 @@ use datafusion::sql::sqlparser::ast::{
     Cte, Distinct, ExprWithAliasAndOrderBy, FormatClause, GroupByExpr, IlikeSelectItem, Join,
     JoinConstraint, LimitClause, LockClause, NamedWindowDefinition, Offset, OrderBy, OrderByExpr,
     OrderByKind, OrderByOptions, PipeOperator, Query, Select, SelectFlavor, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, TableWithJoins, Values,
+    SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, Values,
     WildcardAdditionalOptions, With,
 };
 
@@ -145,9 +145,7 @@ fn check_select(select: &Select) -> Result<()> {
     if exclude.is_some() {
         return Err(refused("SELECT … EXCLUDE behind the columns", "write SELECT * EXCLUDE (…)"));
     }
-    for TableWithJoins { relation: _, joins } in from {
-        joins.iter().try_for_each(relations::check_join)?;
-    }
+    from.iter().try_for_each(relations::check_joins)?;
     if let Some(view) = lateral_views.first() {
         return Err(refused(
             "LATERAL VIEW",

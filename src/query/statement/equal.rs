@@ -198,7 +198,7 @@ pub(super) fn number(value: usize) -> Expr {
 }
 
 /// `SELECT * FROM` a relation.
-pub(super) fn select_from(relation: TableFactor) -> SetExpr {
+pub(in crate::query) fn select_from(relation: TableFactor) -> SetExpr {
     SetExpr::Select(Box::new(Select {
         select_token: AttachedToken::empty(),
         optimizer_hint: None,
@@ -228,7 +228,7 @@ pub(super) fn select_from(relation: TableFactor) -> SetExpr {
 }
 
 /// A body as a query without other clauses.
-pub(super) fn query_of(body: SetExpr) -> Query {
+pub(in crate::query) fn query_of(body: SetExpr) -> Query {
     Query {
         with: None,
         body: Box::new(body),

@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, GroupByExpr, GroupByWithModifier, Query, Select, SelectItem, Value, Visit, Visitor,
+    BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+    FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, ObjectName, Query, Select,
+    SelectItem, Value, Visit, Visitor,
 };
 
 use super::calls::is_aggregate;
@@ -11,11 +13,12 @@ use super::equal::number;
 use super::refused;
 use crate::Result;
 
-/// Rewrites `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING SETS (…)`, `GROUP BY ALL`, and places of columns below them.
+/// Rewrites `GROUP BY ()`, `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING SETS (…)`, `GROUP BY ALL`, and places of columns below them.
 ///
 /// # Errors
 /// `Query` for a modifier that has no equal clause.
 pub(super) fn rewrite(select: &mut Select) -> Result<()> {
+    without_empty(select);
     let Select { group_by, projection, .. } = select;
     let rewritten = match &*group_by {
         GroupByExpr::All(modifiers) if modifiers.is_empty() => all(projection),
@@ -35,6 +38,54 @@ pub(super) fn rewrite(select: &mut Select) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `GROUP BY a, ()` as `GROUP BY a`, and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate.
+fn without_empty(select: &mut Select) {
+    let GroupByExpr::Expressions(keys, modifiers) = &mut select.group_by else { return };
+    let is_empty = |key: &Expr| match key {
+        Expr::Tuple(parts) => parts.is_empty(),
+        Expr::GroupingSets(sets) => matches!(&sets[..], [set] if set.is_empty()),
+        _ => false,
+    };
+    let before = keys.len();
+    keys.retain(|key| !is_empty(key));
+    if keys.len() == before || !keys.is_empty() || !modifiers.is_empty() {
+        return;
+    }
+    // Rows are counted as zero or more.
+    let all = Expr::BinaryOp {
+        left: Box::new(count_rows()),
+        op: BinaryOperator::GtEq,
+        right: Box::new(number(0)),
+    };
+    select.having = Some(match select.having.take() {
+        None => all,
+        Some(own) => Expr::BinaryOp {
+            left: Box::new(Expr::Nested(Box::new(own))),
+            op: BinaryOperator::And,
+            right: Box::new(all),
+        },
+    });
+}
+
+/// `count(*)`.
+fn count_rows() -> Expr {
+    let all = FunctionArg::Unnamed(FunctionArgExpr::Wildcard);
+    Expr::Function(Function {
+        name: ObjectName::from(vec![Ident::new("count")]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList {
+            duplicate_treatment: None,
+            args: vec![all],
+            clauses: Vec::new(),
+        }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
 }
 
 /// The keys with what WITH says of them, as one expression; None without.

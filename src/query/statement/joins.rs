@@ -430,7 +430,7 @@ fn quoted(name: &str) -> Ident {
     Ident::with_quote('"', name)
 }
 
-pub(super) fn last(name: &ObjectName) -> Option<String> {
+pub(in crate::query) fn last(name: &ObjectName) -> Option<String> {
     match name.0.last()? {
         ObjectNamePart::Identifier(ident) => Some(folded(ident)),
         ObjectNamePart::Function(_) => None,

@@ -2,7 +2,7 @@
 //!
 //! DataFusion's planner takes what it knows of a syntax tree and leaves the rest out, so that the rows are those of another
 //! query. Here a statement becomes an equal one that the planner honours ([`equal`], [`windows`], [`joins`], [`recursion`],
-//! [`multisets`]); what the planner would still pass over is refused ([`clauses`], [`relations`], [`calls`]). These take every
+//! [`multisets`], [`shadows`], [`orders`]); what the planner would still pass over is refused ([`clauses`], [`relations`], [`calls`]). These take every
 //! structure of the tree apart by all its fields, so that one of a newer parser does not compile unseen.
 
 mod calls;
@@ -12,9 +12,12 @@ mod groups;
 mod joins;
 mod multisets;
 mod names;
+mod orders;
 mod planner;
 mod recursion;
 mod relations;
+mod shadows;
+mod stars;
 mod tokens;
 mod windows;
 
@@ -24,9 +27,13 @@ use datafusion::sql::sqlparser::ast::{
     Expr, Query, Select, SetExpr, TableFactor, Visit, VisitMut, Visitor, VisitorMut,
 };
 
+pub(super) use equal::{query_of, select_from};
+pub(super) use joins::last;
 pub use names::distinct_names;
 pub use planner::SoundRelations;
 pub use recursion::check_recursion;
+pub(super) use shadows::written;
+pub use stars::{is_about_names, with_names_apart};
 pub(super) use tokens::without_materialized;
 pub use windows::check_places;
 
@@ -40,6 +47,7 @@ const MARK: char = '\u{2}';
 /// # Errors
 /// `Query` naming the clause, and what to write instead.
 pub(super) fn sound_statement(query: &mut Query) -> Result<()> {
+    shadows::rename(query);
     broken(VisitMut::visit(query, &mut Equal))?;
     broken(Visit::visit(query, &mut Clauses))
 }
@@ -81,7 +89,13 @@ impl VisitorMut for Equal {
     }
 
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
-        let rewrites = [windows::resolve, joins::wrap, names::tell_apart, recursion::start];
+        let rewrites = [
+            windows::resolve,
+            joins::wrap,
+            names::tell_apart,
+            orders::by_windows,
+            recursion::start,
+        ];
         let steps = rewrites.into_iter().try_for_each(|step| step(query));
         flow(steps.map(|()| multisets::number(query)))
     }

@@ -1,11 +1,12 @@
 //! Columns of one name: the second `id` becomes `id_1`, as in DuckDB, in derived tables, parts of WITH and the result.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Expr as PlanExpr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast::{
-    Expr, Ident, Query, Select, SelectItem, SetExpr, TableAlias, TableFactor,
+    Expr, Ident, Query, Select, SelectItem, SetExpr, TableAlias, TableFactor, VisitMut, VisitorMut,
 };
 
 use super::each_select;
@@ -31,7 +32,7 @@ pub fn distinct_names(plan: LogicalPlan) -> DfResult<LogicalPlan> {
 }
 
 /// Names of which no two are the same; None where that is so already.
-fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
+pub(super) fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
     let all: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
     if all.len() == names.len() {
         return None;
@@ -86,7 +87,7 @@ pub(super) fn tell_apart(query: &mut Query) -> Result<()> {
     Ok(())
 }
 
-fn no_values() -> datafusion::sql::sqlparser::ast::Values {
+pub(super) fn no_values() -> datafusion::sql::sqlparser::ast::Values {
     datafusion::sql::sqlparser::ast::Values {
         explicit_row: false,
         value_keyword: false,
@@ -119,7 +120,7 @@ fn may_repeat(body: &SetExpr) -> bool {
 }
 
 /// An item's qualifier and name; None for all columns of a table.
-fn output(item: &SelectItem) -> Option<(Option<String>, String)> {
+pub(super) fn output(item: &SelectItem) -> Option<(Option<String>, String)> {
     match item {
         SelectItem::ExprWithAlias { alias, .. } => Some((None, folded(alias))),
         SelectItem::UnnamedExpr(expr) => name_of(expr),
@@ -139,6 +140,58 @@ fn name_of(expr: &Expr) -> Option<(Option<String>, String)> {
         }
         expr => Some((None, expr.to_string())),
     }
+}
+
+/// Names the columns that are made of subqueries, so that no two have one name; returns true where it named some. The planner calls
+/// all of them `x IN (<subquery>)`.
+pub(super) fn name_subqueries(select: &mut Select) -> bool {
+    let named = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(expr) => without_subqueries(expr),
+        _ => None,
+    };
+    let named: Vec<Option<String>> = select.projection.iter().map(named).collect();
+    if named.iter().flatten().count() < 2 {
+        return false;
+    }
+    let names = select.projection.iter().zip(&named).map(|(item, name)| match name {
+        Some(name) => name.clone(),
+        None => output(item).map(|(_, name)| name).unwrap_or_default(),
+    });
+    let names: Vec<String> = names.collect();
+    let unique = unique(&names).unwrap_or(names);
+    for ((item, named), name) in select.projection.iter_mut().zip(named).zip(unique) {
+        if let (Some(_), SelectItem::UnnamedExpr(expr)) = (named, &*item) {
+            let alias = Ident::with_quote('"', name);
+            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
+        }
+    }
+    true
+}
+
+/// The text of an expression without that of its subqueries; of one value, its column's name; None where it has none.
+fn without_subqueries(expr: &Expr) -> Option<String> {
+    struct Emptied {
+        found: bool,
+    }
+    impl VisitorMut for Emptied {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+            self.found = true;
+            *query = query_of(SetExpr::Values(no_values()));
+            ControlFlow::Continue(())
+        }
+    }
+    if let Expr::Subquery(query) = expr
+        && let SetExpr::Select(select) = &*query.body
+        && let [item] = &select.projection[..]
+        && let Some((_, name)) = output(item)
+    {
+        return Some(name);
+    }
+    let (mut emptied, mut finder) = (expr.clone(), Emptied { found: false });
+    let _ = VisitMut::visit(&mut emptied, &mut finder);
+    finder.found.then(|| emptied.to_string().replace("(VALUES)", "(<subquery>)"))
 }
 
 /// Gives another name to a column whose name and qualifier another one of its SELECT has, since the planner takes none such.

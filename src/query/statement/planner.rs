@@ -20,12 +20,16 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::joins::{self, Asked};
 use super::multisets::{self, Counted};
-use super::{MARK, names, recursion};
+use super::{MARK, names, recursion, stars};
 use crate::query::keys::relation_without_keys;
+use crate::query::row_values::{ROW, VALUE};
 
 /// Plans the relations that [`sound_statement`](super::sound_statement) makes, and gives the columns of subqueries different names.
-#[derive(Debug)]
-pub struct SoundRelations;
+#[derive(Debug, Default)]
+pub struct SoundRelations {
+    /// Plans that a relation of a statement stands for.
+    planned: stars::Planned,
+}
 
 impl RelationPlanner for SoundRelations {
     fn plan_relation(
@@ -40,7 +44,16 @@ impl RelationPlanner for SoundRelations {
             let planned = PlannedRelation::new(plan, Some(alias));
             return Ok(RelationPlanning::Planned(Box::new(planned)));
         }
+        if let Some(plan) = self.planned.named(&relation) {
+            let planned = PlannedRelation::new(plan?, None);
+            return Ok(RelationPlanning::Planned(Box::new(planned)));
+        }
         let planned = match relation {
+            TableFactor::Derived { subquery, alias: Some(alias), .. }
+                if alias.name.value == stars::mark() =>
+            {
+                PlannedRelation::new(self.planned.written_out(*subquery, context)?, None)
+            }
             TableFactor::NestedJoin { table_with_joins, alias: Some(alias) } if is_mark(&alias) => {
                 let tables = *table_with_joins;
                 let plan = match Counted::of_mark(&alias.name.value) {
@@ -139,6 +152,17 @@ fn named(
     let TableAlias { explicit, name, columns } = alias;
     let found = plan.schema().columns();
     let named = TableAlias { explicit, name, columns: Vec::new() };
+    let is_row = [ROW, VALUE].iter().any(|mark| named.name.value.starts_with(mark));
+    if is_row && columns.len() != found.len() {
+        return Err(DataFusionError::Plan(format!(
+            "a row of {} values is compared with a subquery of {}: only rows of one length are compared",
+            columns.len(),
+            match found.len() {
+                1 => "one column".to_owned(),
+                more => format!("{more} columns"),
+            }
+        )));
+    }
     if columns.len() > found.len() {
         return Err(DataFusionError::Plan(format!(
             "{} names {} columns, and there are {}",

@@ -68,8 +68,7 @@ pub(super) fn check(factor: &TableFactor) -> Result<()> {
             check_alias(alias.as_ref())
         }
         TableFactor::NestedJoin { table_with_joins, alias } => {
-            let TableWithJoins { relation: _, joins } = &**table_with_joins;
-            joins.iter().try_for_each(check_join)?;
+            check_joins(table_with_joins)?;
             match alias {
                 Some(alias) if alias.name.value.starts_with(MARK) => Ok(()),
                 alias => check_alias(alias.as_ref()),
@@ -112,6 +111,57 @@ pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
     Ok(())
 }
 
+/// Words before JOIN that the parser takes for another name of the table before them.
+const KINDS: [&str; 5] = ["all", "any", "asof", "paste", "positional"];
+
+/// Refuses a kind of join that the parser takes for another name of a table: `FROM a POSITIONAL JOIN b`.
+pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
+    let TableWithJoins { relation, joins } = tables;
+    let before = std::iter::once(relation).chain(joins.iter().map(|join| &join.relation));
+    for (relation, join) in before.zip(joins) {
+        let alias = match relation {
+            TableFactor::Table { alias: Some(alias), .. }
+            | TableFactor::Derived { alias: Some(alias), .. } => alias,
+            _ => continue,
+        };
+        let kind = alias.name.value.to_lowercase();
+        let is_name = alias.explicit || alias.name.quote_style.is_some();
+        // Behind a comma or CROSS the word before JOIN is no kind.
+        if !is_name
+            && KINDS.contains(&&*kind)
+            && !matches!(join.join_operator, JoinOperator::CrossJoin(_))
+        {
+            let instead = match &*kind {
+                "positional" | "paste" => {
+                    "write a JOIN by row_number() OVER (ORDER BY …) of both sides".to_owned()
+                }
+                "asof" => "write JOIN … ON … with QUALIFY row_number() OVER (…) = 1".to_owned(),
+                _ => format!(
+                    "leave {} out, or write AS before it where it names the table",
+                    kind.to_uppercase()
+                ),
+            };
+            return Err(refused(&format!("{} JOIN", kind.to_uppercase()), &instead));
+        }
+    }
+    joins.iter().try_for_each(check_join)
+}
+
+/// A join as it is written.
+fn words(operator: &JoinOperator) -> &'static str {
+    match operator {
+        JoinOperator::Inner(_) => "INNER JOIN",
+        JoinOperator::Left(_) | JoinOperator::LeftOuter(_) => "LEFT JOIN",
+        JoinOperator::Right(_) | JoinOperator::RightOuter(_) => "RIGHT JOIN",
+        JoinOperator::FullOuter(_) => "FULL JOIN",
+        JoinOperator::LeftSemi(_) | JoinOperator::Semi(_) => "SEMI JOIN",
+        JoinOperator::LeftAnti(_) | JoinOperator::Anti(_) => "ANTI JOIN",
+        JoinOperator::RightSemi(_) => "RIGHT SEMI JOIN",
+        JoinOperator::RightAnti(_) => "RIGHT ANTI JOIN",
+        _ => "JOIN",
+    }
+}
+
 /// Refuses joins that the planner does not know, and what it passes over.
 pub(super) fn check_join(join: &Join) -> Result<()> {
     use JoinConstraint::{Natural, None, On, Using};
@@ -150,6 +200,10 @@ pub(super) fn check_join(join: &Join) -> Result<()> {
         }
     };
     match constraint {
-        On(_) | Using(_) | Natural | None => Ok(()),
+        On(_) | Using(_) | Natural => Ok(()),
+        None => Err(refused(
+            &format!("{} without ON or USING", words(join_operator)),
+            "write ON or USING, or CROSS JOIN for each row beside each",
+        )),
     }
 }

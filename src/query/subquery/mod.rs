@@ -24,9 +24,11 @@
 
 mod dependent;
 mod names;
+mod row_values;
 mod rows;
 mod values;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -112,6 +114,8 @@ fn subquery_of(expr: &Expr) -> Option<&Subquery> {
 #[derive(Default)]
 struct Unnest {
     names: Names,
+    /// The columns of subqueries that are one row, by the names of their relations.
+    rows: HashMap<String, Vec<Column>>,
 }
 
 impl Unnest {

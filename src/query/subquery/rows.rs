@@ -29,8 +29,8 @@ pub(super) struct NamedRows {
     pub conditions: Vec<Expr>,
     /// The name of the relation.
     pub name: String,
-    /// The subquery's first column.
-    pub value: Expr,
+    /// The subquery's first columns, as many as were asked for.
+    pub values: Vec<Expr>,
 }
 
 /// A plan whose conditions on the query around it were taken out.
@@ -76,9 +76,11 @@ impl Unnest {
         &mut self,
         plan: LogicalPlan,
         input: &LogicalPlan,
+        columns: usize,
     ) -> DfResult<NamedRows> {
         let outer = outer_columns(&plan, input.schema());
-        let first = plan.schema().columns().into_iter().next();
+        let mut first = plan.schema().columns();
+        first.truncate(columns);
         let (plan, conditions) = self.rows_of(plan, input, &outer)?;
         let name = self.names.next("s");
         let all = plan.schema().columns();
@@ -106,8 +108,8 @@ impl Unnest {
             substituted(renamed(condition, &from, &to)?, &outer, &by)
         });
         let conditions = conditions.collect::<DfResult<_>>()?;
-        let value = to.swap_remove(0);
-        Ok(NamedRows { plan, conditions, name, value })
+        to.truncate(columns);
+        Ok(NamedRows { plan, conditions, name, values: to })
     }
 
     /// The rows, and conditions that refer to the columns of `input` as outer ones.

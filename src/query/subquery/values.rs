@@ -15,6 +15,7 @@ use datafusion::logical_expr::{
 use super::Unnest;
 use super::dependent::is_volatile;
 use super::names::{aliased, refers, substituted};
+use super::row_values::{compared, pairs, row_value};
 use super::rows::{Pulled, any_of, outer_columns};
 use crate::Error;
 use crate::query::one_value::only_value;
@@ -32,26 +33,29 @@ impl Unnest {
                 Ok((input, if negated { not(found) } else { found }))
             }
             Expr::InSubquery(InSubquery { expr, subquery, negated }) => {
-                let plan = own(subquery.subquery);
-                let (input, found) = self.any(*expr, Operator::Eq, plan, input)?;
+                let (values, plan) = compared(*expr, own(subquery.subquery))?;
+                let (input, found) = self.any(values, Operator::Eq, plan, input)?;
                 Ok((input, if negated { not(found) } else { found }))
             }
             Expr::SetComparison(SetComparison { expr, subquery, op, quantifier }) => {
                 let plan = own(subquery.subquery);
                 match quantifier {
-                    SetQuantifier::Any => self.any(*expr, op, plan, input),
+                    SetQuantifier::Any => self.any(vec![*expr], op, plan, input),
                     SetQuantifier::All => {
                         let opposite = op.negate().ok_or_else(|| {
                             Error::query(format!(
                                 "{op} ALL (subquery) is not supported; write =, <>, <, <=, > or >="
                             ))
                         })?;
-                        let (input, found) = self.any(*expr, opposite, plan, input)?;
+                        let (input, found) = self.any(vec![*expr], opposite, plan, input)?;
                         Ok((input, not(found)))
                     }
                 }
             }
-            Expr::ScalarSubquery(subquery) => self.scalar(own(subquery.subquery), input),
+            Expr::ScalarSubquery(subquery) => match row_value(&subquery.subquery) {
+                Some((row, at)) => self.part_of_row(row, at, input),
+                None => self.scalar(own(subquery.subquery), input),
+            },
             other => Ok((input, other)),
         }
     }
@@ -74,7 +78,7 @@ impl Unnest {
                 if outer_columns(&plan, input.schema()).is_empty() {
                     return Ok(None);
                 }
-                let rows = self.named_rows(plan, &input)?;
+                let rows = self.named_rows(plan, &input, 1)?;
                 let kind = match negated != inverted {
                     true => JoinType::LeftAnti,
                     false => JoinType::LeftSemi,
@@ -82,37 +86,42 @@ impl Unnest {
                 joined(input, rows.plan, kind, rows.conditions).map(Some)
             }
             Expr::InSubquery(InSubquery { expr, subquery, negated }) => {
-                let plan = own(subquery.subquery);
-                self.restricted_by(*expr, Operator::Eq, plan, input, negated != inverted)
+                let (values, plan) = compared(*expr, own(subquery.subquery))?;
+                self.restricted_by(values, Operator::Eq, plan, input, negated != inverted)
             }
             Expr::SetComparison(SetComparison {
                 expr,
                 subquery,
                 op,
                 quantifier: SetQuantifier::Any,
-            }) if !inverted => self.restricted_by(*expr, op, own(subquery.subquery), input, false),
+            }) if !inverted => {
+                self.restricted_by(vec![*expr], op, own(subquery.subquery), input, false)
+            }
             _ => Ok(None),
         }
     }
 
     fn restricted_by(
         &mut self,
-        value: Expr,
+        values: Vec<Expr>,
         op: Operator,
         plan: LogicalPlan,
-        input: LogicalPlan,
+        mut input: LogicalPlan,
         without: bool,
     ) -> DfResult<Option<LogicalPlan>> {
         let plan = any_of(plan, false);
-        let nullable =
-            value.nullable(input.schema()).unwrap_or(true) || plan.schema().field(0).is_nullable();
-        if super::has_subquery(&value)? || without && nullable {
+        for value in &values {
+            if super::has_subquery(value)? {
+                return Ok(None);
+            }
+        }
+        if without && may_be_null(&values, &plan, &input) {
             return Ok(None);
         }
-        let (input, value) = self.hoisted(value, input)?;
-        let rows = self.named_rows(plan, &input)?;
+        let values = self.all_hoisted(values, &mut input)?;
+        let rows = self.named_rows(plan, &input, values.len())?;
         let mut conditions = rows.conditions;
-        conditions.push(binary_expr(value, op, rows.value));
+        conditions.extend(pairs(&values, op, rows.values));
         let kind = if without { JoinType::LeftAnti } else { JoinType::LeftSemi };
         joined(input, rows.plan, kind, conditions).map(Some)
     }
@@ -120,7 +129,7 @@ impl Unnest {
     fn exists(&mut self, plan: LogicalPlan, input: LogicalPlan) -> DfResult<(LogicalPlan, Expr)> {
         let plan = any_of(plan, true);
         if !outer_columns(&plan, input.schema()).is_empty() {
-            return self.mark(plan, &input, |_| Vec::new());
+            return self.mark(plan, &input, 1, |_| Vec::new());
         }
         let first = LogicalPlanBuilder::from(plan).limit(0, Some(1))?.build()?;
         let (input, counts) = self.one_row_beside(first, vec![count(lit(1_i64))], input)?;
@@ -128,21 +137,20 @@ impl Unnest {
         Ok((input, rows.clone().gt(lit(0_i64))))
     }
 
-    /// Whether `value op row` is true for a row of the subquery, else whether it is NULL for one.
+    /// Whether `values op row` is true for a row of the subquery, else whether it is NULL for one.
     fn any(
         &mut self,
-        value: Expr,
+        values: Vec<Expr>,
         op: Operator,
         plan: LogicalPlan,
-        input: LogicalPlan,
+        mut input: LogicalPlan,
     ) -> DfResult<(LogicalPlan, Expr)> {
         let plan = any_of(plan, false);
-        let (input, value) = self.hoisted(value, input)?;
-        let correlated = !outer_columns(&plan, input.schema()).is_empty();
-        let value_nullable = value.nullable(input.schema()).unwrap_or(true);
-        let nullable = value_nullable || plan.schema().field(0).is_nullable();
-        if !nullable {
-            return self.mark(plan, &input, |row| vec![binary_expr(value.clone(), op, row)]);
+        let values = self.all_hoisted(values, &mut input)?;
+        let columns = values.len();
+        let fits = |row: Vec<Expr>| pairs(&values, op, row);
+        if !may_be_null(&values, &plan, &input) {
+            return self.mark(plan, &input, columns, fits);
         }
         if is_volatile(&plan)? {
             return Err(Error::query(
@@ -151,20 +159,21 @@ impl Unnest {
             )
             .into());
         }
-        let (input, found) =
-            self.mark(plan.clone(), &input, |row| vec![binary_expr(value.clone(), op, row)])?;
-        let (input, unknown) = match correlated {
-            true => {
-                self.mark(plan, &input, |row| vec![binary_expr(value.clone(), op, row).is_null()])?
-            }
-            false => {
+        let correlated = !outer_columns(&plan, input.schema()).is_empty();
+        let (input, found) = self.mark(plan.clone(), &input, columns, fits)?;
+        let (input, unknown) = match (&values[..], correlated) {
+            ([value], true) => self.mark(plan, &input, 1, |row| {
+                row.into_iter().map(|row| binary_expr(value.clone(), op, row).is_null()).collect()
+            })?,
+            ([value], false) => {
                 let column = Expr::Column(plan.schema().columns()[0].clone());
                 let wanted = vec![count(lit(1_i64)), count(column)];
                 let (input, counts) = self.one_row_beside(plan, wanted, input)?;
                 let [rows, known] = &counts[..] else { return Err(lost()) };
-                let none = value.is_null().and(rows.clone().gt(lit(0_i64)));
+                let none = value.clone().is_null().and(rows.clone().gt(lit(0_i64)));
                 (input, known.clone().lt(rows.clone()).or(none))
             }
+            _ => self.unknown_row(&values, plan, input)?,
         };
         let null = lit(ScalarValue::Boolean(None));
         let value = when(found, lit(true)).when(unknown, null).otherwise(lit(false))?;
@@ -172,16 +181,28 @@ impl Unnest {
     }
 
     /// `input` with a column that is true where the subquery has a row that belongs to it and fits.
-    fn mark(
+    pub(super) fn mark(
         &mut self,
         plan: LogicalPlan,
         input: &LogicalPlan,
-        fits: impl FnOnce(Expr) -> Vec<Expr>,
+        columns: usize,
+        fits: impl FnOnce(Vec<Expr>) -> Vec<Expr>,
     ) -> DfResult<(LogicalPlan, Expr)> {
-        let rows = self.named_rows(plan, input)?;
+        let rows = self.named_rows(plan, input, columns)?;
         let mark = Expr::Column(Column::new(Some(rows.name.as_str()), "mark"));
-        let conditions = rows.conditions.into_iter().chain(fits(rows.value)).collect();
+        let conditions = rows.conditions.into_iter().chain(fits(rows.values)).collect();
         Ok((joined(input.clone(), rows.plan, JoinType::LeftMark, conditions)?, mark))
+    }
+
+    /// Expressions as columns of `input`.
+    fn all_hoisted(&mut self, exprs: Vec<Expr>, input: &mut LogicalPlan) -> DfResult<Vec<Expr>> {
+        let mut hoisted = Vec::with_capacity(exprs.len());
+        for expr in exprs {
+            let (extended, column) = self.hoisted(expr, input.clone())?;
+            *input = extended;
+            hoisted.push(column);
+        }
+        Ok(hoisted)
     }
 
     /// `input` with aggregates over all rows of a plan.
@@ -206,25 +227,30 @@ impl Unnest {
     /// The value of the subquery's row, NULL where it has none, an error where it has several.
     fn scalar(&mut self, plan: LogicalPlan, input: LogicalPlan) -> DfResult<(LogicalPlan, Expr)> {
         let outer = outer_columns(&plan, input.schema());
-        let plan = match has_one_row(&plan) {
-            true => plan,
-            false => {
-                let column = plan.schema().columns()[0].clone();
-                let value = only_value(Expr::Column(column.clone())).alias(&column.name);
-                LogicalPlanBuilder::from(plan).aggregate(Vec::<Expr>::new(), [value])?.build()?
-            }
-        };
-        if outer.is_empty() {
-            let rows = self.named_rows(plan, &input)?;
-            let input = LogicalPlanBuilder::from(input).cross_join(rows.plan)?.build()?;
-            return Ok((input, rows.value));
-        }
-        if let Some(grouped) = self.grouped(&plan, &outer, &input)? {
+        let plan = one_row(plan, 1)?;
+        if !outer.is_empty()
+            && let Some(grouped) = self.grouped(&plan, &outer, &input)?
+        {
             return Ok(grouped);
         }
-        let rows = self.named_rows(plan, &input)?;
-        let input = joined(input, rows.plan, JoinType::Left, rows.conditions)?;
-        Ok((input, rows.value))
+        let (input, values) = self.one_row_of(plan, input, 1)?;
+        Ok((input, values.into_iter().next().ok_or_else(lost)?))
+    }
+
+    /// `input` with the columns of a subquery that has one row at most.
+    pub(super) fn one_row_of(
+        &mut self,
+        plan: LogicalPlan,
+        input: LogicalPlan,
+        columns: usize,
+    ) -> DfResult<(LogicalPlan, Vec<Expr>)> {
+        let correlated = !outer_columns(&plan, input.schema()).is_empty();
+        let rows = self.named_rows(plan, &input, columns)?;
+        let input = match correlated {
+            true => joined(input, rows.plan, JoinType::Left, rows.conditions)?,
+            false => LogicalPlanBuilder::from(input).cross_join(rows.plan)?.build()?,
+        };
+        Ok((input, rows.values))
     }
 
     /// An aggregate whose conditions on the query around are equalities: it is grouped by their other sides.
@@ -328,9 +354,9 @@ impl Unnest {
         let rows = aliased(LogicalPlan::Projection(rows), &name)?;
         let joined = joined(input.clone(), rows, JoinType::Left, conditions)?;
         let Some(empty) = empty else { return Ok(Some((joined, of(0)))) };
-        let none = self.named_rows(empty, &joined)?;
-        let joined = LogicalPlanBuilder::from(joined).cross_join(none.plan)?.build()?;
-        let value = when(of(1).is_not_null(), of(0)).otherwise(none.value)?;
+        let (joined, none) = self.one_row_of(empty, joined, 1)?;
+        let none = none.into_iter().next().ok_or_else(lost)?;
+        let value = when(of(1).is_not_null(), of(0)).otherwise(none)?;
         Ok(Some((joined, value)))
     }
 }
@@ -349,8 +375,30 @@ fn joined(
 }
 
 /// An error that no statement leads to.
-fn lost() -> datafusion::error::DataFusionError {
+pub(super) fn lost() -> datafusion::error::DataFusionError {
     datafusion::error::DataFusionError::Internal("a subquery lost a column".to_owned())
+}
+
+/// Whether one of the values, or of the columns that they are compared with, may be NULL.
+fn may_be_null(values: &[Expr], plan: &LogicalPlan, input: &LogicalPlan) -> bool {
+    let fields = plan.schema().fields().iter().take(values.len());
+    values.iter().any(|value| value.nullable(input.schema()).unwrap_or(true))
+        || fields.into_iter().any(|field| field.is_nullable())
+}
+
+/// A plan of one row: NULL where it has none, an error where it has several.
+pub(super) fn one_row(plan: LogicalPlan, columns: usize) -> DfResult<LogicalPlan> {
+    if has_one_row(&plan) {
+        return Ok(plan);
+    }
+    let columns = plan.schema().columns().into_iter().take(columns);
+    let values: Vec<Expr> = columns
+        .map(|column| {
+            let name = column.name.clone();
+            only_value(Expr::Column(column)).alias(name)
+        })
+        .collect();
+    LogicalPlanBuilder::from(plan).aggregate(Vec::<Expr>::new(), values)?.build()
 }
 
 /// Whether a plan has one row, whatever its tables hold.

@@ -1,0 +1,135 @@
+//! `ORDER BY row_number() OVER (…)`: an order by a window function that is no column.
+//!
+//! The planner computes window functions of columns alone. So the keys become columns of a relation, and are left out above it:
+//!
+//! ```text
+//! SELECT a FROM t ORDER BY rank() OVER (ORDER BY b), 1 LIMIT 3
+//! SELECT * EXCLUDE (key0) FROM (SELECT a, rank() OVER (ORDER BY b) AS key0 FROM t) AS ordered ORDER BY key0, 1 LIMIT 3
+//! ```
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    ExcludeSelectItem, Expr, Ident, OrderByKind, Query, Select, SelectItem, SetExpr, TableAlias,
+    TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions, visit_expressions,
+};
+
+use super::equal::{query_of, select_from};
+use super::joins::folded;
+use super::{MARK, names};
+use crate::Result;
+
+/// Makes columns of the keys of an order by window functions.
+///
+/// # Errors
+/// None.
+pub(super) fn by_windows(query: &mut Query) -> Result<()> {
+    let Query { body, order_by, .. } = query;
+    let SetExpr::Select(select) = &mut **body else { return Ok(()) };
+    let Some(OrderByKind::Expressions(keys)) = order_by.as_mut().map(|order| &mut order.kind)
+    else {
+        return Ok(());
+    };
+    // The keys of DISTINCT are its columns, and the planner finds a window function among them.
+    let hidden = |expr: &Expr| windows(expr).into_iter().any(|window| !has(select, &window));
+    if select.distinct.is_some()
+        || !keys.iter().any(|key| hidden(&key.expr))
+        || keys.iter().any(|key| !is_column(&key.expr, select) && names_alias(&key.expr, select))
+    {
+        return Ok(());
+    }
+    let mut excluded = Vec::new();
+    for key in keys {
+        if is_column(&key.expr, select) {
+            continue;
+        }
+        let name = Ident::with_quote('"', format!("{MARK}key{}", excluded.len()));
+        let expr = std::mem::replace(&mut key.expr, Expr::Identifier(name.clone()));
+        select.projection.push(SelectItem::ExprWithAlias { expr, alias: name.clone() });
+        excluded.push(name);
+    }
+    let inner = std::mem::replace(&mut **body, SetExpr::Values(names::no_values()));
+    let name = Ident::with_quote('"', format!("{MARK}ordered"));
+    let mut outer = select_from(TableFactor::Derived {
+        lateral: false,
+        subquery: Box::new(query_of(inner)),
+        alias: Some(TableAlias { explicit: true, name, columns: Vec::new() }),
+        sample: None,
+    });
+    if let SetExpr::Select(select) = &mut outer {
+        select.projection = vec![SelectItem::Wildcard(WildcardAdditionalOptions {
+            opt_exclude: Some(ExcludeSelectItem::Multiple(excluded)),
+            ..WildcardAdditionalOptions::default()
+        })];
+    }
+    **body = outer;
+    Ok(())
+}
+
+/// Whether a key names a column of the SELECT: by its place, or by the name that AS gave to it.
+fn is_column(key: &Expr, select: &Select) -> bool {
+    match key {
+        Expr::Value(value) => matches!(value.value, Value::Number(..)),
+        Expr::Identifier(name) => select.projection.iter().any(|item| {
+            matches!(item, SelectItem::ExprWithAlias { alias, .. } if folded(alias) == folded(name))
+        }),
+        _ => false,
+    }
+}
+
+/// Whether a key is made of a name that AS gave to a column: it may be that of a table's column, too, and engines differ in which
+/// one is meant.
+fn names_alias(key: &Expr, select: &Select) -> bool {
+    let found = visit_expressions(key, |expr| {
+        match matches!(expr, Expr::Identifier(_)) && is_column(expr, select) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    found.is_break()
+}
+
+/// Whether a window function is in a column.
+fn has(select: &Select, window: &Expr) -> bool {
+    select.projection.iter().any(|item| match item {
+        SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
+            windows(expr).contains(window)
+        }
+        _ => false,
+    })
+}
+
+/// The window functions of an expression, but for those of its subqueries.
+fn windows(expr: &Expr) -> Vec<Expr> {
+    #[derive(Default)]
+    struct Finder {
+        queries: usize,
+        found: Vec<Expr>,
+    }
+    impl Visitor for Finder {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.queries += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.queries -= 1;
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            if let Expr::Function(function) = expr
+                && function.over.is_some()
+                && self.queries == 0
+            {
+                self.found.push(expr.clone());
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut finder = Finder::default();
+    let _ = expr.visit(&mut finder);
+    finder.found
+}
