@@ -60,7 +60,7 @@ def asof_join(
         left: The rows of the result, with all their columns. It is read once.
         right: Where to look. It is read twice with ``method="sort"``, so a query must not call ``random()``.
         columns: Columns of `right` to add, under their own names or, as a dict, under other ones:
-            ``{"temp": "temp_before"}``. They must not be names of columns of `left`.
+            ``{"temp": "temp_before"}``. One that `left` has, too, becomes ``temp_1``.
         on: The time column, in both; any type with an order: timestamps, dates, numbers.
         left_on: The time column of `left`, with `right_on`, instead of `on`.
         right_on: The time column of `right`.

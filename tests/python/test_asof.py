@@ -360,11 +360,14 @@ def test_the_interval_form_is_row_local_over_the_left(files):
     assert len(session.sql(interval).plan_shards().splits()) == 1
 
 
-def test_a_column_of_both_sides_is_refused_by_the_session(files):
-    session, _ = files
-    sql = tq.asof_join("Clicks", 'SELECT who AS "User", seen AS at, price FROM "a table"', on="at", by="User", columns=["price", "at"])  # fmt: skip
-    with pytest.raises(tq.QueryError, match="at"):
-        session.sql(sql)
+@pytest.mark.parametrize("method", ["sort", "interval"])
+def test_a_column_of_both_sides_gets_a_number(method):
+    session = tq.Session()
+    session.register_table("left", pa.table({"k": [1, 1], "at": [10, 20]}))
+    session.register_table("right", pa.table({"k": [1, 1], "at": [5, 15]}))
+    sql = tq.asof_join('"left"', '"right"', on="at", by="k", columns=["at"], method=method)
+    rows = session.sql(sql).to_arrow().sort_by("at").to_pylist()
+    assert rows == [{"k": 1, "at": 10, "at_1": 5}, {"k": 1, "at": 20, "at_1": 15}]
 
 
 def test_ties_do_not_depend_on_the_order_of_rows():
