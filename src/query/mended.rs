@@ -12,6 +12,7 @@ use super::drawn::drawn_once;
 use super::functions::with_own_functions;
 use super::grand_total::with_grand_totals;
 use super::meanings::as_the_standard;
+use super::numerals::exact_comparisons;
 use super::spelled;
 use super::subquery::unnested;
 use super::units::finer_units;
@@ -23,7 +24,8 @@ use crate::Result;
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = with_grand_totals(unnested(as_the_standard(with_own_functions(plan)?)?)?)?;
+    let plan = with_own_functions(exact_comparisons(plan)?)?;
+    let plan = with_grand_totals(unnested(as_the_standard(plan)?)?)?;
     let plan = plan.transform_up(known_arguments)?.data;
     let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)

@@ -15,6 +15,7 @@ mod meanings;
 mod mended;
 mod moment;
 mod ntile;
+mod numerals;
 mod one_value;
 mod parse;
 mod precedence;

@@ -29,8 +29,6 @@ REFUSED = {
     "names:star-and-column": "two output columns",
     "ordering:window-in-order-by": "row_number() is not supported in this place",
     "recursive:same-name-nested": "specified more than once",
-    "times:date-trunc-2262": "multiply with overflow",
-    "times:interval-days-and-hours": "Invalid input syntax for type interval",
     "times:date-2262-to-timestamp": "beyond the timestamps of Nanoseconds",
     "windows:exclude-current-row": "found: EXCLUDE",
 }
