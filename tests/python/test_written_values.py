@@ -7,6 +7,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 import tensorquery as tq
 
 DECIMALS = [
@@ -63,7 +64,7 @@ def test_the_sum_of_booleans_is_how_many_are_true(both, sql):
     session, judge = both
     found = session.sql(sql).to_arrow()
     assert rows(found) == judge.sql(sql).fetchall()
-    assert found.schema.field(0).type in (pa.int64(), pa.int64())
+    assert set(found.schema.types) == {pa.int64()}
 
 
 def test_the_mean_of_booleans_is_refused_by_name(both):
@@ -95,8 +96,6 @@ def test_the_mean_of_booleans_is_refused_by_name(both):
 )  # fmt: skip
 def test_numbers_compare_with_all_of_their_digits(both, condition):
     session, judge = both
-    if condition.startswith("u") and "-0" in condition:
-        pytest.skip("the judge has no decimal of both")
     sql = f"SELECT i, ({condition}) AS c FROM t ORDER BY i"
     expected = judge.sql(sql).fetchall()
     assert rows(session.sql(sql).to_arrow()) == expected

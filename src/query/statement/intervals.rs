@@ -29,24 +29,9 @@ pub(super) fn rewrite(expr: &mut Expr) -> Result<()> {
         return Ok(());
     }
     let text = match expr {
-        Expr::Interval(interval) if plain_text(interval).is_some() => plain_text(interval),
-        Expr::Interval(interval) => match interval {
-            Interval {
-                value,
-                leading_field: leading @ Some(DateTimeField::Year | DateTimeField::Years),
-                leading_precision: None,
-                last_field: last @ Some(DateTimeField::Month | DateTimeField::Months),
-                fractional_seconds_precision: None,
-            } => {
-                let text = text_of(value);
-                if text.as_ref().is_some_and(|text| years_and_months(text.trim()).is_some()) {
-                    (*leading, *last) = (None, None);
-                    text
-                } else {
-                    None
-                }
-            }
-            _ => None,
+        Expr::Interval(interval) => match plain_text(interval) {
+            Some(text) => Some(text),
+            None => text_of_years(interval),
         },
         Expr::Cast { kind, expr: value, data_type: DataType::Interval { .. }, .. } => {
             let Some(text) = text_of(value) else { return Ok(()) };
@@ -69,6 +54,19 @@ pub(super) fn rewrite(expr: &mut Expr) -> Result<()> {
     }
     *expr = parse(&text).ok_or_else(|| refused(&text))?.written();
     Ok(())
+}
+
+/// The text of an interval `YEAR TO MONTH` that has both, without these fields from now on.
+fn text_of_years(interval: &mut Interval) -> Option<String> {
+    use DateTimeField::{Month, Months, Year, Years};
+    let is_of_both = matches!(interval.leading_field, Some(Year | Years))
+        && matches!(interval.last_field, Some(Month | Months))
+        && interval.leading_precision.is_none()
+        && interval.fractional_seconds_precision.is_none();
+    let text = text_of(&interval.value).filter(|_| is_of_both)?;
+    years_and_months(text.trim())?;
+    (interval.leading_field, interval.last_field) = (None, None);
+    Some(text)
 }
 
 /// The text of an interval without fields behind it.
