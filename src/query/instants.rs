@@ -22,7 +22,19 @@ pub(super) fn instant_of(expr: &Expr) -> Option<i128> {
     match expr {
         Expr::Literal(value, _) => instant_of_value(value),
         Expr::Cast(Cast { expr, data_type }) => {
-            let Expr::Literal(value, _) = &**expr else { return None };
+            let value = match &**expr {
+                Expr::Literal(value, _) => value,
+                // A date that is cast to a timestamp.
+                Expr::Cast(Cast { data_type: DataType::Date32, .. }) => {
+                    return match data_type {
+                        DataType::Timestamp(_, zone) if zone.as_deref().is_none_or(is_utc) => {
+                            instant_of(expr)
+                        }
+                        _ => None,
+                    };
+                }
+                _ => return None,
+            };
             if let (Ok(ScalarValue::Int64(Some(number))), true) =
                 (value.cast_to(&DataType::Int64), value.data_type().is_integer())
             {

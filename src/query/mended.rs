@@ -13,6 +13,7 @@ use super::equal_sets::with_equal_sets;
 use super::functions::with_own_functions;
 use super::grand_total::with_grand_totals;
 use super::meanings::as_the_standard;
+use super::numerals::exact_comparisons;
 use super::spelled;
 use super::subquery::unnested;
 use super::units::finer_units;
@@ -24,7 +25,8 @@ use crate::Result;
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let plan = with_equal_sets(as_the_standard(with_own_functions(plan)?)?)?;
+    let plan = with_own_functions(exact_comparisons(plan)?)?;
+    let plan = with_equal_sets(as_the_standard(plan)?)?;
     let plan = with_grand_totals(unnested(plan)?)?;
     let plan = plan.transform_up(known_arguments)?.data;
     let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;

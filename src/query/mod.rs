@@ -16,6 +16,7 @@ mod meanings;
 mod mended;
 mod moment;
 mod ntile;
+mod numerals;
 mod one_value;
 mod parse;
 mod precedence;

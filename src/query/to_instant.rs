@@ -96,6 +96,10 @@ impl ToInstant {
         let mut found: Vec<ArrayRef> = Vec::with_capacity(values.len());
         for row in 0..values.len() {
             let one = values.slice(row, 1);
+            if one.is_null(0) {
+                found.push(new_null_array(&self.target, 1));
+                continue;
+            }
             let strict = CastOptions { safe: false, ..CastOptions::default() };
             let cast = match self.all_reached(&one) {
                 true => cast_with_options(&one, &self.target, &strict).ok(),
@@ -110,18 +114,18 @@ impl ToInstant {
         Ok(concat(&found.iter().map(AsRef::as_ref).collect::<Vec<_>>())?)
     }
 
-    /// Whether the unit reaches all of these dates; true of anything else.
+    /// Whether the unit reaches all of these dates, those under a NULL too: the cast multiplies all. True of anything else.
     fn all_reached(&self, values: &ArrayRef) -> bool {
         let DataType::Timestamp(unit, _) = self.target else { return true };
         let seconds = |seconds: i64| seconds.checked_mul(per_second(unit)).is_some();
         match values.data_type() {
             DataType::Date32 => {
                 let days = values.as_primitive::<Date32Type>();
-                days.iter().flatten().all(|days| seconds(i64::from(days) * SECONDS_OF_A_DAY))
+                days.values().iter().all(|days| seconds(i64::from(*days) * SECONDS_OF_A_DAY))
             }
             DataType::Date64 => {
                 let days = values.as_primitive::<Date64Type>();
-                days.iter().flatten().all(|milliseconds| seconds(milliseconds / 1_000))
+                days.values().iter().all(|milliseconds| seconds(milliseconds / 1_000))
             }
             _ => true,
         }

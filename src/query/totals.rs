@@ -1,7 +1,7 @@
 //! `sum` and `avg` of integers, decimals and durations, exactly: what does not fit the type of the result is an error.
 //!
 //! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so that only the result can be too
-//! large, whatever the order of the rows. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
+//! large, whatever the order of the rows. The sum of booleans is how many are true. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -24,10 +24,11 @@ use datafusion::error::Result;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
 use datafusion::logical_expr::utils::{AggregateOrderSensitivity, format_state_name};
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, ReversedUDAF,
-    SetMonotonicity, Signature,
+    SetMonotonicity, Signature, Volatility,
 };
 
 use crate::Error;
@@ -35,8 +36,10 @@ use crate::Error;
 /// Both functions under their own names.
 pub fn exact_totals() -> [AggregateUDF; 2] {
     let (sum, avg) = (AggregateUDF::from(Sum::new()), AggregateUDF::from(Avg::new()));
-    [(sum, Rule::Sum), (avg, Rule::Mean)]
-        .map(|(inner, rule)| AggregateUDF::from(Total { inner: Arc::new(inner), rule }))
+    [(sum, Rule::Sum), (avg, Rule::Mean)].map(|(inner, rule)| {
+        let signature = Signature::user_defined(Volatility::Immutable);
+        AggregateUDF::from(Total { inner: Arc::new(inner), rule, signature })
+    })
 }
 
 /// What becomes of a total.
@@ -51,6 +54,7 @@ struct Total {
     /// The engine's function: its signature, and all of it for floats.
     inner: Arc<AggregateUDF>,
     rule: Rule,
+    signature: Signature,
 }
 
 /// Evaluates `$made` with the types of the values and of their total, or `$other` where there is no exact total.
@@ -92,10 +96,13 @@ impl AggregateUDFImpl for Total {
     }
 
     fn signature(&self) -> &Signature {
-        self.inner.signature()
+        &self.signature
     }
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        if self.of_engine(types).is_err() {
+            return Err(self.unsupported(types).into());
+        }
         let (digits, scales) = match self.rule {
             Rule::Sum => (10, 0),
             Rule::Mean => (4, 4),
@@ -109,7 +116,13 @@ impl AggregateUDFImpl for Total {
     }
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.inner().coerce_types(types)
+        Ok(match (self.rule, types) {
+            // The sum of a condition is how often it is true.
+            (Rule::Sum, [DataType::Boolean | DataType::Null]) => vec![DataType::Int64],
+            (Rule::Mean, [DataType::Null]) => vec![DataType::Float64],
+            // What the engine does not take is refused by the type of the result: an error here would be wrapped.
+            _ => self.of_engine(types).unwrap_or_else(|_| types.to_vec()),
+        })
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
@@ -185,6 +198,34 @@ impl AggregateUDFImpl for Total {
 }
 
 impl Total {
+    /// The types to which the engine casts arguments of these.
+    fn of_engine(&self, types: &[DataType]) -> Result<Vec<DataType>> {
+        let field = |of: &DataType| Arc::new(Field::new("value", of.clone(), true));
+        let fields: Vec<FieldRef> = types.iter().map(field).collect();
+        let cast = fields_with_udf(&fields, &*self.inner)?;
+        Ok(cast.iter().map(|field| field.data_type().clone()).collect())
+    }
+
+    fn unsupported(&self, types: &[DataType]) -> Error {
+        let name = self.name();
+        let [of] = types else {
+            return Error::query(format!(
+                "{name}() takes one value, and {} were given",
+                types.len()
+            ));
+        };
+        Error::query(match of {
+            DataType::Boolean => format!(
+                "{name}() takes numbers, and its argument is of the type BOOLEAN; for the share of the rows in which it is true \
+                 write {name}(CAST(x AS INT))"
+            ),
+            _ => format!(
+                "{name}() takes numbers and durations, and its argument is of the type {of}; write {name}(CAST(x AS DOUBLE)), or \
+                 a number of it, for example extract(epoch FROM x)"
+            ),
+        })
+    }
+
     fn one(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
         let result = self.result(&args);
         let of = args.expr_fields[0].data_type();

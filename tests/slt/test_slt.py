@@ -19,8 +19,6 @@ from .values import Moment
 ROOT = Path(__file__).resolve().parents[2]
 
 REFUSED = {
-    "times:date-trunc-2262": "multiply with overflow",
-    "times:interval-days-and-hours": "Invalid input syntax for type interval",
     "times:date-2262-to-timestamp": "beyond the timestamps of Nanoseconds",
     "windows:exclude-current-row": "found: EXCLUDE",
 }

@@ -3,8 +3,11 @@
 mod any_of;
 mod array_sort;
 mod at_time_zone;
+mod date_bin;
 mod date_part;
+mod date_trunc;
 mod length;
+mod lists;
 mod overlay;
 mod replaced;
 mod struct_case;
@@ -29,6 +32,7 @@ pub(super) use any_of::over_lists;
 pub(super) use at_time_zone::zones_as_calls;
 pub(super) use replaced::name_replaced;
 
+use super::numerals::written_number;
 use super::zeros::plain;
 use crate::{Error, Result};
 
@@ -37,10 +41,13 @@ static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
         any_of::function(),
         array_sort::order_of_each_row(),
         at_time_zone::function(),
+        date_bin::within_nanoseconds(),
         date_part::right_parts(),
+        date_trunc::of_all_times(),
         length::of_lists_too(),
         overlay::by_characters(),
         replaced::function(),
+        written_number(),
     ];
     own.into_iter().map(|function| (function.name().to_owned(), Arc::new(function))).collect()
 });
@@ -113,8 +120,10 @@ fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
 }
 
 fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
+    let mut changed = false;
     let expr = match expr {
         Expr::ScalarFunction(ScalarFunction { mut args, func }) => {
+            changed = lists::plain_lists(&func, &mut args, schema);
             if func.name() == replaced::NAME && args.len() == 2 {
                 return Ok(Transformed::yes(args.swap_remove(0)));
             }
@@ -154,7 +163,7 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
     };
     match struct_case::makes_null_structs(&expr, schema) {
         true => Ok(Transformed::yes(struct_case::null_fields(expr))),
-        false => Ok(Transformed::no(expr)),
+        false => Ok(Transformed::new_transformed(expr, changed)),
     }
 }
 
@@ -193,7 +202,7 @@ fn check_texts(name: &str, args: &[Expr], schema: &DFSchema) -> DfResult<()> {
 }
 
 /// A call in a statement.
-fn call(name: &str, args: Vec<ast::Expr>) -> ast::Expr {
+pub(super) fn call(name: &str, args: Vec<ast::Expr>) -> ast::Expr {
     let args =
         args.into_iter().map(|arg| ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(arg)));
     let list = ast::FunctionArgumentList {

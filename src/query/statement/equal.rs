@@ -2,13 +2,11 @@
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType, Expr, Fetch, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, GroupByExpr, JoinOperator, LimitClause, OrderBy, OrderByExpr, OrderByKind,
-    Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, TableFactor, TableWithJoins,
-    UnaryOperator, Value, WildcardAdditionalOptions,
+    BinaryOperator, Expr, Fetch, GroupByExpr, JoinOperator, LimitClause, OrderBy, OrderByExpr,
+    OrderByKind, Query, Select, SelectFlavor, SelectItem, SetExpr, SetOperator, TableFactor,
+    TableWithJoins, Value, WildcardAdditionalOptions,
 };
 
-use super::joins::last;
 use super::{each_select, groups, refused};
 use crate::Result;
 
@@ -38,55 +36,6 @@ pub(super) fn rewrite_expr(expr: &mut Expr) {
         && select.flavor == SelectFlavor::Standard
     {
         select.projection.push(SelectItem::UnnamedExpr(number(1)));
-    }
-    count_conditions(expr);
-}
-
-/// `sum(x > 1)`, as DuckDB, SQLite and MySQL have it, as the sum of ones and zeros.
-fn count_conditions(expr: &mut Expr) {
-    let Expr::Function(Function { name, args: FunctionArguments::List(list), .. }) = expr else {
-        return;
-    };
-    let is_sum = last(name).is_some_and(|name| name == "sum");
-    if let (true, [FunctionArg::Unnamed(FunctionArgExpr::Expr(arg))]) = (is_sum, &mut list.args[..])
-        && is_condition(arg)
-    {
-        *arg = Expr::Cast {
-            kind: CastKind::Cast,
-            expr: Box::new(arg.clone()),
-            data_type: DataType::BigInt(None),
-            array: false,
-            format: None,
-        };
-    }
-}
-
-/// Whether an expression is true, false or NULL, as its form shows.
-fn is_condition(expr: &Expr) -> bool {
-    use BinaryOperator::{And, Eq, Gt, GtEq, Lt, LtEq, NotEq, Or};
-    match expr {
-        Expr::Nested(inner) => is_condition(inner),
-        Expr::Value(value) => matches!(value.value, Value::Boolean(_)),
-        Expr::BinaryOp { op: Eq | NotEq | Lt | LtEq | Gt | GtEq | And | Or, .. }
-        | Expr::UnaryOp { op: UnaryOperator::Not, .. }
-        | Expr::Cast { data_type: DataType::Boolean | DataType::Bool, .. }
-        | Expr::IsFalse(_)
-        | Expr::IsNotFalse(_)
-        | Expr::IsTrue(_)
-        | Expr::IsNotTrue(_)
-        | Expr::IsNull(_)
-        | Expr::IsNotNull(_)
-        | Expr::IsUnknown(_)
-        | Expr::IsNotUnknown(_)
-        | Expr::IsDistinctFrom(..)
-        | Expr::IsNotDistinctFrom(..)
-        | Expr::InList { .. }
-        | Expr::InSubquery { .. }
-        | Expr::Between { .. }
-        | Expr::Like { .. }
-        | Expr::ILike { .. }
-        | Expr::Exists { .. } => true,
-        _ => false,
     }
 }
 

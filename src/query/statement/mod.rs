@@ -9,6 +9,7 @@ mod calls;
 mod clauses;
 mod equal;
 mod groups;
+mod intervals;
 mod joins;
 mod multisets;
 mod names;
@@ -37,6 +38,7 @@ pub use stars::{is_about_names, with_names_apart};
 pub(super) use tokens::without_materialized;
 pub use windows::check_places;
 
+use super::numerals::keep_digits;
 use crate::{Error, Result};
 
 /// Begins the names that this module gives to relations and columns; no identifier holds it.
@@ -85,7 +87,8 @@ impl VisitorMut for Equal {
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
         equal::rewrite_expr(expr);
-        ControlFlow::Continue(())
+        keep_digits(expr);
+        flow(intervals::rewrite(expr))
     }
 
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
