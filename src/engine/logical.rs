@@ -5,7 +5,9 @@ use std::sync::Arc;
 use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
-use crate::query::{CheckArithmetic, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys};
+use crate::query::{
+    CheckArithmetic, CommonOnce, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys,
+};
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 
@@ -36,7 +38,7 @@ pub(super) const RULES: &[Listed] = &[
     ("push_down_filter", Use::On),
     ("single_distinct_aggregation_to_group_by", Use::Off),
     ("eliminate_group_by_constant", Use::Off),
-    ("common_sub_expression_eliminate", Use::On),
+    ("common_sub_expression_eliminate", Use::Guarded),
     ("extract_leaf_expressions", Use::Off),
     ("push_down_leaf_projections", Use::Off),
     ("optimize_projections", Use::Guarded),
@@ -59,6 +61,7 @@ fn guarded(rule: Rule) -> Vec<Rule> {
     match rule.name() {
         "simplify_expressions" => vec![Arc::new(KeepExact), rule, Arc::new(EqualZeros)],
         "replace_distinct_aggregate" => vec![Arc::new(GroupDistinct::new(rule))],
+        "common_sub_expression_eliminate" => vec![Arc::new(CommonOnce::new(rule))],
         "optimize_projections" => vec![Arc::new(WithoutKeys::new(rule))],
         // Nothing that is listed so.
         _ => Vec::new(),

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod check;
+mod common_once;
 mod cut;
 mod depth;
 mod drawn;
@@ -39,6 +40,7 @@ mod zeros;
 
 pub use arithmetic::CheckArithmetic;
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
+pub use common_once::CommonOnce;
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
 pub use drawn::Drawn;
 pub use exact::KeepExact;

@@ -539,3 +539,35 @@ def test_constants_below_an_outer_join_are_none_above_it(tmp_path, side, join, o
         f"SELECT u.id, x.a FROM {source} WHERE x.a IS NULL",
     ):
         assert rows(session, sql) == by_duckdb(sql, **tables), sql
+
+
+# ------------------------------------------------------------------------------------------------
+# Common parts of expressions, in plans that are optimised twice.
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id AS g, array_agg(CAST(id AS BIGINT) ORDER BY id DESC) AS a, count(*) FILTER (WHERE CAST(n AS DOUBLE) * 2 < "
+        "CAST(n AS DOUBLE) * 2 AND CAST(id AS BIGINT) + 3 BETWEEN 43 AND 173) AS c, max(CAST(k AS BIGINT)) AS m FROM t "
+        "WHERE k IS NULL OR k > 1 GROUP BY 1",
+        "SELECT id AS g, sum(CAST(id AS BIGINT) * 2) AS a, sum(CAST(k AS BIGINT) * 3) AS b, min(CAST(id AS BIGINT) * 2) AS c, "
+        "max(CAST(k AS BIGINT) * 3) AS d FROM t GROUP BY 1 HAVING sum(CAST(id AS BIGINT) * 2) > 4",
+        "SELECT id AS g, CAST(n AS DOUBLE) * 2 AS a, CAST(n AS DOUBLE) * 2 + 1 AS b, row_number() OVER (PARTITION BY CAST(k AS BIGINT) % 2 "
+        "ORDER BY id) AS c, max(CAST(id AS BIGINT)) OVER (PARTITION BY CAST(k AS BIGINT) % 2) AS d FROM t",
+    ],
+)
+def test_stages_have_the_columns_of_their_common_expressions(tmp_path, sql):
+    ids = np.arange(40)
+    table = pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "n": pa.array(ids / 2, pa.float32()),
+            "k": pa.array([None if i % 7 == 0 else i % 5 for i in ids], pa.int32()),
+        }
+    )
+    session = session_of(tmp_path, {"t": table})
+    loader, _ = tq.create_dataloader(sql, session=session, batch_size=7, output_format="arrow")
+    found = pa.Table.from_batches([batch for batch in loader]).to_pylist()
+    found = sorted((tuple(row.values()) for row in found), key=str)
+    assert found == by_duckdb(sql, t=table)
