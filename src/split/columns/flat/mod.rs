@@ -482,8 +482,9 @@ fn load<T: Word>(
     missing: &str,
     to: &mut Vec<T>,
 ) -> Result<()> {
-    let last = indices.iter().copied().max();
-    if last.is_some_and(|last| last as usize >= words.len()) {
+    // `max` calls a function for each index where the compiler does not inline it, which took a tenth of a scan.
+    let last = indices.iter().fold(0, |last, index| u32::max(last, *index));
+    if !indices.is_empty() && last as usize >= words.len() {
         return Err(damaged(missing));
     }
     to.extend(indices.iter().map(|index| T::load(words[*index as usize])));
