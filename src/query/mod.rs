@@ -43,7 +43,7 @@ pub use drawn::Drawn;
 pub use exact::KeepExact;
 #[cfg(feature = "ballista")]
 pub use functions::is_answered_otherwise;
-pub use functions::own_functions;
+pub use functions::{TimesOfDay, own_functions};
 pub use keys::{GroupDistinct, WithoutKeys};
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
