@@ -15,6 +15,7 @@ mod lengths;
 mod meanings;
 mod mended;
 mod moment;
+mod narrow_decimals;
 mod ntile;
 mod one_value;
 mod parse;
@@ -47,6 +48,7 @@ pub use functions::{TimesOfDay, own_functions};
 pub use keys::{GroupDistinct, WithoutKeys};
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
+pub use narrow_decimals::NarrowDecimals;
 pub use ntile::first_groups_larger;
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,

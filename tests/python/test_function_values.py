@@ -83,6 +83,32 @@ def test_digits_of_decimals_and_integers_are_kept():
         value(f"round(CAST('{'9' * 38}' AS DECIMAL(38, 0)), -1)")
 
 
+@pytest.mark.parametrize("kind", WIDTHS, ids=str)
+@pytest.mark.parametrize("integer", ["2", "CAST(2 AS SMALLINT)", "CAST(2 AS BIGINT)"])
+def test_decimals_of_any_width_beside_integers(kind, integer):
+    table = pa.table({"d": pa.array(DECIMALS, kind)})
+    for op, wanted in {">": 2, "=": 0, "<=": 4, "<>": 6}.items():
+        count = f"SELECT count(*) AS n FROM t WHERE d {op} {integer}"
+        assert column(count, t=table) == [wanted], op
+    assert column(f"SELECT {integer} + d AS v FROM t", t=table) == [
+        d and d + 2 for d in DECIMALS[:-2]
+    ] + [2, None]
+    assert column(f"SELECT max(v) AS m FROM (SELECT d * {integer} AS v FROM t)", t=table) == [
+        Decimal("199.98")
+    ]
+    for condition, wanted in {
+        "d BETWEEN 1 AND X": 0,
+        "d NOT BETWEEN 0 AND X": 4,
+        "d BETWEEN X AND 100": 2,
+        "d IN (0, X)": 1,
+        "d NOT IN (0, X)": 5,
+        "X BETWEEN d AND 3": 4,
+        "X IN (d, 3)": 0,
+    }.items():
+        count = f"SELECT count(*) AS n FROM t WHERE {condition.replace('X', integer)}"
+        assert column(count, t=table) == [wanted], condition
+
+
 # ------------------------------------------------------------------------------------------------
 # Times of the day
 
