@@ -1,10 +1,8 @@
 //! Plans changed before DataFusion analyses them, so that it answers rightly.
 
 use arrow::datatypes::DataType;
-use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
@@ -28,30 +26,16 @@ pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = with_own_functions(exact_comparisons(plan)?)?;
     let plan = with_equal_sets(as_the_standard(plan)?)?;
     let plan = with_grand_totals(unnested(plan)?)?;
-    let plan = plan.transform_up(known_arguments)?.data;
+    let plan = plan.transform_up(with_plain_casts)?.data;
     let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)
 }
 
-/// Digits after the point, as in `round(d, 1)`, as the type that the function takes: beneath a cast they are not known
-/// until the plan is optimised, and the result would have another type before than after. Of `arrow_cast` the cast that it is.
-fn known_arguments(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
+/// `arrow_cast` as the cast that it is: the optimiser makes a cast of it in the same step in which it moves casts to constants.
+fn with_plain_casts(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     let names = NamePreserver::new(&plan);
-    let known = |expr: Expr| match expr {
-        Expr::ScalarFunction(function) if matches!(function.name(), "round" | "trunc") => {
-            let ScalarFunction { func, mut args } = function;
-            let mut changed = false;
-            if let Some(Expr::Literal(digits @ ScalarValue::Int64(_), _)) = args.get_mut(1)
-                && let Ok(known) = digits.cast_to(&DataType::Int32)
-            {
-                *digits = known;
-                changed = true;
-            }
-            let function = Expr::ScalarFunction(ScalarFunction { func, args });
-            Ok(Transformed::new_transformed(function, changed))
-        }
+    let plain = |expr: Expr| match expr {
         Expr::ScalarFunction(function) if function.name() == "arrow_cast" => {
-            // The optimiser makes a cast of it in the same step in which it moves casts to constants.
             let named = match &function.args[..] {
                 [_, Expr::Literal(value, _)] => value.try_as_str().flatten(),
                 _ => None,
@@ -66,7 +50,7 @@ fn known_arguments(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     };
     let plan = plan.map_expressions(|expr| {
         let name = names.save(&expr);
-        Ok(expr.transform_up(known)?.update_data(|expr| name.restore(expr)))
+        Ok(expr.transform_up(plain)?.update_data(|expr| name.restore(expr)))
     })?;
     match plan.transformed {
         true => plan.map_data(LogicalPlan::recompute_schema),

@@ -16,6 +16,7 @@ mod lengths;
 mod meanings;
 mod mended;
 mod moment;
+mod narrow_decimals;
 mod ntile;
 mod numerals;
 mod one_value;
@@ -46,10 +47,11 @@ pub use drawn::Drawn;
 pub use exact::KeepExact;
 #[cfg(feature = "ballista")]
 pub use functions::is_answered_otherwise;
-pub use functions::own_functions;
+pub use functions::{TimesOfDay, own_functions};
 pub use keys::{GroupDistinct, WithoutKeys};
 pub use mended::mended;
 pub use moment::{Moment, fix_moment};
+pub use narrow_decimals::NarrowDecimals;
 pub use ntile::first_groups_larger;
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,

@@ -305,7 +305,9 @@ fn is_number(expr: &Expr) -> bool {
 /// The same value in its one form.
 pub(super) fn plain(expr: Expr) -> Expr {
     match expr {
-        Expr::Literal(value, metadata) => Expr::Literal(plain_value(value), metadata),
+        Expr::Literal(value, metadata) if !value.data_type().is_nested() => {
+            Expr::Literal(plain_value(value), metadata)
+        }
         expr => Expr::ScalarFunction(ScalarFunction::new_udf(plain_float().clone(), vec![expr])),
     }
 }

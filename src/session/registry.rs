@@ -24,8 +24,8 @@ use crate::catalog::iceberg::IcebergCatalog;
 use crate::engine::{Planner, logical_rules, physical_rules, session_config};
 use crate::exec::{LakeProvider, MemoryTable};
 use crate::query::{
-    LAKE_SCHEMA, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, exact_shifts, exact_totals,
-    first_groups_larger, own_functions,
+    LAKE_SCHEMA, NarrowDecimals, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, TimesOfDay,
+    exact_shifts, exact_totals, first_groups_larger, own_functions,
 };
 use crate::split::with_null_fields;
 use crate::storage::{
@@ -173,6 +173,8 @@ impl Session {
         for function in own_functions() {
             context.state_ref().write().register_udf(function)?;
         }
+        context.state_ref().write().register_expr_planner(Arc::new(TimesOfDay))?;
+        context.state_ref().write().register_expr_planner(Arc::new(NarrowDecimals))?;
         if let Some(catalog) = context.catalog("datafusion") {
             catalog.register_schema(PATH_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;
             catalog.register_schema(LAKE_SCHEMA, Arc::new(MemorySchemaProvider::new()))?;

@@ -6,11 +6,15 @@ mod at_time_zone;
 mod date_bin;
 mod date_part;
 mod date_trunc;
+mod decimals;
+mod in_place;
 mod length;
 mod lists;
 mod overlay;
 mod replaced;
 mod struct_case;
+mod texts;
+mod times;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
@@ -31,9 +35,11 @@ use datafusion::sql::sqlparser::ast;
 pub(super) use any_of::over_lists;
 pub(super) use at_time_zone::zones_as_calls;
 pub(super) use replaced::name_replaced;
+pub use times::TimesOfDay;
 
 use super::numerals::written_number;
 use super::zeros::plain;
+use crate::floats::{has_floats, is_plain_float};
 use crate::{Error, Result};
 
 static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
@@ -48,8 +54,11 @@ static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
         overlay::by_characters(),
         replaced::function(),
         written_number(),
+        decimals::rounded(),
     ];
-    own.into_iter().map(|function| (function.name().to_owned(), Arc::new(function))).collect()
+    let own = own.into_iter().chain(decimals::functions());
+    let own = own.chain(texts::functions()).chain(times::functions());
+    own.map(|function| (function.name().to_owned(), Arc::new(function))).collect()
 });
 
 /// Functions of texts, which take anything that can be written as one.
@@ -64,6 +73,30 @@ static OF_TEXTS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     all.iter().flatten().map(|function| function.name().to_owned()).collect()
 });
 
+/// Functions that compare the elements of lists with each other, or with a value.
+const COMPARE_ELEMENTS: [&str; 20] = [
+    "array_distinct",
+    "array_except",
+    "array_has",
+    "array_has_all",
+    "array_has_any",
+    "array_intersect",
+    "array_max",
+    "array_min",
+    "array_position",
+    "array_positions",
+    "array_remove",
+    "array_remove_all",
+    "array_remove_n",
+    "array_replace",
+    "array_replace_all",
+    "array_replace_n",
+    "array_sort",
+    "array_union",
+    "equals_any",
+    "map_extract",
+];
+
 /// The functions, as a session registers them.
 pub fn own_functions() -> impl Iterator<Item = Arc<ScalarUDF>> {
     OWN.values().cloned()
@@ -76,6 +109,9 @@ pub fn is_answered_otherwise(call: &ScalarFunction, inputs: &DFSchema) -> bool {
     let is_text = |at: usize| matches!(types.get(at), Some(Ok(found)) if found.is_string());
     match call.name() {
         "character_length" => !is_text(0),
+        "ceil" | "floor" | "trunc" => {
+            types.first().is_none_or(|found| !matches!(found, Ok(found) if !found.is_decimal()))
+        }
         "date_part" => {
             let is_span =
                 |found: &DataType| matches!(found, DataType::Interval(_) | DataType::Duration(_));
@@ -135,11 +171,22 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
                 let time = args.swap_remove(0);
                 return Ok(Transformed::yes(at_time_zone::written_out(time, &zone, &of)));
             }
+            if COMPARE_ELEMENTS.contains(&func.name())
+                && let Some(args) = with_plain_floats(&args, schema)?
+            {
+                let func = OWN.get(func.name()).map_or(func, Arc::clone);
+                return Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction { func, args })));
+            }
             if let Some(own) = OWN.get(func.name())
                 && **own != *func
             {
                 let function = ScalarFunction { func: Arc::clone(own), args };
                 return Ok(Transformed::yes(Expr::ScalarFunction(function)));
+            }
+            if func.name() == "round"
+                && let Some(rounded) = decimals::round_of_a_type(&func, &args, schema)
+            {
+                return Ok(Transformed::yes(rounded));
             }
             if func.name() == "nullif"
                 && let [value, other] = &args[..]
@@ -165,6 +212,20 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
         true => Ok(Transformed::yes(struct_case::null_fields(expr))),
         false => Ok(Transformed::new_transformed(expr, changed)),
     }
+}
+
+/// The arguments with floats in one form each: the engine compares elements by their bits, where `-0.0` is not `0.0`. The zeros of
+/// the result have no sign then. None where nothing changes.
+fn with_plain_floats(args: &[Expr], schema: &DFSchema) -> DfResult<Option<Vec<Expr>>> {
+    let mut changed = false;
+    let mut plain_args = Vec::with_capacity(args.len());
+    for arg in args {
+        let is_plain = matches!(arg, Expr::ScalarFunction(inner) if is_plain_float(&inner.func));
+        let wanted = !is_plain && has_floats(&arg.get_type(schema)?);
+        changed |= wanted;
+        plain_args.push(if wanted { plain(arg.clone()) } else { arg.clone() });
+    }
+    Ok(changed.then_some(plain_args))
 }
 
 /// `CASE x WHEN 0.0` with one zero: it compares as the engine's sorts do, by the sign.
