@@ -45,13 +45,7 @@ impl PhysicalOptimizerRule for FiltersNearScans {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        if !plan.exists(|node| Ok(!lets_through(node)))? {
-            return self.inner.optimize(plan, config);
-        }
-        let below = plan.children().into_iter();
-        let below = below.map(|child| self.optimize(Arc::clone(child), config));
-        let below = below.collect::<Result<Vec<_>>>()?;
-        plan.with_new_children(below)
+        below(plan, config, &*self.inner, lets_through)
     }
 
     fn name(&self) -> &str {
@@ -61,6 +55,22 @@ impl PhysicalOptimizerRule for FiltersNearScans {
     fn schema_check(&self) -> bool {
         self.inner.schema_check()
     }
+}
+
+/// Applies a rule to the largest parts of a plan in which it is right about every operator.
+fn below(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+    rule: &dyn PhysicalOptimizerRule,
+    is_right: impl Fn(&Arc<dyn ExecutionPlan>) -> bool + Copy,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if !plan.exists(|node| Ok(!is_right(node)))? {
+        return rule.optimize(plan, config);
+    }
+    let children = plan.children().into_iter();
+    let children = children.map(|child| below(Arc::clone(child), config, rule, is_right));
+    let children = children.collect::<Result<Vec<_>>>()?;
+    plan.with_new_children(children)
 }
 
 /// Whether a filter above this operator may move below it: its rows are those of its inputs, and no two columns have one name.
@@ -77,7 +87,7 @@ fn lets_through(plan: &Arc<dyn ExecutionPlan>) -> bool {
     passes && schema.fields().iter().all(|field| names.insert(field.name()))
 }
 
-/// The rule that moves projections towards scans, for plans without semi, anti and mark joins. It takes the columns of every join
+/// The rule that moves projections towards scans, for parts of plans without semi, anti and mark joins. It takes the columns of every join
 /// for the left input's, and after them the right input's, which those of such joins are not: it then reads a column of the other
 /// input ("Input field name … does not match with the projection expression").
 #[derive(Debug)]
@@ -98,10 +108,7 @@ impl PhysicalOptimizerRule for ProjectionsWithoutSemiJoins {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match plan.exists(|node| Ok(has_one_side(node)))? {
-            true => Ok(plan),
-            false => self.inner.optimize(plan, config),
-        }
+        below(plan, config, &*self.inner, |node| !has_one_side(node))
     }
 
     fn name(&self) -> &str {

@@ -13,7 +13,6 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Distinct, Expr, ExprSchemable, Like, LogicalPlan, cast, lit};
 
-use super::narrow_decimals::widen_beside_integers;
 use crate::{Error, Result};
 
 /// The plan with their other wordings.
@@ -87,10 +86,7 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
             let like = Like::new(negated, expr, Box::new(pattern), None, case_insensitive);
             Transformed::yes(Expr::Like(like))
         }
-        mut other => {
-            let changed = widen_beside_integers(&mut other, schema);
-            Transformed::new_transformed(other, changed)
-        }
+        other => Transformed::no(other),
     })
 }
 

@@ -11,6 +11,7 @@ use super::equal_sets::with_equal_sets;
 use super::functions::with_own_functions;
 use super::grand_total::with_grand_totals;
 use super::meanings::as_the_standard;
+use super::narrow_decimals::with_wide_decimals;
 use super::numerals::exact_comparisons;
 use super::spelled;
 use super::subquery::unnested;
@@ -25,7 +26,7 @@ use crate::Result;
 pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = with_own_functions(exact_comparisons(plan)?)?;
     let plan = with_equal_sets(as_the_standard(plan)?)?;
-    let plan = with_grand_totals(unnested(plan)?)?;
+    let plan = with_wide_decimals(with_grand_totals(unnested(plan)?)?)?;
     let plan = plan.transform_up(with_plain_casts)?.data;
     let plan = finer_units(spelled::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)

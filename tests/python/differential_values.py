@@ -216,7 +216,7 @@ class Values:
             return self.filtered(
                 "lists",
                 rng.choice(
-                    [f"array_has({one}, {item})", f"{one} = {two}", f"{item} = ANY({one})", f"{one}[1] = {item}", f"{one} IS NULL",
+                    [f"array_has({one}, {item})", f"{one} = {two}", f"({one} IS NULL OR {item} = ANY({one}))", f"{one}[1] = {item}", f"{one} IS NULL",
                      f"{one} <> {two}", f"array_position({one}, {item}) = 1"]
                 ),
             )  # fmt: skip

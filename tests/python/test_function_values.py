@@ -2,6 +2,7 @@
 columns of every width alike."""
 
 import datetime as dt
+from collections import Counter
 from decimal import Decimal
 
 import duckdb
@@ -292,3 +293,42 @@ def test_zeros_in_lists_are_equal(kind):
 )
 def test_zeros_and_nan_of_both_signs_are_equal_elements(sql, wanted):
     assert value(sql) == wanted
+
+
+@pytest.mark.parametrize("kind", WIDTHS, ids=str)
+@pytest.mark.parametrize("integer", ["2", "CAST(2 AS BIGINT)"])
+def test_decimals_and_integers_become_values_of_one_type(kind, integer):
+    tables = {
+        "t": pa.table({"id": range(len(DECIMALS)), "d": pa.array(DECIMALS, kind)}),
+        "i": pa.table({"v": [2, 7, None]}),
+    }
+    judge = duckdb.connect()
+    judge.register("t", tables["t"].set_column(1, "d", pa.array(DECIMALS, pa.decimal128(4, 2))))
+    judge.register("i", tables["i"])
+    for value_of in (
+        f"coalesce(d, {integer})",
+        f"CASE WHEN id < 3 THEN d ELSE {integer} END",
+        f"CASE d WHEN {integer} THEN 1 ELSE 0 END",
+        f"greatest(d, {integer})",
+        f"least({integer}, d)",
+        f"nullif(d, {integer})",
+        f"CASE WHEN id > 1 THEN {integer} WHEN id = 1 THEN NULL ELSE -d END",
+    ):
+        for sql in (
+            f"SELECT {value_of} AS v FROM t",
+            f"SELECT max(v) AS v FROM (SELECT {value_of} AS v FROM t) AS q WHERE v > 2",
+        ):
+            found, wanted = column(sql, **tables), [v for (v,) in judge.sql(sql).fetchall()]
+            assert found == wanted, sql
+    for sql in (
+        "SELECT d AS v FROM t UNION ALL SELECT v FROM i",
+        "SELECT v FROM i UNION SELECT d FROM t",
+        "SELECT v FROM i INTERSECT SELECT d FROM t",
+        "SELECT sum(v) AS v FROM (SELECT v FROM i UNION ALL SELECT d FROM t) AS q WHERE v > 2",
+        "SELECT count(*) AS v FROM t JOIN i ON t.d > i.v",
+        "SELECT id AS v FROM t WHERE d > ANY (SELECT v FROM i)",
+        "SELECT id AS v FROM t WHERE d NOT IN (SELECT v FROM i WHERE v IS NOT NULL)",
+        "SELECT count(*) AS v FROM t JOIN (SELECT v AS d FROM i) AS j USING (d)",
+    ):
+        found, wanted = column(sql, **tables), [v for (v,) in judge.sql(sql).fetchall()]
+        assert Counter(found) == Counter(wanted), sql
