@@ -103,49 +103,59 @@ snapshot!(right_join,
         SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(semi_join, "SELECT id FROM big WHERE k IN (SELECT k FROM small)", @r"
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s1_0@0, k@1)], projection=[id@0]
-      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s1_0], file_type=parquet
-      DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
-    --
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s1_0@0, k@1)], projection=[id@0]
-      BuildSideExec: collected once
+    ProjectionExec: expr=[id@0 as id]
+      HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s1_0@0, k@1)]
         DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s1_0], file_type=parquet
-      SplitScanExec: splits=8, format=parquet, files=2
+        DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
+    --
+    ProjectionExec: expr=[id@0 as id]
+      HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s1_0@0, k@1)]
+        BuildSideExec: collected once
+          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s1_0], file_type=parquet
+        SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(exists,
     "SELECT id FROM big WHERE EXISTS (SELECT 1 FROM small WHERE small.k = big.k)", @r"
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s2_1@0, k@1)], projection=[id@0]
-      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
-      DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
-    --
-    HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s2_1@0, k@1)], projection=[id@0]
-      BuildSideExec: collected once
+    ProjectionExec: expr=[id@0 as id]
+      HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s2_1@0, k@1)]
         DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
-      SplitScanExec: splits=8, format=parquet, files=2
+        DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
+    --
+    ProjectionExec: expr=[id@0 as id]
+      HashJoinExec: mode=CollectLeft, join_type=RightSemi, on=[(__s2_1@0, k@1)]
+        BuildSideExec: collected once
+          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
+        SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(anti_join,
     "SELECT id FROM big WHERE NOT EXISTS (SELECT 1 FROM small WHERE small.k = big.k)", @r"
-    HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(__s2_1@0, k@1)], projection=[id@0]
-      DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
-      DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
-    --
-    HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(__s2_1@0, k@1)], projection=[id@0]
-      BuildSideExec: collected once
+    ProjectionExec: expr=[id@0 as id]
+      HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(__s2_1@0, k@1)]
         DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
-      SplitScanExec: splits=8, format=parquet, files=2
+        DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
+    --
+    ProjectionExec: expr=[id@0 as id]
+      HashJoinExec: mode=CollectLeft, join_type=RightAnti, on=[(__s2_1@0, k@1)]
+        BuildSideExec: collected once
+          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[k@0 as __s2_1], file_type=parquet
+        SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(mark_join,
     "SELECT id FROM big WHERE id < 3 OR EXISTS (SELECT 1 FROM small WHERE small.k = big.k)", @r"
-    FilterExec: id@0 < 3 OR mark@1, projection=[id@0]
-      HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(__s2_1@1, k@1)], projection=[id@0, mark@2]
-        DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[1 as __s2_0, k@0 as __s2_1], file_type=parquet
-        DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
+    ProjectionExec: expr=[id@0 as id]
+      FilterExec: id@0 < 3 OR mark@1
+        ProjectionExec: expr=[id@0 as id, mark@2 as mark]
+          HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(__s2_1@1, k@1)]
+            DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[1 as __s2_0, k@0 as __s2_1], file_type=parquet
+            DataSourceExec: file_groups={1 group: [[big/a.parquet, big/b.parquet]]}, projection=[id, k], file_type=parquet
     --
-    FilterExec: id@0 < 3 OR mark@1, projection=[id@0]
-      HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(__s2_1@1, k@1)], projection=[id@0, mark@2]
-        BuildSideExec: collected once
-          DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[1 as __s2_0, k@0 as __s2_1], file_type=parquet
-        SplitScanExec: splits=8, format=parquet, files=2
+    ProjectionExec: expr=[id@0 as id]
+      FilterExec: id@0 < 3 OR mark@1
+        ProjectionExec: expr=[id@0 as id, mark@2 as mark]
+          HashJoinExec: mode=CollectLeft, join_type=RightMark, on=[(__s2_1@1, k@1)]
+            BuildSideExec: collected once
+              DataSourceExec: file_groups={1 group: [[small.parquet]]}, projection=[1 as __s2_0, k@0 as __s2_1], file_type=parquet
+            SplitScanExec: splits=8, format=parquet, files=2
     ");
 snapshot!(join_by_an_inequality,
     "SELECT b.id, s.name FROM big AS b LEFT JOIN small AS s ON b.k < s.k", @r"
