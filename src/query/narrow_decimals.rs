@@ -111,8 +111,11 @@ fn widen_beside_integers(expr: &mut Expr, schema: &DFSchema) -> bool {
         }
         _ => return false,
     };
-    // Each of them, whether or not another one changed.
-    groups.into_iter().fold(false, |changed, parts| widen_all(parts, schema) || changed)
+    let mut changed = false;
+    for parts in groups {
+        changed |= widen_all(parts, schema);
+    }
+    changed
 }
 
 fn widen_all(parts: Vec<&mut Expr>, schema: &DFSchema) -> bool {
