@@ -276,8 +276,10 @@ class Orc(Source):
         """With stripes of a few rows."""
         os.makedirs(folder)
         for number, part in enumerate(table.parts):
+            # pyarrow 26 writes other structs of a slice: findings/pyarrow-orc-sliced-structs.sh.
+            copy = part.take(pa.array(range(part.num_rows), pa.int64()))
             pa.orc.write_table(
-                part,
+                copy,
                 f"{folder}/{number:03}.orc",
                 batch_size=rng.choice([10, 100]),
                 stripe_size=1,

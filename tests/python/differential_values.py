@@ -138,7 +138,7 @@ class Values:
                     rng.choice(
                         [
                             one, f"{one} - INTERVAL '1 hour'", f"{one} + INTERVAL '90 minutes'", f"coalesce({one}, {value})",
-                            f"CAST(extract(epoch FROM {one}) AS BIGINT)", f"nullif({one}, {two})",
+                            f"CAST(floor(extract(epoch FROM {one})) AS BIGINT)", f"nullif({one}, {two})",
                             f"CASE WHEN {one} < {value} THEN {one} ELSE {two} END",
                         ]
                     ),
@@ -193,7 +193,7 @@ class Values:
             "intervals",
             rng.choice(
                 [
-                    moved, moved, f"date_trunc('{unit}', {moment})", f"CAST(extract({part} FROM {moment}) AS BIGINT)",
+                    moved, moved, f"date_trunc('{unit}', {moment})", f"CAST(floor(extract({part} FROM {moment})) AS BIGINT)",
                     f"CAST({one} AS DATE)", f"date_part('{part}', {moment})", f"CAST({moment} AS DATE)",
                 ]
             ),
