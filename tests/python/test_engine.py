@@ -568,6 +568,6 @@ def test_stages_have_the_columns_of_their_common_expressions(tmp_path, sql):
     )
     session = session_of(tmp_path, {"t": table})
     loader, _ = tq.create_dataloader(sql, session=session, batch_size=7, output_format="arrow")
-    found = pa.Table.from_batches([batch for batch in loader]).to_pylist()
+    found = pa.Table.from_batches(list(loader)).to_pylist()
     found = sorted((tuple(row.values()) for row in found), key=str)
     assert found == by_duckdb(sql, t=table)
