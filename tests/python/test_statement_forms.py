@@ -117,6 +117,16 @@ GROUPS = [
     "SELECT a, count(*) FROM t GROUP BY a, ()",
     "SELECT a, count(*) FROM t GROUP BY (), a, ()",
     "SELECT count(*) FROM t GROUP BY () HAVING count(*) > 100",
+    "SELECT a, b, sum(b) FROM t GROUP BY (a, b)",
+    "SELECT a, b, s, count(*) FROM t GROUP BY s, (1, b)",
+    "SELECT a, b, s, count(*) FROM t GROUP BY ROLLUP ((a, b), s)",
+    "SELECT a, b, s, count(*), grouping(a, s) FROM t GROUP BY CUBE ((a, b), s)",
+    "SELECT a, b, s, count(*) FROM t GROUP BY s, ROLLUP ((a, 2))",
+    "SELECT a, count(*) FROM t GROUP BY ROLLUP (a, a)",
+    "SELECT a, count(*) FROM t GROUP BY CUBE (a, a)",
+    "SELECT a, b, count(*) FROM t GROUP BY GROUPING SETS (a, (a, b), b, ())",
+    "SELECT a, a + b, count(*) FROM t GROUP BY a, GROUPING SETS (a + b, a)",
+    "SELECT a FROM (SELECT a, b FROM t GROUP BY GROUPING SETS (a, b)) q WHERE a IN (SELECT a FROM u GROUP BY GROUPING SETS (a, c))",
 ]
 
 NESTED = [
