@@ -277,6 +277,9 @@ class FileRun:
             outcome.outcome = "dialect"
             outcome.reason = "ORDER BY: SQLite sorts NULL first, the loader last"
             return False
+        if reason := self._collated():
+            outcome.outcome, outcome.reason = "dialect", reason
+            return False
         self._wrong(outcome, f"to_arrow: the order of {items}", rows, answer.rows)
         return False
 

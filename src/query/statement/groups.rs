@@ -45,7 +45,8 @@ pub(super) fn rewrite(select: &mut Select) -> Result<()> {
     Ok(())
 }
 
-/// `GROUP BY a, ()` as `GROUP BY a`, and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate.
+/// `GROUP BY a, ()` as `GROUP BY a`; and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate. HAVING alone makes
+/// that group, too, and the planner wants an aggregate in it.
 fn without_empty(select: &mut Select) {
     let GroupByExpr::Expressions(keys, modifiers) = &mut select.group_by else { return };
     let is_empty = |key: &Expr| match key {
@@ -55,7 +56,8 @@ fn without_empty(select: &mut Select) {
     };
     let before = keys.len();
     keys.retain(|key| !is_empty(key));
-    if keys.len() == before || !keys.is_empty() || !modifiers.is_empty() {
+    let is_one_group = keys.len() < before || select.having.is_some();
+    if !is_one_group || !keys.is_empty() || !modifiers.is_empty() {
         return;
     }
     // Rows are counted as zero or more.

@@ -96,6 +96,7 @@ impl VisitorMut for Equal {
             windows::resolve,
             joins::wrap,
             names::tell_apart,
+            orders::by_all,
             orders::by_windows,
             recursion::start,
         ];
