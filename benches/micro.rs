@@ -15,10 +15,10 @@ use criterion::{BatchSize, Criterion};
 use parquet::arrow::ArrowWriter;
 use tempfile::TempDir;
 use tensorquery::catalog::TableOptions;
-use tensorquery::partition::{
+use tensorquery::session::{PlanOptions, Session, SessionOptions};
+use tensorquery::sharding::{
     Builtin, Layout, Mixing, OrderKey, Remainder, Rng, Stock, lpt, resume,
 };
-use tensorquery::session::{PlanOptions, Session, SessionOptions};
 use tensorquery::stream::{RowQueue, ShuffleWindow};
 use tensorquery::tensor::{Converter, TensorOptions};
 

@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::time::{Sleep, Timeout};
 
 use crate::pool::briefly;
-use crate::traffic::Traffic;
+use crate::request_limiter::Traffic;
 use crate::{Error, Result};
 
 /// Threads for network I/O: they only move bytes.

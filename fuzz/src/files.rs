@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tensorquery::catalog::TableOptions;
-use tensorquery::partition::{
+use tensorquery::session::{Plan, PlanOptions, Session, SessionOptions};
+use tensorquery::sharding::{
     Builtin, Layout, Mixing, OrderKey, Remainder, Shard, Stock, resume, weight,
 };
-use tensorquery::session::{Plan, PlanOptions, Session, SessionOptions};
 use tensorquery::stream::{Next, Output, RowSource, ShardStream};
 use tensorquery::tensor::{Converter, NullPolicy, Nulls, TensorOptions};
 use tensorquery::{Error, Result};

@@ -1,7 +1,7 @@
 //! Checkpoints: the runs of an epoch that is gone on with.
 
 use serde_json::from_slice;
-use tensorquery::partition::{
+use tensorquery::sharding::{
     Builtin, Layout, Mixing, OrderKey, RankShare, Remainder, Run, Stock, resume,
 };
 

@@ -11,7 +11,7 @@ use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::judge::refused;
 use super::scans::{LOOKS, ReadTable};
-use crate::lake::{LakeTable, Storage};
+use crate::iceberg::{LakeTable, Storage};
 use crate::{Error, Result};
 
 /// Refuses an Iceberg table that a list of its files would not give the rows of. Any other table passes.

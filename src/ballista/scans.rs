@@ -24,8 +24,8 @@ use url::Url;
 use super::judge::refused;
 use crate::catalog::FilesTable;
 use crate::exec::{LakeProvider, MemoryTable};
+use crate::formats::{Format, TableFiles};
 use crate::query::provider_of;
-use crate::split::{Format, TableFiles};
 use crate::{Error, Result};
 
 /// Hive directories of one table, each of which is a scan of its own.

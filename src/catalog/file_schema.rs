@@ -16,10 +16,10 @@ use super::agree::possible;
 use super::csv_schema;
 use super::json_array::{self, undecompressable};
 use super::long_lines::check_lines;
-use crate::split::avro::read_avro_head;
-use crate::split::ipc::{Layout, read_ipc_head};
-use crate::split::orc::read_orc_footer;
-use crate::split::{
+use crate::formats::avro::read_avro_head;
+use crate::formats::ipc::{Layout, read_ipc_head};
+use crate::formats::orc::read_orc_footer;
+use crate::formats::{
     ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files,
     read_footer,
 };

@@ -18,7 +18,7 @@ use super::file_schema::Infer;
 use super::merge::{column_names, merge_schemas};
 use super::text_types::readable;
 use crate::fingerprint::{self, Form};
-use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::formats::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::storage::{
     FilePin, ForeignCredentials, ForeignFiles, IoCounters, Listing, OpenedPaths, Partitioning,
     PinnedStore, RangeCache, Scheme, StorageOptions, StoreAccess, decode, list_within,

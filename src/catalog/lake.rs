@@ -7,8 +7,8 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use object_store::ObjectStore;
 
 use crate::Result;
-use crate::lake::LakeTable;
-use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::formats::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::iceberg::LakeTable;
 use crate::storage::{FilePin, IoCounters, PinnedStore, RangeCache, RoutedStore};
 
 /// The files of a pinned snapshot, ready to be read. Their sizes are pinned; Iceberg never writes a file twice.

@@ -26,7 +26,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::Error;
-use crate::split::{FileRef, Split, access_to_matches, caught, caught_rows, plan_hard};
+use crate::formats::{FileRef, Split, access_to_matches, caught, caught_rows, plan_hard};
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;

@@ -20,7 +20,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::open::open_split;
 use crate::catalog::{of_table, push_filters};
-use crate::split::{FileRef, Split, TableFiles};
+use crate::formats::{FileRef, Split, TableFiles};
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;

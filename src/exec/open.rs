@@ -23,11 +23,11 @@ use super::lake_filter::LakeFilter;
 use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
-use crate::lake::{LakeTable, Storage};
-use crate::split::{
+use crate::formats::{
     ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_matches, access_to_rows,
     caught_rows, plan_columns,
 };
+use crate::iceberg::{LakeTable, Storage};
 
 /// The rows of a split as `config` wants them, in file order; they have this `schema`.
 pub(super) fn open_split(

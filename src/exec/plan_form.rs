@@ -30,7 +30,7 @@ use super::rewrite::{file_scan, pruning_predicate};
 use super::sample::SampleExec;
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::fingerprint::{self, Form, data_type};
-use crate::split::FileRef;
+use crate::formats::FileRef;
 use crate::{Error, Result};
 
 /// Files of a scan that its form names: the first ones. A worker that has only a share of the files has these, too.

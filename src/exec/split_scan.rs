@@ -24,8 +24,8 @@ use datafusion::physical_plan::{
 };
 
 use super::open::{open_split, parquet_options, predicate_first, projected};
+use crate::formats::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
 use crate::matrix::{MatrixColumns, places};
-use crate::split::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
 #[derive(Clone, Debug)]

@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use super::error::to_py;
 use super::plan::PyPlan;
-use super::stage::PyStage;
+use super::row_store::PyStage;
 use super::wait::{at_once, compute};
-use crate::partition::{
+use crate::session::Plan;
+use crate::sharding::{
     Layout, Order, OrderKey, Permutation, RankShare, Run, Shard, ShardCursor, Stock, cursor_of,
     resume, shares, weight,
 };
-use crate::session::Plan;
 use crate::stream::RowSource;
 use crate::{Error, Result};
 
@@ -230,7 +230,7 @@ impl PyShards {
 
     /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its splits.
     fn pieces(&self, rank: usize, worker: usize) -> PyResult<Vec<PieceRow>> {
-        use crate::partition::Source;
+        use crate::sharding::Source;
         let shard = self.get(rank, worker).map_err(to_py)?;
         let mut rows = Vec::new();
         for piece in shard.lanes.iter().flat_map(|lane| &lane.pieces) {

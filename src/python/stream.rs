@@ -13,11 +13,11 @@ use super::logs::deliver;
 use super::tensor::{to_loose, to_python};
 use super::wait::{PATIENCE, compute};
 use crate::Error;
-use crate::partition::{Holding, ShardCursor};
+use crate::request_limiter::Counts;
 use crate::runtime::Runtimes;
 use crate::session::Session;
+use crate::sharding::{Holding, ShardCursor};
 use crate::stream::{Delivered, Feed, Finished, Home, Next, ShardStream, StreamCounters};
-use crate::traffic::Counts;
 
 /// The batches of one shard and epoch; reading goes on in the background.
 #[pyclass(module = "tensorquery._core", frozen)]

@@ -14,8 +14,8 @@ use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
 use crate::exec::{ReadOnly, SplitScanExec};
+use crate::formats::{ALL_ROWS, Cuts, Split, TableFiles, access_to_rows};
 use crate::matrix::{MatrixColumns, MatrixSchema};
-use crate::split::{ALL_ROWS, Cuts, Split, TableFiles, access_to_rows};
 use crate::{Error, Result};
 
 /// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are

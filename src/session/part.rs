@@ -7,10 +7,10 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source::DataSourceExec;
 
 use super::plan::Plan;
-use super::recipe::{SplitRecipe, pack, unpack};
+use super::worker_plan::{SplitRecipe, pack, unpack};
 use crate::exec::{NAMED_FILES, ScanSource, SplitScanExec, file_scan};
-use crate::packed::{Reader, Writer};
-use crate::split::{FileRef, Split, TableFiles};
+use crate::formats::{FileRef, Split, TableFiles};
+use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
 /// Files of each scan that stay though no split needs them: the plan's form names as many, and says whether there are more.

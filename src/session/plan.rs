@@ -8,12 +8,12 @@ use datafusion::physical_plan::{ExecutionPlan, displayable};
 use serde::{Deserialize, Serialize};
 
 use super::epoch_plan::position;
-use super::memo;
 use super::query::Query;
+use super::serialised_plan;
 use super::staged::{STAGE_SCHEMA, StagedPart};
 use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite, write_plan};
 use crate::fingerprint::Form;
-use crate::split::{
+use crate::formats::{
     ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, discover, memory, sorted_columns,
 };
 use crate::{Error, Result};
@@ -167,7 +167,7 @@ impl Plan {
         if let Some(cache) = &cache
             && let Some(memo) = cache.get(CACHED_PLANS, &entry).await
         {
-            match memo::open_plan(&memo) {
+            match serialised_plan::open_plan(&memo) {
                 Ok(planned)
                     if planned.part.is_none()
                         && planned.fingerprint.as_ref() == Some(&fingerprint)
@@ -204,7 +204,7 @@ impl Plan {
         let base = (query, rewritten, options.clone(), shape, fingerprint);
         let plan = Self::assemble(base, planned)?;
         if let Some(cache) = cache {
-            cache.put(CACHED_PLANS, &entry, &memo::of_plan(&plan, None)?).await;
+            cache.put(CACHED_PLANS, &entry, &serialised_plan::of_plan(&plan, None)?).await;
         }
         Ok(plan)
     }
@@ -379,7 +379,7 @@ impl Plan {
     /// # Errors
     /// `Config` for an id that the plan does not have.
     pub fn memo(&self, ids: Option<&[u32]>) -> Result<Vec<u8>> {
-        memo::of_plan(self, ids)
+        serialised_plan::of_plan(self, ids)
     }
 
     /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice the stored bytes

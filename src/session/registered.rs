@@ -10,8 +10,8 @@ use super::lake::Lake;
 use crate::Result;
 use crate::catalog::FilesSpec;
 use crate::fingerprint::{self, Form};
+use crate::formats::TableFiles;
 use crate::query::{Moment, PATH_SCHEMA};
-use crate::split::TableFiles;
 use crate::storage::ForeignFunction;
 
 /// A table's schema and name: `("public", "flights")` or `("path", "data/*.parquet")`.

@@ -15,7 +15,7 @@ use futures::TryStreamExt;
 use super::epoch_plan::EpochPlan;
 use super::plan::Plan;
 use crate::exec::{ScanSource, SplitScanExec, numbered};
-use crate::split::{Format, Split, SplitUnit, read_footer, units};
+use crate::formats::{Format, Split, SplitUnit, read_footer, units};
 use crate::{Error, ErrorKind, Result};
 
 /// From where the physical rows of a split are counted.

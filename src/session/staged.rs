@@ -17,12 +17,12 @@ use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
 use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
 use crate::fingerprint::Form;
+use crate::formats::{ArrowFormat, Format};
+use crate::materialize::{
+    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage,
+};
 use crate::query::{
     Cut, Sizes, StageTable, evaluated_once, find_cuts, provider_of, replace, share_of_columns,
-};
-use crate::split::{ArrowFormat, Format};
-use crate::staging::{
-    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage,
 };
 use crate::storage::Partitioning;
 use crate::{Error, ErrorKind, Result};
@@ -330,7 +330,7 @@ impl Cut {
         let fields = self.plan.schema().fields().iter().zip(self.column_names());
         let fields: Vec<Field> = fields
             .map(|(field, name)| {
-                let stored = crate::staging::stored_type(field.data_type());
+                let stored = crate::materialize::stored_type(field.data_type());
                 Field::new(name, stored, field.is_nullable())
             })
             .collect();
@@ -369,7 +369,7 @@ impl Session {
 fn stored_bytes(scan: &datafusion::logical_expr::TableScan) -> u64 {
     let Some(provider) = provider_of(scan) else { return 0 };
     let provider = provider.as_any();
-    let files = |files: &crate::split::TableFiles| -> u64 {
+    let files = |files: &crate::formats::TableFiles| -> u64 {
         files.files.iter().map(|file| file.meta.size).sum()
     };
     let bytes = if let Some(table) = provider.downcast_ref::<FilesTable>() {

@@ -16,7 +16,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, RetryConfig,
 };
 
-use super::unbroken::going_on;
+use super::resumable_body::going_on;
 
 /// Passes every call on, and lets bodies without an etag go on where they break off.
 pub(super) struct OpaqueStore {

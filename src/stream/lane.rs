@@ -8,13 +8,13 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 
-use super::feed::Feed;
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::shard::StreamCounters;
 use super::shuffle::{self, ShuffleWindow};
 use super::source::RowSource;
-use crate::partition::{Interleave, Lane, LaneCursor, WindowCursor};
+use super::work_queue::Feed;
+use crate::sharding::{Interleave, Lane, LaneCursor, WindowCursor};
 use crate::tensor::Portion;
 use crate::{Error, Result};
 

@@ -12,14 +12,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::feed::Feed;
 use super::reads::Reads;
 use super::source::RowSource;
-use crate::partition::{Interleave, Open, Piece};
+use super::work_queue::Feed;
+use crate::formats::{Cuts, TURN_BYTES};
+use crate::request_limiter::Traffic;
 use crate::runtime::Runtimes;
-use crate::split::{Cuts, TURN_BYTES};
+use crate::sharding::{Interleave, Open, Piece};
 use crate::tensor::Portion;
-use crate::traffic::Traffic;
 use crate::{Error, Result};
 
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.

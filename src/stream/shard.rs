@@ -13,15 +13,15 @@ use futures::poll;
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use tokio::task::JoinHandle;
 
-use super::feed::{Feed, Tally};
 use super::lane::{LaneReader, Pace};
 use super::outbox::{Closed, Handed, Outbox};
 use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
 use super::source::RowSource;
-use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
+use super::work_queue::{Feed, Tally};
 use crate::runtime::Runtimes;
+use crate::sharding::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::tensor::{Converter, Portion, TensorBatch};
 use crate::{Error, Result};
 

@@ -8,7 +8,7 @@ use arrow::record_batch::RecordBatch;
 
 use super::gather::{BLOCK_ROWS, Column};
 use super::queue::RowQueue;
-use crate::partition::{Rng, derive_key};
+use crate::sharding::{Rng, derive_key};
 use crate::tensor::{Portion, alone};
 use crate::{Error, Result};
 

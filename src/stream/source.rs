@@ -13,12 +13,12 @@ use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
 use super::shuffle;
+use crate::formats::Cuts;
+use crate::materialize::rows_of;
 use crate::matrix::{MatrixColumns, MatrixSchema};
-use crate::partition::{Order, Piece, Source, Window};
+use crate::row_store::Stage;
 use crate::session::EpochPlan;
-use crate::split::Cuts;
-use crate::stage::Stage;
-use crate::staging::rows_of;
+use crate::sharding::{Order, Piece, Source, Window};
 use crate::{Error, Result};
 
 /// A batch under the schema of its plan: the inputs of a UNION ALL differ in what they say of nulls.

@@ -4,15 +4,15 @@ use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 
-use super::alone::native_values;
+use super::batch_slice::Portion;
 use super::block::Lent;
+use super::buffer_ownership::native_values;
 use super::codes::Codes;
 use super::dtype::{DType, Scalar};
 use super::leaf::{Leaf, flatten};
 use super::list::List;
 use super::nulls::{Policy, patch_nulls};
 use super::options::Value;
-use super::portion::Portion;
 use crate::Result;
 
 /// Fewer bytes are copied: memory of its own costs a column more than that.

@@ -3,12 +3,12 @@
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
+use super::batch_slice::Portion;
 use super::block::{Block, Lent, Slot};
 use super::column::{Column, Kind, Part};
 use super::nulls::write_mask;
 use super::options::{TensorOptions, Value};
 use super::plan::Plan;
-use super::portion::Portion;
 use super::spec::OutputSpec;
 use super::stack::StackParts;
 use super::text::TextColumn;

@@ -2,11 +2,11 @@
 
 use arrow::buffer::NullBuffer;
 
+use super::batch_slice::Portion;
 use super::block::{Block, Lent, Slot};
 use super::column::{Column, Fixed, Kind, Part};
 use super::leaf::flatten;
 use super::nulls::write_mask;
-use super::portion::Portion;
 use crate::Result;
 use crate::matrix::{
     LINE_BYTES, Scratch, TILE_ROWS, are_words, line_columns, transpose, transpose_words,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::AsArray;
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use proptest::prelude::*;
-use tensorquery::partition::{
+use tensorquery::sharding::{
     Builtin, Lane, Layout, Mixing, Piece, Remainder, Schedule, Shard, ShardCursor, Source, Stock,
 };
 use tensorquery::stream::{Delivered, Finished, Next, Output, RowSource, ShardStream};

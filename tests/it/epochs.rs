@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
+use tensorquery::sharding::{
     Builtin, Interleave, Lane, Layout, Mixing, OrderKey, Piece, Remainder, Rng, Run, Shard, Source,
     Stock, blend, resume,
 };

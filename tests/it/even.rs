@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
+use tensorquery::sharding::{
     Interleave, Piece, Remainder, Schedule, blend, level, proportional, share,
 };
 
@@ -203,7 +203,7 @@ proptest! {
         }
         // Nobody's piece ends its split but the one that does.
         for piece in lists.iter().flatten() {
-            let tensorquery::partition::Source::Split(id) = piece.source else { unreachable!() };
+            let tensorquery::sharding::Source::Split(id) = piece.source else { unreachable!() };
             prop_assert!(!piece.to_end || piece.end == Some(counts[id as usize]));
         }
     }

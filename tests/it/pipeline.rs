@@ -15,10 +15,10 @@ use arrow::datatypes::Int64Type;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
+use tensorquery::session::{Plan, PlanOptions, Recipe, Session};
+use tensorquery::sharding::{
     Builtin, Layout, Mixing, OrderKey, Remainder, Shard, Stock, resume, weight,
 };
-use tensorquery::session::{Plan, PlanOptions, Recipe, Session};
 
 use super::epochs::is_exact;
 use super::support::{

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
+use tensorquery::sharding::{
     Layout, Mixing, Piece, Remainder, Run, Shard, ShardCursor, Source, Stock, cursor_of, share,
 };
 

@@ -8,8 +8,8 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tensorquery::partition::Bernoulli;
 use tensorquery::session::{Recipe, Session};
+use tensorquery::sharding::Bernoulli;
 
 use super::support::{
     all_splits, assert_same_rows, block_on, execute, finest, plan, plan_with, query, register, run,

@@ -19,8 +19,8 @@ use super::body::{WatchedBody, silent};
 use super::listing::{check_page, is_listing};
 use super::options::NetworkOptions;
 use crate::Result;
+use crate::request_limiter::{Permit, Traffic};
 use crate::runtime::Runtimes;
-use crate::traffic::{Permit, Traffic};
 
 /// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait behind
 /// decoding, and take part in the process's traffic.

@@ -9,8 +9,8 @@ use apache_avro::types::{Record, Value};
 use apache_avro::{Codec, DeflateSettings, Schema as AvroSchema, Writer};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::ipc::writer::FileWriter;
+use tensorquery::formats::SplitUnit;
 use tensorquery::session::{Plan, PlanOptions, Recipe};
-use tensorquery::split::SplitUnit;
 
 use super::super::support::{
     all_splits, assert_same_rows, block_on, execute, finest, plan_with, register, rows, session,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::thread;
 
-use crate::feed::{Counter, Feed};
 use crate::pool::{self, Pooled};
 use crate::storage::note_and_scrub;
+use crate::work_queue::{Counter, Feed};
 
 /// A counter in memory that is shared, as that of a tensor is.
 fn counter() -> Counter {

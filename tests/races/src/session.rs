@@ -7,8 +7,8 @@ use arrow::array::{Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::stream::{self, BoxStream, StreamExt};
 
+use crate::formats::Cuts;
 use crate::matrix::{MatrixColumns, MatrixSchema};
-use crate::split::Cuts;
 use crate::{Error, Result};
 
 /// Splits of so many rows, numbered on from split to split, which come in batches of `batch_rows`.
