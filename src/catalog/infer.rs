@@ -259,7 +259,7 @@ pub async fn infer_table(
         root: display_root(first.store_root()),
         files: files.collect(),
         footers,
-        lake: None,
+        metadata: None,
         scans: Scans::default(),
     };
     Ok((table, spec))
@@ -329,7 +329,7 @@ impl FilesSpec {
             root: display_root(&self.root),
             files: files.collect(),
             footers: Arc::new(FooterCache::default().in_store(&self.root)),
-            lake: None,
+            metadata: None,
             scans: Scans::default(),
         }
     }

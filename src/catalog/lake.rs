@@ -47,9 +47,9 @@ pub fn open_lake(
         root: String::new(),
         files,
         footers: Arc::new(
-            FooterCache::by_field_id(Arc::clone(lake.columns())).in_store(RoutedStore::ROOT),
+            FooterCache::by_field_id(lake.columns().clone()).in_store(RoutedStore::ROOT),
         ),
-        lake: Some(Arc::new(lake)),
+        metadata: Some(Arc::new(lake)),
         scans: Scans::default(),
     })
 }

@@ -40,7 +40,8 @@ impl LakeProvider {
     /// # Errors
     /// An internal error for other files.
     pub fn try_new(files: Arc<TableFiles>) -> Result<Self> {
-        let lake = files.lake.clone().ok_or_else(|| Error::config("these are no Iceberg files"))?;
+        let lake =
+            LakeTable::of(&files).ok_or_else(|| Error::config("these are no Iceberg files"))?;
         let schema = lake.visible_schema();
         Ok(Self { files, lake, schema })
     }

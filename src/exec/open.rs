@@ -40,16 +40,16 @@ pub(super) fn open_split(
     let index = split.file as usize;
     let place = format!("{}, {}", table.display_path(index), split.unit);
     let read = context.session_config().get_extension::<ReadOnly>().map(|read| read.0.clone());
-    let rows = match &table.lake {
+    let rows = match LakeTable::of(table) {
         Some(lake) if lake.file(index).format == Storage::Orc => {
-            let (table, lake) = (Arc::clone(table), Arc::clone(lake));
+            let table = Arc::clone(table);
             let opened = open_orc(table, lake, Arc::clone(config), *split, context);
             futures::stream::once(opened).try_flatten().boxed()
         }
         Some(lake) if lake.file(index).has_deletes() => {
             let opened = open_with_deletes(
                 Arc::clone(table),
-                Arc::clone(lake),
+                lake,
                 Arc::clone(config),
                 *split,
                 read,
@@ -135,8 +135,8 @@ fn one_file(
     let mut one = FileScanConfigBuilder::from(config.clone())
         .with_file_groups(vec![FileGroup::new(vec![file])])
         .with_source(fresh_source(table, config, projection, skips)?);
-    if let Some(lake) = &table.lake {
-        one = one.with_expr_adapter(Some(Arc::new(lake.adapter(index)?)));
+    if let Some(metadata) = &table.metadata {
+        one = one.with_expr_adapter(Some(metadata.expr_adapter(index)?));
     }
     Ok(one.build())
 }

@@ -9,9 +9,9 @@ use super::blame::{blame_content, caught_of};
 use super::files::TableFiles;
 use super::format::{Compression, Format};
 use super::parquet::access::deleted_in;
+use super::table_metadata::TableMetadata;
 use super::units::UnitRange;
 use super::{Split, SplitUnit, avro, ipc, orc, parquet, text};
-use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// How many files of a format are looked at together: where metadata tells all, as many as the network takes;
@@ -134,8 +134,8 @@ async fn balanced(
     request: &ScanRequest,
     target: SplitTarget,
 ) -> Result<SplitTarget> {
-    if let Some(lake) = &table.lake {
-        let bytes = |index: &usize| lake_bytes(table, lake, *index, request);
+    if let Some(metadata) = table.metadata.as_deref() {
+        let bytes = |index: &usize| listed_bytes(table, metadata, *index, request);
         let read: u64 = files.iter().map(bytes).sum();
         return Ok(SplitTarget {
             bytes: target.bytes.min((read / WANTED_SPLITS).max(1)),
@@ -202,29 +202,30 @@ async fn found_in(
         true => target,
         false => SplitTarget { bytes: target.bytes.max(text_floor(&table.format)), ..target },
     };
-    if let Some(lake) = &table.lake
+    if let Some(metadata) = table.metadata.as_deref()
         && request.predicate.is_none()
-        && lake.file(index).equality.is_empty()
+        && !metadata.listed(index).has_equality_deletes
     {
-        let (file, bytes) = (lake.file(index), lake_bytes(table, lake, index, request));
-        if target.allows(file.records, bytes) {
-            return whole_lake_file(table, lake, index, bytes).await;
+        let bytes = listed_bytes(table, metadata, index, request);
+        if target.allows(metadata.listed(index).records, bytes) {
+            return whole_listed_file(table, metadata, index, bytes).await;
         }
     }
     let located = |error: Error| error.with_context("file", table.display_path(index));
     if request.numbered
-        && let Some(lake) = &table.lake
-        && lake.file(index).has_deletes()
+        && let Some(metadata) = table.metadata.as_deref()
+        && metadata.listed(index).has_deletes
     {
         // Rows are numbered as they are read, without the deleted ones.
-        return whole_lake_file(table, lake, index, lake_bytes(table, lake, index, request)).await;
+        let bytes = listed_bytes(table, metadata, index, request);
+        return whole_listed_file(table, metadata, index, bytes).await;
     }
     match table.format_of(index) {
         // Borders between records say nothing of the records before them.
         Format::Csv(_) | Format::Json(_) if request.numbered => Ok(whole_file(table, index)),
         Format::Parquet => parquet::discover(table, index, request, target).await,
-        Format::Orc => match &table.lake {
-            Some(lake) => orc_of_lake(table, lake, index, target).await,
+        Format::Orc => match table.metadata.as_deref() {
+            Some(metadata) => orc_with_metadata(table, metadata, index, target).await,
             None => orc::discover(table, index, request, target).await,
         },
         Format::Csv(csv) if table.format.compression() == Compression::None => {
@@ -241,21 +242,26 @@ async fn found_in(
     }
 }
 
-/// Stored bytes of the projected columns of an Iceberg data file, as far as metadata says.
-fn lake_bytes(table: &TableFiles, lake: &LakeTable, index: usize, request: &ScanRequest) -> u64 {
-    lake.values().stored_bytes(&request.columns, index).unwrap_or(table.files[index].meta.size)
+/// Stored bytes of the projected columns of a listed data file, as far as metadata says.
+fn listed_bytes(
+    table: &TableFiles,
+    metadata: &dyn TableMetadata,
+    index: usize,
+    request: &ScanRequest,
+) -> u64 {
+    metadata.stored_bytes(&request.columns, index).unwrap_or(table.files[index].meta.size)
 }
 
 /// An ORC data file by stripes. Its statistics go by its own names, so they prune nothing here.
-async fn orc_of_lake(
+async fn orc_with_metadata(
     table: &TableFiles,
-    lake: &LakeTable,
+    metadata: &dyn TableMetadata,
     index: usize,
     target: SplitTarget,
 ) -> Result<FileSplits> {
     let mut found = orc::discover(table, index, &ScanRequest::default(), target).await?;
-    let deleted = lake.positions(&table.store, index).await?;
-    let is_counted = lake.file(index).equality.is_empty();
+    let deleted = metadata.deleted_positions(&table.store, index).await?;
+    let is_counted = !metadata.listed(index).has_equality_deletes;
     for split in &mut found.splits {
         if let (Some(deleted), Some(rows)) = (&deleted, split.rows) {
             split.deleted = deleted_in(deleted, split.first_row, rows);
@@ -270,19 +276,19 @@ async fn orc_of_lake(
 }
 
 /// A data file that is one split, from metadata alone: its footer is read when it is scanned.
-async fn whole_lake_file(
+async fn whole_listed_file(
     table: &TableFiles,
-    lake: &LakeTable,
+    metadata: &dyn TableMetadata,
     index: usize,
     bytes: u64,
 ) -> Result<FileSplits> {
-    let records = lake.file(index).records;
-    let deleted = match lake.positions(&table.store, index).await? {
+    let records = metadata.listed(index).records;
+    let deleted = match metadata.deleted_positions(&table.store, index).await? {
         Some(deleted) => deleted.len(),
         None => 0,
     };
     let rows = records.saturating_sub(deleted);
-    let is_counted = lake.file(index).equality.is_empty();
+    let is_counted = !metadata.listed(index).has_equality_deletes;
     if rows == 0 {
         return Ok(FileSplits { units: 1, pruned: 1, ..FileSplits::default() });
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::footers::{CachedFooters, FooterCache};
 use super::format::Format;
-use crate::iceberg::{LakeTable, Storage};
+use super::table_metadata::TableMetadata;
 
 /// One file of a table as it was when the table was registered.
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ pub struct TableFiles {
     pub files: Vec<TableFile>,
     /// Decoded footers of Parquet and ORC files.
     pub footers: Arc<FooterCache>,
-    /// For the files of an Iceberg table, what it knows of them.
-    pub lake: Option<Arc<LakeTable>>,
+    /// For the files of an Iceberg table, its metadata of them.
+    pub metadata: Option<Arc<dyn TableMetadata>>,
     /// What scans of it have found.
     pub scans: Scans,
 }
@@ -127,16 +127,14 @@ impl TableFiles {
 
     /// The format of file `index`: an Iceberg table may have files of several.
     pub fn format_of(&self, index: usize) -> &Format {
-        match &self.lake {
-            Some(lake) if lake.file(index).format == Storage::Orc => &Format::Orc,
-            _ => &self.format,
-        }
+        let listed = self.metadata.as_ref().and_then(|metadata| metadata.listed(index).format);
+        listed.unwrap_or(&self.format)
     }
 
     /// A file's path as the user would write it.
     pub fn display_path(&self, index: usize) -> String {
-        match &self.lake {
-            Some(lake) => lake.file(index).uri.clone(),
+        match &self.metadata {
+            Some(metadata) => metadata.listed(index).uri.to_owned(),
             None => format!("{}{}", self.root, self.files[index].meta.location),
         }
     }

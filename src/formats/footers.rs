@@ -30,9 +30,9 @@ use super::parquet::blooms::with_known_filters;
 use super::parquet::footer::{FooterOf, without_index};
 use super::parquet::pages::{check_pages, wrong};
 use super::parquet::types::{has_element, is_interval};
+use super::table_metadata::FooterNames;
 use super::unreadable::{is_misread, readable, with_reasons, without_odd_dictionaries};
 use crate::error::plain_text;
-use crate::iceberg::ColumnMap;
 use crate::storage::is_local_file;
 use crate::{Error, Result};
 
@@ -50,7 +50,7 @@ pub struct FooterCache {
     ipc: Kept<IpcHead>,
     avro: Kept<AvroHead>,
     /// For an Iceberg table, how its columns are found in its Parquet files.
-    columns: Option<Arc<ColumnMap>>,
+    columns: Option<Arc<dyn FooterNames>>,
     /// The root of the files' store.
     root: String,
     schema: Mutex<Option<Arc<FileSchema>>>,
@@ -76,7 +76,7 @@ impl fmt::Debug for FileSchema {
 
 impl FooterCache {
     /// For files whose columns are found by field id.
-    pub fn by_field_id(columns: Arc<ColumnMap>) -> Self {
+    pub fn by_field_id(columns: Arc<dyn FooterNames>) -> Self {
         Self { columns: Some(columns), ..Self::default() }
     }
 
@@ -243,7 +243,7 @@ pub async fn read_footer(
 async fn read(
     mut file: FooterOf<'_>,
     before: Option<Arc<ParquetMetaData>>,
-    columns: Option<Arc<ColumnMap>>,
+    columns: Option<Arc<dyn FooterNames>>,
     page_index: bool,
 ) -> Result<Arc<ParquetMetaData>> {
     let mut footer = match before {
@@ -263,7 +263,10 @@ async fn read(
 }
 
 /// The footer under the table's names.
-async fn plain(file: &mut FooterOf<'_>, columns: Option<&ColumnMap>) -> Result<ParquetMetaData> {
+async fn plain(
+    file: &mut FooterOf<'_>,
+    columns: Option<&dyn FooterNames>,
+) -> Result<ParquetMetaData> {
     let footer = file.footer().await.map_err(damaged)?;
     match columns {
         Some(columns) => columns.apply(footer),

@@ -16,11 +16,9 @@ use super::puffin::deletion_vector;
 use super::read::{StoredColumns, read_columns};
 use super::spec::{DeleteFile, DeleteKind, EqualityGroup, LakeSpec};
 use super::types::arrow_schema;
+use crate::formats::Positions;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
-
-/// Positions of rows in one data file.
-pub type Positions = Arc<RoaringTreemap>;
 
 type Cell<T> = Arc<OnceCell<Arc<T>>>;
 

@@ -24,7 +24,7 @@ mod types;
 mod values;
 
 pub use defaults::{Defaults, children, find_left_out};
-pub use deletes::{EqualityKeys, Positions};
+pub use deletes::EqualityKeys;
 pub use load::load;
 pub use manifests::{Entry, live_entries, manifest_list};
 pub use partition_text::partition_text;

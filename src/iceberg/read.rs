@@ -19,6 +19,7 @@ use super::adapt::FieldAdapter;
 use super::rename::ColumnMap;
 use super::spec::{LakeSpec, Storage};
 use super::types::arrow_schema;
+use crate::formats::FooterNames;
 use crate::storage::RoutedStore;
 use crate::{Error, Result};
 

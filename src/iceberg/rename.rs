@@ -21,6 +21,7 @@ use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::adapt::stored_id;
 use super::types::arrow_field;
+use crate::formats::FooterNames;
 use crate::formats::orc::with_units;
 use crate::{Error, Result};
 
@@ -44,48 +45,6 @@ impl ColumnMap {
     /// By the ids of `schema`; in files without ids by `mapping` (the table's property `schema.name-mapping.default`).
     pub fn new(schema: Arc<IcebergSchema>, mapping: Option<NameMapping>) -> Self {
         Self { schema, mapping }
-    }
-
-    /// A Parquet footer whose columns have the table's names. The schema that Arrow writers embed is left out: it has the
-    /// file's own names, and the table says the types.
-    ///
-    /// # Errors
-    /// `Data` where the file's schema is malformed.
-    pub fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
-        let file = footer.file_metadata();
-        let schema = Arc::new(self.rename(file.schema_descr())?);
-        let properties = file.key_value_metadata().map(|pairs| {
-            pairs.iter().filter(|pair| pair.key != ARROW_SCHEMA_META_KEY).cloned().collect()
-        });
-        let renamed = FileMetaData::new(
-            file.version(),
-            file.num_rows(),
-            file.created_by().map(str::to_owned),
-            properties,
-            Arc::clone(&schema),
-            file.column_orders().cloned(),
-        );
-        let mut footer = footer.into_builder();
-        let groups = footer.take_row_groups().into_iter().map(|group| {
-            let mut builder = RowGroupMetaData::builder(Arc::clone(&schema))
-                .set_num_rows(group.num_rows())
-                .set_total_byte_size(group.total_byte_size())
-                .set_sorting_columns(group.sorting_columns().cloned());
-            if let Some(ordinal) = group.ordinal() {
-                builder = builder.set_ordinal(ordinal);
-            }
-            if let Some(offset) = group.file_offset() {
-                builder = builder.set_file_offset(offset);
-            }
-            builder.set_column_metadata(group.into_builder().take_columns()).build()
-        });
-        let groups = groups.collect::<Result<Vec<_>, _>>().map_err(malformed)?;
-        let indexes = (footer.take_column_index(), footer.take_offset_index());
-        Ok(ParquetMetaDataBuilder::new(renamed)
-            .set_row_groups(groups)
-            .set_column_index(indexes.0)
-            .set_offset_index(indexes.1)
-            .build())
     }
 
     /// The schema in which an ORC file is decoded, and that with the root columns under the table's names. Nested fields
@@ -160,6 +119,46 @@ impl ColumnMap {
             .collect::<Result<Vec<_>>>()?;
         let root = ParquetType::group_type_builder(root.name()).with_fields(renamed).build();
         Ok(SchemaDescriptor::new(Arc::new(root.map_err(malformed)?)))
+    }
+}
+
+impl FooterNames for ColumnMap {
+    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table says the types.
+    fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
+        let file = footer.file_metadata();
+        let schema = Arc::new(self.rename(file.schema_descr())?);
+        let properties = file.key_value_metadata().map(|pairs| {
+            pairs.iter().filter(|pair| pair.key != ARROW_SCHEMA_META_KEY).cloned().collect()
+        });
+        let renamed = FileMetaData::new(
+            file.version(),
+            file.num_rows(),
+            file.created_by().map(str::to_owned),
+            properties,
+            Arc::clone(&schema),
+            file.column_orders().cloned(),
+        );
+        let mut footer = footer.into_builder();
+        let groups = footer.take_row_groups().into_iter().map(|group| {
+            let mut builder = RowGroupMetaData::builder(Arc::clone(&schema))
+                .set_num_rows(group.num_rows())
+                .set_total_byte_size(group.total_byte_size())
+                .set_sorting_columns(group.sorting_columns().cloned());
+            if let Some(ordinal) = group.ordinal() {
+                builder = builder.set_ordinal(ordinal);
+            }
+            if let Some(offset) = group.file_offset() {
+                builder = builder.set_file_offset(offset);
+            }
+            builder.set_column_metadata(group.into_builder().take_columns()).build()
+        });
+        let groups = groups.collect::<Result<Vec<_>, _>>().map_err(malformed)?;
+        let indexes = (footer.take_column_index(), footer.take_offset_index());
+        Ok(ParquetMetaDataBuilder::new(renamed)
+            .set_row_groups(groups)
+            .set_column_index(indexes.0)
+            .set_offset_index(indexes.1)
+            .build())
     }
 }
 

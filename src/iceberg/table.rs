@@ -1,19 +1,23 @@
 //! A pinned snapshot with what is kept of it in this process.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use async_trait::async_trait;
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr_adapter::PhysicalExprAdapterFactory;
 use object_store::ObjectStore;
 
 use super::adapt::FieldAdapter;
-use super::deletes::{DeleteCache, EqualityKeys, Positions};
+use super::deletes::{DeleteCache, EqualityKeys};
 use super::rename::ColumnMap;
-use super::spec::{DataFile, LakeSpec};
+use super::spec::{DataFile, LakeSpec, Storage};
 use super::types::arrow_schema;
 use super::values::FileValues;
 use crate::Result;
+use crate::formats::{Format, ListedFile, Positions, TableFiles, TableMetadata};
 use crate::prune::judge;
 
 /// One snapshot of an Iceberg table.
@@ -37,6 +41,12 @@ impl LakeTable {
         let adapter = FieldAdapter::try_new(&spec.schema, [])?;
         let deletes = DeleteCache::default();
         Ok(Self { spec, values, columns: Arc::new(columns), adapter, deletes })
+    }
+
+    /// The table whose files these are; None where they are no Iceberg table's.
+    pub fn of(files: &TableFiles) -> Option<Arc<Self>> {
+        let metadata: Arc<dyn Any + Send + Sync> = files.metadata.clone()?;
+        metadata.downcast().ok()
     }
 
     /// The snapshot as plain data.
@@ -119,5 +129,35 @@ impl LakeTable {
     /// The batch that a worker process makes the same values from.
     pub fn values_batch(&self) -> &RecordBatch {
         self.values.batch()
+    }
+}
+
+#[async_trait]
+impl TableMetadata for LakeTable {
+    fn listed(&self, index: usize) -> ListedFile<'_> {
+        let file = self.file(index);
+        ListedFile {
+            uri: &file.uri,
+            format: (file.format == Storage::Orc).then_some(&Format::Orc),
+            records: file.records,
+            has_deletes: file.has_deletes(),
+            has_equality_deletes: !file.equality.is_empty(),
+        }
+    }
+
+    fn expr_adapter(&self, index: usize) -> Result<Arc<dyn PhysicalExprAdapterFactory>> {
+        Ok(Arc::new(self.adapter(index)?))
+    }
+
+    fn stored_bytes(&self, columns: &[String], index: usize) -> Option<u64> {
+        self.values.stored_bytes(columns, index)
+    }
+
+    async fn deleted_positions(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        index: usize,
+    ) -> Result<Option<Positions>> {
+        self.positions(store, index).await
     }
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, new_empty_array};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::views::release;
+use crate::formats::stored_field;
 use crate::{Error, ErrorKind, Result};
 
 /// The query's schema and that of the files.
@@ -93,29 +94,4 @@ fn convert(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     // `safe` would turn what does not fit into nulls.
     let options = CastOptions { safe: false, ..CastOptions::default() };
     Ok(cast_with_options(array, data_type, &options)?)
-}
-
-fn stored_field(field: &FieldRef) -> FieldRef {
-    let data_type = stored_type(field.data_type());
-    if data_type == *field.data_type() {
-        return Arc::clone(field);
-    }
-    let stored = Field::new(field.name(), data_type, field.is_nullable());
-    Arc::new(stored.with_metadata(field.metadata().clone()))
-}
-
-/// A type without dictionaries and runs.
-pub(crate) fn stored_type(data_type: &DataType) -> DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => stored_type(values),
-        DataType::RunEndEncoded(_, values) => stored_type(values.data_type()),
-        DataType::List(field) => DataType::List(stored_field(field)),
-        DataType::LargeList(field) => DataType::LargeList(stored_field(field)),
-        DataType::FixedSizeList(field, length) => {
-            DataType::FixedSizeList(stored_field(field), *length)
-        }
-        DataType::Map(field, ordered) => DataType::Map(stored_field(field), *ordered),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(stored_field).collect()),
-        other => other.clone(),
-    }
 }

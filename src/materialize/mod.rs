@@ -38,6 +38,6 @@ pub use manifest::{Manifest, StageFile};
 pub use place::StagePlace;
 pub use progress::{StageProgress, StageState};
 
-pub(crate) use layout::{Layout, rows_of, stored_type};
+pub(crate) use layout::{Layout, rows_of};
 pub(crate) use lock::Lock;
 pub(crate) use views::{has_views, release};

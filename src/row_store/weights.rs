@@ -11,7 +11,7 @@ use arrow::datatypes::{
 };
 
 use super::read::Stage;
-use crate::materialize::stored_type;
+use crate::formats::stored_type;
 use crate::sharding::{Order, RowWeights, Urn};
 use crate::{Error, Result, suggestion};
 

@@ -131,7 +131,7 @@ impl Lake {
     /// # Errors
     /// As there.
     pub fn identity(&self) -> Result<String> {
-        self.table.lake.as_ref().map_or_else(|| Ok(String::new()), |lake| lake.spec().identity())
+        LakeTable::of(&self.table).map_or_else(|| Ok(String::new()), |lake| lake.spec().identity())
     }
 }
 
@@ -327,7 +327,9 @@ impl Session {
                 found.push((key.clone(), registered.clone()));
                 continue;
             }
-            if let (Some(before), Some(after)) = (&lake.table.lake, &reloaded.table.lake) {
+            if let (Some(before), Some(after)) =
+                (LakeTable::of(&lake.table), LakeTable::of(&reloaded.table))
+            {
                 changes.push(LakeChange::between(&key.1, before.spec(), after.spec()));
             }
             found.push((key.clone(), Registered::Lake(Arc::new(reloaded))));

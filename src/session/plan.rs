@@ -16,6 +16,7 @@ use crate::fingerprint::Form;
 use crate::formats::{
     ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, discover, memory, sorted_columns,
 };
+use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// Splits a table in memory should have at least, so that every shard gets its share.
@@ -446,7 +447,8 @@ impl Plan {
                     .iter()
                     .map(|value| (!value.is_null()).then(|| value.to_string()));
                 let mut partition_values: Vec<_> = names.zip(values).collect();
-                if let Some(lake) = &table.lake {
+                let lake = LakeTable::of(table);
+                if let Some(lake) = &lake {
                     let constants = lake.values().constants(index).unwrap_or_default();
                     partition_values
                         .extend(constants.into_iter().map(|(n, v)| (n, Some(v.to_string()))));
@@ -455,7 +457,7 @@ impl Plan {
                     path: table.display_path(index),
                     file_size: file.meta.size,
                     partition_values,
-                    snapshot: table.lake.as_ref().and_then(|lake| lake.spec().snapshot),
+                    snapshot: lake.and_then(|lake| lake.spec().snapshot),
                 }
             }
             _ => SplitInfo {

@@ -23,6 +23,7 @@ use super::registry::{FUNCTION_SCHEMA, Session};
 use super::serialised_plan;
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
 use crate::formats::caught_answer;
+use crate::iceberg::LakeTable;
 use crate::panics::caught_later;
 use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
 use crate::{Error, ErrorKind, Result};
@@ -150,7 +151,8 @@ impl Query {
     pub fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
             Registered::Lake(lake) => {
-                let spec = lake.table.lake.as_ref()?.spec();
+                let table = LakeTable::of(&lake.table)?;
+                let spec = table.spec();
                 Some((name.clone(), (spec.snapshot?, spec.schema.schema_id())))
             }
             _ => None,

@@ -330,7 +330,7 @@ impl Cut {
         let fields = self.plan.schema().fields().iter().zip(self.column_names());
         let fields: Vec<Field> = fields
             .map(|(field, name)| {
-                let stored = crate::materialize::stored_type(field.data_type());
+                let stored = crate::formats::stored_type(field.data_type());
                 Field::new(name, stored, field.is_nullable())
             })
             .collect();

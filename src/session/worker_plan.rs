@@ -149,7 +149,7 @@ impl Recipe {
                     }
                 }
                 Registered::Lake(lake) => {
-                    let Some(table) = &lake.table.lake else {
+                    let Some(table) = LakeTable::of(&lake.table) else {
                         return Err(Error::config("an Iceberg table lost its snapshot"));
                     };
                     let kept = kept_of(&lake.table);

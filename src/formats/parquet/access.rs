@@ -38,9 +38,11 @@ pub async fn access_to_rows(
     let index = split.file as usize;
     let Some(file) = table.files.get(index) else { return Ok(None) };
     let is_part = wanted != ALL_ROWS;
-    let deleted = match &table.lake {
-        Some(lake) if is_part && !lake.file(index).equality.is_empty() => return Ok(None),
-        Some(lake) => lake.positions(&table.store, index).await?,
+    let deleted = match &table.metadata {
+        Some(metadata) if is_part && metadata.listed(index).has_equality_deletes => {
+            return Ok(None);
+        }
+        Some(metadata) => metadata.deleted_positions(&table.store, index).await?,
         None => None,
     };
     // With the page index where many rows are not wanted, so that their pages need no request; deleted rows

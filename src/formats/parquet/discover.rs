@@ -57,8 +57,8 @@ pub async fn discover(
     }
     let groups = footer.row_groups();
     let leaves = projected_leaves(&footer, request);
-    let deleted = match &table.lake {
-        Some(lake) => lake.positions(&table.store, index).await?,
+    let deleted = match &table.metadata {
+        Some(metadata) => metadata.deleted_positions(&table.store, index).await?,
         None => None,
     };
     let mut splits = Splitter::new(index, file.meta.size, target);
@@ -78,8 +78,8 @@ pub async fn discover(
         }
         first_row += rows;
     }
-    if let Some(lake) = &table.lake {
-        check_records(table, index, lake.file(index).records, first_row)?;
+    if let Some(metadata) = &table.metadata {
+        check_records(table, index, metadata.listed(index).records, first_row)?;
     }
     let pruned = keep.iter().filter(|keep| !**keep).count();
     let splits = match group_starts(groups) {
@@ -89,9 +89,9 @@ pub async fn discover(
             splits.whole_file(groups.len() as u32, first_row, gone)
         }
     };
-    let splits = match &table.lake {
+    let splits = match &table.metadata {
         // How many rows equality deletes leave, only reading tells.
-        Some(lake) if !lake.file(index).equality.is_empty() => {
+        Some(metadata) if metadata.listed(index).has_equality_deletes => {
             splits.into_iter().map(|split| Split { rows: None, ..split }).collect()
         }
         _ => splits,
@@ -259,11 +259,13 @@ impl<'a> Adapter<'a> {
             .map(|(field, value)| (field.name().as_str(), value))
             .collect();
         let logical = Arc::clone(table.schema.file_schema());
-        let adapter = match &table.lake {
-            Some(lake) => lake.adapter(index)?.create(logical, Arc::clone(physical))?,
+        let adapter = match &table.metadata {
+            Some(metadata) => {
+                metadata.expr_adapter(index)?.create(logical, Arc::clone(physical))?
+            }
             None => ByName.create(logical, Arc::clone(physical))?,
         };
-        let by_name = table.lake.is_none().then(|| table.schema.file_schema());
+        let by_name = table.metadata.is_none().then(|| table.schema.file_schema());
         Ok(Self { constants, adapter, by_name, physical })
     }
 
