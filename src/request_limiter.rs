@@ -29,7 +29,7 @@ const SMALL_BODY: u64 = 64 << 10;
 /// Jain 1989): a store that throttles halves it, once for all requests that were under way by then, and successes
 /// let it grow again by [`GROWTH`] per round.
 #[derive(Debug)]
-pub struct Traffic {
+pub struct RequestLimiter {
     permits: Semaphore,
     limit: Mutex<Limit>,
     pace: Mutex<Pace>,
@@ -83,7 +83,7 @@ struct Pace {
     bandwidth: f64,
 }
 
-impl Default for Traffic {
+impl Default for RequestLimiter {
     fn default() -> Self {
         let most = MOST_REQUESTS;
         let pauses = HashMap::new();
@@ -99,7 +99,7 @@ impl Default for Traffic {
     }
 }
 
-impl Traffic {
+impl RequestLimiter {
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
         Counts {
@@ -139,7 +139,7 @@ impl Traffic {
         }
         let waited = asked.elapsed().as_nanos() as u64;
         self.wait_nanos.fetch_add(waited, Ordering::Relaxed);
-        Permit { traffic: Arc::clone(self), host: host.into(), sent: Instant::now() }
+        Permit { limiter: Arc::clone(self), host: host.into(), sent: Instant::now() }
     }
 
     /// A request failed, or its body did, and is sent again unless its retries are used up.
@@ -174,7 +174,7 @@ impl Traffic {
 /// One request under way.
 #[derive(Debug)]
 pub struct Permit {
-    traffic: Arc<Traffic>,
+    limiter: Arc<RequestLimiter>,
     host: Arc<str>,
     sent: Instant,
 }
@@ -182,9 +182,9 @@ pub struct Permit {
 impl Permit {
     /// The store answered by 429, 503 or an error that says to slow down.
     pub fn throttled(&self, retry_after: Option<Duration>) {
-        let traffic = &self.traffic;
-        traffic.throttled.fetch_add(1, Ordering::Relaxed);
-        let mut limit = traffic.limit_now();
+        let limiter = &self.limiter;
+        limiter.throttled.fetch_add(1, Ordering::Relaxed);
+        let mut limit = limiter.limit_now();
         let now = Instant::now();
         if let Some(pause) = retry_after {
             let until = now + pause.min(LONGEST_PAUSE);
@@ -197,19 +197,19 @@ impl Permit {
             limit.last_cut = Some(now);
             limit.grown = 0.0;
             let half = (limit.now / 2).max(1);
-            traffic.cut_to(&mut limit, half);
+            limiter.cut_to(&mut limit, half);
         }
     }
 
     /// The request failed, or its body did.
     pub fn count_retry(&self) {
-        self.traffic.count_retry();
+        self.limiter.count_retry();
     }
 
     /// Headers came, after the time since the request was sent.
     pub fn answered(&self) {
         let seconds = self.sent.elapsed().as_secs_f64();
-        let mut pace = self.traffic.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = self.limiter.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.latency = Some(match pace.latency {
             Some(mean) => mean + NEWEST * (seconds - mean),
             None => seconds,
@@ -219,7 +219,7 @@ impl Permit {
     /// The whole body came, in `time` after its headers.
     pub fn completed(&self, bytes: u64, time: Duration) {
         {
-            let mut limit = self.traffic.limit_now();
+            let mut limit = self.limiter.limit_now();
             // Sent before the last cut, or cut itself: an answer that throttles has a body, too.
             if limit.last_cut.is_none_or(|cut| self.sent > cut) {
                 limit.grown += GROWTH / limit.now as f64;
@@ -229,7 +229,7 @@ impl Permit {
                 if limit.now < limit.most {
                     limit.now += 1;
                     match limit.debt {
-                        0 => self.traffic.permits.add_permits(1),
+                        0 => self.limiter.permits.add_permits(1),
                         _ => limit.debt -= 1,
                     }
                 }
@@ -237,7 +237,7 @@ impl Permit {
         }
         if bytes >= SMALL_BODY {
             let rate = bytes as f64 / time.as_secs_f64().max(1e-6);
-            let mut pace = self.traffic.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pace = self.limiter.pace.lock().unwrap_or_else(PoisonError::into_inner);
             pace.bandwidth = rate.max(pace.bandwidth + NEWEST * (rate - pace.bandwidth));
         }
     }
@@ -245,9 +245,9 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut limit = self.traffic.limit_now();
+        let mut limit = self.limiter.limit_now();
         match limit.debt {
-            0 => self.traffic.permits.add_permits(1),
+            0 => self.limiter.permits.add_permits(1),
             _ => limit.debt -= 1,
         }
     }
@@ -261,101 +261,101 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
     }
 
-    async fn admit(traffic: &Arc<Traffic>) -> Permit {
-        traffic.admit("store", LONGEST_PAUSE).await
+    async fn admit(limiter: &Arc<RequestLimiter>) -> Permit {
+        limiter.admit("store", LONGEST_PAUSE).await
     }
 
     #[test]
     fn throttling_halves_the_limit_once_for_what_was_under_way() {
-        let traffic = Arc::new(Traffic::default());
+        let limiter = Arc::new(RequestLimiter::default());
         runtime().block_on(async {
-            let permits = [admit(&traffic).await, admit(&traffic).await, admit(&traffic).await];
+            let permits = [admit(&limiter).await, admit(&limiter).await, admit(&limiter).await];
             permits.iter().for_each(|permit| permit.throttled(None));
-            assert_eq!(traffic.limit(), MOST_REQUESTS / 2);
-            assert_eq!(traffic.counts().throttled, 3);
+            assert_eq!(limiter.limit(), MOST_REQUESTS / 2);
+            assert_eq!(limiter.counts().throttled, 3);
             // Their bodies came whole; that is no success.
             permits.iter().for_each(|permit| {
                 (0..MOST_REQUESTS).for_each(|_| permit.completed(100, Duration::from_millis(1)));
             });
-            assert_eq!(traffic.limit(), MOST_REQUESTS / 2);
-            admit(&traffic).await.throttled(None);
-            assert_eq!(traffic.limit(), MOST_REQUESTS / 4);
+            assert_eq!(limiter.limit(), MOST_REQUESTS / 2);
+            admit(&limiter).await.throttled(None);
+            assert_eq!(limiter.limit(), MOST_REQUESTS / 4);
         });
     }
 
     #[test]
     fn the_limit_recovers_by_successes_and_never_beyond_its_start() {
-        let traffic = Arc::new(Traffic::default());
-        traffic.allow_at_most(8);
+        let limiter = Arc::new(RequestLimiter::default());
+        limiter.allow_at_most(8);
         runtime().block_on(async {
-            admit(&traffic).await.throttled(None);
-            assert_eq!(traffic.limit(), 4);
+            admit(&limiter).await.throttled(None);
+            assert_eq!(limiter.limit(), 4);
             for _ in 0..100 {
-                admit(&traffic).await.completed(10, Duration::from_millis(1));
+                admit(&limiter).await.completed(10, Duration::from_millis(1));
             }
-            assert_eq!(traffic.limit(), 8);
+            assert_eq!(limiter.limit(), 8);
             let _held: Vec<Permit> =
-                futures::future::join_all((0..8).map(|_| admit(&traffic))).await;
-            let ninth = tokio::time::timeout(Duration::from_millis(20), admit(&traffic)).await;
+                futures::future::join_all((0..8).map(|_| admit(&limiter))).await;
+            let ninth = tokio::time::timeout(Duration::from_millis(20), admit(&limiter)).await;
             assert!(ninth.is_err());
         });
     }
 
     #[test]
     fn permits_that_are_out_when_the_limit_is_cut_are_not_given_again() {
-        let traffic = Arc::new(Traffic::default());
-        traffic.allow_at_most(4);
+        let limiter = Arc::new(RequestLimiter::default());
+        limiter.allow_at_most(4);
         runtime().block_on(async {
             let mut held: Vec<Permit> =
-                futures::future::join_all((0..4).map(|_| admit(&traffic))).await;
+                futures::future::join_all((0..4).map(|_| admit(&limiter))).await;
             held[0].throttled(None);
-            assert_eq!(traffic.limit(), 2);
+            assert_eq!(limiter.limit(), 2);
             held.truncate(2);
-            let third = tokio::time::timeout(Duration::from_millis(20), admit(&traffic)).await;
+            let third = tokio::time::timeout(Duration::from_millis(20), admit(&limiter)).await;
             assert!(third.is_err());
             held.truncate(1);
-            let second = tokio::time::timeout(Duration::from_secs(5), admit(&traffic)).await;
+            let second = tokio::time::timeout(Duration::from_secs(5), admit(&limiter)).await;
             assert!(second.is_ok());
         });
     }
 
     #[test]
     fn a_pause_that_a_store_asks_for_is_kept() {
-        let traffic = Arc::new(Traffic::default());
+        let limiter = Arc::new(RequestLimiter::default());
         runtime().block_on(async {
             let pause = Duration::from_secs(1);
             let before = Instant::now();
-            admit(&traffic).await.throttled(Some(pause));
-            drop(admit(&traffic).await);
+            admit(&limiter).await.throttled(Some(pause));
+            drop(admit(&limiter).await);
             assert!(before.elapsed() >= pause);
-            assert!(traffic.counts().waited >= pause / 2);
+            assert!(limiter.counts().waited >= pause / 2);
         });
     }
 
     #[test]
     fn a_pause_is_of_one_host_and_no_longer_than_a_request_may_take() {
-        let traffic = Arc::new(Traffic::default());
+        let limiter = Arc::new(RequestLimiter::default());
         runtime().block_on(async {
             let before = Instant::now();
-            admit(&traffic).await.throttled(Some(LONGEST_PAUSE));
-            drop(traffic.admit("another", LONGEST_PAUSE).await);
+            admit(&limiter).await.throttled(Some(LONGEST_PAUSE));
+            drop(limiter.admit("another", LONGEST_PAUSE).await);
             let longest = Duration::from_millis(50);
-            drop(traffic.admit("store", longest).await);
+            drop(limiter.admit("store", longest).await);
             assert!((longest..LONGEST_PAUSE / 2).contains(&before.elapsed()));
         });
     }
 
     #[test]
     fn latency_times_bandwidth_is_what_should_be_under_way() {
-        let traffic = Arc::new(Traffic::default());
-        assert_eq!(traffic.bytes_in_flight(), 0);
+        let limiter = Arc::new(RequestLimiter::default());
+        assert_eq!(limiter.bytes_in_flight(), 0);
         runtime().block_on(async {
-            let permit = admit(&traffic).await;
+            let permit = admit(&limiter).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
             permit.answered();
             permit.completed(1 << 20, Duration::from_millis(10));
         });
-        assert!(traffic.latency() >= Duration::from_millis(20));
-        assert!(traffic.bytes_in_flight() >= 2 << 20);
+        assert!(limiter.latency() >= Duration::from_millis(20));
+        assert!(limiter.bytes_in_flight() >= 2 << 20);
     }
 }

@@ -27,7 +27,7 @@ pub use in_order::in_order;
 pub use lake_table::LakeProvider;
 pub use limits::{FirstRows, OrdersBelowLimits};
 pub use lineage::RowFate;
-pub use low_memory::{SharedPool, thrifty};
+pub use low_memory::{SharedPool, with_spilling_joins};
 pub use memory_table::MemoryTable;
 pub use pass_on::{PassOnExec, Reason};
 pub use plan_form::{NAMED_FILES, write_plan};

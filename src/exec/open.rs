@@ -24,7 +24,7 @@ use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::formats::{
-    ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_matches, access_to_rows,
+    ALL_ROWS, BatchEnds, Format, Split, SplitUnit, TableFiles, access_to_matches, access_to_rows,
     caught_rows, plan_columns,
 };
 use crate::iceberg::{LakeTable, Storage};
@@ -82,7 +82,7 @@ fn open(
         let predicate = config.file_source.filter();
         if let Some(asked) = asked {
             let rows = context.session_config().batch_size();
-            let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
+            let cuts = context.session_config().get_extension::<BatchEnds>().map(|cuts| *cuts);
             let (only, predicate) = (read.as_ref(), predicate.as_ref());
             let scan = plan_columns(&table, &split, only, predicate, &asked, rows, cuts).await?;
             if let Some(scan) = scan {

@@ -54,11 +54,11 @@ pub struct FooterCache {
     /// The root of the files' store.
     root: String,
     schema: Mutex<Option<Arc<FileSchema>>>,
-    reading: Mutex<HashMap<Path, Gate>>,
+    reading: Mutex<HashMap<Path, FooterLock>>,
 }
 
 /// Held by the one who reads a footer; others wait for it and then find the footer.
-type Gate = Arc<tokio::sync::Mutex<()>>;
+type FooterLock = Arc<tokio::sync::Mutex<()>>;
 
 /// The schema that was asked for last, which most files of a table have: making it takes as long as decoding a small footer.
 struct FileSchema {
@@ -119,7 +119,7 @@ impl FooterCache {
     }
 
     /// The gate of a file's footer: splits of one file that are opened at once read it once.
-    pub(super) fn gate(&self, path: &Path) -> Gate {
+    pub(super) fn gate(&self, path: &Path) -> FooterLock {
         let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if reading.len() > GATES {
             reading.retain(|_, gate| Arc::strong_count(gate) > 1);

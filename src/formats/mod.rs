@@ -37,7 +37,7 @@ pub use parquet::access::{ALL_ROWS, access_to_rows};
 pub use parquet::discover::columns_of;
 pub use parquet::prune::{access_to_matches, matched_groups};
 pub use parquet::reader::{
-    ColumnScan, Cuts, MatrixExpr, TURN_BYTES, plan as plan_columns, plan_hard,
+    BatchEnds, ColumnScan, MatrixExpr, TURN_BYTES, plan as plan_columns, plan_hard,
 };
 pub use parquet::sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};

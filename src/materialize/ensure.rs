@@ -10,8 +10,8 @@ use datafusion::execution::SendableRecordBatchStream;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
+use super::build_lease::{BEAT, BuildLease, Claim, LEASE, Note, Watch};
 use super::in_use::InUse;
-use super::lease::{BEAT, Claim, LEASE, Lease, Note, Watch};
 use super::list::sweep;
 use super::lock::Lock;
 use super::manifest::{Manifest, StageFile};
@@ -239,14 +239,14 @@ enum Turn {
 /// What gives a process its turn.
 enum Holder {
     Lock(Lock),
-    Lease(Box<Lease>),
+    BuildLease(Box<BuildLease>),
 }
 
 impl Turn {
     async fn take(place: &StagePlace, key: &str, note: &Note, watch: &mut Watch) -> Result<Self> {
         let Some(folder) = place.folder() else {
-            return Ok(match Lease::claim(place, key, note, watch).await? {
-                Claim::Mine(lease) => Self::Mine(Holder::Lease(lease)),
+            return Ok(match BuildLease::claim(place, key, note, watch).await? {
+                Claim::Mine(lease) => Self::Mine(Holder::BuildLease(lease)),
                 Claim::Theirs(note) => Self::Theirs(note),
             });
         };
@@ -261,7 +261,7 @@ impl Holder {
     async fn end(self) {
         match self {
             Self::Lock(lock) => drop(lock),
-            Self::Lease(lease) => lease.give_back().await,
+            Self::BuildLease(lease) => lease.give_back().await,
         }
     }
 }
@@ -313,7 +313,7 @@ impl Alive {
                         }
                     }
                     // Taken over: the first manifest counts, and that may still be this one's.
-                    Holder::Lease(lease) => {
+                    Holder::BuildLease(lease) => {
                         let _ = lease.beat(&note).await;
                     }
                 }

@@ -19,8 +19,8 @@ use object_store::{
     PutResult, Result as StoreResult,
 };
 
+use super::build_lease::LEASE;
 use super::ensure::{Attempt, Made, OpenStage, Wanted, ensure};
-use super::lease::LEASE;
 use super::list::list_stages;
 use super::manifest::StageFile;
 use super::place::StagePlace;

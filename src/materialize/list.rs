@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
 use object_store::{Error as StoreError, ObjectMeta, ObjectStoreExt};
 
+use super::build_lease::Note;
 use super::in_use::SPARED;
-use super::lease::Note;
 use super::lock::Lock;
 use super::manifest::Manifest;
 use super::place::StagePlace;

@@ -14,19 +14,19 @@
 //! <place>/<key>.use                      local folders: held, shared, by processes that read
 //! ```
 
+mod build_lease;
 mod condition;
 mod ensure;
 #[cfg(test)]
 mod faults;
 mod in_use;
-mod layout;
-mod lease;
 mod list;
 mod lock;
 mod manifest;
 mod place;
 mod progress;
 mod room;
+mod stored_schema;
 mod trim;
 mod views;
 mod write;
@@ -38,6 +38,6 @@ pub use manifest::{Manifest, StageFile};
 pub use place::StagePlace;
 pub use progress::{StageProgress, StageState};
 
-pub(crate) use layout::{Layout, rows_of};
 pub(crate) use lock::Lock;
+pub(crate) use stored_schema::{StoredSchema, rows_of};
 pub(crate) use views::{has_views, release};

@@ -12,11 +12,11 @@ use futures::StreamExt;
 use object_store::{ObjectStoreExt, WriteMultipart};
 use sha2::{Digest, Sha256};
 
-use super::layout::Layout;
 use super::manifest::StageFile;
 use super::place::StagePlace;
 use super::progress::StageProgress;
 use super::room::{no_room_for_stage, no_room_to_spill};
+use super::stored_schema::StoredSchema;
 use crate::Result;
 
 /// Rows of a record batch, fewer where they are wide. A batch is the smallest split of a stage.
@@ -40,7 +40,7 @@ pub(super) async fn write_rows(
     mut rows: SendableRecordBatchStream,
     progress: &StageProgress,
 ) -> Result<(Vec<StageFile>, String)> {
-    let layout = Layout::try_new(rows.schema())?;
+    let layout = StoredSchema::try_new(rows.schema())?;
     let mut files = Files {
         place,
         key,

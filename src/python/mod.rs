@@ -38,7 +38,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<shards::PyRankShare>()?;
     module.add_class::<shards::PyShards>()?;
     module.add_class::<work_queue::PyCounter>()?;
-    module.add_class::<lease::Lease>()?;
+    module.add_class::<lease::SegmentLease>()?;
     module.add_class::<count::PySplitCounter>()?;
     module.add_class::<verify::PySplitVerifier>()?;
     module.add_class::<row_store::PyStage>()?;

@@ -16,7 +16,7 @@ use arrow::record_batch::RecordBatch;
 
 use super::manifest::{FileEntry, file_name};
 use super::write::Progress;
-use crate::materialize::{Layout, has_views, release, rows_of};
+use crate::materialize::{StoredSchema, has_views, release, rows_of};
 use crate::{Error, Result};
 
 /// Alignment of every buffer in the file, in bytes: a cache line, and enough for every Arrow type.
@@ -42,7 +42,11 @@ impl Pending {
     }
 
     /// Appends rows of a query. Yields the record batches that became full.
-    pub(super) fn push(&mut self, layout: &Layout, batch: &RecordBatch) -> Result<Vec<Ready>> {
+    pub(super) fn push(
+        &mut self,
+        layout: &StoredSchema,
+        batch: &RecordBatch,
+    ) -> Result<Vec<Ready>> {
         let mut full = Vec::new();
         let rows = batch.num_rows();
         let row_bytes = batch.get_array_memory_size() / rows.max(1);

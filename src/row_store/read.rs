@@ -13,7 +13,7 @@ use super::gather::gather;
 use super::manifest::{BatchEntry, Manifest, Unusable, damaged};
 use super::map::MappedFile;
 use super::write::panicked;
-use crate::materialize::Layout;
+use crate::materialize::StoredSchema;
 use crate::runtime::Runtimes;
 use crate::sharding::Order;
 use crate::{Error, Result};
@@ -31,7 +31,7 @@ pub struct Stage {
     dir: PathBuf,
     fingerprint: String,
     splits: usize,
-    layout: Layout,
+    layout: StoredSchema,
     files: Vec<MappedFile>,
     batches: Vec<Slot>,
     /// Where each batch begins, and the number of rows at the end.
@@ -67,7 +67,7 @@ impl Stage {
             ))
             .into());
         }
-        let layout = Layout::try_new(schema)?;
+        let layout = StoredSchema::try_new(schema)?;
         let bytes = manifest.files.iter().map(|file| file.bytes).sum();
         let random = bytes > memory_bytes();
         let files: Vec<MappedFile> = manifest

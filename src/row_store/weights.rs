@@ -12,7 +12,7 @@ use arrow::datatypes::{
 
 use super::read::Stage;
 use crate::formats::stored_type;
-use crate::sharding::{Order, RowWeights, Urn};
+use crate::sharding::{Order, RowWeights, WeightedSampler};
 use crate::{Error, Result, suggestion};
 
 /// Weights that are converted at a time.
@@ -21,7 +21,7 @@ const CHUNK: usize = 64;
 /// How the rows of an epoch are drawn from a stage.
 #[derive(Debug)]
 pub struct Drawing {
-    urn: Option<Urn>,
+    sampler: Option<WeightedSampler>,
     draws: u64,
     replacement: bool,
     /// The order that was made last: without replacement, making one takes all weights.
@@ -42,7 +42,7 @@ impl Drawing {
     ) -> Result<Self> {
         let draws = draws.unwrap_or(stage.num_rows());
         if draws == 0 {
-            return Ok(Self { urn: None, draws, replacement, newest: Mutex::default() });
+            return Ok(Self { sampler: None, draws, replacement, newest: Mutex::default() });
         }
         if stage.num_rows() == 0 {
             return Err(Error::data(format!(
@@ -51,12 +51,12 @@ impl Drawing {
         }
         let weights = ColumnWeights::try_new(stage, column)?;
         let named = |error: Error| error.with_context("sample_weight", column);
-        let urn = Urn::try_new(Arc::new(weights)).map_err(named)?;
-        if !replacement && draws > urn.num_positive() {
+        let sampler = WeightedSampler::try_new(Arc::new(weights)).map_err(named)?;
+        if !replacement && draws > sampler.num_positive() {
             // Says what is wrong.
-            Order::drawn(&urn, 0, draws, replacement).map_err(named)?;
+            Order::drawn(&sampler, 0, draws, replacement).map_err(named)?;
         }
-        Ok(Self { urn: Some(urn), draws, replacement, newest: Mutex::default() })
+        Ok(Self { sampler: Some(sampler), draws, replacement, newest: Mutex::default() })
     }
 
     /// Draws of an epoch.
@@ -69,7 +69,7 @@ impl Drawing {
     /// # Errors
     /// None that `try_new` has not found.
     pub fn order(&self, key: u64) -> Result<Order> {
-        let Some(urn) = &self.urn else {
+        let Some(sampler) = &self.sampler else {
             return Ok(crate::sharding::Permutation::new(key, 0).into());
         };
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ impl Drawing {
         }
         // The old one goes first: without replacement both are large.
         *newest = None;
-        let order = Order::drawn(urn, key, self.draws, self.replacement)?;
+        let order = Order::drawn(sampler, key, self.draws, self.replacement)?;
         *newest = Some((key, order.clone()));
         Ok(order)
     }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::manifest::{BatchEntry, Manifest};
 use super::output::{Output, Pending, Ready, Written};
 use super::read::Stage;
-use crate::materialize::Layout;
+use crate::materialize::StoredSchema;
 use crate::runtime::Runtimes;
 use crate::session::{EpochPlan, Plan};
 use crate::sharding::weight;
@@ -71,7 +71,7 @@ struct Job {
     groups: Vec<Range<usize>>,
     next_group: AtomicUsize,
     next_file: AtomicUsize,
-    layout: Layout,
+    layout: StoredSchema,
     batch_bytes: usize,
     /// Where files are written.
     dir: PathBuf,
@@ -100,7 +100,7 @@ impl Stage {
         if threads == 0 {
             return Err(Error::config("threads 0 must be at least 1"));
         }
-        let layout = Layout::try_new(plan.schema())?;
+        let layout = StoredSchema::try_new(plan.schema())?;
         let partial = Partial::create(dir)?;
         progress.splits.store(ids.len(), Ordering::Relaxed);
         let job = Arc::new(Job {

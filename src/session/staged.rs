@@ -15,7 +15,7 @@ use super::query::Query;
 use super::registered::TableKey;
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
-use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
+use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, with_spilling_joins};
 use crate::fingerprint::Form;
 use crate::formats::{ArrowFormat, Format};
 use crate::materialize::{
@@ -304,7 +304,7 @@ impl Query {
         let (Attempt::Thrifty, Some(limit)) = (attempt, limit) else {
             return Ok(execute_stream(physical, state.task_ctx())?);
         };
-        let physical = thrifty(physical)?;
+        let physical = with_spilling_joins(physical)?;
         let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
         let config = state.config().clone();
         let most = config.options().execution.sort_spill_reservation_bytes;

@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::ipc;
 use super::lake::Lake;
-use super::part::{Part, pack_ids, pack_splits, place, tables_read, unpack_ids, unpack_splits};
 use super::plan::{Plan, PlanOptions, Planned, Totals};
+use super::plan_part::{
+    PlanPart, pack_ids, pack_splits, place, tables_read, unpack_ids, unpack_splits,
+};
 use super::query::Query;
 use super::registered::{Registered, TableKey};
 use super::registry::{Session, SessionOptions, open_cache};
@@ -29,7 +31,7 @@ use crate::{Error, Result};
 /// A plan as text and bytes. It may hold credentials, so it goes to worker processes only and never
 /// into a checkpoint.
 #[derive(Clone, Debug)]
-pub struct Recipe {
+pub struct WorkerPlan {
     /// JSON; numbers in it point into `blobs`.
     pub text: String,
     /// Arrow IPC streams: schemas, hive values and tables in memory.
@@ -99,14 +101,14 @@ enum TableRecipe {
 /// One split as numbers: scan, file, unit kind, four numbers, rows, deleted rows, first row, bytes.
 pub(super) type SplitRecipe = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
 
-impl Recipe {
+impl WorkerPlan {
     /// The recipe of a plan with all of its splits, or with those of these ids, ascending; and then only with the files
     /// that they are read from.
     ///
     /// # Errors
     /// `Config` for an id that the plan does not have; where a table in memory cannot be written as Arrow IPC.
     pub fn of(plan: &Plan, ids: Option<&[u32]>) -> Result<Self> {
-        let part = ids.map(|ids| Part::of(plan, ids)).transpose()?;
+        let part = ids.map(|ids| PlanPart::of(plan, ids)).transpose()?;
         let stages = plan.query().parts();
         // Of what only stages were computed from, a process needs to know no more than the columns.
         let read = match stages.is_empty() {

@@ -8,7 +8,7 @@ use super::blend::blend;
 use super::even::Schedule;
 use super::interleave::{Interleave, Open, Turn};
 use super::order::derive_key;
-use super::row_slice::{Piece, Source, Window};
+use super::row_slice::{RowSlice, Source, Window};
 use crate::{Error, Result};
 
 /// No lane or piece has more rows than this: sums of larger numbers of a damaged state would overflow.
@@ -39,7 +39,7 @@ impl Mixing {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
     /// In reading order.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<RowSlice>,
     /// Keys its windows: window n is permuted by (key, n).
     pub key: u64,
     /// How its rows are mixed.
@@ -51,7 +51,7 @@ pub struct Lane {
 impl Lane {
     /// Its rows, where all of them are counted.
     pub fn rows(&self) -> Option<u64> {
-        self.pieces.iter().map(Piece::rows).sum()
+        self.pieces.iter().map(RowSlice::rows).sum()
     }
 
     /// The key of the permutation of window `number`.
@@ -86,7 +86,7 @@ impl Lane {
     }
 
     /// The pieces that are left behind `cursor`, in their order.
-    pub fn remaining(&self, cursor: &LaneCursor) -> Vec<Piece> {
+    pub fn remaining(&self, cursor: &LaneCursor) -> Vec<RowSlice> {
         let mut left = Vec::new();
         let mut state = &cursor.state;
         if let Some(window) = &cursor.window {
@@ -101,7 +101,7 @@ impl Lane {
     }
 
     /// The rest of the window in progress, with only those pieces that it was filled from.
-    fn rest_of(&self, cursor: &LaneCursor, window: &WindowCursor) -> Option<Piece> {
+    fn rest_of(&self, cursor: &LaneCursor, window: &WindowCursor) -> Option<RowSlice> {
         let number = (cursor.rows - window.offset) / self.mixing.window?;
         let (from, touched) = cursor.state.narrowed(window.end.next());
         let pieces = touched.into_iter().map(|piece| self.pieces[piece as usize].clone()).collect();
@@ -112,7 +112,7 @@ impl Lane {
             key: self.window_key(number),
             lane: self.number,
         }));
-        Some(Piece { source, start: window.offset, end: Some(window.size), to_end: true })
+        Some(RowSlice { source, start: window.offset, end: Some(window.size), to_end: true })
     }
 }
 
@@ -304,7 +304,7 @@ pub struct Shard {
     /// The sizes of its batches.
     pub schedule: Schedule,
     /// Rows repeated to fill the last batch, as far as they are needed.
-    pub padding: Vec<Piece>,
+    pub padding: Vec<RowSlice>,
 }
 
 impl Shard {
@@ -376,7 +376,7 @@ impl Shard {
     }
 
     /// The pieces left behind `cursor`.
-    pub fn remaining(&self, cursor: &ShardCursor) -> Vec<Piece> {
+    pub fn remaining(&self, cursor: &ShardCursor) -> Vec<RowSlice> {
         self.lanes.iter().zip(&cursor.lanes).flat_map(|(lane, at)| lane.remaining(at)).collect()
     }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::cursor::{Shard, ShardCursor};
 use super::even::{Remainder, level, proportional, share};
-use super::layout::{Layout, OrderKey, Run, Stock};
+use super::layout::{EarlierRun, Layout, OrderKey, ShardInput};
 use super::lpt::{lpt, round_robin};
 use super::order::{derive_key, epoch_order};
 use super::plan::Builtin;
 use super::quota::{delivered, paddings, rows_of, schedules};
-use super::row_slice::{Piece, Source};
+use super::row_slice::{RowSlice, Source};
 use super::share::{Common, RankShare};
 use crate::{Error, Result};
 
@@ -30,13 +30,13 @@ pub(super) type Lists<'a> = Option<&'a [Vec<u32>]>;
 /// `Config` where the layout asks for equal steps that are impossible, or for partitions that the ranks do not
 /// divide; `Checkpoint` where a run's cursors are not those of its layout.
 pub fn resume(
-    stock: &Stock,
-    runs: &[Run],
+    input: &ShardInput,
+    runs: &[EarlierRun],
     layout: &Layout,
     lists: Option<&[Vec<u32>]>,
     key: OrderKey<'_>,
 ) -> Result<Vec<Shard>> {
-    let shares = shares(stock, runs, layout, lists, key)?;
+    let shares = shares(input, runs, layout, lists, key)?;
     all_shards(&shares, layout, lists.filter(|_| runs.is_empty()), key)
 }
 
@@ -47,24 +47,24 @@ pub fn resume(
 /// # Errors
 /// As those of [`resume`].
 pub fn shares(
-    stock: &Stock,
-    runs: &[Run],
+    input: &ShardInput,
+    runs: &[EarlierRun],
     layout: &Layout,
     lists: Option<&[Vec<u32>]>,
     key: OrderKey<'_>,
 ) -> Result<Vec<RankShare>> {
-    let mut pieces = stock.pieces();
+    let mut pieces = input.pieces();
     let mut lists = lists;
     for (depth, run) in (0_u64..).zip(runs) {
         run.layout.check()?;
         let lists = lists.take();
-        let shares = deal(stock, pieces, &run.layout, lists, depth)?;
+        let shares = deal(input, pieces, &run.layout, lists, depth)?;
         let shards = all_shards(&shares, &run.layout, lists, key)?;
         pieces = left_by(run, &shards)?;
-        pieces.sort_by_key(Piece::place);
+        pieces.sort_by_key(RowSlice::place);
     }
     let depth = runs.len() as u64;
-    deal(stock, pieces, layout, lists, depth).map_err(|error| match depth {
+    deal(input, pieces, layout, lists, depth).map_err(|error| match depth {
         0 => error,
         _ => error.with_context(
             "these are the rows left of a resumed epoch",
@@ -87,7 +87,7 @@ fn all_shards(
 }
 
 /// What a run left of its shards.
-fn left_by(run: &Run, shards: &[Shard]) -> Result<Vec<Piece>> {
+fn left_by(run: &EarlierRun, shards: &[Shard]) -> Result<Vec<RowSlice>> {
     let workers = run.layout.workers();
     if let Some(rank) = run.cursors.keys().find(|rank| **rank >= run.layout.world_size) {
         return Err(Error::checkpoint(format!(
@@ -112,7 +112,12 @@ fn left_by(run: &Run, shards: &[Shard]) -> Result<Vec<Piece>> {
 ///
 /// # Errors
 /// `Checkpoint` where the run does not say.
-pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result<ShardCursor> {
+pub fn cursor_of(
+    run: &EarlierRun,
+    shard: &Shard,
+    rank: usize,
+    worker: usize,
+) -> Result<ShardCursor> {
     if let Some(workers) = run.cursors.get(&(rank as u32)) {
         let numbers = workers.get(worker).ok_or_else(|| {
             Error::checkpoint(format!("the state of rank {rank} has no cursor of worker {worker}"))
@@ -145,7 +150,7 @@ pub fn cursor_of(run: &Run, shard: &Shard, rank: usize, worker: usize) -> Result
     Ok(shard.cursor_at(batches))
 }
 
-fn silent(run: &Run, rank: usize) -> Error {
+fn silent(run: &EarlierRun, rank: usize) -> Error {
     Error::checkpoint(format!(
         "the state does not say how far rank {rank} of {} came, and without equal steps that does not follow from \
          the other ranks; join the states of all ranks: load_state_dict(tensorquery.merge_state_dicts([…]))",
@@ -156,13 +161,13 @@ fn silent(run: &Run, rank: usize) -> Error {
 /// Deals pieces to ranks, in the order of the pieces: by source, so that each of them is spread evenly, and as even by
 /// weight as one level over ranks makes them, whatever the number of their workers.
 fn deal(
-    stock: &Stock,
-    mut pieces: Vec<Piece>,
+    input: &ShardInput,
+    mut pieces: Vec<RowSlice>,
     layout: &Layout,
     lists: Lists<'_>,
     depth: u64,
 ) -> Result<Vec<RankShare>> {
-    if layout.counted && stock.counts.is_none() && !stock.weights.is_empty() {
+    if layout.counted && input.counts.is_none() && !input.weights.is_empty() {
         return Err(Error::config(
             "rows are dealt by number, but were not counted; please report it with the state that was loaded",
         ));
@@ -171,34 +176,34 @@ fn deal(
         pieces.retain(|piece| !piece.is_empty());
     }
     if let Some(partitions) = layout.partitions {
-        return deal_partitions(stock, pieces, layout, partitions, depth);
+        return deal_partitions(input, pieces, layout, partitions, depth);
     }
     let ranks = layout.world_size as usize;
-    let sources = stock.source_weights.len().max(1);
+    let sources = input.source_weights.len().max(1);
     let mut by_source = vec![Vec::new(); sources];
     for piece in pieces {
-        by_source[stock.source(&piece) as usize].push(piece);
+        by_source[input.source(&piece) as usize].push(piece);
     }
     let rows: Vec<u64> = by_source.iter().map(|pieces| rows_of(pieces)).collect();
     let total: u64 = rows.iter().sum();
-    let delivered = delivered(stock, &rows);
+    let delivered = delivered(input, &rows);
     let schedules = schedules(layout, delivered)?;
     let mut open: Vec<u64> = match layout.is_exact() {
         true => (0..ranks as u64).map(|rank| share(total, ranks as u64, rank)).collect(),
         false => vec![0; ranks],
     };
     let padding = match layout.remainder {
-        Remainder::Pad => paddings(stock, &schedules, &open),
+        Remainder::Pad => paddings(input, &schedules, &open),
         _ => vec![Vec::new(); ranks],
     };
-    let mut lanes: Vec<Vec<(u32, Vec<Piece>)>> = vec![Vec::new(); ranks];
+    let mut lanes: Vec<Vec<(u32, Vec<RowSlice>)>> = vec![Vec::new(); ranks];
     for ((number, pieces), rows) in (0_u32..).zip(by_source).zip(rows) {
         let mut dealt = match lists {
             Some(lists) => group_by_lists(pieces, lists, ranks, |shard| {
                 Some(shard / layout.workers()).filter(|rank| *rank < ranks)
             }),
             None => {
-                let bins = bins_of(stock, &pieces, layout, ranks);
+                let bins = bins_of(input, &pieces, layout, ranks);
                 group(pieces, &bins, ranks)
             }
         };
@@ -211,27 +216,27 @@ fn deal(
             lanes.push((number, pieces));
         }
     }
-    let common = Common { depth, source_weights: &stock.source_weights, delivered, rows: total };
-    Ok(finish(stock, layout, &common, lanes, padding))
+    let common = Common { depth, source_weights: &input.source_weights, delivered, rows: total };
+    Ok(finish(input, layout, &common, lanes, padding))
 }
 
 fn finish(
-    stock: &Stock,
+    input: &ShardInput,
     layout: &Layout,
     common: &Common<'_>,
-    lanes: Vec<Vec<(u32, Vec<Piece>)>>,
-    padding: Vec<Vec<Piece>>,
+    lanes: Vec<Vec<(u32, Vec<RowSlice>)>>,
+    padding: Vec<Vec<RowSlice>>,
 ) -> Vec<RankShare> {
     let share = |((rank, lanes), padding)| {
-        RankShare::new(layout, rank, common, lanes, padding, |id| stock.weight_of_split(id))
+        RankShare::new(layout, rank, common, lanes, padding, |id| input.weight_of_split(id))
     };
     (0_u32..).zip(lanes).zip(padding).map(share).collect()
 }
 
-fn bins_of(stock: &Stock, pieces: &[Piece], layout: &Layout, bins: usize) -> Vec<u32> {
+fn bins_of(input: &ShardInput, pieces: &[RowSlice], layout: &Layout, bins: usize) -> Vec<u32> {
     match layout.strategy.unwrap_or_default() {
         Builtin::Lpt => {
-            let weight = |piece| stock.weight(piece, layout.counted);
+            let weight = |piece| input.weight(piece, layout.counted);
             lpt(&pieces.iter().map(weight).collect::<Vec<_>>(), bins)
         }
         Builtin::RoundRobin => round_robin(pieces.len(), bins),
@@ -240,11 +245,11 @@ fn bins_of(stock: &Stock, pieces: &[Piece], layout: &Layout, bins: usize) -> Vec
 
 /// Pieces in `bins` bins, where `bin` finds the shard to which a custom strategy gave the split.
 pub(super) fn group_by_lists(
-    pieces: Vec<Piece>,
+    pieces: Vec<RowSlice>,
     lists: &[Vec<u32>],
     bins: usize,
     bin: impl Fn(usize) -> Option<usize>,
-) -> Vec<Vec<Piece>> {
+) -> Vec<Vec<RowSlice>> {
     let mut places: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for (shard, ids) in lists.iter().enumerate() {
         if bin(shard).is_some() {
@@ -264,7 +269,7 @@ pub(super) fn group_by_lists(
             None => groups[bins - 1].push((usize::MAX, piece)),
         }
     }
-    let in_order = |mut group: Vec<(usize, Piece)>| {
+    let in_order = |mut group: Vec<(usize, RowSlice)>| {
         group.sort_by_key(|(place, piece)| (*place, piece.start));
         group.into_iter().map(|(_, piece)| piece).collect()
     };
@@ -277,7 +282,7 @@ pub(super) fn part(open: &[u64], rows: u64) -> Vec<u64> {
 }
 
 /// The pieces of each bin, in their order.
-pub(super) fn group(pieces: Vec<Piece>, bin_of: &[u32], bins: usize) -> Vec<Vec<Piece>> {
+pub(super) fn group(pieces: Vec<RowSlice>, bin_of: &[u32], bins: usize) -> Vec<Vec<RowSlice>> {
     let mut groups = vec![Vec::new(); bins];
     for (piece, bin) in pieces.into_iter().zip(bin_of) {
         groups[*bin as usize].push(piece);
@@ -288,8 +293,8 @@ pub(super) fn group(pieces: Vec<Piece>, bin_of: &[u32], bins: usize) -> Vec<Vec<
 /// `partitions` lists of equal rows, of which each rank has every W-th: what a step delivers over all ranks does
 /// not depend on their number.
 fn deal_partitions(
-    stock: &Stock,
-    pieces: Vec<Piece>,
+    input: &ShardInput,
+    pieces: Vec<RowSlice>,
     layout: &Layout,
     partitions: u32,
     depth: u64,
@@ -303,25 +308,25 @@ fn deal_partitions(
         )));
     }
     let rows = rows_of(&pieces);
-    let weights: Vec<u64> = pieces.iter().map(|piece| stock.weight(piece, true)).collect();
+    let weights: Vec<u64> = pieces.iter().map(|piece| input.weight(piece, true)).collect();
     let mut lists = group(pieces, &lpt(&weights, partitions as usize), partitions as usize);
     let quotas: Vec<u64> = (0..bins).map(|bin| share(rows, bins, bin)).collect();
     level(&mut lists, &quotas, true);
     let schedules = schedules(layout, rows)?;
-    let mut lanes: Vec<Vec<(u32, Vec<Piece>)>> = vec![Vec::new(); ranks as usize];
+    let mut lanes: Vec<Vec<(u32, Vec<RowSlice>)>> = vec![Vec::new(); ranks as usize];
     for (number, pieces) in (0_u32..).zip(lists) {
         lanes[(u64::from(number) % ranks) as usize].push((number, pieces));
     }
     let padding = match layout.remainder {
         Remainder::Pad => {
             let of_rank =
-                |lanes: &Vec<(u32, Vec<Piece>)>| lanes.iter().map(|lane| rows_of(&lane.1)).sum();
-            paddings(stock, &schedules, &lanes.iter().map(of_rank).collect::<Vec<u64>>())
+                |lanes: &Vec<(u32, Vec<RowSlice>)>| lanes.iter().map(|lane| rows_of(&lane.1)).sum();
+            paddings(input, &schedules, &lanes.iter().map(of_rank).collect::<Vec<u64>>())
         }
         _ => vec![Vec::new(); ranks as usize],
     };
     let common = Common { depth, source_weights: &[], delivered: rows, rows };
-    Ok(finish(stock, layout, &common, lanes, padding))
+    Ok(finish(input, layout, &common, lanes, padding))
 }
 
 /// Permutes the pieces of every lane of a rank's shards, and keys its windows.

@@ -2,7 +2,7 @@
 
 use super::cursor::{Lane, LaneCursor, Shard, ShardCursor};
 use super::order::derive_key;
-use super::row_slice::Piece;
+use super::row_slice::RowSlice;
 use crate::{Error, Result};
 
 /// Tells the windows of workers of one rank apart.
@@ -83,7 +83,7 @@ impl Shard {
     ///
     /// # Errors
     /// `Checkpoint` where the numbers are not those of such a rank.
-    pub fn left_by_takers(&self, said: &[Vec<u64>], workers: usize) -> Result<Vec<Piece>> {
+    pub fn left_by_takers(&self, said: &[Vec<u64>], workers: usize) -> Result<Vec<RowSlice>> {
         let [lane] = self.lanes.as_slice() else { return Err(damaged()) };
         let (consumed, holdings) = said.split_first().ok_or_else(damaged)?;
         if consumed.len() % 2 != 0 || holdings.len() != workers {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::row_slice::Piece;
+use super::row_slice::RowSlice;
 use crate::{Error, Result};
 
 /// What happens to rows that do not divide evenly by ranks and batches.
@@ -178,8 +178,8 @@ pub fn proportional(rows: u64, weights: &[u64]) -> Vec<u64> {
 /// plan again, else what it got comes last.
 ///
 /// The rows of all lists must be those of all quotas.
-pub fn level(lists: &mut [Vec<Piece>], quotas: &[u64], in_place: bool) {
-    let mut spare: Vec<Piece> = Vec::new();
+pub fn level(lists: &mut [Vec<RowSlice>], quotas: &[u64], in_place: bool) {
+    let mut spare: Vec<RowSlice> = Vec::new();
     let mut missing = vec![0; lists.len()];
     for ((list, quota), missing) in lists.iter_mut().zip(quotas).zip(&mut missing) {
         let mut wanted = *quota;
@@ -202,7 +202,7 @@ pub fn level(lists: &mut [Vec<Piece>], quotas: &[u64], in_place: bool) {
         *missing = wanted;
     }
     let mut spare = spare.into_iter();
-    let mut rest: Option<Piece> = None;
+    let mut rest: Option<RowSlice> = None;
     for (list, mut missing) in lists.iter_mut().zip(missing) {
         let touched = missing > 0;
         while missing > 0 {
@@ -219,7 +219,7 @@ pub fn level(lists: &mut [Vec<Piece>], quotas: &[u64], in_place: bool) {
             }
         }
         if touched && in_place {
-            list.sort_by_key(Piece::place);
+            list.sort_by_key(RowSlice::place);
         }
     }
 }

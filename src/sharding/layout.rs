@@ -8,7 +8,7 @@ use super::cursor::Mixing;
 use super::even::Remainder;
 use super::order::{derive_key, digest};
 use super::plan::Builtin;
-use super::row_slice::{Piece, Source};
+use super::row_slice::{RowSlice, Source};
 use crate::{Error, Result};
 
 /// Tells the key of a permutation of all rows from other keys.
@@ -44,7 +44,7 @@ pub struct Layout {
 
 /// What is dealt: the same for every layout.
 #[derive(Clone, Debug, Default)]
-pub struct Stock {
+pub struct ShardInput {
     /// By split: what balancing goes by.
     pub weights: Vec<u64>,
     /// By split: its output rows, where they were counted.
@@ -79,7 +79,7 @@ impl OrderKey<'_> {
 
 /// A run of the same epoch before this one, and how far each of its shards came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct EarlierRun {
     /// How it divided the rows.
     pub layout: Layout,
     /// Batches that every rank received, where `cursors` does not say more.
@@ -128,7 +128,7 @@ impl Layout {
     }
 }
 
-impl Stock {
+impl ShardInput {
     /// `rows` rows in runs of `run` rows.
     pub fn of_runs(rows: u64, run: u64) -> Self {
         let run = run.max(1);
@@ -138,17 +138,18 @@ impl Stock {
     }
 
     /// All splits without what is excluded, in the order of the plan.
-    pub fn pieces(&self) -> Vec<Piece> {
+    pub fn pieces(&self) -> Vec<RowSlice> {
         let mut exclude = self.exclude.clone();
         exclude.sort_unstable();
         let mut gaps = exclude.into_iter().peekable();
         let mut pieces = Vec::with_capacity(self.weights.len());
         for id in 0..self.weights.len() as u32 {
-            let mut rest = Piece::split(id, self.counts.as_ref().map(|counts| counts[id as usize]));
+            let mut rest =
+                RowSlice::split(id, self.counts.as_ref().map(|counts| counts[id as usize]));
             while let Some((_, start, end)) = gaps.next_if(|gap| gap.0 <= id) {
                 let clip = |row: u64| rest.end.map_or(row, |last| row.min(last)).max(rest.start);
                 let (start, end) = (clip(start), clip(end));
-                let head = Piece { end: Some(start), to_end: false, ..rest.clone() };
+                let head = RowSlice { end: Some(start), to_end: false, ..rest.clone() };
                 pieces.push(head);
                 rest.start = end;
             }
@@ -157,8 +158,8 @@ impl Stock {
         pieces
     }
 
-    /// What a piece weighs: see [`Piece::weight`].
-    pub(super) fn weight(&self, piece: &Piece, counted: bool) -> u64 {
+    /// What a piece weighs: see [`RowSlice::weight`].
+    pub(super) fn weight(&self, piece: &RowSlice, counted: bool) -> u64 {
         piece.weight(counted, &|id| self.weight_of_split(id))
     }
 
@@ -168,7 +169,7 @@ impl Stock {
     }
 
     /// The source of a piece.
-    pub(super) fn source(&self, piece: &Piece) -> u32 {
+    pub(super) fn source(&self, piece: &RowSlice) -> u32 {
         match &piece.source {
             Source::Split(id) => self.sources.get(*id as usize).copied().unwrap_or(0),
             // Its lane may have been a partition.

@@ -5,7 +5,7 @@
 //! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the only
 //! source of randomness in the crate.
 //!
-//! [`resume()`] is the whole way: [`Stock`] cut into [`Piece`]s, what earlier [`Run`]s of the epoch consumed
+//! [`resume()`] is the whole way: [`ShardInput`] cut into [`RowSlice`]s, what earlier [`EarlierRun`]s of the epoch consumed
 //! taken off, the rest dealt to [`Shard`]s by a [`Layout`]. A [`RankShare`] is what of it one rank needs.
 
 mod bernoulli;
@@ -34,13 +34,13 @@ pub use deal::{cursor_of, resume, shares};
 pub use dynamic::Holding;
 pub use even::{Remainder, Schedule, level, proportional, share};
 pub use interleave::{Interleave, Open, Turn};
-pub use layout::{Layout, OrderKey, Run, Stock};
+pub use layout::{EarlierRun, Layout, OrderKey, ShardInput};
 pub use lpt::{lpt, round_robin};
 pub use order::{derive_key, epoch_order};
 pub use permutation::Permutation;
 pub use plan::{Assignment, Builtin, Imbalance, ShardSummary, weight};
 pub use rng::Rng;
-pub use row_slice::{Piece, Source, Window};
+pub use row_slice::{RowSlice, Source, Window};
 pub use shard::ShardSpec;
 pub use share::RankShare;
-pub use weighted_sampler::{Order, RowWeights, Urn};
+pub use weighted_sampler::{Order, RowWeights, WeightedSampler};

@@ -1,27 +1,27 @@
 //! How many rows each shard delivers, in which batches, and which rows it repeats.
 
 use super::even::{Schedule, proportional};
-use super::layout::{Layout, Stock};
-use super::row_slice::Piece;
+use super::layout::{Layout, ShardInput};
+use super::row_slice::RowSlice;
 use crate::Result;
 
-pub(super) fn rows_of(pieces: &[Piece]) -> u64 {
-    pieces.iter().filter_map(Piece::rows).sum()
+pub(super) fn rows_of(pieces: &[RowSlice]) -> u64 {
+    pieces.iter().filter_map(RowSlice::rows).sum()
 }
 
 /// The rows that all ranks deliver where so many are left by source: all of them, or those until the first source runs out. Earlier
 /// runs of the epoch have rounded the sources' shares, so the end is that of the whole epoch.
-pub(super) fn delivered(stock: &Stock, left: &[u64]) -> u64 {
+pub(super) fn delivered(input: &ShardInput, left: &[u64]) -> u64 {
     let left_in_all = left.iter().sum();
-    if !stock.stop_first {
+    if !input.stop_first {
         return left_in_all;
     }
     let mut rows = vec![0; left.len()];
-    for piece in stock.pieces() {
-        rows[stock.source(&piece) as usize] += piece.rows().unwrap_or(0);
+    for piece in input.pieces() {
+        rows[input.source(&piece) as usize] += piece.rows().unwrap_or(0);
     }
     let consumed = rows.iter().sum::<u64>().saturating_sub(left_in_all);
-    until_first(&rows, &stock.source_weights).saturating_sub(consumed)
+    until_first(&rows, &input.source_weights).saturating_sub(consumed)
 }
 
 /// The batches of every rank where `delivered` rows are.
@@ -70,8 +70,12 @@ pub(super) fn quotas_of_rank(own: u64, schedules: &[Schedule]) -> Vec<u64> {
 }
 
 /// For every rank the rows that it repeats: the first rows of the plan, handed round.
-pub(super) fn paddings(stock: &Stock, schedules: &[Schedule], quotas: &[u64]) -> Vec<Vec<Piece>> {
-    let all = stock.pieces();
+pub(super) fn paddings(
+    input: &ShardInput,
+    schedules: &[Schedule],
+    quotas: &[u64],
+) -> Vec<Vec<RowSlice>> {
+    let all = input.pieces();
     // By piece, the rows before it.
     let mut starts = Vec::with_capacity(all.len());
     let mut rows = 0;

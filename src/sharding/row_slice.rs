@@ -19,7 +19,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// What it was filled from.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<RowSlice>,
     /// Where in `pieces` its first row lies.
     pub from: Interleave,
     /// Its rows.
@@ -32,7 +32,7 @@ pub struct Window {
 
 /// A run of rows that one shard reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct RowSlice {
     /// Whose rows.
     pub source: Source,
     /// First row, counted in output rows of the source: after filters, and permuted for a window.
@@ -43,7 +43,7 @@ pub struct Piece {
     pub to_end: bool,
 }
 
-impl Piece {
+impl RowSlice {
     /// A whole split, of so many rows where they are known.
     pub fn split(id: u32, rows: Option<u64>) -> Self {
         Self { source: Source::Split(id), start: 0, end: rows, to_end: true }

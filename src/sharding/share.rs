@@ -13,7 +13,7 @@ use super::layout::{Layout, OrderKey};
 use super::lpt::{lpt, round_robin};
 use super::plan::Builtin;
 use super::quota::quotas_of_rank;
-use super::row_slice::{Piece, Source};
+use super::row_slice::{RowSlice, Source};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
@@ -22,9 +22,9 @@ use crate::{Error, Result};
 pub struct RankShare {
     head: Head,
     /// By source, or by partition of this rank.
-    lanes: Vec<Vec<Piece>>,
+    lanes: Vec<Vec<RowSlice>>,
     /// Rows that it repeats.
-    padding: Vec<Piece>,
+    padding: Vec<RowSlice>,
     /// By split, ascending: its weight, and its rows where they are counted.
     weights: Vec<(u32, u64, Option<u64>)>,
 }
@@ -61,8 +61,8 @@ impl RankShare {
         layout: &Layout,
         rank: u32,
         common: &Common<'_>,
-        lanes: Vec<(u32, Vec<Piece>)>,
-        padding: Vec<Piece>,
+        lanes: Vec<(u32, Vec<RowSlice>)>,
+        padding: Vec<RowSlice>,
         weight_of: impl Fn(u32) -> (u64, Option<u64>),
     ) -> Self {
         let (numbers, lanes): (_, Vec<_>) = lanes.into_iter().unzip();
@@ -197,7 +197,7 @@ impl RankShare {
             })
             .collect();
         for (number, pieces) in head.numbers.iter().zip(&self.lanes) {
-            let rows = pieces.iter().filter_map(Piece::rows).sum();
+            let rows = pieces.iter().filter_map(RowSlice::rows).sum();
             let mut dealt = match lists {
                 Some(lists) => group_by_lists(pieces.clone(), lists, workers, |shard| {
                     shard.checked_sub(rank * workers).filter(|worker| *worker < workers)
@@ -219,7 +219,7 @@ impl RankShare {
         Ok(shards)
     }
 
-    fn bins(&self, pieces: &[Piece], layout: &Layout, bins: usize) -> Vec<u32> {
+    fn bins(&self, pieces: &[RowSlice], layout: &Layout, bins: usize) -> Vec<u32> {
         match layout.strategy.unwrap_or_default() {
             _ if bins == 1 => vec![0; pieces.len()],
             Builtin::Lpt => {
@@ -230,7 +230,7 @@ impl RankShare {
         }
     }
 
-    fn weight_of(&self, piece: &Piece) -> u64 {
+    fn weight_of(&self, piece: &RowSlice) -> u64 {
         piece.weight(self.head.counted, &|id| match self
             .weights
             .binary_search_by_key(&id, |(id, ..)| *id)
@@ -292,16 +292,16 @@ const PART: u64 = 2;
 const WINDOW: u64 = 3;
 
 /// Most pieces are whole splits one after the other: two or three bytes each.
-fn write_pieces(writer: &mut Writer, pieces: &[Piece]) -> Result<()> {
+fn write_pieces(writer: &mut Writer, pieces: &[RowSlice]) -> Result<()> {
     writer.number(pieces.len() as u64);
     let (mut id_before, mut rows_before) = (0, 0);
     for piece in pieces {
         match (&piece.source, piece) {
-            (Source::Split(id), Piece { start: 0, end: None, to_end: true, .. }) => {
+            (Source::Split(id), RowSlice { start: 0, end: None, to_end: true, .. }) => {
                 writer.number(WHOLE);
                 writer.near(u64::from(*id), &mut id_before);
             }
-            (Source::Split(id), Piece { start: 0, end: Some(end), to_end: true, .. }) => {
+            (Source::Split(id), RowSlice { start: 0, end: Some(end), to_end: true, .. }) => {
                 writer.number(COUNTED);
                 writer.near(u64::from(*id), &mut id_before);
                 writer.near(*end, &mut rows_before);
@@ -322,7 +322,7 @@ fn write_pieces(writer: &mut Writer, pieces: &[Piece]) -> Result<()> {
     Ok(())
 }
 
-fn read_pieces(reader: &mut Reader<'_>) -> Result<Vec<Piece>> {
+fn read_pieces(reader: &mut Reader<'_>) -> Result<Vec<RowSlice>> {
     let count = reader.length()?;
     let mut pieces = Vec::with_capacity(count);
     let (mut id_before, mut rows_before) = (0, 0);
@@ -334,9 +334,9 @@ fn read_pieces(reader: &mut Reader<'_>) -> Result<Vec<Piece>> {
         }
         let id = u32::try_from(reader.near(&mut id_before)?).unwrap_or(u32::MAX);
         pieces.push(match kind {
-            WHOLE => Piece::split(id, None),
-            COUNTED => Piece::split(id, Some(reader.near(&mut rows_before)?)),
-            _ => Piece {
+            WHOLE => RowSlice::split(id, None),
+            COUNTED => RowSlice::split(id, Some(reader.near(&mut rows_before)?)),
+            _ => RowSlice {
                 source: Source::Split(id),
                 start: reader.number()?,
                 end: reader.optional()?,

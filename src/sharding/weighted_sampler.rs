@@ -33,7 +33,7 @@ pub trait RowWeights: Debug + Send + Sync {
 
 /// Rows to draw from by weight. It keeps one number for 64 rows, and reads weights where they lie.
 #[derive(Clone, Debug)]
-pub struct Urn {
+pub struct WeightedSampler {
     weights: Arc<dyn RowWeights>,
     /// The sum of the weights of all blocks up to each, that block included.
     ends: Arc<[f64]>,
@@ -42,7 +42,7 @@ pub struct Urn {
     largest: f64,
 }
 
-impl Urn {
+impl WeightedSampler {
     /// Reads all weights once.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ pub struct Order {
 #[derive(Clone, Debug)]
 enum Kind {
     Permutation(Permutation),
-    Draws { urn: Urn, key: u64 },
+    Draws { sampler: WeightedSampler, key: u64 },
     Listed(Arc<[u64]>),
 }
 
@@ -218,24 +218,29 @@ impl From<Permutation> for Order {
 }
 
 impl Order {
-    /// `draws` rows of an urn. Without replacement they are drawn here and now: that takes 8 bytes for each, and up to
+    /// `draws` rows of a sampler. Without replacement they are drawn here and now: that takes 8 bytes for each, and up to
     /// 32 meanwhile.
     ///
     /// # Errors
     /// `Config` where more rows are to be drawn without replacement than have a weight.
-    pub fn drawn(urn: &Urn, key: u64, draws: u64, replacement: bool) -> Result<Self> {
+    pub fn drawn(
+        sampler: &WeightedSampler,
+        key: u64,
+        draws: u64,
+        replacement: bool,
+    ) -> Result<Self> {
         if replacement {
-            return Ok(Self { kind: Kind::Draws { urn: urn.clone(), key }, len: draws });
+            return Ok(Self { kind: Kind::Draws { sampler: sampler.clone(), key }, len: draws });
         }
-        if draws > urn.positive {
+        if draws > sampler.positive {
             return Err(Error::config(format!(
                 "{draws} rows cannot be drawn without replacement, because only {} of {} rows have a weight above 0; \
                  set num_samples to at most that, or draw with replacement",
-                urn.positive,
-                urn.num_rows()
+                sampler.positive,
+                sampler.num_rows()
             )));
         }
-        let rows = urn.draw_apart(key, draws);
+        let rows = sampler.draw_apart(key, draws);
         Ok(Self { len: rows.len() as u64, kind: Kind::Listed(rows.into()) })
     }
 
@@ -253,7 +258,7 @@ impl Order {
     pub fn num_rows(&self) -> Option<u64> {
         match &self.kind {
             Kind::Permutation(permutation) => Some(permutation.len()),
-            Kind::Draws { urn, .. } => Some(urn.num_rows()),
+            Kind::Draws { sampler, .. } => Some(sampler.num_rows()),
             Kind::Listed(_) => None,
         }
     }
@@ -266,7 +271,7 @@ impl Order {
         assert!(position < self.len, "position {position} must be in 0..{}", self.len);
         match &self.kind {
             Kind::Permutation(permutation) => permutation.at(position),
-            Kind::Draws { urn, key } => urn.draw(*key, position),
+            Kind::Draws { sampler, key } => sampler.draw(*key, position),
             Kind::Listed(rows) => rows[position as usize],
         }
     }
@@ -289,8 +294,8 @@ mod tests {
         }
     }
 
-    fn urn(weights: &[f64]) -> Urn {
-        Urn::try_new(Arc::new(Given(weights.to_vec()))).unwrap()
+    fn sampler(weights: &[f64]) -> WeightedSampler {
+        WeightedSampler::try_new(Arc::new(Given(weights.to_vec()))).unwrap()
     }
 
     #[test]
@@ -312,7 +317,7 @@ mod tests {
         // Four classes that lie in different blocks; class 0 weighs nothing.
         let class = |row: usize| (row / 100) % 4;
         let weights: Vec<f64> = (0..2000).map(|row| class(row) as f64 * 0.25).collect();
-        let order = Order::drawn(&urn(&weights), 11, 600_000, true).unwrap();
+        let order = Order::drawn(&sampler(&weights), 11, 600_000, true).unwrap();
         let mut rows = vec![0_f64; weights.len()];
         (0..order.len()).for_each(|at| rows[order.at(at) as usize] += 1.0);
         let total: f64 = weights.iter().sum();
@@ -335,7 +340,7 @@ mod tests {
         let mut firsts = [0_f64; 5];
         let mut pairs = 0_f64;
         for key in 0..20_000 {
-            let order = Order::drawn(&urn(&weights), mix(key), 3, false).unwrap();
+            let order = Order::drawn(&sampler(&weights), mix(key), 3, false).unwrap();
             let rows: Vec<u64> = (0..3).map(|at| order.at(at)).collect();
             let mut sorted = rows.clone();
             sorted.sort_unstable();
@@ -356,16 +361,16 @@ mod tests {
     #[test]
     fn a_part_of_the_draws_without_replacement_begins_all_of_them() {
         let weights: Vec<f64> = (0..10_000).map(|row| f64::from(row % 7)).collect();
-        let urn = urn(&weights);
+        let sampler = sampler(&weights);
         let rows = |draws| {
-            let order = Order::drawn(&urn, 5, draws, false).unwrap();
+            let order = Order::drawn(&sampler, 5, draws, false).unwrap();
             (0..draws).map(|at| order.at(at)).collect::<Vec<_>>()
         };
-        let all = rows(urn.num_positive());
+        let all = rows(sampler.num_positive());
         for draws in [0, 1, 10, 600, 3000] {
             assert_eq!(rows(draws), all[..draws as usize]);
         }
-        assert!(Order::drawn(&urn, 5, urn.num_positive() + 1, false).is_err());
+        assert!(Order::drawn(&sampler, 5, sampler.num_positive() + 1, false).is_err());
     }
 
     /// What a draw costs: `cargo test --lib a_draw_takes -- --ignored --nocapture`, optimised.
@@ -375,7 +380,7 @@ mod tests {
         const DRAWS: u64 = 1_000_000;
         for rows in [100_000_u64, 20_000_000] {
             let weights: Vec<f64> = (0..rows).map(|row| (row % 13) as f64).collect();
-            let order = Order::drawn(&urn(&weights), 3, DRAWS, true).unwrap();
+            let order = Order::drawn(&sampler(&weights), 3, DRAWS, true).unwrap();
             let began = std::time::Instant::now();
             let sum = (0..DRAWS).fold(0_u64, |sum, at| sum.wrapping_add(order.at(at)));
             let nanos = began.elapsed().as_nanos() / u128::from(DRAWS);
@@ -385,11 +390,11 @@ mod tests {
 
     #[test]
     fn tiny_and_huge_weights_are_drawn_and_nothing_else() {
-        let order = Order::drawn(&urn(&[0.0, 1e-320, 0.0]), 1, 1000, true).unwrap();
+        let order = Order::drawn(&sampler(&[0.0, 1e-320, 0.0]), 1, 1000, true).unwrap();
         assert!((0..1000).all(|at| order.at(at) == 1));
-        let order = Order::drawn(&urn(&[1e-320, 1e-320, 1e300]), 1, 3, false).unwrap();
+        let order = Order::drawn(&sampler(&[1e-320, 1e-320, 1e300]), 1, 3, false).unwrap();
         assert_eq!(order.at(0), 2);
-        assert!(Urn::try_new(Arc::new(Given(vec![0.0; 9]))).is_err());
-        assert!(Urn::try_new(Arc::new(Given(vec![1e308; 9]))).is_err());
+        assert!(WeightedSampler::try_new(Arc::new(Given(vec![0.0; 9]))).is_err());
+        assert!(WeightedSampler::try_new(Arc::new(Given(vec![1e308; 9]))).is_err());
     }
 }

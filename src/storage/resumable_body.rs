@@ -24,7 +24,7 @@ pub(super) fn going_on(
         GetResultPayload::Stream(body) if meta.e_tag.is_none() => {
             let (store, retry) = (Arc::clone(store), retry.clone());
             let (left, meta, began) = (range.clone(), meta.clone(), Instant::now());
-            let body = Unbroken { store, options, retry, meta, body, left, repeats: 0, began };
+            let body = ResumableBody { store, options, retry, meta, body, left, repeats: 0, began };
             let bytes = stream::try_unfold(body, |mut body| async {
                 Ok(body.next().await?.map(|bytes| (bytes, body)))
             });
@@ -35,7 +35,7 @@ pub(super) fn going_on(
     GetResult { payload, meta, range, attributes }
 }
 
-struct Unbroken {
+struct ResumableBody {
     store: Arc<dyn ObjectStore>,
     options: GetOptions,
     retry: RetryConfig,
@@ -47,7 +47,7 @@ struct Unbroken {
     began: Instant,
 }
 
-impl Unbroken {
+impl ResumableBody {
     async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
             match self.body.try_next().await {

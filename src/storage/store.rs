@@ -56,7 +56,7 @@ pub(super) fn open_with(
 ) -> Result<Arc<dyn ObjectStore>> {
     note_secrets(options);
     let root = location.store_root();
-    let Provided { options, provider, vault } = provided(location, options, provider)?;
+    let Provided { options, provider, credential_cache } = provided(location, options, provider)?;
     let options = &options;
     let failed = |error: object_store::Error| build_error(root, &error, options);
     if location.is_local() {
@@ -137,10 +137,13 @@ pub(super) fn open_with(
     };
     let store: Arc<dyn ObjectStore> =
         Arc::new(OpaqueStore { inner: store, retry: network.retry.clone() });
-    Ok(match vault {
+    Ok(match credential_cache {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());
-            Arc::new(ScopedStore::inside(root, Account { prefix, store, vault, secrets }))
+            Arc::new(ScopedStore::inside(
+                root,
+                Account { prefix, store, credential_cache, secrets },
+            ))
         }
         None => store,
     })
@@ -185,7 +188,7 @@ fn open_local(
 
 fn connector(network: &NetworkOptions) -> Result<Connector> {
     if let Some(most) = network.most_requests {
-        Runtimes::current()?.traffic().allow_at_most(most);
+        Runtimes::current()?.limiter().allow_at_most(most);
     }
     Connector::new(network)
 }

@@ -18,4 +18,4 @@ pub use rows::Rows;
 pub use shard::{Delivered, Finished, Home, Next, Output, ShardStream, StreamCounters, tiny};
 pub use shuffle::{ShuffleWindow, Window};
 pub use source::{Batches, RowSource};
-pub use work_queue::{Counter, Feed};
+pub use work_queue::{Counter, WorkQueue};

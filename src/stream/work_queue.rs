@@ -74,14 +74,14 @@ fn piece_of(number: i64) -> u32 {
 }
 
 /// What one worker takes in one iteration.
-pub struct Feed {
+pub struct WorkQueue {
     counter: Counter,
     iteration: u32,
     pieces: u32,
     taken: Mutex<Vec<u32>>,
 }
 
-impl Feed {
+impl WorkQueue {
     /// Takes from `pieces` pieces, as long as `iteration` is under way.
     pub fn new(counter: Counter, iteration: u32, pieces: u32) -> Self {
         Self { counter, iteration, pieces, taken: Mutex::default() }
@@ -117,15 +117,15 @@ impl Feed {
 
 /// Which of the pieces that a worker took were consumed since it said so last.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct TakenCount {
     /// Pieces taken, of which nobody has heard that they were consumed, with their positions.
     open: Vec<(u32, u32)>,
     seen: u32,
 }
 
-impl Tally {
+impl TakenCount {
     /// Pieces consumed up to `cursor` and not named before, with what is held there.
-    pub(super) fn at(&mut self, feed: &Feed, cursor: ShardCursor) -> (Holding, Vec<u32>) {
+    pub(super) fn at(&mut self, feed: &WorkQueue, cursor: ShardCursor) -> (Holding, Vec<u32>) {
         while let Some(piece) = feed.piece(self.seen) {
             self.open.push((self.seen, piece));
             self.seen += 1;

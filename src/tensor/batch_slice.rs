@@ -7,7 +7,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
-use super::buffer_ownership::{alone, apart};
+use super::buffer_ownership::{apart, sole_owner};
 use crate::Result;
 use crate::matrix::is_alone;
 
@@ -17,7 +17,7 @@ use crate::matrix::is_alone;
 /// window, and the rows are those with certain numbers. So a value that ends in a tensor is copied there from the
 /// window, and not first into an array in between.
 #[derive(Debug)]
-pub struct Portion {
+pub struct BatchSlice {
     schema: SchemaRef,
     columns: Vec<ArrayRef>,
     rows: usize,
@@ -34,7 +34,7 @@ struct Picked {
     rows: UInt32Array,
 }
 
-impl Portion {
+impl BatchSlice {
     /// The rows with the numbers `rows`. Of each column that `picked` marks, `columns` holds an array in which they are
     /// found by these numbers; of the others, their values.
     pub fn picked(
@@ -63,7 +63,8 @@ impl Portion {
             let is_alone = is_alone(&matrix);
             (matrix, is_alone)
         });
-        let (columns, alone): (Vec<_>, Vec<_>) = columns.into_iter().map(alone).chain(made).unzip();
+        let (columns, alone): (Vec<_>, Vec<_>) =
+            columns.into_iter().map(sole_owner).chain(made).unzip();
         let alone = alone.contains(&true).then(|| Arc::from(alone));
         Self { schema, columns, rows, picked: None, alone }
     }
@@ -159,7 +160,7 @@ impl Portion {
     }
 }
 
-impl From<RecordBatch> for Portion {
+impl From<RecordBatch> for BatchSlice {
     fn from(batch: RecordBatch) -> Self {
         let (schema, columns, rows) = batch.into_parts();
         Self { schema, columns, rows, picked: None, alone: None }

@@ -14,14 +14,14 @@ use crate::Result;
 /// and no mapped file or other library. Only arrays without nulls are looked at; they are left without a bitmap of them.
 ///
 /// Taking the array is the proof: memory that somebody else could see cannot be taken out of it.
-pub(crate) fn alone(array: ArrayRef) -> (ArrayRef, bool) {
+pub(crate) fn sole_owner(array: ArrayRef) -> (ArrayRef, bool) {
     if array.null_count() > 0 {
         return (array, false);
     }
     if let DataType::FixedSizeList(_, 1..) = array.data_type() {
         let (field, width, values, _) = array.as_fixed_size_list().clone().into_parts();
         drop(array);
-        let (values, is_alone) = alone(values);
+        let (values, is_alone) = sole_owner(values);
         return (Arc::new(FixedSizeListArray::new(field, width, values, None)), is_alone);
     }
     let Some(values) = native_values(&array) else { return (array, false) };
@@ -109,7 +109,7 @@ mod tests {
             let copy = make_array(array.to_data().slice(0, array.len()));
             let expected = format!("{copy:?}");
             drop(copy);
-            let (array, is_alone) = alone(array);
+            let (array, is_alone) = sole_owner(array);
             assert!(is_alone, "{:?}", array.data_type());
             assert_eq!(format!("{array:?}"), expected);
             assert_eq!(array.to_data().buffers().first().map(Buffer::as_ptr), address);
@@ -120,18 +120,18 @@ mod tests {
     fn what_anybody_else_holds_is_not() {
         for array in [numbers(), vectors()] {
             let other = Arc::clone(&array);
-            assert!(!alone(array).1);
+            assert!(!sole_owner(array).1);
             let slice = other.slice(0, 2);
-            assert!(!alone(other).1);
+            assert!(!sole_owner(other).1);
             // What it was cut from is gone, but for the slice.
             let values = slice.to_data();
-            assert!(!alone(slice).1);
+            assert!(!sole_owner(slice).1);
             drop(values);
         }
         let memory = Buffer::from_vec((0..10_i64).collect::<Vec<_>>());
         let column = |memory: Buffer| Arc::new(Int64Array::new(memory.into(), None)) as ArrayRef;
-        assert!(!alone(column(memory.clone())).1);
-        assert!(alone(column(memory)).1);
+        assert!(!sole_owner(column(memory.clone())).1);
+        assert!(sole_owner(column(memory)).1);
     }
 
     /// Memory of another library, aligned as numbers are.
@@ -148,12 +148,12 @@ mod tests {
         let foreign = Foreign(Buffer::from_vec(vec![0_i64; 10]));
         let foreign = Buffer::from(bytes::Bytes::from_owner(foreign));
         let foreign: ArrayRef = Arc::new(Int64Array::new(foreign.into(), None));
-        assert!(!alone(foreign).1);
+        assert!(!sole_owner(foreign).1);
         let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
-        assert!(!alone(nulls).1);
+        assert!(!sole_owner(nulls).1);
         let texts: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
-        assert!(!alone(texts).1);
+        assert!(!sole_owner(texts).1);
         let bits: ArrayRef = Arc::new(BooleanArray::from(vec![true]));
-        assert!(!alone(bits).1);
+        assert!(!sole_owner(bits).1);
     }
 }

@@ -28,9 +28,9 @@ mod spec;
 mod stack;
 mod text;
 
-pub use batch_slice::Portion;
+pub use batch_slice::BatchSlice;
 pub use block::{ALIGNMENT, Block, Lent, Slot};
-pub(crate) use buffer_ownership::alone;
+pub(crate) use buffer_ownership::sole_owner;
 pub use convert::{Converter, TensorBatch};
 pub use dtype::DType;
 pub use options::{DecimalFormat, NullPolicy, Nulls, Pad, TensorOptions, Value};

@@ -1,6 +1,6 @@
 //! Splits of Arrow IPC files: consecutive record batches, weighed by the bytes of the projected columns.
 
-use super::head::{Layout, read_ipc_head};
+use super::head::{MessageIndex, read_ipc_head};
 use crate::formats::discover::{FileSplits, ScanRequest, SplitTarget, whole_file};
 use crate::formats::files::TableFiles;
 use crate::formats::units::{Splitter, UnitKind};
@@ -19,7 +19,7 @@ pub async fn discover(
     let located = |error: Error| error.with_context("file", table.display_path(index));
     let file = &table.files[index];
     let head = read_ipc_head(&table.store, &file.meta, &table.footers).await.map_err(located)?;
-    if matches!(head.layout(), Layout::Stream { .. }) {
+    if matches!(head.layout(), MessageIndex::Stream { .. }) {
         return Ok(whole_file(table, index));
     }
     let batches = head.batches(&table.store, &file.meta).await.map_err(located)?;

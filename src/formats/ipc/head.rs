@@ -36,12 +36,12 @@ const HEADS: usize = 1024;
 /// Columns and record batches of an Arrow IPC file or stream.
 pub struct IpcHead {
     schema: SchemaRef,
-    layout: Layout,
+    layout: MessageIndex,
 }
 
 /// Where the messages lie.
 #[derive(Debug)]
-pub enum Layout {
+pub enum MessageIndex {
     /// The file form: its footer says it.
     File {
         /// Values of dictionaries, in the order in which they are read.
@@ -81,13 +81,13 @@ impl IpcHead {
     }
 
     /// Where the messages lie.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &MessageIndex {
         &self.layout
     }
 
     /// The record batches that begin in a byte range of the file, all of them without one, from the footer alone.
     pub(super) fn batches_in(&self, range: Option<&Range<u64>>) -> Range<usize> {
-        let Layout::File { batches, .. } = &self.layout else { return 0..0 };
+        let MessageIndex::File { batches, .. } = &self.layout else { return 0..0 };
         let Some(range) = range else { return 0..batches.len() };
         let inside = |number: &usize| range.contains(&metadata_range(&batches[*number]).start);
         let mut numbers = (0..batches.len()).filter(inside);
@@ -107,7 +107,7 @@ impl IpcHead {
         store: &Arc<dyn ObjectStore>,
         meta: &ObjectMeta,
     ) -> Result<Arc<Batches>> {
-        let Layout::File { batches, heads, .. } = &self.layout else {
+        let MessageIndex::File { batches, heads, .. } = &self.layout else {
             return Ok(Arc::new(Batches { units: Vec::new(), column_bytes: Vec::new() }));
         };
         if let Some(known) = heads.get() {
@@ -146,8 +146,10 @@ impl fmt::Debug for IpcHead {
 impl MemorySize for IpcHead {
     fn memory_size(&self) -> usize {
         let blocks = match &self.layout {
-            Layout::File { dictionaries, batches, .. } => dictionaries.len() + 3 * batches.len(),
-            Layout::Stream { .. } => 0,
+            MessageIndex::File { dictionaries, batches, .. } => {
+                dictionaries.len() + 3 * batches.len()
+            }
+            MessageIndex::Stream { .. } => 0,
         };
         size_of::<Self>() + self.schema.fields.size() + blocks * size_of::<Block>()
     }
@@ -246,7 +248,7 @@ async fn file_head(
     let dictionaries: Vec<Block> = footer.dictionaries().iter().flatten().copied().collect();
     let batches: Vec<Block> = footer.recordBatches().iter().flatten().copied().collect();
     check_blocks(dictionaries.iter().chain(&batches), start)?;
-    let layout = Layout::File { dictionaries, batches, heads: OnceLock::new() };
+    let layout = MessageIndex::File { dictionaries, batches, heads: OnceLock::new() };
     Ok(IpcHead { schema, layout })
 }
 
@@ -287,7 +289,7 @@ async fn stream_head(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<
         return Err(neither());
     }
     let schema = schema_of(header.header_as_schema())?;
-    Ok(IpcHead { schema, layout: Layout::Stream { start } })
+    Ok(IpcHead { schema, layout: MessageIndex::Stream { start } })
 }
 
 /// How many bytes stand before a message's metadata, and how many these are; None where there are too few bytes to

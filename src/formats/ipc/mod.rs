@@ -20,7 +20,7 @@ use futures::stream::BoxStream;
 use object_store::{ObjectMeta, ObjectStore};
 
 pub(super) use discover::discover;
-pub use head::{IpcHead, Layout, read_ipc_head};
+pub use head::{IpcHead, MessageIndex, read_ipc_head};
 
 use super::footers::FooterCache;
 use super::source::{ColumnRead, UnitFormat, UnitSource};
@@ -63,8 +63,8 @@ impl UnitFormat for Ipc {
         read: ColumnRead,
     ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
         match head.layout() {
-            Layout::File { .. } => read::open(self, store, meta, head, read).await,
-            Layout::Stream { .. } => stream::open(self, store, meta, head, read).await,
+            MessageIndex::File { .. } => read::open(self, store, meta, head, read).await,
+            MessageIndex::Stream { .. } => stream::open(self, store, meta, head, read).await,
         }
     }
 }

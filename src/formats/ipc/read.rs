@@ -15,7 +15,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::Ipc;
-use super::head::{IpcHead, Layout, batch_of, metadata_range, whole_range};
+use super::head::{IpcHead, MessageIndex, batch_of, metadata_range, whole_range};
 use super::message::{Kind, Message, damaged, decoding};
 use crate::formats::guard::guarded;
 use crate::formats::source::ColumnRead;
@@ -105,8 +105,8 @@ struct File {
 impl File {
     fn blocks(&self) -> (&[Block], &[Block]) {
         match self.head.layout() {
-            Layout::File { dictionaries, batches, .. } => (dictionaries, batches),
-            Layout::Stream { .. } => (&[], &[]),
+            MessageIndex::File { dictionaries, batches, .. } => (dictionaries, batches),
+            MessageIndex::Stream { .. } => (&[], &[]),
         }
     }
 

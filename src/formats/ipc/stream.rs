@@ -13,7 +13,7 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
 
 use super::Ipc;
-use super::head::{IpcHead, Layout, message_length};
+use super::head::{IpcHead, MessageIndex, message_length};
 use super::message::{Kind, Message, damaged, decoding};
 use super::read::{counted, dictionary_ids, sliced};
 use crate::formats::guard::guarded;
@@ -30,7 +30,7 @@ pub(super) async fn open(
     head: Arc<IpcHead>,
     read: ColumnRead,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-    let Layout::Stream { start } = *head.layout() else {
+    let MessageIndex::Stream { start } = *head.layout() else {
         return Err(damaged("it is no stream"));
     };
     let mapped = match format.unmapped {

@@ -64,12 +64,12 @@ fn a_failed_query_leaves_nothing() {
 
 #[test]
 fn a_plan_of_some_splits_does_not_pass_for_the_whole() {
-    use tensorquery::session::Recipe;
+    use tensorquery::session::WorkerPlan;
 
     let folder = TempDir::new().unwrap();
     let session = files(folder.path(), &[300]);
     let plan = plan_with(&session, "SELECT * FROM t", &finest()).unwrap();
-    let part = block_on(Recipe::of(&plan, Some(&[0])).unwrap().open()).unwrap();
+    let part = block_on(WorkerPlan::of(&plan, Some(&[0])).unwrap().open()).unwrap();
     assert_eq!(part.fingerprint(), plan.fingerprint());
     let root = folder.path().join("stages");
     ensure(&plan, &root).unwrap();

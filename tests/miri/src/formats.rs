@@ -7,7 +7,7 @@ pub struct Split {
 
 /// Where rows are cut into batches, as `stream/` asks for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Cuts {
+pub struct BatchEnds {
     pub every: u64,
     pub at: u64,
     pub turns: bool,

@@ -8,7 +8,7 @@ pub const TURN_BYTES: usize = 256 << 10;
 
 /// Where those who read the rows of a split cut them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cuts {
+pub struct BatchEnds {
     /// Rows from one cut to the next.
     pub every: u64,
     /// Rows between the last cut before the split's first row and that row.
@@ -31,7 +31,7 @@ pub(super) struct Lengths {
 
 impl Lengths {
     /// Batches of `most` rows of `row_bytes` bytes, or fewer where there are `cuts`.
-    pub(super) fn new(most: usize, row_bytes: usize, cuts: Option<Cuts>) -> Self {
+    pub(super) fn new(most: usize, row_bytes: usize, cuts: Option<BatchEnds>) -> Self {
         let most = most.max(1);
         let cuts = cuts.filter(|cuts| (1..=most as u64).contains(&cuts.every));
         let Some(cuts) = cuts else { return Self { most, first: most, every: most, at: 0 } };
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn lengths(most: usize, every: u64, at: u64) -> Vec<usize> {
-        let mut lengths = Lengths::new(most, 8, Some(Cuts { every, at, turns: false }));
+        let mut lengths = Lengths::new(most, 8, Some(BatchEnds { every, at, turns: false }));
         (0..3).map(|_| lengths.next()).collect()
     }
 
@@ -81,7 +81,8 @@ mod tests {
         assert_eq!(lengths(100, 101, 7), [100, 100, 100]);
         assert_eq!(lengths(100, 0, 7), [100, 100, 100]);
         let mut later =
-            Lengths::new(8192, 8, Some(Cuts { every: 1000, at: 990, turns: false })).after(2015);
+            Lengths::new(8192, 8, Some(BatchEnds { every: 1000, at: 990, turns: false }))
+                .after(2015);
         assert_eq!([later.next(), later.next()], [7995, 8000]);
         for most in 1..40 {
             for (every, at) in
@@ -104,7 +105,7 @@ mod tests {
      {
         let turns = |every, row_bytes| {
             let mut turns =
-                Lengths::new(8192, row_bytes, Some(Cuts { every, at: 10, turns: true }));
+                Lengths::new(8192, row_bytes, Some(BatchEnds { every, at: 10, turns: true }));
             [turns.next(), turns.next(), turns.next(), turns.most()]
         };
         assert_eq!(turns(1800, 60), [1790, 3600, 3600, 4369]);

@@ -28,7 +28,7 @@ mod tests;
 mod unpacked;
 mod unsupported_by_engine;
 
-pub use lengths::{Cuts, TURN_BYTES};
+pub use lengths::{BatchEnds, TURN_BYTES};
 pub use matrix_expr::MatrixExpr;
 pub use scan::{ColumnScan, plan, plan_hard};
 

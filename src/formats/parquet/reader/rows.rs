@@ -23,7 +23,7 @@ pub(super) struct GroupRows {
     /// Of the rows that are decoded, those that are wanted, where these are not all; and how many were decoded.
     filter: Option<BooleanBuffer>,
     at: usize,
-    parts: Vec<Part>,
+    parts: Vec<ColumnsReader>,
     /// The place of each column in the order asked for, by its place among those of all parts.
     order: Vec<usize>,
     /// The columns of all parts.
@@ -31,7 +31,7 @@ pub(super) struct GroupRows {
 }
 
 /// Columns that are read together.
-enum Part {
+enum ColumnsReader {
     /// Batches that were decoded already, and the column; with the lengths of those after them.
     Flat(VecDeque<ArrayRef>, Box<dyn FlatColumn>, Lengths),
     /// By the `parquet` crate. What it gave beyond the batch before, and the lengths of those that come.
@@ -51,14 +51,14 @@ impl GroupRows {
     }
 
     pub(super) fn add_flat(&mut self, root: usize, column: Box<dyn FlatColumn>) {
-        self.add_part(&[root], Part::Flat(VecDeque::new(), column, self.lengths));
+        self.add_part(&[root], ColumnsReader::Flat(VecDeque::new(), column, self.lengths));
     }
 
     pub(super) fn add(&mut self, roots: &[usize], reader: ParquetRecordBatchReader) {
-        self.add_part(roots, Part::Reader(None, reader, self.lengths));
+        self.add_part(roots, ColumnsReader::Reader(None, reader, self.lengths));
     }
 
-    fn add_part(&mut self, roots: &[usize], part: Part) {
+    fn add_part(&mut self, roots: &[usize], part: ColumnsReader) {
         self.parts.push(part);
         self.roots.extend_from_slice(roots);
         self.order = (0..self.roots.len()).collect();
@@ -69,7 +69,7 @@ impl GroupRows {
     pub(super) fn missing(&self) -> Vec<(usize, Range<u64>)> {
         let mut missing = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {
-            if let Part::Flat(ready, column, lengths) = part
+            if let ColumnsReader::Flat(ready, column, lengths) = part
                 && ready.is_empty()
             {
                 let mut lengths = *lengths;
@@ -83,7 +83,7 @@ impl GroupRows {
     /// Takes what was read of these ranges, in their order.
     pub(super) fn put(&mut self, missing: &[(usize, Range<u64>)], read: Vec<Bytes>) {
         for ((number, range), bytes) in missing.iter().zip(read) {
-            if let Part::Flat(_, column, _) = &mut self.parts[*number] {
+            if let ColumnsReader::Flat(_, column, _) = &mut self.parts[*number] {
                 column.put(range, bytes);
             }
         }
@@ -97,7 +97,7 @@ impl GroupRows {
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.roots.len());
         for part in &mut self.parts {
             match part {
-                Part::Flat(ready, column, lengths) => {
+                ColumnsReader::Flat(ready, column, lengths) => {
                     if ready.is_empty() {
                         for _ in 0..self.batches {
                             ready.push_back(column.next(lengths.next())?);
@@ -105,10 +105,12 @@ impl GroupRows {
                     }
                     columns.extend(ready.pop_front());
                 }
-                Part::Reader(rest, reader, lengths) => match read(rest, reader, lengths.next())? {
-                    Some(batch) => columns.extend_from_slice(batch.columns()),
-                    None => return Ok(None),
-                },
+                ColumnsReader::Reader(rest, reader, lengths) => {
+                    match read(rest, reader, lengths.next())? {
+                        Some(batch) => columns.extend_from_slice(batch.columns()),
+                        None => return Ok(None),
+                    }
+                }
             }
         }
         let rows = columns.first().map_or(0, Array::len);

@@ -23,7 +23,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::group::{Group, Wanted, can_skip, row_bytes, wanted_rows};
-use super::lengths::{Cuts, Lengths};
+use super::lengths::{BatchEnds, Lengths};
 use super::pieces::Pieces;
 use super::row_major::{Batches, Line, LineRows, Matrices};
 use super::rows::GroupRows;
@@ -84,7 +84,7 @@ pub async fn plan(
     predicate: Option<&Arc<dyn PhysicalExpr>>,
     projection: &ProjectionExprs,
     batch_rows: usize,
-    cuts: Option<Cuts>,
+    cuts: Option<BatchEnds>,
 ) -> crate::Result<Option<ColumnScan>> {
     let index = split.file as usize;
     if *table.format_of(index) != Format::Parquet {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int32Array, PrimitiveArray};
-use arrow::compute::kernels::cast_utils::IntervalUnit as Part;
+use arrow::compute::kernels::cast_utils::IntervalUnit as TimeField;
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, DurationMicrosecondType, DurationMillisecondType,
     DurationNanosecondType, DurationSecondType, FieldRef, Int32Type, IntervalDayTimeType,
@@ -125,18 +125,18 @@ impl Span {
         whole as f64 + (self.nanoseconds % SECOND) as f64 / SECOND as f64
     }
 
-    fn part(self, part: &Part) -> Option<i128> {
+    fn part(self, part: &TimeField) -> Option<i128> {
         let Self { months, days, nanoseconds } = self;
         Some(match part {
-            Part::Year => i128::from(months / 12),
-            Part::Month => i128::from(months % 12),
-            Part::Week => i128::from(days / 7),
-            Part::Day => i128::from(days),
-            Part::Hour => nanoseconds / HOUR,
-            Part::Minute => nanoseconds / MINUTE % 60,
-            Part::Second => nanoseconds / SECOND % 60,
-            Part::Millisecond => nanoseconds % MINUTE / 1_000_000,
-            Part::Microsecond => nanoseconds % MINUTE / 1_000,
+            TimeField::Year => i128::from(months / 12),
+            TimeField::Month => i128::from(months % 12),
+            TimeField::Week => i128::from(days / 7),
+            TimeField::Day => i128::from(days),
+            TimeField::Hour => nanoseconds / HOUR,
+            TimeField::Minute => nanoseconds / MINUTE % 60,
+            TimeField::Second => nanoseconds / SECOND % 60,
+            TimeField::Millisecond => nanoseconds % MINUTE / 1_000_000,
+            TimeField::Microsecond => nanoseconds % MINUTE / 1_000,
             _ => return None,
         })
     }
@@ -148,7 +148,7 @@ fn of_spans(array: &ArrayRef, part: &str) -> Result<ArrayRef> {
         let seconds = spans.iter().map(|span| span.map(Span::seconds));
         return Ok(Arc::new(seconds.collect::<Float64Array>()));
     }
-    let known = Part::from_str(part).ok();
+    let known = TimeField::from_str(part).ok();
     let zero = Span { months: 0, days: 0, nanoseconds: 0 };
     let Some(unit) = known.filter(|unit| zero.part(unit).is_some()) else {
         return Err(Error::query(format!(

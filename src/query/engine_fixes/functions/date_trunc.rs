@@ -67,7 +67,7 @@ impl ScalarUDFImpl for DateTrunc {
             [ColumnarValue::Scalar(part), _] => part.try_as_str().flatten(),
             _ => None,
         };
-        let part = part.and_then(|part| Part::named(&part.to_lowercase()));
+        let part = part.and_then(|part| TimeField::named(&part.to_lowercase()));
         let (Some(part), DataType::Timestamp(..)) = (part, args.args[1].data_type()) else {
             return self.inner.invoke_with_args(args);
         };
@@ -77,7 +77,7 @@ impl ScalarUDFImpl for DateTrunc {
 
 /// A part of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum TimeField {
     /// One that is as long as any other: so many of them in a second.
     OfSecond(i64),
     /// So many seconds, by any clock.
@@ -89,7 +89,7 @@ enum Part {
     Months(i64),
 }
 
-impl Part {
+impl TimeField {
     /// Those that DataFusion's function knows.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
@@ -143,13 +143,16 @@ fn first_day(month: i64) -> i64 {
     era * 146_097 + 365 * year + year / 4 - year / 100 + (153 * month + 2) / 5 - 719_468
 }
 
-fn truncated(times: &ArrayRef, part: Part) -> Result<ArrayRef> {
-    fn of<T: ArrowPrimitiveType<Native = i64>>(times: &ArrayRef, part: Part) -> Result<ArrayRef> {
+fn truncated(times: &ArrayRef, part: TimeField) -> Result<ArrayRef> {
+    fn of<T: ArrowPrimitiveType<Native = i64>>(
+        times: &ArrayRef,
+        part: TimeField,
+    ) -> Result<ArrayRef> {
         let DataType::Timestamp(unit, zone) = times.data_type() else {
             return datafusion::common::internal_err!("date_trunc of {}", times.data_type());
         };
         let zone = match zone {
-            Some(name) if !matches!(part, Part::OfSecond(_) | Part::Seconds(_)) => {
+            Some(name) if !matches!(part, TimeField::OfSecond(_) | TimeField::Seconds(_)) => {
                 Some(name.parse::<Tz>()?)
             }
             _ => None,
@@ -185,17 +188,17 @@ fn beyond(time: i64, unit: TimeUnit) -> Error {
 }
 
 /// The time at which a part begins; None where the unit does not have it.
-fn by_clock(time: i64, unit: TimeUnit, part: Part) -> Option<i64> {
+fn by_clock(time: i64, unit: TimeUnit, part: TimeField) -> Option<i64> {
     let steps = per_second(unit);
     match part {
-        Part::OfSecond(count) if count >= steps => Some(time),
-        Part::OfSecond(count) => time.checked_sub(time.rem_euclid(steps / count)),
+        TimeField::OfSecond(count) if count >= steps => Some(time),
+        TimeField::OfSecond(count) => time.checked_sub(time.rem_euclid(steps / count)),
         _ => part.first_second(time.div_euclid(steps)).checked_mul(steps),
     }
 }
 
 /// The same by the clocks of a zone. None also for years that its rules do not reach.
-fn at_zone(time: i64, unit: TimeUnit, zone: Tz, part: Part) -> Option<i64> {
+fn at_zone(time: i64, unit: TimeUnit, zone: Tz, part: TimeField) -> Option<i64> {
     let second = DateTime::from_timestamp(time.div_euclid(per_second(unit)), 0)?;
     let local = second.with_timezone(&zone);
     let first = part.first_second(local.naive_local().and_utc().timestamp());

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 const KEPT_FILES: usize = NAMED_FILES + 1;
 
 /// Some of the splits of a plan.
-pub(super) struct Part {
+pub(super) struct PlanPart {
     /// Ascending.
     pub ids: Vec<u32>,
     /// With the numbers that their files have in the part.
@@ -26,7 +26,7 @@ pub(super) struct Part {
     files: BTreeMap<usize, Vec<usize>>,
 }
 
-impl Part {
+impl PlanPart {
     /// The part of `plan` with the splits of these ids, ascending.
     pub(super) fn of(plan: &Plan, ids: &[u32]) -> Result<Self> {
         let scans = &plan.rewritten.scans;

@@ -44,7 +44,7 @@ impl Note {
 }
 
 /// The lease of one stage.
-pub(super) struct Lease {
+pub(super) struct BuildLease {
     place: StagePlace,
     path: Path,
     /// The version that this process wrote last.
@@ -55,7 +55,7 @@ pub(super) struct Lease {
 
 /// What a try for the lease came to.
 pub(super) enum Claim {
-    Mine(Box<Lease>),
+    Mine(Box<BuildLease>),
     /// Another process has it, and this is what it wrote last.
     Theirs(Note),
 }
@@ -73,7 +73,7 @@ pub(super) struct Watch {
     last: Option<(Note, Instant)>,
 }
 
-impl Lease {
+impl BuildLease {
     /// Takes the lease where nobody has it, or where its holder has been silent for [`PATIENCE`].
     pub(super) async fn claim(
         place: &StagePlace,
@@ -173,8 +173,8 @@ mod tests {
         futures::executor::block_on(future)
     }
 
-    async fn mine(place: &StagePlace, name: &str, watch: &mut Watch) -> Option<Lease> {
-        match Lease::claim(place, "key", &note(name, 0), watch).await.unwrap() {
+    async fn mine(place: &StagePlace, name: &str, watch: &mut Watch) -> Option<BuildLease> {
+        match BuildLease::claim(place, "key", &note(name, 0), watch).await.unwrap() {
             Claim::Mine(lease) => Some(*lease),
             Claim::Theirs(_) => None,
         }

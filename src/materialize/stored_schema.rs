@@ -17,12 +17,12 @@ use crate::{Error, ErrorKind, Result};
 
 /// The query's schema and that of the files.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct StoredSchema {
     query: SchemaRef,
     stored: SchemaRef,
 }
 
-impl Layout {
+impl StoredSchema {
     /// The layout of a query's rows.
     ///
     /// # Errors
