@@ -2,6 +2,7 @@
 
 mod analyze;
 mod count;
+mod discovery;
 mod engine;
 mod epoch_plan;
 mod files;
@@ -12,6 +13,7 @@ mod metadata_tables;
 mod moment;
 mod plan;
 mod plan_cache;
+mod plan_fingerprint;
 mod plan_part;
 mod query;
 mod registered;

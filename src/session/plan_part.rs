@@ -7,7 +7,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::datasource::source::DataSourceExec;
 
 use super::plan::Plan;
-use super::worker_plan::{SplitRecipe, pack, unpack};
+use super::worker_plan::{PackedSplit, pack, unpack};
 use crate::exec::{NAMED_FILES, ScanSource, SplitScanExec, file_scan};
 use crate::formats::{FileRef, Split, TableFiles};
 use crate::varint::{Reader, Writer};
@@ -150,7 +150,7 @@ pub(super) fn unpack_splits(bytes: &[u8]) -> Result<Vec<Split>> {
         let deleted = reader.number()?;
         let first_row = reader.near(&mut before.first_row)?;
         let bytes = reader.near(&mut before.bytes)?;
-        let packed: SplitRecipe = (scan, file, kind, numbers, rows, deleted, first_row, bytes);
+        let packed: PackedSplit = (scan, file, kind, numbers, rows, deleted, first_row, bytes);
         splits.push(unpack(&packed)?);
     }
     reader.end()?;

@@ -15,9 +15,11 @@ use datafusion::physical_plan::{
 };
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
+use super::discovery::count_scans;
 use super::lake::LakeChange;
 use super::moment::MOMENT_SCHEMA;
-use super::plan::{Classified, Plan, PlanOptions, count_scans};
+use super::plan::{Plan, PlanOptions};
+use super::plan_fingerprint::Classified;
 use super::registered::{Registered, TableKey, has_moved_on, same_content};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::serialised_plan;

@@ -10,7 +10,7 @@ use datafusion::physical_plan::{displayable, execute_stream};
 use object_store::path::Path;
 
 use super::engine::{StageEngine, Target};
-use super::plan::{classify, classify_planned};
+use super::plan_fingerprint::{classify, classify_planned};
 use super::query::Query;
 use super::registered::TableKey;
 use super::registry::Session;

@@ -44,7 +44,7 @@ pub struct WorkerPlan {
 #[serde(deny_unknown_fields)]
 struct Body {
     options: SessionOptions,
-    tables: Vec<(TableKey, TableRecipe)>,
+    tables: Vec<(TableKey, WorkerTable)>,
     sql: String,
     plan_options: PlanOptions,
     /// Of the whole plan; null takes that of the plan that is made again.
@@ -64,7 +64,7 @@ struct Body {
 type Outlines = Option<BTreeMap<String, Outline>>;
 
 #[derive(Serialize, Deserialize)]
-enum TableRecipe {
+enum WorkerTable {
     Files {
         spec: FilesSpec,
         schema: usize,
@@ -99,7 +99,7 @@ enum TableRecipe {
 }
 
 /// One split as numbers: scan, file, unit kind, four numbers, rows, deleted rows, first row, bytes.
-pub(super) type SplitRecipe = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
+pub(super) type PackedSplit = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
 
 impl WorkerPlan {
     /// The recipe of a plan with all of its splits, or with those of these ids, ascending; and then only with the files
@@ -137,7 +137,7 @@ impl WorkerPlan {
                     let access = &spec.access;
                     let kept = kept_of(table);
                     let credentials = access.credentials.clone().map(Foreign::Credentials);
-                    TableRecipe::Files {
+                    WorkerTable::Files {
                         schema: push(ipc::encode(table.schema.table_schema(), &[])?),
                         values: push(encode_partition_values(table, kept)?),
                         spec: match kept {
@@ -161,7 +161,7 @@ impl WorkerPlan {
                         }
                         None => (table.spec().clone(), table.values_batch().clone()),
                     };
-                    TableRecipe::Lake {
+                    WorkerTable::Lake {
                         spec: Box::new(spec),
                         values: push(ipc::encode(&values.schema(), &[values])?),
                         access: Box::new(lake.access.clone()),
@@ -169,7 +169,7 @@ impl WorkerPlan {
                         places: kept.map(|kept| push(pack_ids(&places(&lake.table, kept)))),
                     }
                 }
-                Registered::Memory { schema, batches, digest, bytes } => TableRecipe::Memory {
+                Registered::Memory { schema, batches, digest, bytes } => WorkerTable::Memory {
                     batches: push(match is_unread(Arc::as_ptr(batches) as usize) {
                         true => ipc::encode(schema, &[])?,
                         false => ipc::encode(schema, batches)?,
@@ -177,12 +177,12 @@ impl WorkerPlan {
                     digest: digest.clone(),
                     bytes: *bytes,
                 },
-                Registered::View { sql, .. } => TableRecipe::View { sql: sql.clone() },
+                Registered::View { sql, .. } => WorkerTable::View { sql: sql.clone() },
                 Registered::Function(function) => {
                     foreign.push(Foreign::Function(Arc::clone(function)));
-                    TableRecipe::Function(foreign.len() - 1)
+                    WorkerTable::Function(foreign.len() - 1)
                 }
-                Registered::Moment(moment) => TableRecipe::Moment(*moment),
+                Registered::Moment(moment) => WorkerTable::Moment(*moment),
             };
             tables.push((key.clone(), recipe));
         }
@@ -257,10 +257,10 @@ impl WorkerPlan {
         &self,
         session: &Arc<Session>,
         key: TableKey,
-        table: TableRecipe,
+        table: WorkerTable,
     ) -> Result<()> {
         match table {
-            TableRecipe::Files {
+            WorkerTable::Files {
                 mut spec,
                 schema,
                 values,
@@ -285,7 +285,7 @@ impl WorkerPlan {
                 }
                 session.bind(key, Registered::Files { table: Arc::new(table), spec })
             }
-            TableRecipe::Lake { spec, values, access, outlines, places } => {
+            WorkerTable::Lake { spec, values, access, outlines, places } => {
                 let (schema, batches) = ipc::decode(self.blob(values)?)?;
                 let values = match batches.into_iter().next() {
                     Some(batch) => FileValues::from_batch(batch)?,
@@ -302,16 +302,16 @@ impl WorkerPlan {
                 let lake = Lake { table: Arc::new(table), access: *access, source: None };
                 session.bind(key, Registered::Lake(Arc::new(lake)))
             }
-            TableRecipe::Memory { batches, digest, bytes } => {
+            WorkerTable::Memory { batches, digest, bytes } => {
                 let (schema, batches) = ipc::decode(self.blob(batches)?)?;
                 let batches = Arc::new(batches);
                 session.bind(key, Registered::Memory { schema, batches, digest, bytes })
             }
-            TableRecipe::View { sql } => session.register_view(&key.1, &sql).await,
-            TableRecipe::Function(index) => {
+            WorkerTable::View { sql } => session.register_view(&key.1, &sql).await,
+            WorkerTable::Function(index) => {
                 session.bind(key, Registered::Function(self.foreign(index)?.function()?))
             }
-            TableRecipe::Moment(moment) => session.bind(key, Registered::Moment(moment)),
+            WorkerTable::Moment(moment) => session.bind(key, Registered::Moment(moment)),
         }
     }
 
@@ -382,7 +382,7 @@ pub(super) fn decode_partition_values(bytes: &[u8], files: usize) -> Result<Vec<
     Ok(values)
 }
 
-pub(super) fn pack(split: &Split) -> SplitRecipe {
+pub(super) fn pack(split: &Split) -> PackedSplit {
     let (kind, numbers) = match split.unit {
         SplitUnit::RowGroups { first, count, byte_start, byte_end } => {
             (0, [u64::from(first), u64::from(count), byte_start, byte_end])
@@ -403,7 +403,7 @@ pub(super) fn pack(split: &Split) -> SplitRecipe {
     (split.scan, split.file, kind, numbers, split.rows, split.deleted, split.first_row, split.bytes)
 }
 
-pub(super) fn unpack(recipe: &SplitRecipe) -> Result<Split> {
+pub(super) fn unpack(recipe: &PackedSplit) -> Result<Split> {
     let (scan, file, kind, numbers, rows, deleted, first_row, bytes) = *recipe;
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let unit = match (kind, numbers) {

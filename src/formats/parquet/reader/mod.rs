@@ -10,12 +10,12 @@
 //! by the `parquet` crate. What DataFusion's scan cannot read, or reads wrongly, is read here in any case (`unsupported_by_engine.rs`).
 
 mod chunk;
+mod declared_columns;
 mod decoded;
 mod group;
 mod lengths;
 mod matrix_expr;
 mod page_filter;
-mod pieces;
 mod present;
 mod primitive;
 mod row_major;

@@ -22,9 +22,9 @@ use futures::stream::{self, BoxStream, StreamExt};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
+use super::declared_columns::DeclaredColumns;
 use super::group::{Group, Wanted, can_skip, row_bytes, wanted_rows};
 use super::lengths::{BatchEnds, Lengths};
-use super::pieces::Pieces;
 use super::row_major::{Batches, Line, LineRows, Matrices};
 use super::rows::GroupRows;
 use super::stages::{Stage, stages};
@@ -312,7 +312,7 @@ impl ColumnScan {
         let tiles = tiles.chain(lines).map(|(columns, rows)| Tile { columns, rows }).collect();
         let lengths = self.lengths.after(self.passed);
         let batches = self.matrices.batches();
-        let pieces = Pieces::default();
+        let pieces = DeclaredColumns::default();
         Ok(Some(OpenGroup { group, tiles, pieces, kept, batches, at: 0, wanted, looks, lengths }))
     }
 
@@ -333,7 +333,7 @@ impl ColumnScan {
         let mut found: Vec<(usize, Vec<ArrayRef>)> =
             new.iter().filter(|column| later(column)).map(|column| (*column, Vec::new())).collect();
         let mut mask = BooleanBufferBuilder::new(wanted.count());
-        let mut pieces = Pieces::default();
+        let mut pieces = DeclaredColumns::default();
         loop {
             let piece = match pieces.take(|column| self.type_of(column))? {
                 Some(piece) => piece,
@@ -482,7 +482,7 @@ struct OpenGroup {
     /// The columns that no condition has read.
     tiles: Vec<Tile>,
     /// Rows of these columns that were read, and wait.
-    pieces: Pieces,
+    pieces: DeclaredColumns,
     kept: Kept,
     /// Of matrices.
     batches: Batches,

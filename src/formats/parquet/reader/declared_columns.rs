@@ -17,9 +17,9 @@ pub(super) type Columns = Vec<(usize, ArrayRef)>;
 
 /// Decoded rows that wait to be handed out.
 #[derive(Default)]
-pub(super) struct Pieces(Option<(usize, Columns)>);
+pub(super) struct DeclaredColumns(Option<(usize, Columns)>);
 
-impl Pieces {
+impl DeclaredColumns {
     /// Takes the next rows; those before them were handed out.
     pub(super) fn put(&mut self, rows: usize, columns: Columns) {
         self.0 = Some((rows, columns));
