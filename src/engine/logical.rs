@@ -6,7 +6,7 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
 use crate::query::{
-    CheckArithmetic, CommonOnce, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys,
+    CheckArithmetic, EqualZeros, KeepExact, SlideAnew, blind_to_keys, common_once, group_distinct,
 };
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
@@ -60,9 +60,9 @@ pub fn logical_rules() -> Vec<Rule> {
 fn guarded(rule: Rule) -> Vec<Rule> {
     match rule.name() {
         "simplify_expressions" => vec![Arc::new(KeepExact), rule, Arc::new(EqualZeros)],
-        "replace_distinct_aggregate" => vec![Arc::new(GroupDistinct::new(rule))],
-        "common_sub_expression_eliminate" => vec![Arc::new(CommonOnce::new(rule))],
-        "optimize_projections" => vec![Arc::new(WithoutKeys::new(rule))],
+        "replace_distinct_aggregate" => vec![Arc::new(group_distinct(rule))],
+        "common_sub_expression_eliminate" => vec![Arc::new(common_once(rule))],
+        "optimize_projections" => vec![Arc::new(blind_to_keys(rule))],
         // Nothing that is listed so.
         _ => Vec::new(),
     }

@@ -12,8 +12,8 @@ mod travel;
 
 pub use check::{check_plan, check_repeatable, evaluated_once, volatile_function};
 pub use cut::{Cut, Sizes, StageTable, find_cuts, provider_of, replace, share_of_columns};
-pub use engine_fixes::common_expressions::CommonOnce;
-pub use engine_fixes::functional_dependencies::{GroupDistinct, WithoutKeys};
+pub use engine_fixes::common_expressions::common_once;
+pub use engine_fixes::functional_dependencies::{blind_to_keys, group_distinct};
 #[cfg(feature = "ballista")]
 pub use engine_fixes::functions::is_answered_otherwise;
 pub use engine_fixes::functions::{TimesOfDay, own_functions};

@@ -8,89 +8,29 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, DFSchemaRef, FunctionalDependencies};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+use super::rule_around::{Rule, RuleAround};
 
 /// Makes groups of DISTINCT, whatever is known of keys; what has no column, and DISTINCT ON, is DataFusion's.
-#[derive(Debug)]
-pub struct GroupDistinct {
-    inner: Rule,
-}
-
-impl GroupDistinct {
-    /// The rule around DataFusion's.
-    pub fn new(inner: Rule) -> Self {
-        Self { inner }
-    }
-}
-
-impl OptimizerRule for GroupDistinct {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.inner.apply_order()
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        match plan {
-            LogicalPlan::Distinct(Distinct::All(input)) if !input.schema().fields().is_empty() => {
-                let columns = input.schema().columns().into_iter().map(Expr::Column).collect();
-                let groups = Aggregate::try_new(input, columns, Vec::new())?;
-                Ok(Transformed::yes(LogicalPlan::Aggregate(groups)))
-            }
-            other => self.inner.rewrite(other, config),
+pub fn group_distinct(inner: Rule) -> RuleAround {
+    RuleAround::new(inner, |inner, plan, config| match plan {
+        LogicalPlan::Distinct(Distinct::All(input)) if !input.schema().fields().is_empty() => {
+            let columns = input.schema().columns().into_iter().map(Expr::Column).collect();
+            let groups = Aggregate::try_new(input, columns, Vec::new())?;
+            Ok(Transformed::yes(LogicalPlan::Aggregate(groups)))
         }
-    }
+        other => inner.rewrite(other, config),
+    })
 }
 
 /// A rule that sees no keys.
-#[derive(Debug)]
-pub struct WithoutKeys {
-    inner: Rule,
-}
-
-impl WithoutKeys {
-    /// The rule around DataFusion's.
-    pub fn new(inner: Rule) -> Self {
-        Self { inner }
-    }
-}
-
-impl OptimizerRule for WithoutKeys {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.inner.apply_order()
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
+pub fn blind_to_keys(inner: Rule) -> RuleAround {
+    RuleAround::new(inner, |inner, plan, config| {
         let cleared = plan.transform_up_with_subqueries(without_keys)?;
-        let rewritten = self.inner.rewrite(cleared.data, config)?;
+        let rewritten = inner.rewrite(cleared.data, config)?;
         let changed = cleared.transformed || rewritten.transformed;
         Ok(Transformed::new(rewritten.data, changed, rewritten.tnr))
-    }
+    })
 }
 
 /// The plan of a relation that says nothing of keys: by them the planner adds columns to a GROUP BY, and `unnest` and joins repeat what

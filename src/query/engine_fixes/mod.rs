@@ -24,6 +24,7 @@ pub(super) mod plan_fixes;
 pub(super) mod refused;
 mod regexes;
 pub(super) mod row_comparisons;
+mod rule_around;
 pub(super) mod signed_zeros;
 mod single_value;
 pub(super) mod sliding_frames;

@@ -1,7 +1,6 @@
 //! `array_sort(list, order, nulls)` with an order of each row's own, and with NULLs where ORDER BY has them: last of ASC, first of
 //! DESC. DataFusion 53 takes the order of the first row for all, and has NULLs first of both.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,9 +10,9 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::functions_nested::sort::array_sort_udf;
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl};
+
+use super::in_place::accessors_of_inner;
 
 /// The function under its own name.
 pub(super) fn order_of_each_row() -> ScalarUDF {
@@ -26,25 +25,7 @@ struct ArraySort {
 }
 
 impl ScalarUDFImpl for ArraySort {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
+    accessors_of_inner!();
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let constants: Option<Vec<ScalarValue>> = args.args.iter().skip(1).map(constant).collect();

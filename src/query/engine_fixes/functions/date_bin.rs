@@ -1,6 +1,5 @@
 //! `date_bin` within the nanoseconds that DataFusion 53 computes in: they end in 2262, and it wraps around. Beyond them it is refused.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray};
@@ -10,9 +9,10 @@ use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::sort_properties::{ExprProperties, SortProperties};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
 };
 
+use super::in_place::accessors_of_inner;
 use crate::Error;
 use crate::query::engine_fixes::kept_from_optimizer::per_second;
 
@@ -29,21 +29,7 @@ struct DateBin {
 }
 
 impl ScalarUDFImpl for DateBin {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
+    accessors_of_inner!();
 
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         self.inner.return_field_from_args(args)

@@ -2,7 +2,6 @@
 //! an interval lack what exceeds two seconds, a year of an interval has 360 days, and the hours, minutes and seconds of a difference of two times
 //! are all of it. Here they are those of PostgreSQL and DuckDB.
 
-use std::any::Any;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -18,9 +17,10 @@ use datafusion::error::Result;
 use datafusion::logical_expr::preimage::PreimageResult;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
 };
 
+use super::in_place::accessors_of_inner;
 use super::like_array;
 use crate::Error;
 
@@ -35,25 +35,7 @@ struct DatePart {
 }
 
 impl ScalarUDFImpl for DatePart {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
+    accessors_of_inner!();
 
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         self.inner.return_field_from_args(args)

@@ -1,7 +1,6 @@
 //! `date_trunc` of all times that a type has. DataFusion 53 goes by way of nanoseconds, which end in 2262 and wrap around, and cuts
 //! parts of a second of constants before 1970 towards 1970.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
@@ -14,9 +13,10 @@ use chrono::{DateTime, LocalResult, NaiveDateTime, Offset, TimeDelta, TimeZone};
 use datafusion::error::Result;
 use datafusion::logical_expr::sort_properties::{ExprProperties, SortProperties};
 use datafusion::logical_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
 };
 
+use super::in_place::accessors_of_inner;
 use super::like_array;
 use crate::Error;
 use crate::query::engine_fixes::kept_from_optimizer::per_second;
@@ -34,25 +34,7 @@ struct DateTrunc {
 }
 
 impl ScalarUDFImpl for DateTrunc {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
+    accessors_of_inner!();
 
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         self.inner.return_field_from_args(args)

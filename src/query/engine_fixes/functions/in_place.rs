@@ -1,6 +1,5 @@
 //! A function that computes its result anew, and has everything else of the one whose place it takes.
 
-use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -8,9 +7,36 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl};
+
+/// The accessors of a function that has the name, the aliases, the signature and the types of its field `inner`.
+macro_rules! accessors_of_inner {
+    () => {
+        fn as_any(&self) -> &dyn std::any::Any {
+            self
+        }
+
+        fn name(&self) -> &str {
+            self.inner.name()
+        }
+
+        fn aliases(&self) -> &[String] {
+            self.inner.aliases()
+        }
+
+        fn signature(&self) -> &datafusion::logical_expr::Signature {
+            self.inner.signature()
+        }
+
+        fn return_type(
+            &self,
+            types: &[arrow::datatypes::DataType],
+        ) -> datafusion::error::Result<arrow::datatypes::DataType> {
+            self.inner.return_type(types)
+        }
+    };
+}
+pub(super) use accessors_of_inner;
 
 /// Computes the result, of the given type, of arguments of one length each.
 pub(super) type Compute = fn(&[ArrayRef], &DataType) -> Result<ArrayRef>;
@@ -42,25 +68,7 @@ impl Hash for InPlace {
 }
 
 impl ScalarUDFImpl for InPlace {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
+    accessors_of_inner!();
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         computed(&args, |arrays| (self.compute)(arrays, args.return_field.data_type()))

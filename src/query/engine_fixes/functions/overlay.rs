@@ -1,17 +1,15 @@
 //! `overlay(text PLACING other FROM start FOR length)` by characters, also behind the end of the text. DataFusion 53 drops a
 //! text whose end lies before the start, and takes bytes for characters.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, LargeStringArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type};
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl};
 
+use super::in_place::accessors_of_inner;
 use crate::Error;
 
 /// The function under its own name.
@@ -25,21 +23,7 @@ struct Overlay {
 }
 
 impl ScalarUDFImpl for Overlay {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(types)
-    }
+    accessors_of_inner!();
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let rows = args.number_rows;
