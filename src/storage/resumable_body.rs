@@ -12,27 +12,37 @@ use object_store::{
     Error, GetOptions, GetResult, GetResultPayload, ObjectMeta, ObjectStore, Result, RetryConfig,
 };
 
-/// The answer of `store` to `options`, whose body goes on as often and as long as `retry` says.
-pub(super) fn going_on(
-    store: &Arc<dyn ObjectStore>,
-    options: GetOptions,
-    retry: &RetryConfig,
-    answer: GetResult,
-) -> GetResult {
-    let GetResult { payload, meta, range, attributes } = answer;
-    let payload = match payload {
-        GetResultPayload::Stream(body) if meta.e_tag.is_none() => {
-            let (store, retry) = (Arc::clone(store), retry.clone());
-            let (left, meta, began) = (range.clone(), meta.clone(), Instant::now());
-            let body = ResumableBody { store, options, retry, meta, body, left, repeats: 0, began };
-            let bytes = stream::try_unfold(body, |mut body| async {
-                Ok(body.next().await?.map(|bytes| (bytes, body)))
-            });
-            GetResultPayload::Stream(bytes.boxed())
-        }
-        payload => payload,
-    };
-    GetResult { payload, meta, range, attributes }
+use super::layer::Layer;
+
+/// Bodies without an etag go on where they break off.
+pub(super) struct Resumed {
+    /// How often, and for how long.
+    pub(super) retry: RetryConfig,
+}
+
+impl Layer for Resumed {
+    fn answer(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        options: GetOptions,
+        answer: GetResult,
+    ) -> GetResult {
+        let GetResult { payload, meta, range, attributes } = answer;
+        let payload = match payload {
+            GetResultPayload::Stream(body) if meta.e_tag.is_none() => {
+                let (store, retry) = (Arc::clone(store), self.retry.clone());
+                let (left, meta, began) = (range.clone(), meta.clone(), Instant::now());
+                let body =
+                    ResumableBody { store, options, retry, meta, body, left, repeats: 0, began };
+                let bytes = stream::try_unfold(body, |mut body| async {
+                    Ok(body.next().await?.map(|bytes| (bytes, body)))
+                });
+                GetResultPayload::Stream(bytes.boxed())
+            }
+            payload => payload,
+        };
+        GetResult { payload, meta, range, attributes }
+    }
 }
 
 struct ResumableBody {

@@ -19,6 +19,7 @@ use object_store::{
 use super::access::AccessConfig;
 use super::options::redact;
 use super::properties::store_options;
+use super::read_only::read_only;
 use super::store::open_with;
 use super::uri::{Place, ROUTED_ROOT, path_of, place_of, uri_of};
 use super::vended::{CredentialCache, Refresh, provider_of};
@@ -162,11 +163,6 @@ fn safe(
         true => source,
         false => hidden.into(),
     }
-}
-
-fn read_only(operation: &str) -> StoreError {
-    let error = Error::storage(format!("cannot {operation}: tables are read-only"));
-    StoreError::NotSupported { source: Box::new(error) }
 }
 
 fn no_directory() -> StoreError {

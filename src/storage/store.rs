@@ -15,11 +15,12 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore};
 
 use super::aliases::{HEADERS, translate};
+use super::layer::Layered;
 use super::location::{Location, Scheme};
 use super::network::{Connector, NetworkOptions};
-use super::opaque::OpaqueStore;
 use super::options::{AZURE_OPTIONS, GCS_OPTIONS, S3_OPTIONS, parse_keys, redact};
 use super::provided::{Provided, provided};
+use super::resumable_body::Resumed;
 use super::scoped::{Account, ScopedStore};
 use super::secrets::note_secrets;
 use crate::runtime::Runtimes;
@@ -135,8 +136,8 @@ pub(super) fn open_with(
             return Err(Error::config(format!("{root:?} names no object store")));
         }
     };
-    let store: Arc<dyn ObjectStore> =
-        Arc::new(OpaqueStore { inner: store, retry: network.retry.clone() });
+    let layer = Resumed { retry: network.retry.clone() };
+    let store: Arc<dyn ObjectStore> = Arc::new(Layered { inner: store, layer });
     Ok(match credential_cache {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());

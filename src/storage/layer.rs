@@ -1,7 +1,4 @@
-//! A store whose `Debug` form tells its name only.
-//!
-//! The stores of `object_store` derive `Debug` down to their credentials: an Azure SAS token, a
-//! Google bearer token. DataFusion prints stores, so they must not.
+//! A store over another one: every call is passed on, and only answers to reads are changed.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,25 +10,34 @@ use futures::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, RetryConfig,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 
-use super::resumable_body::going_on;
-
-/// Passes every call on, and lets bodies without an etag go on where they break off.
-pub(super) struct OpaqueStore {
-    pub(super) inner: Arc<dyn ObjectStore>,
-    /// How often, and for how long.
-    pub(super) retry: RetryConfig,
+/// A change of a store's answers.
+pub(super) trait Layer: Send + Sync + 'static {
+    /// The changed answer of `store` to `options`.
+    fn answer(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        options: GetOptions,
+        answer: GetResult,
+    ) -> GetResult;
 }
 
-impl fmt::Debug for OpaqueStore {
+/// A store whose answers a layer changes. Its `Debug` form tells the name of the store only: the stores of `object_store` derive it down
+/// to their credentials, an Azure SAS token or a Google bearer token, and DataFusion prints stores.
+pub(super) struct Layered<L> {
+    pub(super) inner: Arc<dyn ObjectStore>,
+    pub(super) layer: L,
+}
+
+impl<L> fmt::Debug for Layered<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.inner)
     }
 }
 
-impl fmt::Display for OpaqueStore {
+impl<L> fmt::Display for Layered<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.inner)
     }
@@ -39,7 +45,7 @@ impl fmt::Display for OpaqueStore {
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl ObjectStore for OpaqueStore {
+impl<L: Layer> ObjectStore for Layered<L> {
     async fn put_opts(
         &self,
         location: &Path,
@@ -59,7 +65,7 @@ impl ObjectStore for OpaqueStore {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let answer = self.inner.get_opts(location, options.clone()).await?;
-        Ok(going_on(&self.inner, options, &self.retry, answer))
+        Ok(self.layer.answer(&self.inner, options, answer))
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
