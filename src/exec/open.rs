@@ -24,8 +24,8 @@ use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
 use crate::formats::{
-    ALL_ROWS, BatchEnds, Format, Split, SplitUnit, TableFiles, access_to_matches, access_to_rows,
-    caught_rows, plan_columns,
+    ALL_ROWS, BatchEnds, ColumnRequest, Format, Split, SplitUnit, TableFiles, access_to_matches,
+    access_to_rows, caught_rows,
 };
 use crate::iceberg::{LakeTable, Storage};
 
@@ -83,10 +83,15 @@ fn open(
         if let Some(asked) = asked {
             let rows = context.session_config().batch_size();
             let cuts = context.session_config().get_extension::<BatchEnds>().map(|cuts| *cuts);
-            let (only, predicate) = (read.as_ref(), predicate.as_ref());
-            let scan = plan_columns(&table, &split, only, predicate, &asked, rows, cuts).await?;
-            if let Some(scan) = scan {
-                return Ok::<_, DataFusionError>(scan.rows());
+            let request = ColumnRequest {
+                table: &table,
+                split: &split,
+                only: read.as_ref(),
+                predicate: predicate.as_ref(),
+                projection: &asked,
+            };
+            if let Some(eligible) = request.eligible().await? {
+                return Ok::<_, DataFusionError>(eligible.build(rows, cuts)?.rows());
             }
         }
         let read = access_to_matches(&table, &split, predicate.as_ref(), read).await?;
@@ -96,7 +101,7 @@ fn open(
 }
 
 /// Whether splits are read column by column, those of the predicate first, unless there is more against it in a file: see
-/// [`plan_columns`].
+/// [`ColumnRequest::eligible`].
 fn is_by_columns(table: &TableFiles, config: &FileScanConfig) -> bool {
     let is_first = || parquet_options(config).global.pushdown_filters;
     table.format == Format::Parquet

@@ -36,9 +36,7 @@ pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
 pub use parquet::access::{ALL_ROWS, access_to_rows};
 pub use parquet::discover::columns_of;
 pub use parquet::prune::{access_to_matches, matched_groups};
-pub use parquet::reader::{
-    BatchEnds, ColumnScan, MatrixExpr, TURN_BYTES, plan as plan_columns, plan_hard,
-};
+pub use parquet::reader::{BatchEnds, ColumnRequest, ColumnScan, MatrixExpr, TURN_BYTES};
 pub use parquet::sorted::{SortedColumn, sorted_columns};
 pub use source::{ColumnRead, UnitFormat, UnitSource};
 pub use stored_type::{stored_field, stored_type};

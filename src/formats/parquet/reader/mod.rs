@@ -1,6 +1,6 @@
 //! Parquet read column by column: the columns of a predicate first, and the others for the rows that it keeps.
 //!
-//! The rows and their order are those of DataFusion's own scan, which is the way of every split that [`plan`] does not
+//! The rows and their order are those of DataFusion's own scan, which is the way of every split that [`ColumnRequest::eligible`] does not
 //! take. Some things are done differently here. A range of one column is one condition, not two with a selection between
 //! them. How the other columns are decoded is decided by row group once it is known how many rows are kept, not
 //! estimated: as a rule these are looked up in the pages (`page_filter.rs`), but where few are missing, everything is decoded
@@ -16,6 +16,7 @@ mod group;
 mod lengths;
 mod matrix_expr;
 mod page_filter;
+mod plan;
 mod present;
 mod primitive;
 mod row_major;
@@ -30,7 +31,8 @@ mod unsupported_by_engine;
 
 pub use lengths::{BatchEnds, TURN_BYTES};
 pub use matrix_expr::MatrixExpr;
-pub use scan::{ColumnScan, plan, plan_hard};
+pub use plan::ColumnRequest;
+pub use scan::ColumnScan;
 
 use parquet::errors::ParquetError;
 

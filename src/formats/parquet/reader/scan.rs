@@ -1,6 +1,6 @@
 //! The row groups of a split, one after the other: conditions, then the columns that are wanted.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,28 +11,21 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::internal_datafusion_err;
-use datafusion::datasource::physical_plan::parquet::{
-    ParquetAccessPlan, apply_file_schema_type_coercions,
-};
-use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::projection::{ProjectionExprs, Projector};
+use datafusion::error::Result as DfResult;
+use datafusion::physical_expr::projection::Projector;
 use datafusion::physical_expr::utils::reassign_expr_columns;
 use futures::stream::{self, BoxStream, StreamExt};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 
 use super::declared_columns::DeclaredColumns;
-use super::group::{Group, Wanted, can_skip, row_bytes, wanted_rows};
-use super::lengths::{BatchEnds, Lengths};
+use super::group::{Group, Wanted};
+use super::lengths::Lengths;
 use super::row_major::{Batches, Line, LineRows, Matrices};
 use super::rows::GroupRows;
-use super::stages::{Stage, stages};
-use super::unsupported_by_engine::{in_units_of, is_hard, needs_all};
-use crate::formats::footers::read_footer;
-use crate::formats::parquet::discover::Adapter;
+use super::stages::Stage;
+use crate::formats::TableFiles;
 use crate::formats::parquet::pages::{check_pages, wrong};
-use crate::formats::{Format, Split, SplitUnit, TableFiles};
 use crate::panics::evaluated;
 use crate::storage::LocalFile;
 
@@ -41,179 +34,31 @@ const KEPT_BYTES: usize = 32 << 20;
 
 /// How the rows of one split are read, column by column.
 pub struct ColumnScan {
-    table: Arc<TableFiles>,
-    file: usize,
-    footer: Arc<ParquetMetaData>,
+    pub(super) table: Arc<TableFiles>,
+    pub(super) file: usize,
+    pub(super) footer: Arc<ParquetMetaData>,
     /// The file, where it is local.
-    local: Option<LocalFile>,
+    pub(super) local: Option<LocalFile>,
     /// All columns of the file, as they are decoded.
-    physical: SchemaRef,
+    pub(super) physical: SchemaRef,
     /// The row groups, and which of their rows the page index leaves.
-    groups: VecDeque<(usize, Wanted)>,
-    stages: Vec<Stage>,
+    pub(super) groups: VecDeque<(usize, Wanted)>,
+    pub(super) stages: Vec<Stage>,
     /// The columns of the file that the projection needs, by place, ascending, but for those of matrices.
-    columns: Vec<usize>,
-    matrices: Matrices,
+    pub(super) columns: Vec<usize>,
+    pub(super) matrices: Matrices,
     /// These columns, and then the matrices.
-    narrow: SchemaRef,
-    projector: Projector,
-    output: SchemaRef,
+    pub(super) narrow: SchemaRef,
+    pub(super) projector: Projector,
+    pub(super) output: SchemaRef,
     /// Of the batches from the first row on.
-    lengths: Lengths,
+    pub(super) lengths: Lengths,
     /// Whether pages are read when it is their turn, and not chunks.
-    by_pages: bool,
-    /// Whether there are columns that are read here whatever else is against it; and whether all of their pages are.
-    is_hard: bool,
-    needs_all: bool,
+    pub(super) by_pages: bool,
+    /// Whether all pages of columns are needed that are read here whatever else is against it.
+    pub(super) needs_all: bool,
     /// Rows of the row groups that were opened.
-    passed: usize,
-}
-
-/// A scan of `split`, or of those of its rows that `only` has, by `predicate` and `projection`, both over the table's schema. None where
-/// DataFusion's own scan is to be taken: for other formats, where Bloom filters may leave row groups out, for types that it reads in its own
-/// way, where part of a row group is read in which values cannot be passed over, and for remote files without a predicate and for parts
-/// of row groups, which gain nothing here. What that scan reads wrongly is read here nevertheless: see [`is_hard`]. Batches have
-/// `batch_rows` rows at most, and end at `cuts` where that saves copies.
-///
-/// # Errors
-/// `Data` where the footer is damaged; storage errors as they are.
-pub async fn plan(
-    table: &Arc<TableFiles>,
-    split: &Split,
-    only: Option<&ParquetAccessPlan>,
-    predicate: Option<&Arc<dyn PhysicalExpr>>,
-    projection: &ProjectionExprs,
-    batch_rows: usize,
-    cuts: Option<BatchEnds>,
-) -> crate::Result<Option<ColumnScan>> {
-    let index = split.file as usize;
-    if *table.format_of(index) != Format::Parquet {
-        return Ok(None);
-    }
-    let file = &table.files[index];
-    let local = LocalFile::open(&table.store, &file.meta.location).await?;
-    let footer = read_footer(&table.store, &file.meta, &table.footers, predicate.is_some())
-        .await
-        .map_err(|error| error.with_context("file", table.display_path(index)))?;
-    let groups = match split.unit {
-        SplitUnit::RowGroups { first, count, .. } => first as usize..(first + count) as usize,
-        SplitUnit::File => 0..footer.num_row_groups(),
-        _ => return Ok(None),
-    };
-    let skips = only.is_some() || predicate.is_some();
-    let gains_nothing = only.is_some() || local.is_none() && predicate.is_none();
-    let all: Vec<usize> = (0..footer.file_metadata().schema_descr().num_columns()).collect();
-    if gains_nothing && !is_hard(&footer, groups.clone(), &all, skips) {
-        return Ok(None);
-    }
-    let physical = table.footers.schema(&footer).map_err(DataFusionError::from)?;
-    let mut physical = in_units_of(physical, &footer, table.schema.file_schema());
-    let coerced = apply_file_schema_type_coercions(table.schema.file_schema(), &physical);
-    // It also answers with the types as they were.
-    let is_coerced = coerced.as_ref().is_some_and(|other| other.fields() != physical.fields());
-    if let Some(coerced) = coerced.filter(|_| is_coerced) {
-        physical = Arc::new(coerced);
-    }
-    let adapter = Adapter::try_new(table, index, &physical)?;
-    let predicate = predicate.map(|asked| adapter.rewrite(Arc::clone(asked))).transpose()?;
-    let rows = wanted_rows(&physical, &footer, predicate.as_ref(), only, groups.clone());
-    let Some(rows) = rows else { return Ok(None) };
-    let output = Arc::new(projection.project_schema(table.schema.table_schema())?);
-    let projection = projection.clone().try_map_exprs(|expr| Ok(adapter.rewrite(expr)?))?;
-    let matrices = match skips {
-        false => Matrices::of(&projection, &physical),
-        true => Matrices::default(),
-    };
-    let columns = matrices.other_columns(&projection);
-    let wanted: Vec<usize> = columns.iter().copied().chain(matrices.columns()).collect();
-    let stages = predicate.as_ref().map(stages).unwrap_or_default();
-    let asked = stages.iter().flat_map(|stage| stage.columns.iter().copied());
-    let all: Vec<usize> = wanted.iter().copied().chain(asked).collect();
-    let leaves = leaves_of(&footer, &all);
-    let is_hard = is_hard(&footer, groups.clone(), &leaves, skips);
-    let needs_all = needs_all(&footer, groups, &leaves, skips);
-    let is_other =
-        gains_nothing || is_coerced || predicate.is_some() && !is_best(&footer, &rows, &leaves);
-    if is_other && !is_hard {
-        return Ok(None);
-    }
-    let narrow = matrices.schema(&physical, &columns)?;
-    // The reader of the `parquet` crate has batches of one length.
-    let is_flat = |(number, _): &(usize, Wanted)| {
-        let group = Group::new(Arc::clone(&footer), Arc::clone(&physical), *number, &wanted);
-        group.is_flat(&wanted)
-    };
-    let cuts = cuts.filter(|_| !skips && rows.iter().all(is_flat));
-    let projection = matrices.project(projection, &narrow)?;
-    let row_bytes = row_bytes(&physical, &wanted);
-    Ok(Some(ColumnScan {
-        table: Arc::clone(table),
-        file: index,
-        local,
-        stages,
-        projector: projection.make_projector(&narrow)?,
-        footer,
-        physical,
-        groups: rows,
-        is_hard,
-        needs_all,
-        // Where there is no column, rows are only counted.
-        by_pages: !columns.is_empty() && cuts.is_some_and(|cuts| cuts.turns),
-        columns,
-        matrices,
-        narrow,
-        output,
-        lengths: Lengths::new(batch_rows, row_bytes, cuts),
-        passed: 0,
-    }))
-}
-
-/// The same of a whole file, if it is one that the engine's own scan reads wrongly, or not at all.
-///
-/// # Errors
-/// As above.
-pub async fn plan_hard(
-    table: &Arc<TableFiles>,
-    index: usize,
-    predicate: Option<&Arc<dyn PhysicalExpr>>,
-    projection: &ProjectionExprs,
-    batch_rows: usize,
-) -> crate::Result<Option<ColumnScan>> {
-    if *table.format_of(index) != Format::Parquet {
-        return Ok(None);
-    }
-    let meta = &table.files[index].meta;
-    let footer = read_footer(&table.store, meta, &table.footers, predicate.is_some())
-        .await
-        .map_err(|error| error.with_context("file", table.display_path(index)))?;
-    let all: Vec<usize> = (0..footer.file_metadata().schema_descr().num_columns()).collect();
-    if !is_hard(&footer, 0..footer.num_row_groups(), &all, predicate.is_some()) {
-        return Ok(None);
-    }
-    let split = Split::whole(index, meta.size);
-    let found = plan(table, &split, None, predicate, projection, batch_rows, None).await?;
-    Ok(found.filter(|scan| scan.is_hard))
-}
-
-fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
-    let schema = footer.file_metadata().schema_descr();
-    let wanted: HashSet<usize> = columns.iter().copied().collect();
-    (0..schema.num_columns())
-        .filter(|leaf| wanted.contains(&schema.get_column_root_idx(*leaf)))
-        .collect()
-}
-
-/// Whether nothing is against reading the row groups by columns: Bloom filters that may save reading, or parts of row groups in which values
-/// cannot be passed over.
-fn is_best(footer: &ParquetMetaData, groups: &VecDeque<(usize, Wanted)>, leaves: &[usize]) -> bool {
-    groups.iter().all(|(number, wanted)| {
-        let group = footer.row_group(*number);
-        match can_skip(group, leaves) {
-            true => leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none()),
-            // DataFusion's scan may fail to pass over them. Better to read more, but not what the page index takes out.
-            false => !wanted.is_part(),
-        }
-    })
+    pub(super) passed: usize,
 }
 
 /// Columns of the rows that were kept so far, by their place in the file.
