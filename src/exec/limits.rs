@@ -168,6 +168,18 @@ fn rows_taken(node: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     Some(node.as_any().downcast_ref::<LocalLimitExec>()?.fetch())
 }
 
+/// Whether a sort orders lists, structs or maps. A sort that keeps some rows leaves out those above the last of them by an operator, which
+/// orders NULL in such values otherwise than the sort does.
+fn orders_nested(sort: &SortExec) -> Result<bool> {
+    let schema = sort.input().schema();
+    for key in sort.expr() {
+        if key.expr.data_type(&schema)?.is_nested() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The plan that gives no more than its first rows; None where that saves nothing. Only operators that give a row for each row of
 /// their input lie between.
 fn first_rows(
@@ -176,6 +188,9 @@ fn first_rows(
 ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let node = plan.as_any();
     if let Some(sort) = node.downcast_ref::<SortExec>() {
+        if orders_nested(sort)? {
+            return Ok(None);
+        }
         let rows = sort.fetch().map_or(rows, |fetch| fetch.min(rows));
         return Ok(Some(Arc::new(sort.with_fetch(Some(rows)))));
     }

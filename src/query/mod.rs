@@ -20,6 +20,7 @@ pub use engine_fixes::functions::{TimesOfDay, own_functions};
 pub use engine_fixes::kept_from_optimizer::KeepExact;
 pub use engine_fixes::lead_lag::exact_shifts;
 pub use engine_fixes::narrow_decimals::NarrowDecimals;
+pub use engine_fixes::nested_order::OrderNested;
 pub use engine_fixes::ntile::first_groups_larger;
 pub use engine_fixes::null_keys::null_keys_apart;
 pub use engine_fixes::overflow::CheckArithmetic;

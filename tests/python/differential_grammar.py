@@ -389,7 +389,7 @@ WIDE = {
 KINDS = (
     "distinct", "distinct", "limit", "limit", "limit", "sets", "sets", "group", "grouping_sets", "join", "join", "joins", "joins", "subquery",
     "subquery", "subquery", "lateral", "recursive", "cte", "window", "window", "window", "ignore_nulls", "decimals", "zones", "intervals", "lists",
-    "unnest", "structs", "cases", "row_values", "patterns", "text", "volatile", "nulls", "nulls",
+    "unnest", "structs", "nested_order", "cases", "row_values", "patterns", "text", "volatile", "nulls", "nulls",
     "nested", "nested", "nested", "nested",
 )  # fmt: skip
 """Methods of `Grammar`, some more often than others."""

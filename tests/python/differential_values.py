@@ -279,6 +279,36 @@ class Values:
             ),
         )  # fmt: skip
 
+    def nested_order(self):
+        """Lists and structs compared, ordered, grouped and joined, with NULL in them."""
+        t, rng = self.t.name, self.rng
+        number, key = self.number("x"), self.key("x")
+        made = [
+            f"{{'a': {number}, 'b': {key}}}",
+            f"[{number} % 3, {number} % 2]",
+            f"[{{'a': {key}}}]",
+            f"{{'a': [{key}], 'b': {number} % 2}}",
+        ]
+        stored = [self.column("x", "list"), self.column("x", "struct")]
+        one = rng.choice(made + [column for column in stored if column is not None] * 2)
+        few = f"(SELECT id AS i, k, {one} AS v FROM {t} AS x WHERE id < {rng.randint(2, 16)})"
+        operator = rng.choice(["<", "<=", ">", ">=", "=", "<>", "IS NOT DISTINCT FROM"])
+        return Statement(
+            "nested order",
+            rng.choice(
+                [
+                    f"SELECT a.i AS i, b.i AS j FROM {few} AS a JOIN {few} AS b ON a.v {operator} b.v",
+                    f"SELECT a.i AS i, b.i AS j, a.v {operator} b.v AS c FROM {few} AS a CROSS JOIN {few} AS b",
+                    f"SELECT a.i AS i, b.i AS j FROM {few} AS a, {few} AS b WHERE a.v {rng.choice(['', 'NOT '])}BETWEEN b.v AND b.v",
+                    f"SELECT min(v) AS a, max(v) AS b, count(DISTINCT v) AS n FROM {few} AS q",
+                    f"SELECT i % 3 AS g, min(v) AS a, max(v) FILTER (WHERE i > 2) AS b FROM {few} AS q GROUP BY i % 3",
+                    f"SELECT v, count(*) AS n FROM {few} AS q GROUP BY v",
+                    f"SELECT i, v FROM {few} AS q ORDER BY v {rng.choice(['ASC NULLS LAST', 'DESC NULLS FIRST', 'DESC NULLS LAST'])}, i LIMIT 5",
+                    f"SELECT i, rank() OVER (ORDER BY v NULLS LAST) AS r FROM {few} AS q",
+                ]
+            ),
+        )  # fmt: skip
+
     def cases(self):
         """CASE in both forms, nested, as a key, in aggregates and in conditions."""
         rng = self.rng

@@ -16,6 +16,7 @@ mod interval_lengths;
 pub(super) mod kept_from_optimizer;
 pub(super) mod lead_lag;
 pub(super) mod narrow_decimals;
+pub(super) mod nested_order;
 pub(super) mod ntile;
 pub(super) mod null_keys;
 pub(super) mod number_digits;

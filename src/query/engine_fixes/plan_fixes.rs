@@ -10,6 +10,7 @@ use super::equal_grouping_sets::with_equal_sets;
 use super::functions::with_own_functions;
 use super::grand_total::with_grand_totals;
 use super::narrow_decimals::with_wide_decimals;
+use super::nested_order::with_nested_extremes;
 use super::number_digits::exact_comparisons;
 use super::numbers_as_text;
 use super::signed_zeros::constant_zeros;
@@ -27,7 +28,7 @@ pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = with_own_functions(exact_comparisons(plan)?)?;
     let plan = with_equal_sets(as_the_standard(plan)?)?;
     let plan = with_wide_decimals(with_grand_totals(unnested(plan)?)?)?;
-    let plan = plan.transform_up(with_plain_casts)?.data;
+    let plan = with_nested_extremes(plan.transform_up(with_plain_casts)?.data)?;
     let plan = finer_units(numbers_as_text::numbers(constant_zeros(plan)?)?)?;
     keep_one_row(drawn_once(plan)?)
 }

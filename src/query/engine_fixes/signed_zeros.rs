@@ -3,7 +3,7 @@
 //! `x >= 0` lost rows, and a NaN with a sign, which processors make of `inf - inf`, before all numbers.
 //!
 //! What is compared, ordered or grouped goes through [`plain_float`](crate::floats::plain_float) first, unless it is a constant that has one
-//! form, or is only asked whether it is one. Keys of `USING` and of `GROUPING SETS` are compared by their bits.
+//! form, or is only asked whether it is one.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinConstraint, ScalarValue};
@@ -13,13 +13,13 @@ use datafusion::logical_expr::expr::{
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Aggregate, BinaryExpr, Expr, ExprSchemable, Join, LogicalPlan, Operator,
+    Aggregate, BinaryExpr, Expr, ExprSchemable, GroupingSet, Join, LogicalPlan, Operator,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use half::f16;
 
 use super::kept_from_optimizer::inputs_of;
-use crate::floats::{is_plain_float, plain_float};
+use crate::floats::{has_floats, is_plain_float, plain_float};
 
 /// The rule; after those that compute constants.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ fn is_constant_comparison(expr: &Expr) -> bool {
 }
 
 fn in_one_form(expr: Expr) -> Result<Transformed<Expr>> {
-    let is_float = expr.get_type(&DFSchema::empty()).is_ok_and(|found| found.is_floating());
+    let is_float = expr.get_type(&DFSchema::empty()).is_ok_and(|found| has_floats(&found));
     Ok(match is_float && may_be_odd(&expr) {
         true => Transformed::yes(plain(expr)),
         false => Transformed::no(expr),
@@ -152,25 +152,43 @@ fn keys(plan: LogicalPlan, schema: &DFSchema) -> Result<Transformed<LogicalPlan>
         }) => {
             let mut is_changed = false;
             for key in &mut group_expr {
-                let name = NamePreserver::new_for_projection().save(key);
-                if !matches!(key, Expr::GroupingSet(_)) && make_plain(key, schema)? {
-                    *key = name.restore(std::mem::take(key));
-                    is_changed = true;
+                let mut sets = match key {
+                    Expr::GroupingSet(set) => in_sets(set),
+                    key => vec![key],
+                };
+                for key in &mut sets {
+                    let name = NamePreserver::new_for_projection().save(key);
+                    if make_plain(key, schema)? {
+                        **key = name.restore(std::mem::take(*key));
+                        is_changed = true;
+                    }
                 }
             }
             let aggregate = Aggregate::try_new_with_schema(input, group_expr, aggr_expr, output)?;
             Ok(changed(LogicalPlan::Aggregate(aggregate), is_changed))
         }
-        LogicalPlan::Join(mut join) if join.join_constraint == JoinConstraint::On => {
+        LogicalPlan::Join(mut join) => {
             let mut is_changed = false;
             let Join { left, right, on, .. } = &mut join;
             for (one, other) in on {
                 is_changed |= make_plain(one, left.schema())?;
                 is_changed |= make_plain(other, right.schema())?;
             }
+            if is_changed {
+                // The planner has taken the columns of USING together before.
+                join.join_constraint = JoinConstraint::On;
+            }
             Ok(changed(LogicalPlan::Join(join), is_changed))
         }
         other => Ok(Transformed::no(other)),
+    }
+}
+
+/// The keys of all sets.
+fn in_sets(sets: &mut GroupingSet) -> Vec<&mut Expr> {
+    match sets {
+        GroupingSet::Rollup(keys) | GroupingSet::Cube(keys) => keys.iter_mut().collect(),
+        GroupingSet::GroupingSets(sets) => sets.iter_mut().flatten().collect(),
     }
 }
 
@@ -213,7 +231,7 @@ fn rewritten(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         Expr::Between(Between { mut expr, negated, mut low, mut high }) => {
             let mut is_changed = false;
-            if expr.get_type(schema)?.is_floating() {
+            if has_floats(&expr.get_type(schema)?) {
                 for part in [&mut expr, &mut low, &mut high] {
                     is_changed |= make_plain(part, schema)?;
                 }
@@ -223,7 +241,7 @@ fn rewritten(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::InList(InList { mut expr, mut list, negated }) => {
             let is_odd = list.iter().any(|item| !is_number(item));
             let mut is_changed = false;
-            if is_odd && expr.get_type(schema)?.is_floating() {
+            if is_odd && has_floats(&expr.get_type(schema)?) {
                 is_changed |= make_plain(&mut expr, schema)?;
                 for item in &mut list {
                     is_changed |= make_plain(item, schema)?;
@@ -273,21 +291,23 @@ fn is_settled(left: &Expr, op: Operator, right: &Expr) -> bool {
 /// Whether it may be a float of which there are other forms: literals of other types are not.
 fn may_be_odd(expr: &Expr) -> bool {
     match expr {
-        Expr::Literal(value, _) => value.data_type().is_floating() && !value.is_null(),
+        Expr::Literal(value, _) => has_floats(&value.data_type()) && !value.is_null(),
         Expr::ScalarFunction(function) => !is_plain_float(&function.func),
         _ => true,
     }
 }
 
-/// Whether it is a float, and not made of a number of another type, which has neither a negative zero nor NaN.
+/// Whether it is a float, or has floats in it, and is not made of a number of another type, which has neither a negative zero nor NaN.
 fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     match expr {
-        Expr::Literal(value, _) => Ok(plain_value(value.clone()) != *value),
+        Expr::Literal(value, _) => {
+            Ok(value.data_type().is_nested() || plain_value(value.clone()) != *value)
+        }
         Expr::Cast(Cast { expr: inner, data_type }) if data_type.is_floating() => {
             let from = inner.get_type(schema)?;
             Ok(!from.is_integer() && !from.is_decimal())
         }
-        _ => Ok(expr.get_type(schema)?.is_floating()),
+        _ => Ok(has_floats(&expr.get_type(schema)?)),
     }
 }
 
@@ -298,7 +318,7 @@ fn is_number(expr: &Expr) -> bool {
         ScalarValue::Float16(Some(value)) => *value != f16::ZERO && !value.is_nan(),
         ScalarValue::Float32(Some(value)) => *value != 0.0 && !value.is_nan(),
         ScalarValue::Float64(Some(value)) => *value != 0.0 && !value.is_nan(),
-        _ => true,
+        other => !has_floats(&other.data_type()),
     }
 }
 

@@ -1,0 +1,362 @@
+//! The order of lists, structs and maps: NULL in them is above all values, as in PostgreSQL and DuckDB, and as ORDER BY has it here.
+//!
+//! DataFusion 53 takes it for the least in `<`, `<=`, `>`, `>=` and BETWEEN, and for none in `min` and `max`, so that `ORDER BY x LIMIT 1` and
+//! `min(x)` were different rows. So `x <= y` is `nested_order(x, y) <= 0`, a function of ours, and the aggregates are ours.
+
+use std::any::Any;
+use std::cmp::Ordering;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{Array, ArrayRef, Int8Array, UInt64Array, make_comparator, new_null_array};
+use arrow::compute::{SortOptions, take};
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, ScalarValue, exec_err};
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::expr::{AggregateFunction, Between, ScalarFunction, Sort};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::function::AccumulatorArgs;
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDF, AggregateUDFImpl, BinaryExpr, ColumnarValue, Expr, ExprSchemable,
+    LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    WindowFrameUnits, lit,
+};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use super::kept_from_optimizer::inputs_of;
+use super::signed_zeros::plain;
+use crate::floats::has_floats;
+use crate::{Error, Result};
+
+/// The rule; before those that compute constants.
+#[derive(Debug)]
+pub struct OrderNested;
+
+impl OptimizerRule for OrderNested {
+    fn name(&self) -> &str {
+        "order_nested"
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        _config: &dyn OptimizerConfig,
+    ) -> DfResult<Transformed<LogicalPlan>> {
+        plan.transform_down_with_subqueries(|node| {
+            let schema = inputs_of(&node)?;
+            let node = match node {
+                LogicalPlan::Sort(mut sort) => {
+                    let is_changed = sorts(&mut sort.expr, &schema)?;
+                    Transformed::new(
+                        LogicalPlan::Sort(sort),
+                        is_changed,
+                        TreeNodeRecursion::Continue,
+                    )
+                }
+                other => Transformed::no(other),
+            };
+            let names = NamePreserver::new(&node.data);
+            let is_named = !matches!(node.data, LogicalPlan::Sort(_));
+            node.transform_data(|node| {
+                node.map_expressions(|expr| {
+                    let name = is_named.then(|| names.save(&expr));
+                    let found = expr.transform_down(|expr| compared(expr, &schema))?;
+                    Ok(found.update_data(|expr| match name {
+                        Some(name) => name.restore(expr),
+                        None => expr,
+                    }))
+                })
+            })
+        })
+    }
+}
+
+/// NULLS FIRST and LAST are about NULL itself, and the engine takes them for NULL in values, too: `x DESC NULLS LAST` becomes
+/// `x IS NULL, x DESC NULLS FIRST`.
+fn sorts(sorts: &mut Vec<Sort>, schema: &DFSchema) -> DfResult<bool> {
+    let mut at = 0;
+    let mut is_changed = false;
+    while let Some(sort) = sorts.get_mut(at) {
+        at += 1;
+        if sort.nulls_first == sort.asc && is_nested(&sort.expr, schema)? {
+            let is_null = Sort::new(sort.expr.clone().is_null(), !sort.nulls_first, false);
+            sort.nulls_first = !sort.asc;
+            sorts.insert(at - 1, is_null);
+            at += 1;
+            is_changed = true;
+        }
+    }
+    Ok(is_changed)
+}
+
+fn compared(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
+    Ok(match expr {
+        Expr::BinaryExpr(BinaryExpr { left, op, right })
+            if is_order(op) && is_nested(&left, schema)? =>
+        {
+            Transformed::yes(order(*left, op, *right, schema)?)
+        }
+        Expr::Between(Between { expr, negated, low, high }) if is_nested(&expr, schema)? => {
+            let (below, above) = match negated {
+                false => (Operator::GtEq, Operator::LtEq),
+                true => (Operator::Lt, Operator::Gt),
+            };
+            let low = order((*expr).clone(), below, *low, schema)?;
+            let high = order(*expr, above, *high, schema)?;
+            Transformed::yes(if negated { low.or(high) } else { low.and(high) })
+        }
+        Expr::AggregateFunction(mut call) => {
+            let is_changed = sorts(&mut call.params.order_by, schema)?;
+            Transformed::new(Expr::AggregateFunction(call), is_changed, TreeNodeRecursion::Continue)
+        }
+        Expr::WindowFunction(mut call) => {
+            let is_changed = sorts(&mut call.params.order_by, schema)?;
+            Transformed::new(Expr::WindowFunction(call), is_changed, TreeNodeRecursion::Continue)
+        }
+        other => Transformed::no(other),
+    })
+}
+
+fn is_order(op: Operator) -> bool {
+    matches!(op, Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq)
+}
+
+fn is_nested(expr: &Expr, schema: &DFSchema) -> DfResult<bool> {
+    Ok(expr.get_type(schema)?.is_nested())
+}
+
+/// `left op right` by the function.
+fn order(left: Expr, op: Operator, right: Expr, schema: &DFSchema) -> DfResult<Expr> {
+    let in_one_form = |side: Expr| -> DfResult<Expr> {
+        Ok(if has_floats(&side.get_type(schema)?) { plain(side) } else { side })
+    };
+    let args = vec![in_one_form(left)?, in_one_form(right)?];
+    let call = ScalarFunction::new_udf(Arc::clone(&NESTED_ORDER), args);
+    let call = Box::new(Expr::ScalarFunction(call));
+    Ok(Expr::BinaryExpr(BinaryExpr { left: call, op, right: Box::new(lit(0_i8)) }))
+}
+
+const NULLS_ABOVE: SortOptions = SortOptions { descending: false, nulls_first: false };
+
+static NESTED_ORDER: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(function()));
+
+/// `nested_order(x, y)`: -1, 0 or 1 where x is below, equal to or above y; NULL where one of them is.
+pub(super) fn function() -> ScalarUDF {
+    ScalarUDF::from(NestedOrder { signature: Signature::any(2, Volatility::Immutable) })
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct NestedOrder {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for NestedOrder {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn name(&self) -> &str {
+        "nested_order"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        Ok(DataType::Int8)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
+        let is_one = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
+        let found: ArrayRef = match &ColumnarValue::values_to_arrays(&args.args)?[..] {
+            [left, right] => Arc::new(orders(left, right)?),
+            _ => return exec_err!("nested_order takes two values"),
+        };
+        Ok(match is_one {
+            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
+            false => ColumnarValue::Array(found),
+        })
+    }
+}
+
+fn orders(left: &ArrayRef, right: &ArrayRef) -> DfResult<Int8Array> {
+    let order = make_comparator(left, right, NULLS_ABOVE)?;
+    let of_row = |row| match left.is_null(row) || right.is_null(row) {
+        true => None,
+        false => Some(match order(row, row) {
+            Ordering::Less => -1,
+            Ordering::Equal => 0,
+            Ordering::Greater => 1,
+        }),
+    };
+    Ok((0..left.len()).map(of_row).collect())
+}
+
+/// The plan with aggregates of ours for `min` and `max` of nested values.
+///
+/// # Errors
+/// `Query` for `min` and `max` with OVER, for OVER in the order of a struct, and for `greatest`, `least` and `nullif`, of nested values.
+pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let mut refused = None;
+    let found = plan.transform_up_with_subqueries(|node| {
+        let schema = inputs_of(&node)?;
+        let names = NamePreserver::new(&node);
+        let found = node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let found = expr.transform_up(|expr| {
+                let (function, args) = match &expr {
+                    Expr::AggregateFunction(call) => (call.func.name(), &call.params.args),
+                    Expr::WindowFunction(call) => (call.fun.name(), &call.params.args),
+                    Expr::ScalarFunction(call) => (call.name(), &call.args),
+                    _ => return Ok(Transformed::no(expr)),
+                };
+                let is_compared =
+                    matches!(function, "min" | "max" | "greatest" | "least" | "nullif");
+                if let Expr::WindowFunction(call) = &expr
+                    && call.params.window_frame.units != WindowFrameUnits::Rows
+                    && call.params.order_by.iter().any(|key| is_struct(&key.expr, &schema))
+                {
+                    refused.get_or_insert_with(|| {
+                        Error::query(
+                            "ORDER BY of a struct or a map in OVER (…) is not supported; order by its fields: ORDER BY x['a'], x['b'], or \
+                             write ROWS BETWEEN … for its frame",
+                        )
+                    });
+                    return Ok(Transformed::no(expr));
+                }
+                let is_concerned =
+                    |arg: &Expr| arg.get_type(&schema).is_ok_and(|of| of.is_nested());
+                if !is_compared || !args.iter().any(is_concerned) {
+                    return Ok(Transformed::no(expr));
+                }
+                match expr {
+                    Expr::AggregateFunction(call) => Ok(Transformed::yes(extreme(call))),
+                    other => {
+                        refused.get_or_insert_with(|| unordered(&other));
+                        Ok(Transformed::no(other))
+                    }
+                }
+            })?;
+            Ok(found.update_data(|expr| name.restore(expr)))
+        })?;
+        match found.transformed {
+            true => found.map_data(LogicalPlan::recompute_schema),
+            false => Ok(found),
+        }
+    })?;
+    refused.map_or(Ok(found.data), Err)
+}
+
+fn is_struct(expr: &Expr, schema: &DFSchema) -> bool {
+    matches!(expr.get_type(schema), Ok(DataType::Struct(_) | DataType::Map(..)))
+}
+
+fn unordered(call: &Expr) -> Error {
+    Error::query(match call {
+        Expr::WindowFunction(call) => format!(
+            "{}() OVER (…) of lists, structs or maps is not supported; write first_value(x) OVER (ORDER BY x …), or join the value \
+             of each group",
+            call.fun.name()
+        ),
+        Expr::ScalarFunction(call) if call.name() == "nullif" => {
+            "nullif() of lists, structs or maps is not supported; write CASE WHEN x = y THEN NULL ELSE x END".to_owned()
+        }
+        _ => "greatest() and least() of lists, structs or maps are not supported; write CASE WHEN x > y THEN x ELSE y END"
+            .to_owned(),
+    })
+}
+
+/// The aggregate in the place of the engine's.
+fn extreme(call: AggregateFunction) -> Expr {
+    let wanted = match call.func.name() {
+        "max" => Ordering::Greater,
+        _ => Ordering::Less,
+    };
+    let signature = Signature::any(1, Volatility::Immutable);
+    let func = Arc::new(AggregateUDF::from(Extreme { signature, wanted }));
+    Expr::AggregateFunction(AggregateFunction { func, params: call.params })
+}
+
+/// `min` or `max`: the value that is less or greater than all others.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Extreme {
+    signature: Signature,
+    wanted: Ordering,
+}
+
+impl AggregateUDFImpl for Extreme {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn name(&self) -> &str {
+        match self.wanted {
+            Ordering::Greater => "max",
+            _ => "min",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
+        Ok(types[0].clone())
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
+        let best = new_null_array(args.return_field.data_type(), 1);
+        Ok(Box::new(Best { wanted: self.wanted, best }))
+    }
+}
+
+/// The best value so far: an array of one, NULL at first.
+#[derive(Debug)]
+struct Best {
+    wanted: Ordering,
+    best: ArrayRef,
+}
+
+impl Accumulator for Best {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> DfResult<()> {
+        let [values] = values else { return exec_err!("min and max take one value") };
+        // NULL itself, unlike NULL in a value, is passed over.
+        let Some(first) = (0..values.len()).find(|row| values.is_valid(*row)) else {
+            return Ok(());
+        };
+        let among = make_comparator(values, values, NULLS_ABOVE)?;
+        let better = |best, row| match values.is_valid(row) && among(row, best) == self.wanted {
+            true => row,
+            false => best,
+        };
+        let row = (first + 1..values.len()).fold(first, better);
+        if self.best.is_null(0)
+            || make_comparator(values, &self.best, NULLS_ABOVE)?(row, 0) == self.wanted
+        {
+            // A copy: a slice would keep the whole batch in memory.
+            self.best = take(values, &UInt64Array::from(vec![row as u64]), None)?;
+        }
+        Ok(())
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> DfResult<()> {
+        self.update_batch(states)
+    }
+
+    fn state(&mut self) -> DfResult<Vec<ScalarValue>> {
+        Ok(vec![self.evaluate()?])
+    }
+
+    fn evaluate(&mut self) -> DfResult<ScalarValue> {
+        ScalarValue::try_from_array(&self.best, 0)
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.best.get_array_memory_size()
+    }
+}
