@@ -10,12 +10,14 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use tensorquery::partition::{Builtin, Layout, Mixing, OrderKey, Remainder, Shard, ShardInput, resume};
+use tensorquery::partition::{
+    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, ShardInput, resume,
+};
 use tensorquery::pool::Pooled;
 use tensorquery::runtime::Runtimes;
 use tensorquery::session::EpochPlan;
 use tensorquery::stream::{
-    Counter, WorkQueue, Finished, Next, Output, RowSource, ShardStream, StreamCounters,
+    Counter, Finished, Next, Output, RowSource, ShardStream, StreamCounters, WorkQueue,
 };
 use tensorquery::tensor::{Converter, TensorOptions};
 use tensorquery::traffic::{MOST_REQUESTS, RequestLimiter};
@@ -39,8 +41,11 @@ fn layout(num_workers: u32, mixing: Mixing, dynamic: bool) -> Layout {
 }
 
 fn shards(layout: &Layout) -> Vec<Shard> {
-    let input =
-        ShardInput { weights: COUNTS.to_vec(), counts: Some(COUNTS.to_vec()), ..ShardInput::default() };
+    let input = ShardInput {
+        weights: COUNTS.to_vec(),
+        counts: Some(COUNTS.to_vec()),
+        ..ShardInput::default()
+    };
     resume(&input, &[], layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
         .unwrap()
 }
