@@ -214,7 +214,7 @@ races: ## Run the runtime, the queues and what threads share under ThreadSanitiz
 	CARGO_TARGET_DIR=$(abspath .cache/races) RUSTFLAGS=-Zsanitizer=thread $(CARGO) +nightly test --locked --package tensorquery-races \
 	  -Zbuild-std --target $$(rustc -vV | sed -n 's/^host: //p')
 
-MIRI := MIRIFLAGS=-Zmiri-permissive-provenance $(CARGO) +nightly miri test --locked --package tensorquery-miri -- --skip partition::
+MIRI := MIRIFLAGS=-Zmiri-permissive-provenance $(CARGO) +nightly miri test --locked --package tensorquery-miri -- --skip sharding::
 
 # Clippy stands in for the compiler of this package alone, so that the dependencies of the tests serve it too: `cargo clippy`
 # would check all of them anew, which takes DataFusion ten minutes.

@@ -2,7 +2,7 @@
 
 use serde_json::from_slice;
 use tensorquery::sharding::{
-    Builtin, Layout, Mixing, OrderKey, RankShare, Remainder, Run, ShardInput, resume,
+    Builtin, EarlierRun, Layout, Mixing, OrderKey, RankShare, Remainder, ShardInput, resume,
 };
 
 use crate::panics::answer;
@@ -16,7 +16,7 @@ const ROWS: &[u64] = &[100, 0, 1, 37, 10_000, 64, 64, 0, 5];
 /// Where more rows are left than there are.
 pub fn resume_checkpoint(bytes: &[u8]) {
     answer(async {
-        let Ok(runs) = from_slice::<Vec<Run>>(bytes) else {
+        let Ok(runs) = from_slice::<Vec<EarlierRun>>(bytes) else {
             let share = RankShare::decode(bytes)?;
             share.shards(&layout(2, 2, false), key())?;
             return Ok(());

@@ -12,3 +12,6 @@ pub struct BatchEnds {
     pub at: u64,
     pub turns: bool,
 }
+
+/// As much waits of a split until its turn comes.
+pub const TURN_BYTES: usize = 256 << 10;

@@ -53,7 +53,7 @@ fn kept_memory_has_one_owner() {
         })
         .collect();
     users.into_iter().for_each(|user| user.join().unwrap());
-    let (_kept, is_fresh) = pool::take(BYTES);
+    let (_kept, is_fresh) = pool::take(BYTES).unwrap();
     assert!(!is_fresh);
 }
 
