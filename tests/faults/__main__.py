@@ -34,7 +34,9 @@ def _words(arguments):
     words.add_argument("--lanes", type=int, default=3, help="schedules at a time")
     words.add_argument("--json", type=Path, help="write all verdicts to this file")
     words.add_argument("--record", type=Path, help="write the sum of them to this file")
-    words.add_argument("--show", action="store_true", help="only write the record into docs/proof.md")
+    words.add_argument(
+        "--show", action="store_true", help="only write the record into docs/proof.md"
+    )
     words.add_argument("--pause-while", help="start nothing while this file exists")
     return words.parse_args(arguments)
 

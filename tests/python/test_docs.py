@@ -143,7 +143,15 @@ def test_links_of_the_pages_lead_somewhere():
     """To files and folders of the repository, and to headings of pages."""
     pages = sorted(
         page
-        for folder in (".", "docs/**", "benches", "fuzz", "sql-examples", "tests/faults", "tests/slt")
+        for folder in (
+            ".",
+            "docs/**",
+            "benches",
+            "fuzz",
+            "sql-examples",
+            "tests/faults",
+            "tests/slt",
+        )
         for page in ROOT.glob(f"{folder}/*.md")
     )
     assert len(pages) > 40

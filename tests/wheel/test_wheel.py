@@ -157,7 +157,10 @@ def test_it_is_the_wheel_that_is_imported(installed):
 # The pages whose snippets run in an empty folder with what the README installs, each in a process of its own.
 PAGES = [
     "README.md",
-    *(f"docs/{name}.md" for name in ("checkpoints", "distributed", "errors", "files", "iceberg", "options")),
+    *(
+        f"docs/{name}.md"
+        for name in ("checkpoints", "distributed", "errors", "files", "iceberg", "options")
+    ),
     *(f"docs/{name}.md" for name in ("scale", "shuffling", "sql", "staging", "storage", "tensors")),
 ]
 # Each snippet is run as if it were pasted, the next one when it is done.
