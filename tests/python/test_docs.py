@@ -1,11 +1,14 @@
 """The snippets of the README and of the pages run; links lead somewhere. Docstrings: test_docstrings.py."""
 
+import inspect
 import re
 import shlex
 import sys
 
 import pytest
+from torch.utils.data import DataLoader
 
+import tensorquery as tq
 from pages import ROOT, commands, run, run_script, snippets, text_of
 from tensorquery.command import main
 
@@ -131,6 +134,16 @@ def test_the_snippets_of_the_page_on_metrics_run(tmp_path):
 
 def test_the_readme_opens_with_the_two_commands():
     assert README.index("make demo") < README.index("make test") < README.index("```python")
+
+
+def test_the_page_of_parameters_has_each_of_them_once():
+    rows = re.findall(r"^\| (`.*?) \|", text_of("docs/options.md"), flags=re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row.replace("\\|", ""))]
+    own = set(inspect.signature(tq.create_dataloader).parameters) - {"dataloader_kwargs"}
+    passed_on = set(inspect.signature(DataLoader).parameters) & set(listed) - own
+    assert len(listed) == len(set(listed))
+    assert set(listed) == own | passed_on
+    assert passed_on >= {"pin_memory"}
 
 
 def anchor(title):
