@@ -6,7 +6,8 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
 use crate::query::{
-    CheckArithmetic, CommonOnce, EqualZeros, GroupDistinct, KeepExact, SlideAnew, WithoutKeys,
+    CheckArithmetic, CommonOnce, EqualZeros, GroupDistinct, KeepExact, NullKeys, SlideAnew,
+    WithoutKeys,
 };
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
@@ -26,10 +27,10 @@ pub(super) const RULES: &[Listed] = &[
     ("decorrelate_predicate_subquery", Use::Off),
     ("scalar_subquery_to_join", Use::Off),
     ("decorrelate_lateral_join", Use::Off),
-    ("extract_equijoin_predicate", Use::On),
+    ("extract_equijoin_predicate", Use::Guarded),
     ("eliminate_duplicated_expr", Use::Off),
     ("eliminate_filter", Use::On),
-    ("eliminate_cross_join", Use::On),
+    ("eliminate_cross_join", Use::Guarded),
     ("eliminate_limit", Use::On),
     ("propagate_empty_relation", Use::On),
     ("filter_null_join_keys", Use::Off),
@@ -61,6 +62,9 @@ fn guarded(rule: Rule) -> Vec<Rule> {
     match rule.name() {
         "simplify_expressions" => vec![Arc::new(KeepExact), rule, Arc::new(EqualZeros)],
         "replace_distinct_aggregate" => vec![Arc::new(GroupDistinct::new(rule))],
+        "extract_equijoin_predicate" | "eliminate_cross_join" => {
+            vec![Arc::new(NullKeys::new(rule))]
+        }
         "common_sub_expression_eliminate" => vec![Arc::new(CommonOnce::new(rule))],
         "optimize_projections" => vec![Arc::new(WithoutKeys::new(rule))],
         // Nothing that is listed so.

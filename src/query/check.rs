@@ -7,7 +7,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, ScalarUDF, Volatility};
 
 use super::statement::{check_places, check_recursion};
-use super::unsound::{check_sound_dates, check_sound_windows};
+use super::unsound::{check_sound_values, check_sound_windows};
 use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
 
@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 /// `Query` naming the column, or the function and another wording.
 pub fn check_plan(plan: &LogicalPlan) -> Result<()> {
     check_sound_windows(plan)?;
-    check_sound_dates(plan)?;
+    check_sound_values(plan)?;
     check_recursion(plan)?;
     check_places(plan)?;
     let mut seen = HashSet::new();

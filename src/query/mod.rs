@@ -18,6 +18,7 @@ mod mended;
 mod moment;
 mod narrow_decimals;
 mod ntile;
+mod null_keys;
 mod numerals;
 mod one_value;
 mod parse;
@@ -53,6 +54,7 @@ pub use mended::mended;
 pub use moment::{Moment, fix_moment};
 pub use narrow_decimals::NarrowDecimals;
 pub use ntile::first_groups_larger;
+pub use null_keys::NullKeys;
 pub use parse::{
     LAKE_SCHEMA, LakeName, PATH_SCHEMA, ParsedQuery, as_relation, check_predicate, narrow,
     parse_query, quote_identifier,

@@ -16,7 +16,7 @@ use super::functions::{name_replaced, over_lists, zones_as_calls};
 use super::precedence::bind;
 use super::row_values::write_out;
 use super::sample::{alias_first, take_samples};
-use super::statement::{sound_statement, without_materialized};
+use super::statement::{sound_statement, with_bracketed_sets, without_materialized};
 use super::travel::{split_name, take_clauses};
 use super::unsound::check_sound;
 use crate::lake::TravelTo;
@@ -104,7 +104,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
 /// The SQL without what the parser does not know; None where it is all known.
 fn readable(sql: &str) -> Result<Option<String>> {
     let mut changed = take_clauses(sql)?;
-    for rewrite in [alias_first, without_materialized] {
+    for rewrite in [alias_first, without_materialized, with_bracketed_sets] {
         changed = rewrite(changed.as_deref().unwrap_or(sql)).or(changed);
     }
     Ok(changed)

@@ -4,6 +4,8 @@
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
+//! A cast to a list makes a list of one element of what is no list, a text `[1, 2]` among it.
+//!
 //! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere.
 //!
 //! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
@@ -17,8 +19,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, WindowFrameBound,
-    WindowFrameUnits, WindowFunctionDefinition,
+    BinaryExpr, Cast, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, TryCast,
+    WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
 use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
 
@@ -50,17 +52,20 @@ pub(super) fn check_sound_windows(plan: &LogicalPlan) -> Result<()> {
     found.map_or(Ok(()), Err)
 }
 
-/// Refuses a date plus or minus hours, minutes or seconds.
+/// Refuses a date plus or minus hours, minutes or seconds, and casts that put a value into a list.
 ///
 /// # Errors
 /// `Query` saying how to write it instead.
-pub(super) fn check_sound_dates(plan: &LogicalPlan) -> Result<()> {
+pub(super) fn check_sound_values(plan: &LogicalPlan) -> Result<()> {
     let mut found = None;
     plan.apply_with_subqueries(|node| {
         let inputs = merge_schema(&node.inputs());
         node.apply_expressions(|expr| {
             expr.apply(|expr| {
-                found = found.take().or_else(|| unsound_date(expr, &inputs));
+                found = found
+                    .take()
+                    .or_else(|| unsound_date(expr, &inputs))
+                    .or_else(|| unsound_cast(expr, &inputs));
                 Ok(TreeNodeRecursion::Continue)
             })
         })
@@ -85,6 +90,46 @@ fn unsound_date(expr: &PlanExpr, inputs: &DFSchema) -> Option<Error> {
             if is_date(left) { left } else { right }
         ))
     })
+}
+
+fn unsound_cast(expr: &PlanExpr, inputs: &DFSchema) -> Option<Error> {
+    let (PlanExpr::Cast(Cast { expr, data_type }) | PlanExpr::TryCast(TryCast { expr, data_type })) =
+        expr
+    else {
+        return None;
+    };
+    let from = expr.get_type(inputs).ok()?;
+    let is_wrapped = depth(data_type) > depth(&from) && !innermost(&from).is_null();
+    is_wrapped.then(|| {
+        Error::query(format!(
+            "a cast of {expr}, which is {}, to a list is not supported: the engine makes a list of one element of it; write \
+             [{expr}] for that, or string_to_array(…, ',') for the parts of a text",
+            match depth(&from) {
+                0 => format!("of the type {from}"),
+                _ => "a list of fewer dimensions".to_owned(),
+            }
+        ))
+    })
+}
+
+/// How many lists lie in each other.
+fn depth(data_type: &DataType) -> usize {
+    element(data_type).map_or(0, |element| 1 + depth(element))
+}
+
+fn innermost(data_type: &DataType) -> &DataType {
+    element(data_type).map_or(data_type, innermost)
+}
+
+fn element(data_type: &DataType) -> Option<&DataType> {
+    match data_type {
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _) => Some(field.data_type()),
+        _ => None,
+    }
 }
 
 /// Whether an interval is not of whole days.

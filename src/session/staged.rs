@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::datasource::{TableProvider, provider_as_source};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{displayable, execute_stream};
+use futures::StreamExt;
 use object_store::path::Path;
 
 use super::engine::{StageEngine, Target};
@@ -22,7 +25,7 @@ use crate::query::{
 };
 use crate::split::{ArrowFormat, Format};
 use crate::staging::{
-    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage,
+    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage, rows_of,
 };
 use crate::storage::Partitioning;
 use crate::{Error, ErrorKind, Result};
@@ -302,7 +305,7 @@ impl Query {
         let physical = in_order(state.create_physical_plan(&cut.plan).await?)?;
         let limit = self.session().options().memory_limit;
         let (Attempt::Thrifty, Some(limit)) = (attempt, limit) else {
-            return Ok(execute_stream(physical, state.task_ctx())?);
+            return Ok(named(execute_stream(physical, state.task_ctx())?, cut));
         };
         let physical = thrifty(physical)?;
         let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
@@ -313,7 +316,7 @@ impl Query {
         let environment = environment.with_memory_pool(Arc::new(pool)).build_arc()?;
         let context = TaskContext::from(&state).with_runtime(environment);
         let context = context.with_session_config(config);
-        Ok(execute_stream(physical, Arc::new(context))?)
+        Ok(named(execute_stream(physical, Arc::new(context))?, cut))
     }
 
     /// How each part is computed, for the user to look at.
@@ -323,10 +326,27 @@ impl Query {
     }
 }
 
+/// The rows of a part with the names of its stage: a join may have two columns of one name, and a file may not.
+fn named(rows: SendableRecordBatchStream, cut: &Cut) -> SendableRecordBatchStream {
+    let (before, names) = (rows.schema(), cut.column_names());
+    let fields = before.fields().iter().zip(names);
+    let fields: Vec<Field> =
+        fields.map(|(field, name)| (**field).clone().with_name(name)).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, before.metadata().clone()));
+    if schema == before {
+        return rows;
+    }
+    let renamed = Arc::clone(&schema);
+    let rows = rows.map(move |batch| {
+        let batch = batch?;
+        Ok(rows_of(&renamed, batch.columns().to_vec(), batch.num_rows())?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+}
+
 impl Cut {
     /// The columns of the stage.
-    fn stage_schema(&self) -> arrow::datatypes::SchemaRef {
-        use arrow::datatypes::{Field, Schema};
+    fn stage_schema(&self) -> SchemaRef {
         let fields = self.plan.schema().fields().iter().zip(self.column_names());
         let fields: Vec<Field> = fields
             .map(|(field, name)| {

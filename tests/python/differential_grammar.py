@@ -337,14 +337,58 @@ class Grammar(Subqueries, Windows, Values):
             sql = f"SELECT count(*) AS n, count(a) AS m, CAST(sum(b) AS BIGINT) AS s FROM ({sql}) AS q"
         return Statement("join", sql)
 
+    def joins(self):
+        """Three tables or four: conditions in ON, in WHERE or both, some of which match NULL with NULL."""
+        rng = self.rng
+        aliases = "abcd"[: rng.choice([3, 3, 4])]
+        most = 20 if len(aliases) == 3 else 8
+
+        def table(alias):
+            # Integers of both tables compare alike.
+            of = self.u if self.joinable() and rng.random() < 0.4 else self.t
+            return of, f"(SELECT * FROM {of.name} WHERE id < {rng.randint(1, most)}) AS {alias}"
+
+        of = {alias: table(alias) for alias in aliases}
+
+        def condition(one, other):
+            if of[one][0] is of[other][0]:
+                name = (self.key("x", of[one][0]) or "x.id").removeprefix("x.")
+            else:
+                name = rng.choice(["k", "id"])
+            operator = rng.choice(["=", "=", "IS NOT DISTINCT FROM", "IS NOT DISTINCT FROM", "<="])
+            return f"{one}.{name} {operator} {other}.{name}"
+
+        sources, where = of[aliases[0]][1], []
+        for at, alias in enumerate(aliases[1:], 1):
+            conditions = [
+                condition(rng.choice(aliases[:at]), alias) for _ in range(rng.choice([1, 1, 2]))
+            ]
+            kind = rng.choice(
+                [",", ",", "JOIN", "JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]
+            )
+            if kind == ",":
+                sources = f"{sources} CROSS JOIN {of[alias][1]}"
+                where += conditions
+            else:
+                sources = f"{sources} {kind} {of[alias][1]} ON {' AND '.join(conditions)}"
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            where.append(condition(*rng.sample(aliases, 2)))
+        if rng.random() < 0.3:
+            where.append(self.over("a", of["a"][0]).simple())
+        names = ", ".join(f"{alias}.id AS i{alias}" for alias in aliases)
+        sql = f"SELECT {names} FROM {sources}" + (f" WHERE {' AND '.join(where)}" if where else "")
+        if rng.random() < 0.3:
+            sql = f"SELECT count(*) AS n, count(ib) AS m, CAST(sum(ia) AS BIGINT) AS s FROM ({sql}) AS q"
+        return Statement("join", sql)
+
 
 WIDE = {
     "int": "BIGINT", "text": "VARCHAR", "date": "DATE", "bool": "BOOLEAN", "decimal": "DECIMAL(38, 10)", "moment": "TIMESTAMP",
 }  # fmt: skip
 
 KINDS = (
-    "distinct", "distinct", "limit", "limit", "limit", "sets", "sets", "group", "grouping_sets", "join", "join", "subquery", "subquery",
-    "subquery", "lateral", "recursive", "cte", "window", "window", "window", "ignore_nulls", "decimals", "zones", "intervals", "lists",
+    "distinct", "distinct", "limit", "limit", "limit", "sets", "sets", "group", "grouping_sets", "join", "join", "joins", "joins", "subquery",
+    "subquery", "subquery", "lateral", "recursive", "cte", "window", "window", "window", "ignore_nulls", "decimals", "zones", "intervals", "lists",
     "unnest", "structs", "cases", "row_values", "patterns", "text", "volatile", "nulls", "nulls",
     "nested", "nested", "nested", "nested",
 )  # fmt: skip

@@ -571,3 +571,55 @@ def test_stages_have_the_columns_of_their_common_expressions(tmp_path, sql):
     found = pa.Table.from_batches(list(loader)).to_pylist()
     found = sorted((tuple(row.values()) for row in found), key=str)
     assert found == by_duckdb(sql, t=table)
+
+
+# ------------------------------------------------------------------------------------------------
+# Keys that match NULL with NULL, beside equalities that do not.
+
+WITH_NULLS = {
+    "t": pa.table({"a": [1, None, 2, 2], "x": [None, None, 5, 6]}),
+    "u": pa.table({"a": [1, None, 2, None], "x": [None, None, 5, None]}),
+    "v": pa.table({"a": [1, None, 2], "x": [None, 5, 5]}),
+}
+
+BESIDE_NULL_KEYS = [
+    "t JOIN u ON t.a IS NOT DISTINCT FROM u.a JOIN v ON v.a IS NOT DISTINCT FROM t.a WHERE t.x = u.x",
+    "t LEFT JOIN u ON t.a IS NOT DISTINCT FROM u.a, v WHERE t.x = u.x AND v.a = t.a",
+    "v, t, u WHERE t.a IS NOT DISTINCT FROM u.a AND v.a = t.a",
+    "u, v, t WHERE t.a IS NOT DISTINCT FROM u.a AND v.x IS NOT DISTINCT FROM u.x AND t.x = v.x",
+    "(t JOIN v ON t.a = v.a) JOIN u ON t.a IS NOT DISTINCT FROM u.a WHERE v.x = u.x",
+    "(t JOIN u ON t.a = u.a) JOIN v ON t.x IS NOT DISTINCT FROM v.x",
+    "(t JOIN u ON t.a = u.a) JOIN v ON t.a IS NOT DISTINCT FROM v.a WHERE t.x = v.x",
+    "v JOIN (t JOIN u ON t.x = u.x) ON u.x IS NOT DISTINCT FROM v.x",
+    "(SELECT a, x FROM t INTERSECT SELECT a, x FROM u) AS t JOIN v ON t.a IS NOT DISTINCT FROM v.a, u WHERE u.x = v.x",
+    "(SELECT a, x FROM t EXCEPT SELECT a, x FROM v) AS t, u, v WHERE u.x IS NOT DISTINCT FROM t.x AND u.a = v.a",
+    "t JOIN u ON TRUE JOIN v ON TRUE WHERE t.x = (SELECT max(v.x) FROM v WHERE v.a <= t.a)",
+    "t JOIN u ON TRUE JOIN v ON TRUE WHERE NOT (t.x <> (SELECT max(w.x) FROM v AS w WHERE w.a <= t.a))",
+]
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("source", BESIDE_NULL_KEYS)
+def test_null_matches_null_for_the_keys_that_say_so_alone(tmp_path, source, in_memory):
+    session = session_of(tmp_path, WITH_NULLS, in_memory=in_memory)
+    sql = f"SELECT t.a, t.x, u.a AS b, u.x AS y, v.a AS c, v.x AS z FROM {source}"
+    assert rows(session, sql) == by_duckdb(sql, **WITH_NULLS)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "t FULL JOIN u ON t.a = u.a LEFT JOIN v ON v.a = t.a",
+        "t FULL JOIN u ON t.a = u.a FULL JOIN v ON v.a = u.a",
+        "t FULL JOIN u ON t.a = u.a JOIN (SELECT a, max(x) AS x FROM v GROUP BY a) AS v ON v.a = u.a",
+    ],
+)
+def test_stages_of_joins_whose_columns_have_one_name(tmp_path, source):
+    session = session_of(tmp_path, WITH_NULLS)
+    sql = f"SELECT t.a, t.x, u.a AS b, u.x AS y, v.a AS c, v.x AS z FROM {source}"
+    found = []
+    for rank in range(2):
+        options = {"rank": rank, "world_size": 2, "output_format": "arrow", "remainder": "uneven"}
+        loader, _ = tq.create_dataloader(sql, session=session, batch_size=3, **options)
+        found += [row for batch in loader for row in batch.to_pylist()]
+    assert sorted((tuple(row.values()) for row in found), key=str) == by_duckdb(sql, **WITH_NULLS)

@@ -298,6 +298,14 @@ def test_a_filter_with_a_subquery_of_several_rows_is_refused(folder):
         ("SELECT id FROM t WHERE s > 9", "compares a number with text"),
         ("SELECT id FROM t WHERE k = 'two'", "compared with .two., which is none"),
         ("SELECT id FROM t WHERE k IN ('1', 'two')", "compared with .two., which is none"),
+        # A list of one element, which is the whole text.
+        ("SELECT CAST(s AS VARCHAR[]) AS v FROM t", "a cast of t.s, .*Utf8.*string_to_array"),
+        ("SELECT k::INT[] AS v FROM t", "a cast of t.k, .*Int64.*to a list"),
+        ("SELECT TRY_CAST('[1, 2]' AS INT[]) AS v", "to a list is not supported"),
+        ("SELECT CAST(array_agg(k) AS INT[][]) AS v FROM t", "a list of fewer dimensions"),
+        ("SELECT id FROM t ORDER BY list(k)", "no aggregate|Invalid function"),
+        ("SELECT list(k ORDER BY id) FROM t", "no aggregate and no window function is called list"),
+        ("SELECT k FROM t GROUP BY GROUPING SETS (ROLLUP (k), id)", "ROLLUP in GROUPING SETS"),
     ],
 )
 def test_what_the_engine_gets_wrong_is_refused_with_a_way_out(session, sql, told):
@@ -331,6 +339,7 @@ def test_what_the_engine_gets_wrong_is_refused_with_a_way_out(session, sql, told
         "SELECT count(y) AS n, max(id) AS m FROM t, (none NATURAL FULL JOIN j) AS q(w)",
         "SELECT k, d, count(*) AS n FROM t GROUP BY GROUPING SETS ((k), (d), (k, d), ())",
         "SELECT id FROM t WHERE s = 'img_1' OR s < 'b'",
+        "SELECT id, CAST(NULL AS INT[]) AS v, CAST([] AS INT[]) AS w, CAST([[]] AS INT[][]) AS x, [k]::VARCHAR[] AS y FROM t",
     ],
 )
 def test_what_is_like_it_and_right_is_answered(session, sql):

@@ -90,6 +90,10 @@ ORDERED = [
     "SELECT a, row_number() OVER (ORDER BY b, a) FROM t ORDER BY row_number() OVER (ORDER BY b, a)",
     "SELECT x.a, y.a FROM t AS x JOIN u AS y ON x.a = y.a ORDER BY row_number() OVER (ORDER BY y.c, x.b)",
     "WITH q AS (SELECT a FROM t ORDER BY row_number() OVER (ORDER BY b, a) LIMIT 2) SELECT a FROM q ORDER BY a",
+    "SELECT s, b, a FROM t ORDER BY ALL",
+    "SELECT s, sum(b) AS n FROM t GROUP BY ALL ORDER BY all DESC LIMIT 2",
+    "SELECT a FROM t UNION ALL SELECT c FROM u ORDER BY ALL",
+    "SELECT x.a FROM (SELECT a, b FROM t ORDER BY ALL NULLS FIRST LIMIT 3) AS x ORDER BY ALL",
     "SELECT a FROM t QUALIFY row_number() OVER (ORDER BY b, a) < 4 ORDER BY row_number() OVER (ORDER BY a)",
 ]
 
@@ -117,6 +121,22 @@ GROUPS = [
     "SELECT a, count(*) FROM t GROUP BY a, ()",
     "SELECT a, count(*) FROM t GROUP BY (), a, ()",
     "SELECT count(*) FROM t GROUP BY () HAVING count(*) > 100",
+    "SELECT 1 FROM t HAVING 1 < 2",
+    "SELECT 1 FROM e HAVING true",
+    "SELECT 1 FROM t HAVING false",
+    "SELECT sum(b) FROM t HAVING 1 < 2",
+    "SELECT a, sum(b) FROM t GROUP BY a HAVING true",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u HAVING t.a > 1)",
+    "SELECT a, b, sum(b) FROM t GROUP BY (a, b)",
+    "SELECT a, b, s, count(*) FROM t GROUP BY s, (1, b)",
+    "SELECT a, b, s, count(*) FROM t GROUP BY ROLLUP ((a, b), s)",
+    "SELECT a, b, s, count(*), grouping(a, s) FROM t GROUP BY CUBE ((a, b), s)",
+    "SELECT a, b, s, count(*) FROM t GROUP BY s, ROLLUP ((a, 2))",
+    "SELECT a, count(*) FROM t GROUP BY ROLLUP (a, a)",
+    "SELECT a, count(*) FROM t GROUP BY CUBE (a, a)",
+    "SELECT a, b, count(*) FROM t GROUP BY GROUPING SETS (a, (a, b), b, ())",
+    "SELECT a, a + b, count(*) FROM t GROUP BY a, GROUPING SETS (a + b, a)",
+    "SELECT a FROM (SELECT a, b FROM t GROUP BY GROUPING SETS (a, b)) q WHERE a IN (SELECT a FROM u GROUP BY GROUPING SETS (a, c))",
 ]
 
 NESTED = [

@@ -78,7 +78,7 @@ REFUSALS = (
     _rule(
         "`group_concat` and `total` are SQLite's own aggregates",
         ("sqlite",),
-        message="takes one row at a time",
+        message="no aggregate and no window function is called",
         sql=r"\b(group_concat|total)\b",
     ),
     _rule(

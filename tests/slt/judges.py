@@ -83,12 +83,12 @@ class Sqlite:
             raise JudgeError(f"more than {MOST_ROWS} rows")
         return Answer([one[0] for one in cursor.description or []], rows)
 
-    def tables(self):
+    def tables(self, connection=None):
         """The names of the tables."""
         sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
         return [name for (name,) in self.ask(sql).rows]
 
-    def views(self):
+    def views(self, connection=None):
         """The views: what they select, by name."""
         found = {}
         for name, sql in self.ask("SELECT name, sql FROM sqlite_master WHERE type = 'view'").rows:
@@ -96,7 +96,7 @@ class Sqlite:
             found[name] = body[1].strip().rstrip(";")
         return found
 
-    def table(self, name):
+    def table(self, name, connection=None):
         """A table as Arrow: INTEGER is int64, REAL and FLOAT are float64, text is text.
 
         Raises:
@@ -231,32 +231,32 @@ class Duck:
         except (duckdb.Error, pa.ArrowException, RuntimeError, ValueError, UnicodeError) as error:
             raise JudgeError(f"{type(error).__name__}: {error}") from error
 
-    def tables(self):
-        """The names of the tables that a query may name without a schema."""
+    def tables(self, connection=None):
+        """The names of the tables that a query of a connection may name without a schema."""
         sql = "SELECT DISTINCT table_name FROM duckdb_tables() WHERE NOT internal AND schema_name = 'main'"
-        return [name for (name,) in self._run(sql, None).fetchall()]
+        return [name for (name,) in self._run(sql, connection).fetchall()]
 
-    def views(self):
+    def views(self, connection=None):
         """The views: what they select, by name."""
         sql = (
             "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
         )
         found = {}
-        for name, text in self._run(sql, None).fetchall():
+        for name, text in self._run(sql, connection).fetchall():
             body = re.split(r"\bAS\b", text, maxsplit=1, flags=re.IGNORECASE)
             found[name] = body[1].strip().rstrip(";")
         return found
 
-    def table(self, name):
-        """A table as Arrow.
+    def table(self, name, connection=None):
+        """A table as Arrow, as a connection sees it: another one may have an open transaction.
 
         Raises:
             Untyped: Parquet has no type for one of its columns.
         """
         quoted = name.replace('"', '""')
         try:
-            _bounded(name, self.ask(f'SELECT count(*) FROM "{quoted}"'))
-            table = _arrow(self._run(f'SELECT * FROM "{quoted}"', None))
+            _bounded(name, self.ask(f'SELECT count(*) FROM "{quoted}"', connection))
+            table = _arrow(self._run(f'SELECT * FROM "{quoted}"', connection))
         except (JudgeError, duckdb.Error, pa.ArrowException, RuntimeError, UnicodeError) as error:
             raise Untyped(f"{name}: {error}") from error
         for column in table.schema:

@@ -118,6 +118,7 @@ class FileRun:
             self.judge = Duck(self.folder, self.dialect, self.options.seconds / 3)
         self.product = self.options.product(self.folder / "tables")
         self.changed, self.untyped, self.known, self.collations = True, {}, {}, False
+        self.connection = None
         asked = self._drawn(records)
         number, taken = -1, True
         for count, record in enumerate(expand(records)):
@@ -213,7 +214,7 @@ class FileRun:
     def _compare(self, number, record, sql, answer, outcome):
         """Ask the loader, and say what became of it."""
         mentioned = sqltext.names(sql)
-        self._sync(mentioned)
+        self._sync(mentioned, record.connection)
         untyped = next((why for name, why in self.untyped.items() if name in mentioned), None)
         if untyped:
             outcome.outcome = "dialect"
@@ -276,6 +277,9 @@ class FileRun:
             outcome.outcome = "dialect"
             outcome.reason = "ORDER BY: SQLite sorts NULL first, the loader last"
             return False
+        if reason := self._collated():
+            outcome.outcome, outcome.reason = "dialect", reason
+            return False
         self._wrong(outcome, f"to_arrow: the order of {items}", rows, answer.rows)
         return False
 
@@ -323,14 +327,15 @@ class FileRun:
             return None
         return "LIMIT without a total order: the rows are some of those that it may be"
 
-    def _sync(self, mentioned):
-        """Write the tables that the query may read and that statements have changed."""
-        if self.changed:
-            self.current = {name.lower(): name for name in self.judge.tables()}
+    def _sync(self, mentioned, connection):
+        """Write the tables that the query may read and that statements have changed, as the judge's connection sees them."""
+        if self.changed or connection != self.connection:
+            self.connection = connection
+            self.current = {name.lower(): name for name in self.judge.tables(connection)}
             for name in set(self.known) - set(self.current):
                 self.product.drop(name)
                 self.known.pop(name)
-            self.views = {name.lower(): sql for name, sql in self.judge.views().items()}
+            self.views = {name.lower(): sql for name, sql in self.judge.views(connection).items()}
             self.product.set_views(self.views)
             self.fresh, self.untyped, self.changed = set(), {}, False
         reads = set(mentioned)
@@ -345,7 +350,7 @@ class FileRun:
         for name in [name for name in self.current if name in reads and name not in self.fresh]:
             self.fresh.add(name)
             try:
-                table = self.judge.table(self.current[name])
+                table = self.judge.table(self.current[name], connection)
                 if name in self.known and self.known[name].equals(table):
                     continue
                 self.product.put(name, table)

@@ -231,7 +231,7 @@ fn check_call(function: &Function) -> Result<()> {
             () => return Ok(()),
         };
         return Err(Error::query(format!(
-            "{name}() takes one row at a time, and {clause} has no meaning for it; only aggregates and window functions have it"
+            "no aggregate and no window function is called {name}(), and {clause} has no meaning for other functions"
         )));
     }
     if over.is_none() && !is_aggregate {

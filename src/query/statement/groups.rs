@@ -13,12 +13,13 @@ use super::equal::number;
 use super::refused;
 use crate::Result;
 
-/// Rewrites `GROUP BY ()`, `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING SETS (…)`, `GROUP BY ALL`, and places of columns below them.
+/// Rewrites `GROUP BY ()`, `GROUP BY (a, b)`, `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING SETS (…)`, `GROUP BY ALL`, and places of columns below them.
 ///
 /// # Errors
 /// `Query` for a modifier that has no equal clause.
 pub(super) fn rewrite(select: &mut Select) -> Result<()> {
     without_empty(select);
+    without_brackets(select);
     let Select { group_by, projection, .. } = select;
     let rewritten = match &*group_by {
         GroupByExpr::All(modifiers) if modifiers.is_empty() => all(projection),
@@ -35,12 +36,17 @@ pub(super) fn rewrite(select: &mut Select) -> Result<()> {
             if let Expr::Rollup(sets) | Expr::Cube(sets) | Expr::GroupingSets(sets) = expr {
                 sets.iter_mut().flatten().try_for_each(|key| place(key, projection))?;
             }
+            if let Expr::GroupingSets(sets) = expr {
+                sets.iter().flatten().try_for_each(check_nested)?;
+            }
+            written_out(expr)?;
         }
     }
     Ok(())
 }
 
-/// `GROUP BY a, ()` as `GROUP BY a`, and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate.
+/// `GROUP BY a, ()` as `GROUP BY a`; and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate. HAVING alone makes
+/// that group, too, and the planner wants an aggregate in it.
 fn without_empty(select: &mut Select) {
     let GroupByExpr::Expressions(keys, modifiers) = &mut select.group_by else { return };
     let is_empty = |key: &Expr| match key {
@@ -50,7 +56,8 @@ fn without_empty(select: &mut Select) {
     };
     let before = keys.len();
     keys.retain(|key| !is_empty(key));
-    if keys.len() == before || !keys.is_empty() || !modifiers.is_empty() {
+    let is_one_group = keys.len() < before || select.having.is_some();
+    if !is_one_group || !keys.is_empty() || !modifiers.is_empty() {
         return;
     }
     // Rows are counted as zero or more.
@@ -67,6 +74,16 @@ fn without_empty(select: &mut Select) {
             right: Box::new(all),
         },
     });
+}
+
+/// `GROUP BY (a, b)` as `GROUP BY a, b`: the standard reads brackets as one set of keys, and the planner as a struct.
+fn without_brackets(select: &mut Select) {
+    let GroupByExpr::Expressions(keys, _) = &mut select.group_by else { return };
+    let flat = |key| match key {
+        Expr::Tuple(parts) => parts,
+        key => vec![key],
+    };
+    *keys = std::mem::take(keys).into_iter().flat_map(flat).collect();
 }
 
 /// `count(*)`.
@@ -87,6 +104,51 @@ fn count_rows() -> Expr {
         within_group: Vec::new(),
     })
 }
+
+fn check_nested(key: &Expr) -> Result<()> {
+    let Expr::Function(function) = key else { return Ok(()) };
+    match function.name.to_string().to_uppercase() {
+        name if name == "ROLLUP" || name == "CUBE" => Err(refused(
+            &format!("{name} in GROUPING SETS"),
+            "write its sets out: GROUPING SETS ((a, b), (a), ()) for ROLLUP (a, b)",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// ROLLUP and CUBE over lists of keys, or over a key twice, as GROUPING SETS: the planner refuses them, or makes a column of each.
+fn written_out(expr: &mut Expr) -> Result<()> {
+    let (Expr::Rollup(lists) | Expr::Cube(lists)) = &*expr else { return Ok(()) };
+    let keys: Vec<&Expr> = lists.iter().flatten().collect();
+    let repeats = (1..keys.len()).any(|at| keys[..at].contains(&keys[at]));
+    if !repeats && lists.iter().all(|list| list.len() == 1) {
+        return Ok(());
+    }
+    let set = |takes: &dyn Fn(usize) -> bool| {
+        let mut set: Vec<Expr> = Vec::new();
+        for key in (0..lists.len()).filter(|at| takes(*at)).flat_map(|at| &lists[at]) {
+            if !set.contains(key) {
+                set.push(key.clone());
+            }
+        }
+        set
+    };
+    let sets = match expr {
+        Expr::Rollup(_) => (0..=lists.len()).rev().map(|length| set(&|at| at < length)).collect(),
+        _ if lists.len() > MOST_LISTS => {
+            return Err(refused(
+                &format!("CUBE over {} lists of keys", lists.len()),
+                "name the sets that you need: GROUPING SETS ((…), …)",
+            ));
+        }
+        _ => (0..1_usize << lists.len()).rev().map(|of| set(&|at| of >> at & 1 == 1)).collect(),
+    };
+    *expr = Expr::GroupingSets(sets);
+    Ok(())
+}
+
+/// Of a CUBE that is written out: 1,024 sets.
+const MOST_LISTS: usize = 10;
 
 /// The keys with what WITH says of them, as one expression; None without.
 fn modified(exprs: &[Expr], modifiers: &[GroupByWithModifier]) -> Result<Option<Expr>> {

@@ -35,7 +35,7 @@ pub use planner::SoundRelations;
 pub use recursion::check_recursion;
 pub(super) use shadows::written;
 pub use stars::{is_about_names, with_names_apart};
-pub(super) use tokens::without_materialized;
+pub(super) use tokens::{with_bracketed_sets, without_materialized};
 pub use windows::check_places;
 
 use super::numerals::keep_digits;
@@ -96,6 +96,7 @@ impl VisitorMut for Equal {
             windows::resolve,
             joins::wrap,
             names::tell_apart,
+            orders::by_all,
             orders::by_windows,
             recursion::start,
         ];

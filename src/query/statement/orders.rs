@@ -1,3 +1,5 @@
+//! `ORDER BY ALL`, as places of all columns.
+//!
 //! `ORDER BY row_number() OVER (…)`: an order by a window function that is no column.
 //!
 //! The planner computes window functions of columns alone. So the keys become columns of a relation, and are left out above it:
@@ -10,14 +12,52 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    ExcludeSelectItem, Expr, Ident, OrderByKind, Query, Select, SelectItem, SetExpr, TableAlias,
-    TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions, visit_expressions,
+    ExcludeSelectItem, Expr, Ident, OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr,
+    TableAlias, TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions, visit_expressions,
 };
 
-use super::equal::{query_of, select_from};
+use super::equal::{number, query_of, select_from};
 use super::joins::folded;
 use super::{MARK, names};
 use crate::Result;
+
+/// Makes places of columns of `ORDER BY ALL`, which the parser takes for the name of a column. Above `*` it is refused later.
+///
+/// # Errors
+/// None.
+pub(super) fn by_all(query: &mut Query) -> Result<()> {
+    let Query { body, order_by: Some(order), .. } = query else { return Ok(()) };
+    let OrderByKind::Expressions(keys) = &order.kind else { return Ok(()) };
+    let [key] = &keys[..] else { return Ok(()) };
+    let is_all = matches!(&key.expr, Expr::Identifier(name)
+        if name.quote_style.is_none() && name.value.eq_ignore_ascii_case("all"));
+    if !is_all {
+        return Ok(());
+    }
+    order.kind = match columns(body) {
+        Some(columns) => OrderByKind::Expressions(
+            (1..=columns).map(|place| OrderByExpr { expr: number(place), ..key.clone() }).collect(),
+        ),
+        None => OrderByKind::All(key.options),
+    };
+    Ok(())
+}
+
+/// The number of columns of a body; None where `*` is among them.
+fn columns(body: &SetExpr) -> Option<usize> {
+    match body {
+        SetExpr::Select(select) => {
+            let is_one = |item: &SelectItem| {
+                matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. })
+            };
+            select.projection.iter().all(is_one).then_some(select.projection.len())
+        }
+        SetExpr::Query(query) => columns(&query.body),
+        SetExpr::SetOperation { left, .. } => columns(left),
+        SetExpr::Values(values) => values.rows.first().map(Vec::len),
+        _ => None,
+    }
+}
 
 /// Makes columns of the keys of an order by window functions.
 ///

@@ -1,4 +1,4 @@
-//! Words that the parser does not know in the dialect used here, taken out of the text before it is parsed.
+//! Forms that the parser does not know, rewritten in the text before it is parsed.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
@@ -39,6 +39,68 @@ pub(in crate::query) fn without_materialized(sql: &str) -> Option<String> {
     Some(kept.map(|(_, token)| token.to_string()).collect())
 }
 
+/// The SQL with each of `GROUPING SETS (a, (b, c))` in brackets, as the parser wants them: `GROUPING SETS ((a), (b, c))`. None
+/// where they all are.
+pub(in crate::query) fn with_bracketed_sets(sql: &str) -> Option<String> {
+    if !sql.to_uppercase().contains("GROUPING") {
+        return None;
+    }
+    let mut tokens =
+        Tokenizer::new(&GenericDialect {}, sql).with_unescape(false).tokenize().ok()?;
+    let is_space = |token: &Token| matches!(token, Token::Whitespace(_));
+    let words: Vec<usize> = (0..tokens.len()).filter(|at| !is_space(&tokens[*at])).collect();
+    let mut brackets = Vec::new();
+    for places in words.windows(3) {
+        if let [grouping, sets, open] = *places
+            && is_word(&tokens[grouping], "GROUPING")
+            && is_word(&tokens[sets], "SETS")
+            && tokens[open] == Token::LParen
+        {
+            brackets.extend(bare_sets(&tokens, open + 1)?);
+        }
+    }
+    if brackets.is_empty() {
+        return None;
+    }
+    brackets.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+    for (at, bracket) in brackets {
+        tokens.insert(at, bracket);
+    }
+    Some(tokens.iter().map(Token::to_string).collect())
+}
+
+/// Where brackets are missing around the sets that begin at a token; None where the list does not end.
+fn bare_sets(tokens: &[Token], begin: usize) -> Option<Vec<(usize, Token)>> {
+    let mut brackets = Vec::new();
+    let (mut depth, mut first, mut is_bare) = (0, None, false);
+    for (at, token) in tokens.iter().enumerate().skip(begin) {
+        match token {
+            Token::Whitespace(_) => continue,
+            Token::Comma | Token::RParen if depth == 0 => {
+                if let Some(first) = first.take().filter(|_| is_bare) {
+                    brackets.extend([(first, Token::LParen), (at, Token::RParen)]);
+                }
+                is_bare = false;
+                if *token == Token::RParen {
+                    return Some(brackets);
+                }
+                continue;
+            }
+            // `(a) + 1` begins with a bracket, and is none.
+            Token::LParen => is_bare |= depth == 0 && first.is_some(),
+            Token::RParen => {}
+            _ => is_bare |= depth == 0,
+        }
+        first.get_or_insert(at);
+        match token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
 fn begins_query(token: &Token) -> bool {
     let words = ["SELECT", "WITH", "VALUES", "FROM", "TABLE"];
     *token == Token::LParen || words.iter().any(|word| is_word(token, word))
@@ -51,6 +113,29 @@ fn is_word(token: &Token, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_grouping_set_has_brackets() {
+        let bracketed = |sql| {
+            let rewritten = with_bracketed_sets(sql);
+            rewritten.map(|sql| sql.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        for (sql, expected) in [
+            ("GROUPING SETS (a, (b, c), ())", "GROUPING SETS ((a), (b, c), ())"),
+            ("grouping sets ( f(a, b) , (a) + 1)", "grouping sets ( (f(a, b) ), ((a) + 1))"),
+            (
+                "GROUPING SETS ((a), b), GROUPING SETS (c)",
+                "GROUPING SETS ((a), (b)), GROUPING SETS ((c))",
+            ),
+        ] {
+            assert_eq!(bracketed(sql), Some(expected.to_owned()), "{sql}");
+        }
+        for same in
+            ["GROUPING SETS ((a), (b, c), ())", "SELECT 'GROUPING SETS (a)'", "GROUPING SETS (a"]
+        {
+            assert_eq!(bracketed(same), None, "{same}");
+        }
+    }
 
     #[test]
     fn only_parts_of_with_lose_the_word() {
