@@ -15,10 +15,10 @@ use criterion::{BatchSize, Criterion};
 use parquet::arrow::ArrowWriter;
 use tempfile::TempDir;
 use tensorquery::catalog::TableOptions;
-use tensorquery::partition::{
-    Builtin, Layout, Mixing, OrderKey, Remainder, Rng, Stock, lpt, resume,
-};
 use tensorquery::session::{PlanOptions, Session, SessionOptions};
+use tensorquery::sharding::{
+    Builtin, Layout, Mixing, OrderKey, Remainder, Rng, ShardInput, lpt, resume,
+};
 use tensorquery::stream::{RowQueue, ShuffleWindow};
 use tensorquery::tensor::{Converter, TensorOptions};
 
@@ -48,7 +48,7 @@ fn balance() -> Box<dyn FnMut()> {
 fn deal() -> Box<dyn FnMut()> {
     let mut dice = Rng::new(2);
     let rows: Vec<u64> = (0..10_000).map(|_| 1_000 + dice.below(1 << 16)).collect();
-    let stock = Stock { weights: rows.clone(), counts: Some(rows), ..Stock::default() };
+    let input = ShardInput { weights: rows.clone(), counts: Some(rows), ..ShardInput::default() };
     let layout = Layout {
         world_size: 64,
         num_workers: 8,
@@ -64,7 +64,7 @@ fn deal() -> Box<dyn FnMut()> {
     };
     Box::new(move || {
         let key = OrderKey { seed: 42, epoch: 0, fingerprint: b"micro" };
-        black_box(resume(&stock, &[], &layout, None, key).expect("even shares are possible"));
+        black_box(resume(&input, &[], &layout, None, key).expect("even shares are possible"));
     })
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::time::{Sleep, Timeout};
 
 use crate::pool::briefly;
-use crate::traffic::Traffic;
+use crate::request_limiter::RequestLimiter;
 use crate::{Error, Result};
 
 /// Threads for network I/O: they only move bytes.
@@ -44,7 +44,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 pub struct Runtimes {
     cpu: Runtime,
     io: Runtime,
-    traffic: Arc<Traffic>,
+    limiter: Arc<RequestLimiter>,
     planning: Semaphore,
 }
 
@@ -92,7 +92,7 @@ impl Runtimes {
                 cpus(),
             )?,
             io: runtime(&mut Builder::new_multi_thread(), "io", IO_THREADS)?,
-            traffic: Arc::default(),
+            limiter: Arc::default(),
             planning: Semaphore::new(PLANS_AT_ONCE),
         })
     }
@@ -125,8 +125,8 @@ impl Runtimes {
     }
 
     /// The requests of this process, all stores together.
-    pub fn traffic(&self) -> &Arc<Traffic> {
-        &self.traffic
+    pub fn limiter(&self) -> &Arc<RequestLimiter> {
+        &self.limiter
     }
 }
 
@@ -185,18 +185,18 @@ impl Forks {
 /// A lock of which no fork makes a trap: a task that holds it may wait for the network, and in a forked process nobody is
 /// left who would let it go. There it is open: what it keeps apart may be done twice, and does no harm.
 #[derive(Debug)]
-pub struct Gate {
+pub struct ForkLock {
     process: u32,
     lock: Mutex<()>,
 }
 
-impl Default for Gate {
+impl Default for ForkLock {
     fn default() -> Self {
         Self { process: std::process::id(), lock: Mutex::default() }
     }
 }
 
-impl Gate {
+impl ForkLock {
     /// Waits for whoever is inside.
     pub async fn enter(&self) -> Option<MutexGuard<'_, ()>> {
         match self.process == std::process::id() {
@@ -208,9 +208,9 @@ impl Gate {
     /// One that another process has made and left closed.
     #[cfg(test)]
     pub async fn inherited() -> Self {
-        let gate = Self { process: 0, lock: Mutex::default() };
-        std::mem::forget(gate.lock.lock().await);
-        gate
+        let fork_lock = Self { process: 0, lock: Mutex::default() };
+        std::mem::forget(fork_lock.lock.lock().await);
+        fork_lock
     }
 }
 
@@ -218,13 +218,13 @@ impl Gate {
 #[derive(Debug)]
 pub struct PerProcess<T> {
     /// Who makes it is inside.
-    gate: Gate,
+    fork_lock: ForkLock,
     made: std::sync::Mutex<Option<(u32, T)>>,
 }
 
 impl<T> Default for PerProcess<T> {
     fn default() -> Self {
-        Self { gate: Gate::default(), made: std::sync::Mutex::new(None) }
+        Self { fork_lock: ForkLock::default(), made: std::sync::Mutex::new(None) }
     }
 }
 
@@ -232,7 +232,7 @@ impl<T: Clone> PerProcess<T> {
     /// With what this process has made already.
     pub fn of(made: T) -> Self {
         let made = std::sync::Mutex::new(Some((std::process::id(), made)));
-        Self { gate: Gate::default(), made }
+        Self { fork_lock: ForkLock::default(), made }
     }
 
     fn get(&self) -> Option<T> {
@@ -248,7 +248,7 @@ impl<T: Clone> PerProcess<T> {
         if let Some(made) = self.get() {
             return Ok(made);
         }
-        let _inside = self.gate.enter().await;
+        let _inside = self.fork_lock.enter().await;
         if let Some(made) = self.get() {
             return Ok(made);
         }

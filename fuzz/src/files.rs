@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tensorquery::catalog::TableOptions;
-use tensorquery::partition::{
-    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, Stock, resume, weight,
-};
 use tensorquery::session::{Plan, PlanOptions, Session, SessionOptions};
+use tensorquery::sharding::{
+    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, ShardInput, resume, weight,
+};
 use tensorquery::stream::{Next, Output, RowSource, ShardStream};
 use tensorquery::tensor::{Converter, NullPolicy, Nulls, TensorOptions};
 use tensorquery::{Error, Result};
@@ -90,7 +90,7 @@ fn read(plan: &Plan) -> Result<u64> {
 /// The shard of one rank without workers.
 fn only_shard(plan: &Plan) -> Result<Shard> {
     let weights = plan.whole()?.iter().map(weight).collect();
-    let stock = Stock { weights, counts: plan.known_counts()?, ..Stock::default() };
+    let stock = ShardInput { weights, counts: plan.known_counts()?, ..ShardInput::default() };
     let layout = Layout {
         world_size: 1,
         num_workers: 0,

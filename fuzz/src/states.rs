@@ -1,8 +1,8 @@
 //! Checkpoints: the runs of an epoch that is gone on with.
 
 use serde_json::from_slice;
-use tensorquery::partition::{
-    Builtin, Layout, Mixing, OrderKey, RankShare, Remainder, Run, Stock, resume,
+use tensorquery::sharding::{
+    Builtin, Layout, Mixing, OrderKey, RankShare, Remainder, Run, ShardInput, resume,
 };
 
 use crate::panics::answer;
@@ -23,11 +23,11 @@ pub fn resume_checkpoint(bytes: &[u8]) {
         };
         for counted in [true, false] {
             let counts = counted.then(|| ROWS.to_vec());
-            let stock = Stock { weights: ROWS.to_vec(), counts, ..Stock::default() };
-            let shards = match resume(&stock, &runs, &layout(2, 2, counted), None, key()) {
+            let input = ShardInput { weights: ROWS.to_vec(), counts, ..ShardInput::default() };
+            let shards = match resume(&input, &runs, &layout(2, 2, counted), None, key()) {
                 Ok(shards) => shards,
                 // Whoever has no row for every rank goes on with one.
-                Err(_) => resume(&stock, &runs, &layout(1, 0, counted), None, key())?,
+                Err(_) => resume(&input, &runs, &layout(1, 0, counted), None, key())?,
             };
             if counted {
                 let left: u64 = shards.iter().filter_map(|shard| shard.rows()).sum();

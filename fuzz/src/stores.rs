@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorquery::Result;
-use tensorquery::lake::TravelTo;
+use tensorquery::iceberg::TravelTo;
 use tensorquery::session::{Session, SessionOptions};
 use tensorquery::storage::{StorageOptions, StoreAccess};
 

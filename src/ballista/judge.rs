@@ -11,8 +11,8 @@ use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, TableScan};
 
 use crate::exec::functions_of;
+use crate::formats::refused as unreadable;
 use crate::query::{is_answered_otherwise, volatile_function};
-use crate::split::refused as unreadable;
 use crate::{Error, Result};
 
 /// Refuses a part that a cluster would compute differently, or not at all.

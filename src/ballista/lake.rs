@@ -11,7 +11,7 @@ use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::judge::refused;
 use super::scans::{LOOKS, ReadTable};
-use crate::lake::{LakeTable, Storage};
+use crate::iceberg::{LakeTable, Storage};
 use crate::{Error, Result};
 
 /// Refuses an Iceberg table that a list of its files would not give the rows of. Any other table passes.
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// # Errors
 /// `Query` naming the table, the file and why; what reading a footer finds.
 pub(super) async fn check(table: &ReadTable) -> Result<()> {
-    let Some(lake) = &table.files.lake else { return Ok(()) };
+    let Some(lake) = LakeTable::of(&table.files) else { return Ok(()) };
     for index in 0..table.files.files.len() {
         let file = lake.file(index);
         let why = if file.has_deletes() {
@@ -31,7 +31,7 @@ pub(super) async fn check(table: &ReadTable) -> Result<()> {
         };
         return Err(not_plain(table, &file.uri, why));
     }
-    let looks = (0..table.files.files.len()).map(|index| check_columns(table, lake, index));
+    let looks = (0..table.files.files.len()).map(|index| check_columns(table, &lake, index));
     futures::stream::iter(looks).buffer_unordered(LOOKS).try_collect::<()>().await
 }
 

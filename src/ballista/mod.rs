@@ -39,7 +39,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, cast};
 use object_store::path::Path;
 
 use crate::Result;
-use crate::staging::{StageFile, StagePlace};
+use crate::materialize::{StageFile, StagePlace};
 
 /// The name of the stage's file. One: a file appears in one step, and a task that is run again writes the same one again.
 const FILE: &str = "part-00000.parquet";

@@ -24,8 +24,8 @@ use url::Url;
 use super::judge::refused;
 use crate::catalog::FilesTable;
 use crate::exec::{LakeProvider, MemoryTable};
+use crate::formats::{Format, TableFiles};
 use crate::query::provider_of;
-use crate::split::{Format, TableFiles};
 use crate::{Error, Result};
 
 /// Hive directories of one table, each of which is a scan of its own.
@@ -143,7 +143,8 @@ impl Listing {
     /// A plan with the rows and columns of a scan.
     fn over(self, scan: &TableScan) -> Result<LogicalPlan> {
         let files = files_of(scan)?;
-        let plan = match files.schema.table_partition_cols().is_empty() || files.lake.is_some() {
+        let plan = match files.schema.table_partition_cols().is_empty() || files.metadata.is_some()
+        {
             true => {
                 let all = (0..files.files.len()).collect::<Vec<_>>();
                 let table = self.table(&files, &all, scan.source.schema())?;

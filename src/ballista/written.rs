@@ -9,7 +9,7 @@ use parquet::arrow::async_reader::{AsyncFileReader, ParquetObjectReader};
 use parquet::arrow::parquet_to_arrow_schema;
 use sha2::{Digest, Sha256};
 
-use crate::staging::{StageFile, StagePlace};
+use crate::materialize::{StageFile, StagePlace};
 use crate::{Error, Result};
 
 /// Bytes at the end of a file that hold the length of its footer.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 use super::file_schema::FileSchema;
-use crate::split::{Compression, CsvFormat, Format, JsonFormat, is_marked, marked};
+use crate::formats::{Compression, CsvFormat, Format, JsonFormat, is_marked, marked};
 use crate::storage::FilePin;
 use crate::{Error, Result, list_names, suggestion};
 

@@ -9,7 +9,7 @@ use super::agree::same_positions;
 use super::file_schema::{FileSchema, Infer};
 use super::merge::merge_schemas;
 use crate::Result;
-use crate::split::{Format, blame_content, concurrent_files};
+use crate::formats::{Format, blame_content, concurrent_files};
 
 /// Files that are left out, and why.
 #[derive(Default)]

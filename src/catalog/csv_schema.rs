@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
 use super::long_lines::check_length;
-use crate::split::{CsvFormat, csv_dialect};
+use crate::formats::{CsvFormat, csv_dialect};
 use crate::storage::WholeRecords;
 use crate::{Error, Result};
 

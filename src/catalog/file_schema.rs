@@ -16,10 +16,10 @@ use super::agree::possible;
 use super::csv_schema;
 use super::json_array::{self, undecompressable};
 use super::long_lines::check_lines;
-use crate::split::avro::read_avro_head;
-use crate::split::ipc::{Layout, read_ipc_head};
-use crate::split::orc::read_orc_footer;
-use crate::split::{
+use crate::formats::avro::read_avro_head;
+use crate::formats::ipc::{MessageIndex, read_ipc_head};
+use crate::formats::orc::read_orc_footer;
+use crate::formats::{
     ArrowFormat, Compression, CsvFormat, FooterCache, Format, JsonFormat, caught, concurrent_files,
     read_footer,
 };
@@ -126,7 +126,7 @@ impl Infer<'_> {
 
     async fn arrow(&self, arrow: &ArrowFormat, meta: &ObjectMeta) -> Result<(Schema, Format)> {
         let head = read_ipc_head(self.store, meta, self.footers).await?;
-        let stream = matches!(head.layout(), Layout::Stream { .. });
+        let stream = matches!(head.layout(), MessageIndex::Stream { .. });
         let format = Format::Arrow(ArrowFormat { stream, ..arrow.clone() });
         Ok((head.schema().as_ref().clone(), format))
     }

@@ -23,7 +23,7 @@ use datafusion::scalar::ScalarValue;
 
 use super::sound_scan::SoundScan;
 use crate::Error;
-use crate::split::{ByName, Outline, TableFiles, refused};
+use crate::formats::{ByName, Outline, TableFiles, refused};
 
 /// Pinned files as a DataFusion table: hive values prune files, the rest is DataFusion's scan.
 #[derive(Debug)]

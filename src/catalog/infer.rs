@@ -18,10 +18,11 @@ use super::file_schema::Infer;
 use super::merge::{column_names, merge_schemas};
 use super::text_types::readable;
 use crate::fingerprint::{self, Form};
-use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::formats::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::storage::{
     FilePin, ForeignCredentials, ForeignFiles, IoCounters, Listing, OpenedPaths, Partitioning,
     PinnedStore, RangeCache, Scheme, StorageOptions, StoreAccess, decode, list_within,
+    with_decoded_text,
 };
 use crate::{Error, Result};
 
@@ -181,11 +182,11 @@ pub async fn infer_table(
     let mut spec_files = listing.pins.clone();
     let stored = PinnedStore::new(inner, first.store_root(), listing.pins)
         .with_counters(counters)
-        .with_cache(cache, None)
-        .blanking_mark(matches!(format, Format::Json(_)));
-    let store: Arc<dyn ObjectStore> =
-        Arc::new(stored.clone().unpacking(format.compression().members()));
+        .with_cache(cache, None);
     let stored: Arc<dyn ObjectStore> = Arc::new(stored);
+    let (members, is_json) = (format.compression().members(), matches!(format, Format::Json(_)));
+    let store = with_decoded_text(Arc::clone(&stored), members, is_json);
+    let stored = with_decoded_text(stored, None, is_json);
     let footers = Arc::new(FooterCache::default().in_store(first.store_root()));
     let mut metas: Vec<ObjectMeta> = spec_files.iter().map(|pin| pin.clone().into()).collect();
     let mut names: Vec<String> = spec_files.iter().map(&display).collect();
@@ -259,7 +260,7 @@ pub async fn infer_table(
         root: display_root(first.store_root()),
         files: files.collect(),
         footers,
-        lake: None,
+        metadata: None,
         scans: Scans::default(),
     };
     Ok((table, spec))
@@ -307,13 +308,12 @@ impl FilesSpec {
         cache: Option<Arc<RangeCache>>,
     ) -> TableFiles {
         let pins: Vec<FilePin> = self.files.iter().map(|(pin, _)| pin.clone()).collect();
-        let store = Arc::new(
-            PinnedStore::new(inner, &self.root, pins)
-                .with_counters(counters)
-                .with_cache(cache, None)
-                .unpacking(self.format.compression().members())
-                .blanking_mark(matches!(self.format, Format::Json(_))),
-        );
+        let store = PinnedStore::new(inner, &self.root, pins)
+            .with_counters(counters)
+            .with_cache(cache, None);
+        let members = self.format.compression().members();
+        let store =
+            with_decoded_text(Arc::new(store), members, matches!(self.format, Format::Json(_)));
         let fields = schema.fields();
         let file_columns = fields.len().saturating_sub(self.partition_columns);
         let file_schema =
@@ -329,7 +329,7 @@ impl FilesSpec {
             root: display_root(&self.root),
             files: files.collect(),
             footers: Arc::new(FooterCache::default().in_store(&self.root)),
-            lake: None,
+            metadata: None,
             scans: Scans::default(),
         }
     }

@@ -13,7 +13,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::split::Compression;
+use crate::formats::Compression;
 use crate::{Error, Result};
 
 /// Bytes in which the first character that is no white space must stand.

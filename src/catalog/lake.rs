@@ -7,8 +7,8 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use object_store::ObjectStore;
 
 use crate::Result;
-use crate::lake::LakeTable;
-use crate::split::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::formats::{FooterCache, Format, Scans, TableFile, TableFiles};
+use crate::iceberg::LakeTable;
 use crate::storage::{FilePin, IoCounters, PinnedStore, RangeCache, RoutedStore};
 
 /// The files of a pinned snapshot, ready to be read. Their sizes are pinned; Iceberg never writes a file twice.
@@ -47,9 +47,9 @@ pub fn open_lake(
         root: String::new(),
         files,
         footers: Arc::new(
-            FooterCache::by_field_id(Arc::clone(lake.columns())).in_store(RoutedStore::ROOT),
+            FooterCache::by_field_id(lake.columns().clone()).in_store(RoutedStore::ROOT),
         ),
-        lake: Some(Arc::new(lake)),
+        metadata: Some(Arc::new(lake)),
         scans: Scans::default(),
     })
 }

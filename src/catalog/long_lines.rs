@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt};
 use memchr::{memchr_iter, memrchr};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use crate::split::Compression;
+use crate::formats::Compression;
 use crate::{Error, Result};
 
 /// Bytes of the longest line among those that types are inferred from; a decoder takes several times as much for it.

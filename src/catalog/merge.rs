@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema};
 
-use crate::split::is_marked;
+use crate::formats::is_marked;
 use crate::{Error, Result};
 
 /// Merges the files' schemas in order; columns keep the order of their first appearance. What writers note beside a schema is left

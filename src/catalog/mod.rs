@@ -5,7 +5,6 @@ mod bad_files;
 mod csv_schema;
 mod file_schema;
 mod files;
-pub mod iceberg;
 mod infer;
 mod json_array;
 mod lake;

@@ -26,7 +26,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::Error;
-use crate::split::{FileRef, Split, access_to_matches, caught, caught_rows, plan_hard};
+use crate::formats::{ColumnRequest, FileRef, Split, access_to_matches, caught, caught_rows};
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
@@ -121,14 +121,20 @@ async fn open_known(
     let mut file = file;
     if let Some(FileRef { table, index }) = FileRef::of(&file).cloned() {
         let predicate = config.file_source.filter();
+        let all = Split::whole(index, table.files[index].meta.size);
         if let Some(projection) = config.file_source.projection() {
-            let rows = context.session_config().batch_size();
-            let hard = plan_hard(&table, index, predicate.as_ref(), projection, rows).await?;
-            if let Some(hard) = hard {
-                return Ok(hard.rows());
+            let request = ColumnRequest {
+                table: &table,
+                split: &all,
+                only: None,
+                predicate: predicate.as_ref(),
+                projection,
+            };
+            if let Some(eligible) = request.eligible_if_hard().await? {
+                let rows = context.session_config().batch_size();
+                return Ok(eligible.build(rows, None)?.rows());
             }
         }
-        let all = Split::whole(index, table.files[index].meta.size);
         let read = access_to_matches(&table, &all, predicate.as_ref(), None).await?;
         if let Some(read) = read {
             file = file.with_extensions(Arc::new(read));

@@ -2,7 +2,7 @@
 
 use arrow::datatypes::{DataType, Schema};
 
-use crate::split::Format;
+use crate::formats::Format;
 use crate::{Error, ErrorKind, Result};
 
 /// Checks that a declared schema can be read from files of this format.

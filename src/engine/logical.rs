@@ -6,8 +6,8 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
 use crate::query::{
-    CheckArithmetic, CommonOnce, EqualZeros, GroupDistinct, KeepExact, NullKeys, SlideAnew,
-    WithoutKeys,
+    CheckArithmetic, EqualZeros, KeepExact, SlideAnew, blind_to_keys, common_once, group_distinct,
+    null_keys_apart,
 };
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
@@ -61,12 +61,12 @@ pub fn logical_rules() -> Vec<Rule> {
 fn guarded(rule: Rule) -> Vec<Rule> {
     match rule.name() {
         "simplify_expressions" => vec![Arc::new(KeepExact), rule, Arc::new(EqualZeros)],
-        "replace_distinct_aggregate" => vec![Arc::new(GroupDistinct::new(rule))],
+        "replace_distinct_aggregate" => vec![Arc::new(group_distinct(rule))],
         "extract_equijoin_predicate" | "eliminate_cross_join" => {
-            vec![Arc::new(NullKeys::new(rule))]
+            vec![Arc::new(null_keys_apart(rule))]
         }
-        "common_sub_expression_eliminate" => vec![Arc::new(CommonOnce::new(rule))],
-        "optimize_projections" => vec![Arc::new(WithoutKeys::new(rule))],
+        "common_sub_expression_eliminate" => vec![Arc::new(common_once(rule))],
+        "optimize_projections" => vec![Arc::new(blind_to_keys(rule))],
         // Nothing that is listed so.
         _ => Vec::new(),
     }

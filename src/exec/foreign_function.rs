@@ -13,8 +13,8 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
 
+use crate::error::pass_through::check_in;
 use crate::storage::ForeignFunction;
-use crate::ticket::check_in;
 use crate::{Error, Result};
 
 /// A [`ForeignFunction`] in SQL.

@@ -15,8 +15,8 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 
-use crate::lake::EqualityKeys;
-use crate::split::TableFiles;
+use crate::formats::TableFiles;
+use crate::iceberg::EqualityKeys;
 
 /// The filter of one file.
 pub(super) struct LakeFilter {

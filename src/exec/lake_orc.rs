@@ -17,9 +17,9 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 
 use super::lake_filter::LakeFilter;
-use crate::lake::LakeTable;
-use crate::split::orc::{OrcRead, open, read_orc_footer};
-use crate::split::{Split, SplitUnit, TableFiles};
+use crate::formats::orc::{OrcRead, open, read_orc_footer};
+use crate::formats::{Split, SplitUnit, TableFiles};
+use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// The rows of a split of an ORC data file, as the scan wants them.

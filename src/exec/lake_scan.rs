@@ -20,7 +20,8 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::open::open_split;
 use crate::catalog::{of_table, push_filters};
-use crate::split::{FileRef, Split, TableFiles};
+use crate::formats::{FileRef, Split, TableFiles};
+use crate::iceberg::LakeTable;
 
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
@@ -91,7 +92,7 @@ impl DataSource for LakeScan {
     }
 
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(lake) = &self.table.lake {
+        if let Some(lake) = LakeTable::of(&self.table) {
             write!(f, "iceberg={}, files={}", lake.spec(), self.count)?;
         }
         if let Some(projection) = self.config.file_source.projection() {

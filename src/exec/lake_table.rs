@@ -22,8 +22,8 @@ use datafusion::physical_plan::empty::EmptyExec;
 
 use super::lake_scan::LakeScan;
 use crate::catalog::{outlined, statistics, unqualified};
-use crate::lake::LakeTable;
-use crate::split::{Outline, TableFiles};
+use crate::formats::{Outline, TableFiles};
+use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// A pinned snapshot: metadata prunes its files, the rest is the scan's.
@@ -40,7 +40,8 @@ impl LakeProvider {
     /// # Errors
     /// An internal error for other files.
     pub fn try_new(files: Arc<TableFiles>) -> Result<Self> {
-        let lake = files.lake.clone().ok_or_else(|| Error::config("these are no Iceberg files"))?;
+        let lake =
+            LakeTable::of(&files).ok_or_else(|| Error::config("these are no Iceberg files"))?;
         let schema = lake.visible_schema();
         Ok(Self { files, lake, schema })
     }
@@ -80,7 +81,7 @@ impl LakeProvider {
             files: kept.len() as u64,
             bytes: files().map(|file| file.size).sum(),
             rows: Some(files().map(|file| file.records).sum()),
-            exact: !files().any(crate::lake::DataFile::has_deletes),
+            exact: !files().any(crate::iceberg::DataFile::has_deletes),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::build_side::BuildSideExec;
 use super::rewrite::{DrivingScan, Rewritten, file_scan};
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::Result;
-use crate::split::FileRef;
+use crate::formats::FileRef;
 
 /// How many output rows a row of a driving scan becomes.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::split_scan::{ScanSource, SplitScanExec};
-use crate::split::{RowRange, Split, SplitUnit};
+use crate::formats::{RowRange, Split, SplitUnit};
 
 /// Batches under a name.
 ///

@@ -23,11 +23,11 @@ use super::lake_filter::LakeFilter;
 use super::lake_orc::open_orc;
 use super::split_scan::ReadOnly;
 use crate::Error;
-use crate::lake::{LakeTable, Storage};
-use crate::split::{
-    ALL_ROWS, Cuts, Format, Split, SplitUnit, TableFiles, access_to_matches, access_to_rows,
-    caught_rows, plan_columns,
+use crate::formats::{
+    ALL_ROWS, BatchEnds, ColumnRequest, Format, Split, SplitUnit, TableFiles, access_to_matches,
+    access_to_rows, caught_rows,
 };
+use crate::iceberg::{LakeTable, Storage};
 
 /// The rows of a split as `config` wants them, in file order; they have this `schema`.
 pub(super) fn open_split(
@@ -40,16 +40,16 @@ pub(super) fn open_split(
     let index = split.file as usize;
     let place = format!("{}, {}", table.display_path(index), split.unit);
     let read = context.session_config().get_extension::<ReadOnly>().map(|read| read.0.clone());
-    let rows = match &table.lake {
+    let rows = match LakeTable::of(table) {
         Some(lake) if lake.file(index).format == Storage::Orc => {
-            let (table, lake) = (Arc::clone(table), Arc::clone(lake));
+            let table = Arc::clone(table);
             let opened = open_orc(table, lake, Arc::clone(config), *split, context);
             futures::stream::once(opened).try_flatten().boxed()
         }
         Some(lake) if lake.file(index).has_deletes() => {
             let opened = open_with_deletes(
                 Arc::clone(table),
-                Arc::clone(lake),
+                lake,
                 Arc::clone(config),
                 *split,
                 read,
@@ -82,11 +82,16 @@ fn open(
         let predicate = config.file_source.filter();
         if let Some(asked) = asked {
             let rows = context.session_config().batch_size();
-            let cuts = context.session_config().get_extension::<Cuts>().map(|cuts| *cuts);
-            let (only, predicate) = (read.as_ref(), predicate.as_ref());
-            let scan = plan_columns(&table, &split, only, predicate, &asked, rows, cuts).await?;
-            if let Some(scan) = scan {
-                return Ok::<_, DataFusionError>(scan.rows());
+            let cuts = context.session_config().get_extension::<BatchEnds>().map(|cuts| *cuts);
+            let request = ColumnRequest {
+                table: &table,
+                split: &split,
+                only: read.as_ref(),
+                predicate: predicate.as_ref(),
+                projection: &asked,
+            };
+            if let Some(eligible) = request.eligible().await? {
+                return Ok::<_, DataFusionError>(eligible.build(rows, cuts)?.rows());
             }
         }
         let read = access_to_matches(&table, &split, predicate.as_ref(), read).await?;
@@ -96,7 +101,7 @@ fn open(
 }
 
 /// Whether splits are read column by column, those of the predicate first, unless there is more against it in a file: see
-/// [`plan_columns`].
+/// [`ColumnRequest::eligible`].
 fn is_by_columns(table: &TableFiles, config: &FileScanConfig) -> bool {
     let is_first = || parquet_options(config).global.pushdown_filters;
     table.format == Format::Parquet
@@ -135,8 +140,8 @@ fn one_file(
     let mut one = FileScanConfigBuilder::from(config.clone())
         .with_file_groups(vec![FileGroup::new(vec![file])])
         .with_source(fresh_source(table, config, projection, skips)?);
-    if let Some(lake) = &table.lake {
-        one = one.with_expr_adapter(Some(Arc::new(lake.adapter(index)?)));
+    if let Some(metadata) = &table.metadata {
+        one = one.with_expr_adapter(Some(metadata.expr_adapter(index)?));
     }
     Ok(one.build())
 }

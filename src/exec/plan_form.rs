@@ -30,7 +30,8 @@ use super::rewrite::{file_scan, pruning_predicate};
 use super::sample::SampleExec;
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::fingerprint::{self, Form, data_type};
-use crate::split::FileRef;
+use crate::formats::FileRef;
+use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
 /// Files of a scan that its form names: the first ones. A worker that has only a share of the files has these, too.
@@ -148,7 +149,7 @@ fn write_scan(
                 table.format.write(form);
                 Ok(())
             })?;
-            let lake = table.lake.as_ref().map(|lake| lake.spec().identity()).transpose()?;
+            let lake = LakeTable::of(table).map(|lake| lake.spec().identity()).transpose()?;
             form.optional_text("iceberg", lake.as_deref());
         }
         None => {

@@ -43,8 +43,8 @@ use super::lake_scan::LakeScan;
 use super::sample::SampleExec;
 use super::split_scan::{ScanSource, SplitScanExec};
 use crate::catalog::SoundScan;
-use crate::split::orc::OrcSource;
-use crate::split::{FileRef, ScanRequest, Split, columns_of};
+use crate::formats::orc::OrcSource;
+use crate::formats::{FileRef, ScanRequest, Split, columns_of};
 use crate::{Error, ErrorKind, Result};
 
 /// One leaf that is scanned split by split: the only one, or one per UNION ALL input.

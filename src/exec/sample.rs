@@ -42,8 +42,8 @@ use super::open::open_split;
 use super::replay::NumberedScanExec;
 use super::rewrite::file_scan;
 use super::split_scan::{ScanSource, SplitScanExec};
-use crate::partition::{Bernoulli, FileSample};
-use crate::split::{FileRef, Split, SplitUnit, TableFiles};
+use crate::formats::{FileRef, Split, SplitUnit, TableFiles};
+use crate::sharding::{Bernoulli, FileSample};
 
 /// What share of a table's rows is kept, and which.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -24,8 +24,9 @@ use datafusion::physical_plan::{
 };
 
 use super::open::{open_split, parquet_options, predicate_first, projected};
+use crate::formats::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
+use crate::iceberg::LakeTable;
 use crate::matrix::{MatrixColumns, places};
-use crate::split::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
 
 /// What a driving scan reads from.
 #[derive(Clone, Debug)]
@@ -163,7 +164,7 @@ impl SplitScanExec {
             return Ok(None);
         }
         let is_read_whole = table.format == Format::Parquet
-            && table.lake.is_none()
+            && table.metadata.is_none()
             && config.file_source.filter().is_none()
             && config.limit.is_none()
             && self.source.is_local();
@@ -221,7 +222,7 @@ impl DisplayAs for SplitScanExec {
         write!(f, "SplitScanExec: splits={}", self.splits.len())?;
         match &self.source {
             ScanSource::Files { table, config } => {
-                match &table.lake {
+                match LakeTable::of(table) {
                     Some(lake) => write!(f, ", iceberg={}", lake.spec())?,
                     None => write!(f, ", format={}", table.format.name())?,
                 }

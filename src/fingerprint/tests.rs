@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 
 use super::{Form, VERSION};
 use crate::Result;
-use crate::split::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat, RowRange, SplitUnit};
+use crate::formats::{
+    ArrowFormat, Compression, CsvFormat, Format, JsonFormat, RowRange, SplitUnit,
+};
 
 /// A field of any kind, as data.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,8 +19,8 @@ const ABANDONED: u8 = 2;
 /// The first bytes of a segment of shared memory. Each tensor over it keeps it alive; with the last one the segment's
 /// byte says that its owner may fill it anew, or, where this process has forked meanwhile, that it may not: the child
 /// still sees what it saw.
-#[pyclass(module = "tensorquery._core", frozen)]
-pub struct Lease {
+#[pyclass(module = "tensorquery._core", name = "Lease", frozen)]
+pub struct SegmentLease {
     memory: PyBuffer<u8>,
     len: usize,
     states: PyBuffer<u8>,
@@ -29,7 +29,7 @@ pub struct Lease {
 }
 
 #[pymethods]
-impl Lease {
+impl SegmentLease {
     #[new]
     fn new(memory: PyBuffer<u8>, len: usize, states: PyBuffer<u8>, slot: usize) -> PyResult<Self> {
         let writable = !memory.readonly() && !states.readonly();
@@ -65,7 +65,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for SegmentLease {
     fn drop(&mut self) {
         let state = match self.forks.since() {
             Some(0) => FREE,

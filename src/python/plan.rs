@@ -9,16 +9,16 @@ use pyo3::types::{PyBytes, PyCapsule, PyList};
 use super::arrow::schema_capsule;
 use super::count::PySplitCounter;
 use super::error::to_py;
-use super::feed::PyCounter;
 use super::filesystem::{Shipped, from_shipped, to_shipped};
+use super::row_store::PyStage;
 use super::shards::PyShards;
-use super::stage::PyStage;
 use super::stream::{BatchStream, IoCounts};
 use super::verify::PySplitVerifier;
 use super::wait::{at_once, compute, planned, wait};
-use crate::partition::{Assignment, Builtin, ShardSpec};
-use crate::session::{Numbering, Plan, Recipe};
-use crate::stream::{Feed, Output, RowSource, ShardStream};
+use super::work_queue::PyCounter;
+use crate::session::{Numbering, Plan, WorkerPlan};
+use crate::sharding::{Assignment, Builtin, ShardSpec};
+use crate::stream::{Output, RowSource, ShardStream, WorkQueue};
 use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
 
@@ -69,7 +69,7 @@ impl PyPlan {
     ) -> PyResult<Self> {
         let things = foreign.iter().map(|(kind, object)| from_shipped(kind, object));
         let foreign = things.collect::<PyResult<Vec<_>>>()?;
-        let recipe = Recipe { text, blobs, foreign };
+        let recipe = WorkerPlan { text, blobs, foreign };
         Ok(Self::new(wait(py, || planned(move || async move { recipe.open().await }))?))
     }
 
@@ -218,7 +218,7 @@ impl PyPlan {
         py: Python<'py>,
         ids: Option<Vec<u32>>,
     ) -> PyResult<(String, Bound<'py, PyList>, Vec<Shipped>)> {
-        let recipe = compute(py, || Recipe::of(&self.plan, ids.as_deref()))?;
+        let recipe = compute(py, || WorkerPlan::of(&self.plan, ids.as_deref()))?;
         let blobs = PyList::empty(py);
         for blob in &recipe.blobs {
             blobs.append(PyBytes::new(py, blob))?;
@@ -328,7 +328,7 @@ impl PyPlan {
         loose: bool,
     ) -> PyResult<BatchStream> {
         let (shard, pieces) = at_once(|| shards.of_taker(rank, worker))?;
-        let feed = Arc::new(Feed::new(counter.counter(), iteration, pieces));
+        let feed = Arc::new(WorkQueue::new(counter.counter(), iteration, pieces));
         let start = || -> Result<ShardStream> {
             let source = shards.source(&self.plan, None)?;
             let output = self.output(tensor_options)?;

@@ -16,7 +16,7 @@ use super::udf::PyFunction;
 use super::wait::{at_once, compute, planned, wait};
 use crate::Error;
 use crate::catalog::TableOptions;
-use crate::lake::TravelTo;
+use crate::iceberg::TravelTo;
 use crate::query::{Moment, check_predicate};
 use crate::session::{
     FunctionInfo, LakeChange, LakeOrigin, LakeSource, PlanOptions, Query, Session, SessionOptions,
@@ -398,7 +398,7 @@ impl PyQuery {
         others: Vec<Bound<'_, Self>>,
         stage: &str,
     ) -> PyResult<(Self, Vec<usize>)> {
-        let mode = super::staging::mode(stage).map_err(to_py)?;
+        let mode = super::materialize::mode(stage).map_err(to_py)?;
         let mut queries = vec![self.query.clone()];
         queries.extend(others.iter().map(|other| other.get().query.clone()));
         let (query, scans) = wait(py, move || async move {
@@ -412,7 +412,7 @@ impl PyQuery {
     }
 
     fn explain(&self, py: Python<'_>, stage: &str, place: String) -> PyResult<String> {
-        let mode = super::staging::mode(stage).map_err(to_py)?;
+        let mode = super::materialize::mode(stage).map_err(to_py)?;
         let query = self.query.clone();
         wait(py, move || async move { query.explain(&PlanOptions::default(), mode, &place).await })
     }

@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use super::error::to_py;
 use super::plan::PyPlan;
-use super::stage::PyStage;
+use super::row_store::PyStage;
 use super::wait::{at_once, compute};
-use crate::partition::{
-    Layout, Order, OrderKey, Permutation, RankShare, Run, Shard, ShardCursor, Stock, cursor_of,
-    resume, shares, weight,
-};
 use crate::session::Plan;
+use crate::sharding::{
+    EarlierRun, Layout, Order, OrderKey, Permutation, RankShare, Shard, ShardCursor, ShardInput,
+    cursor_of, resume, shares, weight,
+};
 use crate::stream::RowSource;
 use crate::{Error, Result};
 
@@ -29,7 +29,7 @@ struct Request {
     source_weights: Vec<u64>,
     stop_first: bool,
     /// The runs of the epoch before this one.
-    runs: Vec<Run>,
+    runs: Vec<EarlierRun>,
 }
 
 impl Request {
@@ -38,11 +38,16 @@ impl Request {
     }
 
     /// What is dealt: `counts` are output rows by split, where counted; `sources` the source by split, in a mixture.
-    fn stock(&mut self, plan: &Plan, counts: Option<Vec<u64>>, sources: Vec<u32>) -> Result<Stock> {
+    fn input(
+        &mut self,
+        plan: &Plan,
+        counts: Option<Vec<u64>>,
+        sources: Vec<u32>,
+    ) -> Result<ShardInput> {
         if let Some(run) = self.layout.permuted {
-            return Ok(Stock::of_runs(counts.iter().flatten().sum(), run));
+            return Ok(ShardInput::of_runs(counts.iter().flatten().sum(), run));
         }
-        Ok(Stock {
+        Ok(ShardInput {
             weights: plan.whole()?.iter().map(weight).collect(),
             counts,
             sources,
@@ -80,9 +85,9 @@ impl PyRankShare {
         let plan = plan.plan();
         let deal = || -> Result<Vec<Self>> {
             let mut request = Request::parse(request)?;
-            let stock = request.stock(&plan, counts, sources)?;
+            let input = request.input(&plan, counts, sources)?;
             let key = request.key(plan.fingerprint().as_bytes());
-            let shares = shares(&stock, &request.runs, &request.layout, None, key)?;
+            let shares = shares(&input, &request.runs, &request.layout, None, key)?;
             let wanted = |share: &RankShare| rank.is_none_or(|rank| share.rank() == rank);
             Ok(shares.into_iter().filter(wanted).map(|share| Self { share }).collect())
         };
@@ -159,9 +164,9 @@ impl PyShards {
         let plan = plan.plan();
         let deal = || -> Result<Self> {
             let mut request = Request::parse(request)?;
-            let stock = request.stock(&plan, counts, sources)?;
+            let input = request.input(&plan, counts, sources)?;
             let key = request.key(plan.fingerprint().as_bytes());
-            let shards = resume(&stock, &request.runs, &request.layout, lists.as_deref(), key)?;
+            let shards = resume(&input, &request.runs, &request.layout, lists.as_deref(), key)?;
             Ok(Self::new(shards, 0, &request.layout, key))
         };
         compute(py, deal)
@@ -212,7 +217,8 @@ impl PyShards {
 
     /// How far a shard came in `run` (JSON), which had the same shards: as numbers.
     fn cursor_of(&self, run: &str, rank: usize, worker: usize) -> PyResult<Vec<u64>> {
-        let run: Run = serde_json::from_str(run).map_err(|error| to_py(unreadable(error)))?;
+        let run: EarlierRun =
+            serde_json::from_str(run).map_err(|error| to_py(unreadable(error)))?;
         let shard = self.get(rank, worker).map_err(to_py)?;
         at_once(|| Ok(cursor_of(&run, shard, rank, worker)?.encode()))
     }
@@ -230,7 +236,7 @@ impl PyShards {
 
     /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its splits.
     fn pieces(&self, rank: usize, worker: usize) -> PyResult<Vec<PieceRow>> {
-        use crate::partition::Source;
+        use crate::sharding::Source;
         let shard = self.get(rank, worker).map_err(to_py)?;
         let mut rows = Vec::new();
         for piece in shard.lanes.iter().flat_map(|lane| &lane.pieces) {

@@ -13,11 +13,11 @@ use super::logs::deliver;
 use super::tensor::{to_loose, to_python};
 use super::wait::{PATIENCE, compute};
 use crate::Error;
-use crate::partition::{Holding, ShardCursor};
+use crate::request_limiter::Counts;
 use crate::runtime::Runtimes;
 use crate::session::Session;
-use crate::stream::{Delivered, Feed, Finished, Home, Next, ShardStream, StreamCounters};
-use crate::traffic::Counts;
+use crate::sharding::{Holding, ShardCursor};
+use crate::stream::{Delivered, Finished, Home, Next, ShardStream, StreamCounters, WorkQueue};
 
 /// The batches of one shard and epoch; reading goes on in the background.
 #[pyclass(module = "tensorquery._core", frozen)]
@@ -28,7 +28,7 @@ pub struct BatchStream {
     /// Whether the memory of batches is copied by whom they are for.
     loose: bool,
     /// Where it takes its pieces from, if workers share them.
-    feed: Option<Arc<Feed>>,
+    feed: Option<Arc<WorkQueue>>,
     counters: Arc<StreamCounters>,
     session: Arc<Session>,
     before: IoCounts,
@@ -49,7 +49,7 @@ impl IoCounts {
     /// before the interpreter's lock is had again.
     pub fn of(session: &Session) -> Self {
         let io = session.counters();
-        let network = Runtimes::current().map(|runtimes| runtimes.traffic().counts());
+        let network = Runtimes::current().map(|runtimes| runtimes.limiter().counts());
         Self {
             bytes: io.bytes(),
             requests: io.requests(),
@@ -112,7 +112,7 @@ impl BatchStream {
 
     /// The same for a stream that takes its pieces from `feed`.
     #[must_use]
-    pub fn fed_by(mut self, feed: Arc<Feed>) -> Self {
+    pub fn fed_by(mut self, feed: Arc<WorkQueue>) -> Self {
         self.feed = Some(feed);
         self
     }

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Expr, LogicalPlan, ScalarUDF, Volatility};
 
+use super::engine_fixes::refused::{check_sound_values, check_sound_windows};
 use super::statement::{check_places, check_recursion};
-use super::unsound::{check_sound_values, check_sound_windows};
 use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
 

@@ -30,7 +30,7 @@ use datafusion::logical_expr::{
     Expr, Join, LogicalPlan, LogicalPlanBuilder, TableScan, TableSource, cast,
 };
 
-use crate::staging::stored_type;
+use crate::formats::stored_type;
 use crate::{Error, Result};
 
 /// A part of a plan that runs once.

@@ -12,14 +12,14 @@ use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::depth::check_depth;
-use super::functions::{name_replaced, over_lists, zones_as_calls};
-use super::precedence::bind;
-use super::row_values::write_out;
+use super::engine_fixes::distinct_precedence::bind;
+use super::engine_fixes::functions::{name_replaced, over_lists, zones_as_calls};
+use super::engine_fixes::refused::check_sound;
+use super::engine_fixes::row_comparisons::write_out;
 use super::sample::{alias_first, take_samples};
 use super::statement::{sound_statement, with_bracketed_sets, without_materialized};
 use super::travel::{split_name, take_clauses};
-use super::unsound::check_sound;
-use crate::lake::TravelTo;
+use crate::iceberg::TravelTo;
 use crate::{Error, Result};
 
 /// The schema under which path literals are registered, apart from the user's own table names.

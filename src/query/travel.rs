@@ -6,7 +6,7 @@
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
 
-use crate::lake::TravelTo;
+use crate::iceberg::TravelTo;
 use crate::{Error, Result};
 
 /// Between a table's name and the point in its history; no identifier holds it.

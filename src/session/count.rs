@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use super::epoch_plan::EpochPlan;
 use super::plan::{Plan, executable};
 use crate::exec::{RowFate, ScanSource, rewrite};
+use crate::formats::{Format, Split, SplitUnit, matched_groups};
 use crate::runtime::Runtimes;
-use crate::split::{Format, Split, SplitUnit, matched_groups};
 use crate::{Error, ErrorKind, Result};
 
 /// Splits executed on one copy of the plan. Operators keep some 20 KiB of metrics per executed split

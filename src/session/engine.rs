@@ -4,8 +4,8 @@ use arrow::datatypes::SchemaRef;
 use object_store::path::Path;
 
 use super::query::Query;
+use crate::materialize::{Attempt, Made, StagePlace};
 use crate::query::Cut;
-use crate::staging::{Attempt, Made, StagePlace};
 use crate::{Error, Result};
 
 /// The port of a scheduler that is started without saying one.

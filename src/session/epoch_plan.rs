@@ -14,8 +14,8 @@ use datafusion::prelude::SessionConfig;
 
 use super::plan::Plan;
 use crate::exec::{ReadOnly, SplitScanExec};
+use crate::formats::{ALL_ROWS, BatchEnds, Split, TableFiles, access_to_rows};
 use crate::matrix::{MatrixColumns, MatrixSchema};
-use crate::split::{ALL_ROWS, Cuts, Split, TableFiles, access_to_rows};
 use crate::{Error, Result};
 
 /// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are
@@ -214,7 +214,7 @@ impl EpochPlan {
         &self,
         id: u32,
         wanted: Range<u64>,
-        cuts: Option<Cuts>,
+        cuts: Option<BatchEnds>,
     ) -> Result<(SendableRecordBatchStream, u64)> {
         let config = self.context.session_config().clone();
         let Some(access) = self.access_to(id, &wanted).await? else {
@@ -224,7 +224,7 @@ impl EpochPlan {
             // The split's own first row lies so many rows before the first wanted one.
             let before = wanted.start % cuts.every.max(1);
             let at = (cuts.at + cuts.every - before) % cuts.every.max(1);
-            let config = config.with_extension(Arc::new(Cuts { at, ..cuts }));
+            let config = config.with_extension(Arc::new(BatchEnds { at, ..cuts }));
             let context = Arc::new(with_config(&self.context, config));
             return Ok((self.plan.execute(self.partition(id)?, context)?, 0));
         };

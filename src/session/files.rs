@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::memo;
 use super::query::path_memos;
 use super::registered::Registered;
 use super::registry::{Session, TABLE_SCHEMA};
+use super::serialised_plan;
 use crate::catalog::{FilesSpec, ListedFiles, TableOptions, infer_table, list_table};
-use crate::split::TableFiles;
+use crate::formats::TableFiles;
 use crate::storage::{Location, OpenedPaths};
 use crate::{Error, Result};
 
@@ -65,7 +65,7 @@ impl Session {
     /// `TableNotFound`; `Config` where it is no table over files.
     pub fn table_memo(&self, name: &str) -> Result<Vec<u8>> {
         let (table, spec) = self.files_of(name)?;
-        memo::of_table(&table, &spec)
+        serialised_plan::of_table(&table, &spec)
     }
 
     fn files_of(&self, name: &str) -> Result<(Arc<TableFiles>, FilesSpec)> {
@@ -123,13 +123,13 @@ impl Session {
             }
         }
         let (table, spec) = self.infer(listed, &options).await?;
-        cache.put(CACHED_TABLES, &entry, &memo::of_table(&table, &spec)?).await;
+        cache.put(CACHED_TABLES, &entry, &serialised_plan::of_table(&table, &spec)?).await;
         Ok(Registered::Files { table: Arc::new(table), spec })
     }
 
     fn of_memo(&self, memo: &[u8], opened: &OpenedPaths) -> Result<(TableFiles, FilesSpec)> {
         let (url, counters) = (self.new_store_url()?, Arc::clone(self.counters()));
-        memo::open_table(memo, opened, url, counters, self.cache())
+        serialised_plan::open_table(memo, opened, url, counters, self.cache())
     }
 
     async fn infer(

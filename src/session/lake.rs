@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::metadata_tables;
 use super::registered::{Registered, TableKey};
 use super::registry::Session;
-use crate::catalog::iceberg::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
 use crate::catalog::open_lake;
-use crate::lake::{DeleteFile, LakeSpec, LakeTable, TravelTo, load};
+use crate::formats::TableFiles;
+use crate::iceberg::catalog::{IcebergCatalog, LoadedTable, StorageAccess, load_metadata};
+use crate::iceberg::{DeleteFile, LakeSpec, LakeTable, TravelTo, load};
 use crate::query::LakeName;
-use crate::split::TableFiles;
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
 /// Where an Iceberg table comes from: enough to ask for it again.
@@ -126,12 +126,12 @@ pub struct Lake {
 }
 
 impl Lake {
-    /// The snapshot's identity; see [`LakeSpec::identity`](crate::lake::LakeSpec::identity).
+    /// The snapshot's identity; see [`LakeSpec::identity`](crate::iceberg::LakeSpec::identity).
     ///
     /// # Errors
     /// As there.
     pub fn identity(&self) -> Result<String> {
-        self.table.lake.as_ref().map_or_else(|| Ok(String::new()), |lake| lake.spec().identity())
+        LakeTable::of(&self.table).map_or_else(|| Ok(String::new()), |lake| lake.spec().identity())
     }
 }
 
@@ -327,7 +327,9 @@ impl Session {
                 found.push((key.clone(), registered.clone()));
                 continue;
             }
-            if let (Some(before), Some(after)) = (&lake.table.lake, &reloaded.table.lake) {
+            if let (Some(before), Some(after)) =
+                (LakeTable::of(&lake.table), LakeTable::of(&reloaded.table))
+            {
                 changes.push(LakeChange::between(&key.1, before.spec(), after.spec()));
             }
             found.push((key.clone(), Registered::Lake(Arc::new(reloaded))));

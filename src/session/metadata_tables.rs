@@ -12,8 +12,8 @@ use arrow::record_batch::RecordBatch;
 use iceberg::spec::{DataContentType, ManifestContentType, SnapshotRef, TableMetadata};
 use object_store::ObjectStore;
 
-use crate::catalog::iceberg::LoadedTable;
-use crate::lake::{
+use crate::iceberg::catalog::LoadedTable;
+use crate::iceberg::{
     Entry, TravelTo, ancestors, live_entries, manifest_list, partition_text, pin, references,
 };
 use crate::{Error, ErrorKind, Result, list_names, suggestion};

@@ -4,22 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use datafusion::physical_plan::{ExecutionPlan, displayable};
+use datafusion::physical_plan::ExecutionPlan;
 use serde::{Deserialize, Serialize};
 
 use super::epoch_plan::position;
-use super::memo;
+use super::plan_fingerprint::{Shape, classify, fingerprint, shape_digest};
 use super::query::Query;
-use super::staged::{STAGE_SCHEMA, StagedPart};
-use crate::exec::{DrivingScan, Rewritten, ScanSource, rewrite, write_plan};
-use crate::fingerprint::Form;
-use crate::split::{
-    ScanRequest, ScanSplits, SortedColumn, Split, SplitTarget, discover, memory, sorted_columns,
-};
+use super::serialised_plan;
+use crate::exec::{Rewritten, ScanSource};
+use crate::formats::{SortedColumn, Split, sorted_columns};
+use crate::iceberg::LakeTable;
 use crate::{Error, Result};
-
-/// Splits a table in memory should have at least, so that every shard gets its share.
-const WANTED_MEMORY_SPLITS: u64 = 256;
 
 /// How large splits become, and what is left out of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,14 +35,6 @@ pub struct PlanOptions {
 impl Default for PlanOptions {
     fn default() -> Self {
         Self { split_bytes: 128 << 20, split_rows: None, explicit: false, without: None }
-    }
-}
-
-impl PlanOptions {
-    fn write(&self, form: &mut Form) {
-        form.number("split bytes", self.split_bytes);
-        form.optional_number("split rows", self.split_rows).flag("explicit", self.explicit);
-        form.optional_text("without", self.without.as_deref());
     }
 }
 
@@ -144,71 +131,9 @@ pub struct Plan {
 }
 
 /// What a plan is before its splits: query, rewritten plan, options, what it was before the rewrite, and its fingerprint.
-type Base = (Query, Rewritten, PlanOptions, Shape, String);
-
-/// Where the plan cache keeps plans.
-const CACHED_PLANS: &str = "plans";
+pub(super) type Base = (Query, Rewritten, PlanOptions, Shape, String);
 
 impl Plan {
-    /// With `tolerant`, a file that cannot be understood is a split that [`verify`](super::SplitVerifier) finds bad.
-    pub(super) async fn discover(
-        query: Query,
-        options: &PlanOptions,
-        tolerant: bool,
-    ) -> Result<Self> {
-        let (rewritten, shape) = classify(&query).await?;
-        let fingerprint = fingerprint(&query, options, &shape)?;
-        // Under names of their own: where nothing may be left out, a damaged file is an error and not a split.
-        let entry = match tolerant {
-            true => format!("{fingerprint}-tolerant"),
-            false => fingerprint.clone(),
-        };
-        let cache = query.session().plan_cache().cloned();
-        if let Some(cache) = &cache
-            && let Some(memo) = cache.get(CACHED_PLANS, &entry).await
-        {
-            match memo::open_plan(&memo) {
-                Ok(planned)
-                    if planned.part.is_none()
-                        && planned.fingerprint.as_ref() == Some(&fingerprint)
-                        && (tolerant || planned.damaged.is_empty()) =>
-                {
-                    let base = (query, rewritten, options.clone(), shape, fingerprint);
-                    return Self::assemble(base, planned);
-                }
-                Ok(_) => {
-                    let other = Error::data("it is of another plan");
-                    cache.is_odd(CACHED_PLANS, &entry, &other);
-                }
-                Err(error) => cache.is_odd(CACHED_PLANS, &entry, &error),
-            }
-        }
-        let target = SplitTarget { bytes: options.split_bytes, rows: options.split_rows };
-        let (mut found, mut damaged, mut first) = (Vec::new(), BTreeMap::new(), 0);
-        for scan in &rewritten.scans {
-            let splits = discover_scan(scan, target, options.explicit, tolerant).await?;
-            damaged
-                .extend(splits.damaged.iter().map(|(at, why)| (first + *at as u32, why.clone())));
-            first += splits.splits.len() as u32;
-            found.push(splits);
-        }
-        let reports = rewritten.scans.iter().zip(&found).map(report).collect();
-        let splits = found
-            .into_iter()
-            .enumerate()
-            .flat_map(|(scan, found)| {
-                found.splits.into_iter().map(move |split| Split { scan: scan as u32, ..split })
-            })
-            .collect();
-        let planned = Planned { splits, reports, damaged, ..Planned::default() };
-        let base = (query, rewritten, options.clone(), shape, fingerprint);
-        let plan = Self::assemble(base, planned)?;
-        if let Some(cache) = cache {
-            cache.put(CACHED_PLANS, &entry, &memo::of_plan(&plan, None)?).await;
-        }
-        Ok(plan)
-    }
-
     /// The plan of the same query over other splits, of which `without` says what is not there.
     pub(super) async fn over(&self, splits: Vec<Split>, without: String) -> Result<Self> {
         let query = self.query.clone();
@@ -247,7 +172,8 @@ impl Plan {
         Self::assemble((query, rewritten, options, shape, fingerprint), planned)
     }
 
-    fn assemble(base: Base, planned: Planned) -> Result<Self> {
+    /// The plan of a query over splits that are known.
+    pub(super) fn assemble(base: Base, planned: Planned) -> Result<Self> {
         let (query, rewritten, options, shape, fingerprint) = base;
         let splits: Arc<[Split]> = Arc::from(planned.splits);
         let scans = rewritten.scans.len();
@@ -363,7 +289,7 @@ impl Plan {
 
     /// DataFusion's plan before the rewrite, as text.
     pub fn shape(&self) -> &str {
-        &self.shape.text
+        self.shape.text()
     }
 
     /// The files of the query; see [`Query::files`].
@@ -379,7 +305,7 @@ impl Plan {
     /// # Errors
     /// `Config` for an id that the plan does not have.
     pub fn memo(&self, ids: Option<&[u32]>) -> Result<Vec<u8>> {
-        memo::of_plan(self, ids)
+        serialised_plan::of_plan(self, ids)
     }
 
     /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice the stored bytes
@@ -446,7 +372,8 @@ impl Plan {
                     .iter()
                     .map(|value| (!value.is_null()).then(|| value.to_string()));
                 let mut partition_values: Vec<_> = names.zip(values).collect();
-                if let Some(lake) = &table.lake {
+                let lake = LakeTable::of(table);
+                if let Some(lake) = &lake {
                     let constants = lake.values().constants(index).unwrap_or_default();
                     partition_values
                         .extend(constants.into_iter().map(|(n, v)| (n, Some(v.to_string()))));
@@ -455,7 +382,7 @@ impl Plan {
                     path: table.display_path(index),
                     file_size: file.meta.size,
                     partition_values,
-                    snapshot: table.lake.as_ref().and_then(|lake| lake.spec().snapshot),
+                    snapshot: lake.and_then(|lake| lake.spec().snapshot),
                 }
             }
             _ => SplitInfo {
@@ -488,130 +415,4 @@ pub(super) fn executable(rewritten: &Rewritten, splits: &Arc<[Split]>) -> Result
         partitions[id] = partition as u32;
     }
     Ok((physical, Arc::from(partitions)))
-}
-
-/// The driving scans of a query as an input of a UNION ALL; reads nothing. One of which all files are left out is a scan, too.
-pub(super) async fn count_scans(query: &Query) -> Result<usize> {
-    if query.is_proven_empty()? {
-        return Ok(0);
-    }
-    let (rewritten, _) = classify(query).await?;
-    Ok(rewritten.scans.len())
-}
-
-/// What a plan was before the rewrite.
-#[derive(Debug)]
-pub(super) struct Shape {
-    /// As people read it.
-    text: String,
-    /// SHA-256 of its form.
-    digest: [u8; 32],
-}
-
-/// A row-local plan, and what it was before.
-pub(super) type Classified = (Rewritten, Shape);
-
-pub(super) async fn classify(query: &Query) -> Result<Classified> {
-    match query.take_classified() {
-        Some(found) => Ok(found),
-        None => classify_planned(query, query.physical_plan().await?),
-    }
-}
-
-pub(super) fn classify_planned(
-    query: &Query,
-    physical: Arc<dyn ExecutionPlan>,
-) -> Result<Classified> {
-    // A stage that is built again lies elsewhere, and is the same.
-    let stable = |text: &str| {
-        let replaced = |text: String, part: &StagedPart| text.replace(&part.folder, part.digest());
-        query.parts().iter().fold(text.to_owned(), replaced)
-    };
-    let mut form = Form::new("physical plan");
-    write_plan(&mut form, "root", &physical, &stable)?;
-    let text = stable(&displayable(physical.as_ref()).indent(false).to_string());
-    Ok((rewrite(physical)?, Shape { text, digest: form.digest() }))
-}
-
-async fn discover_scan(
-    scan: &DrivingScan,
-    target: SplitTarget,
-    explicit: bool,
-    tolerant: bool,
-) -> Result<ScanSplits> {
-    match &scan.source {
-        ScanSource::Files { table, .. } => {
-            let request = ScanRequest { tolerant, ..scan.request.clone() };
-            discover(table, &scan.files, &request, target, explicit).await
-        }
-        ScanSource::Memory { batches, bytes, .. } => {
-            let wanted = if explicit { 1 } else { WANTED_MEMORY_SPLITS };
-            let found = memory::discover(batches, *bytes, target, wanted);
-            Ok(ScanSplits { splits: found.splits, units: 1, ..ScanSplits::default() })
-        }
-        ScanSource::Empty => Ok(ScanSplits::default()),
-    }
-}
-
-fn report((scan, found): (&DrivingScan, &ScanSplits)) -> ScanReport {
-    let files_total = match &scan.source {
-        ScanSource::Files { table, .. } => table.files.len(),
-        _ => 0,
-    };
-    ScanReport {
-        files: scan.files.len(),
-        files_total,
-        files_pruned: files_total - scan.files.len() + found.files_pruned,
-        units: found.units,
-        units_pruned: found.units_pruned,
-    }
-}
-
-/// A digest of what planning a query by splits comes to, whichever of its files this process has.
-fn shape_digest(query: &Query, options: &PlanOptions, shape: &Shape) -> Result<String> {
-    let mut form = Form::new("shape");
-    write_planning(&mut form, query, options, shape)?;
-    form.list("functions", query.functions(), |form, (name, digest)| {
-        form.text("name", &name).text("digest", &digest);
-        Ok(())
-    })?;
-    Ok(form.fingerprint())
-}
-
-/// A digest of the plan, the identities of all pinned files and the split options.
-fn fingerprint(query: &Query, options: &PlanOptions, shape: &Shape) -> Result<String> {
-    let mut form = Form::new("plan");
-    write_planning(&mut form, query, options, shape)?;
-    query.write_tables(&mut form)?;
-    Ok(form.fingerprint())
-}
-
-fn write_planning(
-    form: &mut Form,
-    query: &Query,
-    options: &PlanOptions,
-    shape: &Shape,
-) -> Result<()> {
-    form.text("program", env!("CARGO_PKG_VERSION")).text("sql", query.sql());
-    form.bytes("plan", &shape.digest);
-    form.nested("options", "split options", |form| {
-        options.write(form);
-        Ok(())
-    })?;
-    Ok(())
-}
-
-impl Query {
-    /// Writes the content of all that it reads into a form.
-    ///
-    /// # Errors
-    /// `Config` where a column's type has no form.
-    pub(super) fn write_tables(&self, form: &mut Form) -> Result<()> {
-        form.list("tables", self.tables(), |form, ((schema, name), registered)| {
-            form.text("schema", schema).text("name", name);
-            // The name of a stage has the digest of its rows.
-            if schema == STAGE_SCHEMA { Ok(()) } else { registered.write(form) }
-        })?;
-        Ok(())
-    }
 }

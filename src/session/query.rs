@@ -15,16 +15,19 @@ use datafusion::physical_plan::{
 };
 use futures::{FutureExt, StreamExt, TryStreamExt};
 
+use super::discovery::count_scans;
 use super::lake::LakeChange;
-use super::memo;
 use super::moment::MOMENT_SCHEMA;
-use super::plan::{Classified, Plan, PlanOptions, count_scans};
+use super::plan::{Plan, PlanOptions};
+use super::plan_fingerprint::Classified;
 use super::registered::{Registered, TableKey, has_moved_on, same_content};
 use super::registry::{FUNCTION_SCHEMA, Session};
+use super::serialised_plan;
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
+use crate::formats::caught_answer;
+use crate::iceberg::LakeTable;
 use crate::panics::caught_later;
 use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
-use crate::split::caught_answer;
 use crate::{Error, ErrorKind, Result};
 
 /// One read-only SQL statement bound to a session.
@@ -150,7 +153,8 @@ impl Query {
     pub fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
             Registered::Lake(lake) => {
-                let spec = lake.table.lake.as_ref()?.spec();
+                let table = LakeTable::of(&lake.table)?;
+                let spec = table.spec();
                 Some((name.clone(), (spec.snapshot?, spec.schema.schema_id())))
             }
             _ => None,
@@ -202,7 +206,7 @@ impl Query {
     /// # Errors
     /// `Data` where this process plans the query differently; `Config` where the memo is damaged.
     pub async fn plan_of_memo(&self, memo: &[u8], options: &PlanOptions) -> Result<Plan> {
-        Plan::resume(self.clone(), memo::open_plan(memo)?, options.clone()).await
+        Plan::resume(self.clone(), serialised_plan::open_plan(memo)?, options.clone()).await
     }
 
     /// The files of its tables that were left out when they were registered, with the reason.
@@ -534,7 +538,7 @@ pub(super) fn path_memos(tables: &[(TableKey, Registered)]) -> Result<Vec<(Strin
     let mut memos = Vec::new();
     for ((schema, name), registered) in tables {
         if let (PATH_SCHEMA, Registered::Files { table, spec }) = (schema.as_str(), registered) {
-            memos.push((name.clone(), memo::of_table(table, spec)?));
+            memos.push((name.clone(), serialised_plan::of_table(table, spec)?));
         }
     }
     Ok(memos)

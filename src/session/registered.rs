@@ -10,8 +10,9 @@ use super::lake::Lake;
 use crate::Result;
 use crate::catalog::FilesSpec;
 use crate::fingerprint::{self, Form};
+use crate::formats::TableFiles;
+use crate::iceberg::LakeTable;
 use crate::query::{Moment, PATH_SCHEMA};
-use crate::split::TableFiles;
 use crate::storage::ForeignFunction;
 
 /// A table's schema and name: `("public", "flights")` or `("path", "data/*.parquet")`.
@@ -108,7 +109,7 @@ impl Registered {
 
 /// Whether two registrations of one name that do not read the same stand for one place whose content has changed in between.
 pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bool {
-    let uuid = |lake: &Lake| lake.table.lake.as_ref().map(|lake| lake.spec().uuid.clone());
+    let uuid = |lake: &Lake| LakeTable::of(&lake.table).map(|table| table.spec().uuid.clone());
     match (a, b) {
         (Registered::Lake(a), Registered::Lake(b)) => uuid(a) == uuid(b),
         _ => key.0 == PATH_SCHEMA,

@@ -20,14 +20,14 @@ use super::registered::{Registered, TableInfo, TableKey, describe};
 use super::samples::SampleSchema;
 use super::staged::STAGE_SCHEMA;
 use crate::catalog::FilesTable;
-use crate::catalog::iceberg::IcebergCatalog;
 use crate::engine::{Planner, logical_rules, physical_rules, session_config};
 use crate::exec::{LakeProvider, MemoryTable};
+use crate::formats::with_null_fields;
+use crate::iceberg::catalog::IcebergCatalog;
 use crate::query::{
     LAKE_SCHEMA, NarrowDecimals, PATH_SCHEMA, SAMPLE_SCHEMA, SoundRelations, TimesOfDay,
     exact_shifts, exact_totals, first_groups_larger, own_functions,
 };
-use crate::split::with_null_fields;
 use crate::storage::{
     CacheOptions, ForeignCredentials, IoCounters, RangeCache, StorageOptions, StoreAccess,
 };

@@ -15,7 +15,8 @@ use futures::TryStreamExt;
 use super::epoch_plan::EpochPlan;
 use super::plan::Plan;
 use crate::exec::{ScanSource, SplitScanExec, numbered};
-use crate::split::{Format, Split, SplitUnit, read_footer, units};
+use crate::formats::{Format, Split, SplitUnit, read_footer, units};
+use crate::iceberg::LakeTable;
 use crate::{Error, ErrorKind, Result};
 
 /// From where the physical rows of a split are counted.
@@ -155,7 +156,7 @@ impl Replay<'_> {
         else {
             return Ok(None);
         };
-        let Some(lake) = &table.lake else { return Ok(None) };
+        let Some(lake) = LakeTable::of(table) else { return Ok(None) };
         let index = split.file as usize;
         if !lake.file(index).equality.is_empty() {
             return Err(Error::new(

@@ -13,19 +13,19 @@ use futures::StreamExt;
 use object_store::path::Path;
 
 use super::engine::{StageEngine, Target};
-use super::plan::{classify, classify_planned};
+use super::plan_fingerprint::{classify, classify_planned};
 use super::query::Query;
 use super::registered::TableKey;
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
-use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, thrifty};
+use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, with_spilling_joins};
 use crate::fingerprint::Form;
+use crate::formats::{ArrowFormat, Format};
+use crate::materialize::{
+    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage, rows_of,
+};
 use crate::query::{
     Cut, Sizes, StageTable, evaluated_once, find_cuts, provider_of, replace, share_of_columns,
-};
-use crate::split::{ArrowFormat, Format};
-use crate::staging::{
-    Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage, rows_of,
 };
 use crate::storage::Partitioning;
 use crate::{Error, ErrorKind, Result};
@@ -307,7 +307,7 @@ impl Query {
         let (Attempt::Thrifty, Some(limit)) = (attempt, limit) else {
             return Ok(named(execute_stream(physical, state.task_ctx())?, cut));
         };
-        let physical = thrifty(physical)?;
+        let physical = with_spilling_joins(physical)?;
         let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
         let config = state.config().clone();
         let most = config.options().execution.sort_spill_reservation_bytes;
@@ -350,7 +350,7 @@ impl Cut {
         let fields = self.plan.schema().fields().iter().zip(self.column_names());
         let fields: Vec<Field> = fields
             .map(|(field, name)| {
-                let stored = crate::staging::stored_type(field.data_type());
+                let stored = crate::formats::stored_type(field.data_type());
                 Field::new(name, stored, field.is_nullable())
             })
             .collect();
@@ -389,7 +389,7 @@ impl Session {
 fn stored_bytes(scan: &datafusion::logical_expr::TableScan) -> u64 {
     let Some(provider) = provider_of(scan) else { return 0 };
     let provider = provider.as_any();
-    let files = |files: &crate::split::TableFiles| -> u64 {
+    let files = |files: &crate::formats::TableFiles| -> u64 {
         files.files.iter().map(|file| file.meta.size).sum()
     };
     let bytes = if let Some(table) = provider.downcast_ref::<FilesTable>() {

@@ -14,10 +14,10 @@ use super::registry::{FUNCTION_SCHEMA, Names, Session, TABLE_SCHEMA};
 use super::samples::read_table;
 use crate::exec::{functions_of, two_functions};
 use crate::panics::caught_later;
+use crate::query::mended;
 use crate::query::{
     LAKE_SCHEMA, PATH_SCHEMA, ParsedQuery, SAMPLE_SCHEMA, below_constant, check_ctes_drawn_once,
-    check_plan, distinct_names, is_about_names, mended, parse_query, with_names_apart,
-    without_star,
+    check_plan, distinct_names, is_about_names, parse_query, with_names_apart, without_star,
 };
 use crate::{Error, Result};
 

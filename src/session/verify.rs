@@ -13,9 +13,9 @@ use super::epoch_plan::EpochPlan;
 use super::plan::{Plan, executable};
 use crate::exec::{ScanSource, SplitScanExec};
 use crate::fingerprint::Form;
+use crate::formats::{ScanRequest, Split, SplitTarget, SplitUnit, blame_content, caught, discover};
 use crate::panics::{caught_later, of_engine};
 use crate::runtime::Runtimes;
-use crate::split::{ScanRequest, Split, SplitTarget, SplitUnit, blame_content, caught, discover};
 use crate::{Error, Result};
 
 /// Splits executed on one copy of the plan; see [`SplitCounter`](super::SplitCounter).

@@ -20,6 +20,7 @@ use super::foreign::{ForeignFile, ForeignFiles};
 use super::list::names_below;
 use super::location::describe;
 use super::pin::FilePin;
+use super::read_only::read_only;
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
@@ -146,11 +147,6 @@ fn meta_of(file: ForeignFile) -> Result<ObjectMeta> {
 
 fn failed(error: Error) -> StoreError {
     StoreError::Generic { store: STORE, source: Box::new(error) }
-}
-
-fn read_only(operation: &str) -> StoreError {
-    let error = Error::storage(format!("cannot {operation}: tables are read-only"));
-    StoreError::NotSupported { source: Box::new(error) }
 }
 
 #[async_trait]

@@ -14,12 +14,12 @@ const OPTIONS: MatchOptions = MatchOptions {
 /// The names of a path from the first one that holds a wildcard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob {
-    parts: Vec<Part>,
+    parts: Vec<Segment>,
 }
 
 /// What one name, or with `**` any number of directories, has to look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Segment {
     /// `**`: any number of directories, none of them hidden.
     Directories,
     /// One name.
@@ -45,12 +45,12 @@ impl Glob {
         let parts = names
             .into_iter()
             .map(|name| match name {
-                "**" => Ok(Part::Directories),
+                "**" => Ok(Segment::Directories),
                 _ if name.contains("**") => Err(Error::config(format!(
                     "bad path pattern {text:?}: \"**\" must be a whole directory name, as in \
                      \"data/**/*.parquet\", but stands in {name:?}"
                 ))),
-                _ => Pattern::new(name).map(Part::Name).map_err(|error| {
+                _ => Pattern::new(name).map(Segment::Name).map_err(|error| {
                     Error::config(format!(
                         "bad path pattern {text:?}: {} in {name:?}; write [[] for a literal [",
                         error.msg
@@ -62,18 +62,18 @@ impl Glob {
     }
 
     /// The parts, outermost first; never empty.
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[Segment] {
         &self.parts
     }
 
     /// The pattern as text, relative to the directory it starts in.
     pub(super) fn text(&self) -> String {
-        let names: Vec<&str> = self.parts.iter().map(Part::as_str).collect();
+        let names: Vec<&str> = self.parts.iter().map(Segment::as_str).collect();
         names.join("/")
     }
 }
 
-impl Part {
+impl Segment {
     /// Whether one name fits. A hidden name fits only where the pattern begins with its first
     /// character: `_*` finds `_a`, and `*` does not.
     pub(super) fn matches(&self, name: &str) -> bool {
@@ -96,12 +96,12 @@ impl Part {
 }
 
 /// Whether the names of a file fit all the parts. A `**` at the end takes everything below.
-pub(super) fn matches(parts: &[Part], names: &[&str]) -> bool {
+pub(super) fn matches(parts: &[Segment], names: &[&str]) -> bool {
     match (parts.split_first(), names.split_first()) {
         (None, None) => true,
-        (None, Some(_)) | (Some((Part::Name(_), _)), None) => false,
-        (Some((Part::Directories, rest)), None) => matches(rest, names),
-        (Some((Part::Directories, rest)), Some((name, below))) => {
+        (None, Some(_)) | (Some((Segment::Name(_), _)), None) => false,
+        (Some((Segment::Directories, rest)), None) => matches(rest, names),
+        (Some((Segment::Directories, rest)), Some((name, below))) => {
             matches(rest, names) || (!is_hidden(name) && matches(parts, below))
         }
         (Some((part, rest)), Some((name, below))) => part.matches(name) && matches(rest, below),

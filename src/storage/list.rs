@@ -10,7 +10,7 @@ use object_store::client::HttpError;
 use object_store::path::Path;
 use object_store::{Error as StoreError, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::glob::{Glob, Part, is_hidden, matches};
+use super::glob::{Glob, Segment, is_hidden, matches};
 use super::location::{Location, Scheme, local_path};
 use super::pin::FilePin;
 use super::requests::NO_RANGES;
@@ -211,7 +211,7 @@ async fn list_pattern(
     let mut matched_directories = false;
     for (at, part) in glob.parts().iter().enumerate() {
         let rest = &glob.parts()[at..];
-        if *part == Part::Directories {
+        if *part == Segment::Directories {
             found = list_matching(store, location, &directories, rest, folders).await?;
             break;
         }
@@ -249,7 +249,7 @@ async fn list_matching(
     store: &Arc<dyn ObjectStore>,
     location: &Location,
     directories: &[Path],
-    parts: &[Part],
+    parts: &[Segment],
     folders: &mut TableFolders,
 ) -> Result<Vec<ObjectMeta>> {
     let listed: Vec<(&Path, Vec<ObjectMeta>)> = stream::iter(directories)

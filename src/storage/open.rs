@@ -18,7 +18,7 @@ use super::properties::Secret;
 use super::scoped::{Account, ScopedStore};
 use super::scopes::{Scope, StorageOptions, flat, merged};
 use super::store::{Provider, open_with};
-use super::vended::{Refresh, Vault, provider_for};
+use super::vended::{CredentialCache, Refresh, provider_for};
 use crate::{Error, Result, list_names};
 
 /// When credentials end, in the answer of a [`ForeignCredentials`].
@@ -144,7 +144,7 @@ impl StoreAccess {
         let Scope { prefix, options } = scope;
         let Some(credentials) = &self.credentials else {
             let store = open_with(location, &options, None)?;
-            return Ok(Account { prefix, store, vault: None, secrets: options });
+            return Ok(Account { prefix, store, credential_cache: None, secrets: options });
         };
         let scheme = location.scheme();
         if matches!(scheme, Scheme::Local | Scheme::Http) {
@@ -179,9 +179,9 @@ impl StoreAccess {
             )));
         }
         let secrets = rest.clone();
-        let vault = Arc::new(Vault::new(first, Some(asked)));
+        let credential_cache = Arc::new(CredentialCache::new(first, Some(asked)));
         let provider: Option<Provider> = match secret {
-            Some(_) => provider_for(&vault, root, root, scheme, |root, properties| {
+            Some(_) => provider_for(&credential_cache, root, root, scheme, |root, properties| {
                 let scheme = Location::of_store(root)?.scheme();
                 let (options, expires_at_ms) = parsed(scheme, properties)?;
                 Ok((split(scheme, options).0, expires_at_ms))
@@ -189,7 +189,7 @@ impl StoreAccess {
             None => None,
         };
         let store = open_with(location, &rest, provider)?;
-        Ok(Account { prefix, store, vault: Some(vault), secrets })
+        Ok(Account { prefix, store, credential_cache: Some(credential_cache), secrets })
     }
 
     /// The file system of URLs that `object_store` does not know, and the paths in it.

@@ -1,11 +1,9 @@
 //! A store that reads pinned files only as they were when the query was planned.
 
 use std::collections::HashMap;
-use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -19,62 +17,21 @@ use object_store::{
 };
 
 use super::cache::{CachedFile, RangeCache, Tee};
-use super::location::describe;
-use super::mark::blanked;
-use super::members::Members;
+use super::file_guard::Guard;
+use super::io_counters::IoCounters;
 use super::pin::FilePin;
 use super::read::{LocalFile, OpenFile, OpenInstead};
-use super::requests::{NO_RANGES, bytes_of, requests_of};
+use super::read_only::read_only;
+use super::requests::{bytes_of, requests_of};
 use super::steps::{first_step, in_steps};
 use super::uri::is_local_file;
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
-const STORE: &str = "PinnedStore";
+pub(super) const STORE: &str = "PinnedStore";
 
 /// Requests for the ranges of one read that are sent at the same time.
 const REQUESTS: usize = 16;
-
-/// What was asked of a store and what came back, counted by all its users together.
-#[derive(Debug, Default)]
-pub struct IoCounters {
-    requests: AtomicU64,
-    bytes: AtomicU64,
-    cache_hits: AtomicU64,
-    cache_bytes: AtomicU64,
-}
-
-impl IoCounters {
-    /// Reads and listings. A listing is one, however many pages the store makes of it; so is each
-    /// call of `get_ranges` on a local file.
-    pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of content that arrived, including gaps read to join two ranges.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Ranges, or pieces of streams, that came from the local cache, in whole or in part.
-    pub fn cache_hits(&self) -> u64 {
-        self.cache_hits.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that came from the local cache; they are not among [`bytes`](Self::bytes).
-    pub fn cache_bytes(&self) -> u64 {
-        self.cache_bytes.load(Ordering::Relaxed)
-    }
-
-    fn count_hit(&self, bytes: u64) {
-        self.cache_hits.fetch_add(1, Ordering::Relaxed);
-        self.cache_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn count_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// A read-only view of a store in which every read of a pinned file is conditional on its identity.
 ///
@@ -93,10 +50,6 @@ pub struct PinnedStore {
     counters: Arc<IoCounters>,
     snapshot: Option<Arc<str>>,
     cache: Option<Arc<RangeCache>>,
-    /// How whole files are unpacked.
-    members: Option<Members>,
-    /// Whether a byte-order mark is read as blanks.
-    blanks_mark: bool,
     /// What the files belong to where none is ever written twice; for the cache.
     scope: Option<Arc<str>>,
 }
@@ -111,29 +64,15 @@ impl PinnedStore {
     ) -> Self {
         let pins: HashMap<_, _> =
             pins.into_iter().map(|pin| (pin.location.clone(), Arc::new(pin))).collect();
-        let (snapshot, cache, members, scope) = (None, None, None, None);
+        let (snapshot, cache, scope) = (None, None, None);
         let (root, pins, counters) = (root.into(), Arc::new(pins), Arc::default());
-        Self { inner, root, pins, counters, snapshot, cache, members, blanks_mark: false, scope }
+        Self { inner, root, pins, counters, snapshot, cache, scope }
     }
 
     /// The files belong to a snapshot of an Iceberg table, which this names.
     #[must_use]
     pub fn of_snapshot(mut self, snapshot: &str) -> Self {
         self.snapshot = Some(snapshot.into());
-        self
-    }
-
-    /// Whole files are read as the text that they are compressed from; ranges are of the stored bytes.
-    #[must_use]
-    pub fn unpacking(mut self, members: Option<Members>) -> Self {
-        self.members = members;
-        self
-    }
-
-    /// Whether text that begins with a byte-order mark is read as if it began with blanks.
-    #[must_use]
-    pub fn blanking_mark(mut self, blanks_mark: bool) -> Self {
-        self.blanks_mark = blanks_mark;
         self
     }
 
@@ -357,112 +296,6 @@ impl PinnedStore {
     }
 }
 
-/// What is known of one file, to check each answer with.
-#[derive(Clone)]
-pub(super) struct Guard {
-    root: Arc<str>,
-    location: Path,
-    pin: Option<Arc<FilePin>>,
-    counters: Arc<IoCounters>,
-    snapshot: Option<Arc<str>>,
-}
-
-impl Guard {
-    pub(super) fn count_bytes(&self, bytes: usize) {
-        self.counters.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
-    /// A local file differs from what it was when it was opened.
-    pub(super) fn changed_while_read(&self, size: u64) -> Result<()> {
-        match &self.pin {
-            None => Ok(()),
-            Some(pin) if pin.size != size => {
-                Err(self.changed(&format!("size {} -> {size}", pin.size)))
-            }
-            Some(_) => Err(self.changed("it was written to while it was read")),
-        }
-    }
-
-    pub(super) fn read_error(&self, error: &std::io::Error) -> StoreError {
-        let path = describe(&self.root, &self.location);
-        self.fail(Error::storage(format!("cannot read {path}: {error}")))
-    }
-
-    /// A reader wants bytes behind the end: what the file says of itself is wrong.
-    fn check_end(&self, end: u64) -> Result<()> {
-        self.pin.as_ref().map_or(Ok(()), |pin| self.check_end_of(end, pin.size))
-    }
-
-    /// The same of a file whose size is known.
-    pub(super) fn check_end_of(&self, end: u64, size: u64) -> Result<()> {
-        if end <= size {
-            return Ok(());
-        }
-        Err(self.fail(Error::data(format!(
-            "the file is cut short or damaged: it refers to byte {end} of {size}"
-        ))))
-    }
-
-    /// A store sent other bytes than were asked for.
-    fn check_length(&self, range: &Range<u64>, length: usize) -> Result<()> {
-        if range.end - range.start == length as u64 {
-            return Ok(());
-        }
-        let path = describe(&self.root, &self.location);
-        Err(self.fail(Error::storage(format!(
-            "the store sent {length} bytes of {path}, where {} were asked for (bytes {} to {})",
-            range.end - range.start,
-            range.start,
-            range.end
-        ))))
-    }
-
-    fn check(&self, now: &ObjectMeta) -> Result<()> {
-        match self.pin.as_ref().and_then(|pin| pin.difference(now)) {
-            Some(difference) => Err(self.changed(&difference)),
-            None => Ok(()),
-        }
-    }
-
-    fn changed(&self, difference: &str) -> StoreError {
-        self.other_file(&match &self.snapshot {
-            None => {
-                format!("changed after the query was planned ({difference}); register the table again")
-            }
-            // Nobody looked at the file before: what it was is what a manifest says.
-            Some(snapshot) => format!(
-                "is not as the manifest of {snapshot} describes it ({difference}): it was written again, or the manifest is \
-                 wrong; choose another snapshot, or repair the table"
-            ),
-        })
-    }
-
-    fn vanished(&self) -> StoreError {
-        let remedy = match &self.snapshot {
-            None => "register the table again".to_owned(),
-            Some(snapshot) => format!(
-                "it belongs to {snapshot}, which may have expired: choose another snapshot, or refresh the query"
-            ),
-        };
-        self.other_file(&format!("vanished after the query was planned; {remedy}"))
-    }
-
-    fn other_file(&self, what: &str) -> StoreError {
-        let path = describe(&self.root, &self.location);
-        self.fail(Error::data(format!("file {path} {what}")).of_other_file())
-    }
-
-    fn no_ranges(&self, source: Box<dyn StdError + Send + Sync>) -> StoreError {
-        let path = describe(&self.root, &self.location);
-        let error = Error::storage(format!("cannot read {path}{NO_RANGES}")).with_source(source);
-        StoreError::NotSupported { source: Box::new(error) }
-    }
-
-    fn fail(&self, error: Error) -> StoreError {
-        StoreError::Generic { store: STORE, source: Box::new(error) }
-    }
-}
-
 /// Whether a store had another file than the pinned one, or none.
 fn is_of_other_file(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { source, .. }
@@ -490,28 +323,11 @@ fn plain_range(options: &GetOptions, size: u64) -> Option<Range<u64>> {
     }
 }
 
-/// Writing is refused: a query never changes what it reads.
-fn read_only(operation: &str) -> StoreError {
-    let error = Error::storage(format!("cannot {operation}: tables are read-only"));
-    StoreError::NotSupported { source: Box::new(error) }
-}
-
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for PinnedStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let members = self.members.filter(|_| options.range.is_none() && !options.head);
-        let mut result = self.get_stored(location, options).await?;
-        if let GetResultPayload::Stream(mut text) = result.payload {
-            if let Some(members) = members {
-                text = members.unpack(text);
-            }
-            if self.blanks_mark && result.range.start == 0 {
-                text = blanked(text);
-            }
-            result.payload = GetResultPayload::Stream(text);
-        }
-        Ok(result)
+        self.get_stored(location, options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

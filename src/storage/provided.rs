@@ -12,7 +12,7 @@ use super::location::{Location, Scheme};
 use super::profiles::{Profile, ProfileKeys, Profiles};
 use super::properties::store_options;
 use super::store::Provider;
-use super::vended::{Vault, provider_for};
+use super::vended::{CredentialCache, provider_for};
 use crate::{Error, Result};
 
 /// What opens a store.
@@ -21,7 +21,7 @@ pub(super) struct Provided {
     pub(super) options: BTreeMap<String, String>,
     pub(super) provider: Option<Provider>,
     /// Where a profile's keys are kept and renewed.
-    pub(super) vault: Option<Arc<Vault>>,
+    pub(super) credential_cache: Option<Arc<CredentialCache>>,
 }
 
 /// Takes out of `options` what `object_store` does not know, and adds what a profile of AWS says.
@@ -46,9 +46,9 @@ pub(super) fn provided(
             let own = token.map(|bearer| {
                 Provider::Gcs(Arc::new(StaticCredentialProvider::new(GcpCredential { bearer })))
             });
-            Ok(Provided { options, provider: provider.or(own), vault: None })
+            Ok(Provided { options, provider: provider.or(own), credential_cache: None })
         }
-        _ => Ok(Provided { options, provider, vault: None }),
+        _ => Ok(Provided { options, provider, credential_cache: None }),
     }
 }
 
@@ -78,7 +78,7 @@ fn of_s3(
         (None, None) => Profiles::read().default_profile(),
     };
     let Some(profile) = profile else {
-        return Ok(Provided { options, provider, vault: None });
+        return Ok(Provided { options, provider, credential_cache: None });
     };
     add_place(&profile, &mut options, &says);
     let is_anonymous = ["aws_skip_signature", "skip_signature"]
@@ -89,17 +89,17 @@ fn of_s3(
     let is_found = is_found.into_iter().chain(["aws_container_credentials_relative_uri"]);
     let goes_before =
         named.is_some() || !(environment_has_keys() || is_found.into_iter().any(says));
-    let mut vault = None;
+    let mut credential_cache = None;
     if profile.has_keys && provider.is_none() && !has_keys && !is_anonymous && goes_before {
-        let kept = Arc::new(Vault::unasked(Arc::new(ProfileKeys::new(&profile))));
+        let kept = Arc::new(CredentialCache::unasked(Arc::new(ProfileKeys::new(&profile))));
         let root = location.store_root();
         provider = provider_for(&kept, root, root, Scheme::S3, |root, properties| {
             let options = store_options(root, properties)?;
             Ok((options.secret, options.expires_at_ms))
         });
-        vault = Some(kept);
+        credential_cache = Some(kept);
     }
-    Ok(Provided { options, provider, vault })
+    Ok(Provided { options, provider, credential_cache })
 }
 
 /// Region and endpoint, where neither options nor the environment say them.

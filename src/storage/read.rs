@@ -12,7 +12,7 @@ use futures::stream::{self, BoxStream};
 use object_store::path::Path;
 use object_store::{Error as StoreError, GetOptions, GetRange, ObjectMeta, ObjectStore, Result};
 
-use super::pinned::Guard;
+use super::file_guard::Guard;
 use crate::pool::Pooled;
 
 /// The first piece of a long stream: a reader that looks for a newline needs no more.

@@ -19,9 +19,10 @@ use object_store::{
 use super::access::AccessConfig;
 use super::options::redact;
 use super::properties::store_options;
+use super::read_only::read_only;
 use super::store::open_with;
 use super::uri::{Place, ROUTED_ROOT, path_of, place_of, uri_of};
-use super::vended::{Refresh, Vault, provider_of};
+use super::vended::{CredentialCache, Refresh, provider_of};
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
@@ -33,7 +34,7 @@ const STORE: &str = "RoutedStore";
 /// [`AccessConfig`] has for it, and kept. Where the credentials come from a catalog, they are renewed
 /// before they end, and once more when the store refuses them.
 pub struct RoutedStore {
-    vault: Arc<Vault>,
+    credential_cache: Arc<CredentialCache>,
     opened: Mutex<HashMap<StoreKey, Arc<dyn ObjectStore>>>,
 }
 
@@ -54,7 +55,10 @@ impl RoutedStore {
 
     /// A store of files that `config` gives access to; `refresh` tells newer credentials. Opens nothing.
     pub fn new(config: AccessConfig, refresh: Option<Arc<dyn Refresh>>) -> Self {
-        Self { vault: Arc::new(Vault::new(config, refresh)), opened: Mutex::default() }
+        Self {
+            credential_cache: Arc::new(CredentialCache::new(config, refresh)),
+            opened: Mutex::default(),
+        }
     }
 
     /// The path of a URI or an absolute local path; nothing is decoded. `/a/b`, `file:/a/b` and
@@ -74,12 +78,12 @@ impl RoutedStore {
 
     /// The properties and credentials as they are now; newer ones after a renewal.
     pub fn config(&self) -> AccessConfig {
-        self.vault.current().config.clone()
+        self.credential_cache.current().config.clone()
     }
 
     fn route(&self, location: &Path) -> crate::Result<Route> {
         let place = place_of(location)?;
-        let issue = self.vault.current();
+        let issue = self.credential_cache.current();
         let uri = uri_of(location);
         let prefix = issue.config.prefix_of(&uri).to_owned();
         let key = (std::process::id(), place.root.clone(), prefix);
@@ -88,7 +92,7 @@ impl RoutedStore {
             Some(store) => Arc::clone(store),
             None => {
                 let options = store_options(&place.root, &issue.config.properties_of(&uri))?;
-                let provider = provider_of(&self.vault, &uri, &place.root, &options);
+                let provider = provider_of(&self.credential_cache, &uri, &place.root, &options);
                 let store = open_with(&options.location, &options.options, provider)?;
                 opened.insert(key, Arc::clone(&store));
                 store
@@ -100,7 +104,7 @@ impl RoutedStore {
     /// The error with the file's URI, and without secrets.
     fn describe(&self, error: StoreError, location: &Path) -> StoreError {
         let path = uri_of(location);
-        let secrets = self.vault.current().config.properties_of(&path);
+        let secrets = self.credential_cache.current().config.properties_of(&path);
         match error {
             StoreError::NotFound { source, .. } => StoreError::NotFound { path, source },
             StoreError::PermissionDenied { source, .. } => {
@@ -119,7 +123,7 @@ impl RoutedStore {
     /// Whether to ask again after this failure, because there are newer credentials now.
     async fn can_repeat(&self, route: &Route, error: &StoreError) -> Result<bool> {
         match is_refusal(error) {
-            true => self.vault.after_refusal(route.issue).await.map_err(failed),
+            true => self.credential_cache.after_refusal(route.issue).await.map_err(failed),
             false => Ok(false),
         }
     }
@@ -159,11 +163,6 @@ fn safe(
         true => source,
         false => hidden.into(),
     }
-}
-
-fn read_only(operation: &str) -> StoreError {
-    let error = Error::storage(format!("cannot {operation}: tables are read-only"));
-    StoreError::NotSupported { source: Box::new(error) }
 }
 
 fn no_directory() -> StoreError {

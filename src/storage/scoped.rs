@@ -20,7 +20,7 @@ use super::location::{Location, describe};
 use super::open::StoreAccess;
 use super::options::redact;
 use super::routed::is_refusal;
-use super::vended::Vault;
+use super::vended::CredentialCache;
 use crate::pool::briefly;
 
 /// The requests of one account.
@@ -30,7 +30,7 @@ pub(super) struct Account {
     pub(super) prefix: Path,
     pub(super) store: Arc<dyn ObjectStore>,
     /// Where its credentials come from, if they can be asked for again.
-    pub(super) vault: Option<Arc<Vault>>,
+    pub(super) credential_cache: Option<Arc<CredentialCache>>,
     /// What no error may repeat.
     pub(super) secrets: BTreeMap<String, String>,
 }
@@ -115,13 +115,17 @@ fn account_of<'a>(accounts: &'a [Account], location: &Path) -> Result<&'a Accoun
 impl Account {
     /// How many answers its credentials are the last one of; 0 where nobody is asked.
     fn issue(&self) -> u64 {
-        self.vault.as_ref().map_or(0, |vault| vault.current().number)
+        self.credential_cache
+            .as_ref()
+            .map_or(0, |credential_cache| credential_cache.current().number)
     }
 
     /// Whether to ask again after this failure, because there are newer credentials now.
     async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
-        match &self.vault {
-            Some(vault) if is_refusal(error) => vault.after_refusal(issue).await.map_err(failed),
+        match &self.credential_cache {
+            Some(credential_cache) if is_refusal(error) => {
+                credential_cache.after_refusal(issue).await.map_err(failed)
+            }
             _ => Ok(false),
         }
     }
@@ -141,8 +145,8 @@ impl Account {
     /// The error with the file's URL, and without secrets.
     fn hide(&self, error: StoreError, root: &str, location: &Path) -> StoreError {
         let mut secrets = self.secrets.clone();
-        if let Some(vault) = &self.vault {
-            let issue = vault.current();
+        if let Some(credential_cache) = &self.credential_cache {
+            let issue = credential_cache.current();
             secrets.extend(issue.config.properties.iter().map(|(n, v)| (n.clone(), v.clone())));
         }
         let path = describe(root, location);

@@ -15,11 +15,12 @@ use object_store::path::Path;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore};
 
 use super::aliases::{HEADERS, translate};
+use super::layer::Layered;
 use super::location::{Location, Scheme};
 use super::network::{Connector, NetworkOptions};
-use super::opaque::OpaqueStore;
 use super::options::{AZURE_OPTIONS, GCS_OPTIONS, S3_OPTIONS, parse_keys, redact};
 use super::provided::{Provided, provided};
+use super::resumable_body::Resumed;
 use super::scoped::{Account, ScopedStore};
 use super::secrets::note_secrets;
 use crate::runtime::Runtimes;
@@ -56,7 +57,7 @@ pub(super) fn open_with(
 ) -> Result<Arc<dyn ObjectStore>> {
     note_secrets(options);
     let root = location.store_root();
-    let Provided { options, provider, vault } = provided(location, options, provider)?;
+    let Provided { options, provider, credential_cache } = provided(location, options, provider)?;
     let options = &options;
     let failed = |error: object_store::Error| build_error(root, &error, options);
     if location.is_local() {
@@ -135,12 +136,15 @@ pub(super) fn open_with(
             return Err(Error::config(format!("{root:?} names no object store")));
         }
     };
-    let store: Arc<dyn ObjectStore> =
-        Arc::new(OpaqueStore { inner: store, retry: network.retry.clone() });
-    Ok(match vault {
+    let layer = Resumed { retry: network.retry.clone() };
+    let store: Arc<dyn ObjectStore> = Arc::new(Layered { inner: store, layer });
+    Ok(match credential_cache {
         Some(_) => {
             let (prefix, secrets) = (Path::default(), options.clone());
-            Arc::new(ScopedStore::inside(root, Account { prefix, store, vault, secrets }))
+            Arc::new(ScopedStore::inside(
+                root,
+                Account { prefix, store, credential_cache, secrets },
+            ))
         }
         None => store,
     })
@@ -185,7 +189,7 @@ fn open_local(
 
 fn connector(network: &NetworkOptions) -> Result<Connector> {
     if let Some(most) = network.most_requests {
-        Runtimes::current()?.traffic().allow_at_most(most);
+        Runtimes::current()?.limiter().allow_at_most(most);
     }
     Connector::new(network)
 }

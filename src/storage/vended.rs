@@ -19,7 +19,7 @@ use super::location::Scheme;
 use super::properties::{Secret, StoreOptions, store_options};
 use super::secrets::note_secrets;
 use super::store::Provider;
-use crate::runtime::Gate;
+use crate::runtime::ForkLock;
 use crate::{Error, Result};
 
 /// How long before their end credentials are renewed at most. A quarter of their life is enough for
@@ -36,11 +36,11 @@ pub trait Refresh: Send + Sync {
 }
 
 /// The current credentials of a table's files, shared by all its stores.
-pub(super) struct Vault {
+pub(super) struct CredentialCache {
     issue: RwLock<Arc<Issue>>,
     refresh: Option<Arc<dyn Refresh>>,
     /// Who renews is inside, so that those who want the same wait for that one answer.
-    gate: Gate,
+    fork_lock: ForkLock,
     failed: Mutex<Option<Instant>>,
 }
 
@@ -55,10 +55,10 @@ pub(super) struct Issue {
     received: Instant,
 }
 
-impl Vault {
+impl CredentialCache {
     pub(super) fn new(config: AccessConfig, refresh: Option<Arc<dyn Refresh>>) -> Self {
         let issue = RwLock::new(Arc::new(Issue::new(0, config)));
-        Self { issue, refresh, gate: Gate::default(), failed: Mutex::default() }
+        Self { issue, refresh, fork_lock: ForkLock::default(), failed: Mutex::default() }
     }
 
     /// Asks when the first request is made.
@@ -77,7 +77,7 @@ impl Vault {
     /// An issue newer than number `used`: one that another request has asked for meanwhile, or the
     /// answer to a new question.
     async fn renew(&self, refresh: &dyn Refresh, used: u64) -> Result<Arc<Issue>> {
-        let _inside = self.gate.enter().await;
+        let _inside = self.fork_lock.enter().await;
         let now = self.current();
         if now.number != used {
             return Ok(now);
@@ -138,7 +138,7 @@ impl Issue {
 
 /// The provider of a store's credentials; None where it has to find its own.
 pub(super) fn provider_of(
-    vault: &Arc<Vault>,
+    credential_cache: &Arc<CredentialCache>,
     uri: &str,
     root: &str,
     options: &StoreOptions,
@@ -152,31 +152,31 @@ pub(super) fn provider_of(
         let options = store_options(root, properties)?;
         Ok((options.secret, options.expires_at_ms))
     };
-    provider_for(vault, uri, root, scheme, read)
+    provider_for(credential_cache, uri, root, scheme, read)
 }
 
 /// The provider of the credentials of a kind of store, which `read` finds among an answer's properties.
 pub(super) fn provider_for(
-    vault: &Arc<Vault>,
+    credential_cache: &Arc<CredentialCache>,
     uri: &str,
     root: &str,
     scheme: Scheme,
     read: Read,
 ) -> Option<Provider> {
-    let vault = Arc::clone(vault);
+    let credential_cache = Arc::clone(credential_cache);
     let (uri, root) = (uri.to_owned(), root.to_owned());
     Some(match scheme {
         Scheme::S3 => {
             let (make, cached) = (s3_credential, Mutex::default());
-            Provider::S3(Arc::new(Vended { vault, uri, root, read, make, cached }))
+            Provider::S3(Arc::new(Vended { credential_cache, uri, root, read, make, cached }))
         }
         Scheme::Gcs => {
             let (make, cached) = (gcs_credential, Mutex::default());
-            Provider::Gcs(Arc::new(Vended { vault, uri, root, read, make, cached }))
+            Provider::Gcs(Arc::new(Vended { credential_cache, uri, root, read, make, cached }))
         }
         Scheme::Azure => {
             let (make, cached) = (azure_credential, Mutex::default());
-            Provider::Azure(Arc::new(Vended { vault, uri, root, read, make, cached }))
+            Provider::Azure(Arc::new(Vended { credential_cache, uri, root, read, make, cached }))
         }
         Scheme::Local | Scheme::Http | Scheme::Foreign => return None,
     })
@@ -190,7 +190,7 @@ pub(super) type Read = fn(&str, &BTreeMap<String, String>) -> Result<(Option<Sec
 
 /// The credentials of one store, as `object_store` wants them.
 struct Vended<C> {
-    vault: Arc<Vault>,
+    credential_cache: Arc<CredentialCache>,
     /// A file of the store, by which its credentials are found among all.
     uri: String,
     root: String,
@@ -224,25 +224,26 @@ impl<C> Vended<C> {
     }
 
     async fn credential(&self) -> Result<Arc<C>> {
-        let issue = self.vault.current();
+        let issue = self.credential_cache.current();
         if issue.is_unasked
-            && let Some(refresh) = &self.vault.refresh
+            && let Some(refresh) = &self.credential_cache.refresh
         {
-            let first = self.vault.renew(&**refresh, issue.number).await?;
+            let first = self.credential_cache.renew(&**refresh, issue.number).await?;
             return Ok(self.of(&first)?.0);
         }
         let (credential, expires_at_ms) = self.of(&issue)?;
-        let (Some(refresh), Some(expires_at_ms)) = (&self.vault.refresh, expires_at_ms) else {
+        let (Some(refresh), Some(expires_at_ms)) = (&self.credential_cache.refresh, expires_at_ms)
+        else {
             return Ok(credential);
         };
         if !issue.is_due(expires_at_ms) {
             return Ok(credential);
         }
         let has_ended = Utc::now().timestamp_millis() >= expires_at_ms;
-        if !has_ended && self.vault.has_just_failed() {
+        if !has_ended && self.credential_cache.has_just_failed() {
             return Ok(credential);
         }
-        match self.vault.renew(&**refresh, issue.number).await {
+        match self.credential_cache.renew(&**refresh, issue.number).await {
             Ok(newer) => Ok(self.of(&newer)?.0),
             // They still hold: there is time to ask again.
             Err(_) if !has_ended => Ok(credential),
@@ -324,12 +325,12 @@ mod tests {
     #[test]
     fn a_forked_process_does_not_wait_for_who_renewed_in_its_parent() {
         futures::executor::block_on(async {
-            let vault = Vault {
-                gate: Gate::inherited().await,
-                ..Vault::new(AccessConfig::default(), Some(Arc::new(Empty)))
+            let credential_cache = CredentialCache {
+                fork_lock: ForkLock::inherited().await,
+                ..CredentialCache::new(AccessConfig::default(), Some(Arc::new(Empty)))
             };
-            assert!(vault.after_refusal(0).await.unwrap());
-            assert_eq!(vault.current().number, 1);
+            assert!(credential_cache.after_refusal(0).await.unwrap());
+            assert_eq!(credential_cache.current().number, 1);
         });
     }
 }

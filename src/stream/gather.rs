@@ -6,9 +6,9 @@ use arrow::compute::{concat, interleave};
 use arrow::datatypes::DataType;
 
 use crate::Result;
+pub(super) use crate::materialize::release;
 use crate::matrix::native_bytes;
 use crate::pool::Pooled;
-pub(super) use crate::staging::release;
 
 /// One column of a window.
 ///

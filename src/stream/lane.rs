@@ -8,14 +8,14 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 
-use super::feed::Feed;
 use super::queue::RowQueue;
 use super::rows::Rows;
 use super::shard::StreamCounters;
 use super::shuffle::{self, ShuffleWindow};
 use super::source::RowSource;
-use crate::partition::{Interleave, Lane, LaneCursor, WindowCursor};
-use crate::tensor::Portion;
+use super::work_queue::WorkQueue;
+use crate::sharding::{Interleave, Lane, LaneCursor, WindowCursor};
+use crate::tensor::BatchSlice;
 use crate::{Error, Result};
 
 /// Reads a lane from a cursor on.
@@ -60,7 +60,7 @@ impl LaneReader {
         lane: &Lane,
         cursor: &LaneCursor,
         pace: Pace,
-        feed: Option<Arc<Feed>>,
+        feed: Option<Arc<WorkQueue>>,
         runtime: Handle,
         counters: Arc<StreamCounters>,
     ) -> Result<Self> {
@@ -97,7 +97,7 @@ impl LaneReader {
     ///
     /// # Errors
     /// The first error of any of its pieces.
-    pub async fn take(&mut self, rows: u64) -> Result<Vec<Portion>> {
+    pub async fn take(&mut self, rows: u64) -> Result<Vec<BatchSlice>> {
         while (self.queue.rows() as u64) < rows {
             let missing = rows - self.queue.rows() as u64;
             let (more, pieces_read) = match &mut self.input {
@@ -198,7 +198,7 @@ impl Windows {
     }
 
     /// The next rows of the window in progress, or of the one after it; None after the last.
-    async fn next(&mut self, counters: &StreamCounters) -> Result<Option<Portion>> {
+    async fn next(&mut self, counters: &StreamCounters) -> Result<Option<BatchSlice>> {
         loop {
             if self.all_read.is_some() {
                 return Ok(None);

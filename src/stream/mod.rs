@@ -1,7 +1,6 @@
 //! From pieces to finished batches: read-ahead, interleaving, shuffling, exact batches and conversion.
 
 mod budget;
-mod feed;
 mod gather;
 mod lane;
 mod outbox;
@@ -11,11 +10,12 @@ mod rows;
 mod shard;
 mod shuffle;
 mod source;
+mod work_queue;
 
-pub use feed::{Counter, Feed};
 pub use queue::RowQueue;
 pub use reads::Reads;
 pub use rows::Rows;
 pub use shard::{Delivered, Finished, Home, Next, Output, ShardStream, StreamCounters, tiny};
 pub use shuffle::{ShuffleWindow, Window};
 pub use source::{Batches, RowSource};
+pub use work_queue::{Counter, WorkQueue};

@@ -143,7 +143,7 @@ mod tests {
     use arrow::record_batch::RecordBatch;
 
     use super::{AHEAD_BYTES, Handed, Outbox};
-    use crate::partition::ShardCursor;
+    use crate::sharding::ShardCursor;
     use crate::stream::{Delivered, Finished};
 
     /// Of one row.

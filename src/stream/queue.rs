@@ -7,7 +7,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::gather::release;
-use crate::tensor::Portion;
+use crate::tensor::BatchSlice;
 use crate::{Error, Result};
 
 /// Rows in the order they were pushed, taken out in any number.
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// one string: runs of batches under `tiny` rows are copied into one.
 pub struct RowQueue {
     tiny: usize,
-    pieces: VecDeque<Portion>,
+    pieces: VecDeque<BatchSlice>,
     piece_rows: usize,
     /// The tiny batches at the end of the queue that are not merged yet; fewer than `tiny` rows.
     run: Vec<RecordBatch>,
@@ -44,7 +44,7 @@ impl RowQueue {
     }
 
     /// Appends rows.
-    pub fn push(&mut self, rows: impl Into<Portion>) -> Result<()> {
+    pub fn push(&mut self, rows: impl Into<BatchSlice>) -> Result<()> {
         let portion = rows.into();
         if portion.num_rows() == 0 {
             return Ok(());
@@ -61,7 +61,7 @@ impl RowQueue {
     }
 
     /// Removes the first `rows` rows, or all where there are fewer.
-    pub fn take(&mut self, rows: usize) -> Result<Vec<Portion>> {
+    pub fn take(&mut self, rows: usize) -> Result<Vec<BatchSlice>> {
         if self.piece_rows < rows {
             self.close_run()?;
         }
@@ -82,7 +82,7 @@ impl RowQueue {
         Ok(taken)
     }
 
-    fn push_piece(&mut self, piece: Portion) {
+    fn push_piece(&mut self, piece: BatchSlice) {
         self.piece_rows += piece.num_rows();
         self.pieces.push_back(piece);
     }
@@ -111,7 +111,7 @@ fn merge(run: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
 }
 
 /// The kernels behind the queue take equal types for granted, so a batch of other types ends here.
-fn check_types(schema: &SchemaRef, portion: &Portion) -> Result<()> {
+fn check_types(schema: &SchemaRef, portion: &BatchSlice) -> Result<()> {
     let (wanted, found) = (schema.fields(), portion.data_types());
     if found.len() != wanted.len() {
         return Err(Error::data(format!(

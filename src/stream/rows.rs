@@ -12,14 +12,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::budget::Budget;
-use super::feed::Feed;
 use super::reads::Reads;
 use super::source::RowSource;
-use crate::partition::{Interleave, Open, Piece};
+use super::work_queue::WorkQueue;
+use crate::formats::{BatchEnds, TURN_BYTES};
+use crate::request_limiter::RequestLimiter;
 use crate::runtime::Runtimes;
-use crate::split::{Cuts, TURN_BYTES};
-use crate::tensor::Portion;
-use crate::traffic::Traffic;
+use crate::sharding::{Interleave, Open, RowSlice};
+use crate::tensor::BatchSlice;
 use crate::{Error, Result};
 
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
@@ -38,7 +38,7 @@ const MOST_FETCHED: u64 = 64;
 /// What a decoding task sends. A task that ends without `End` or an error has panicked: its rows must
 /// not be lost silently.
 enum Message {
-    Rows(Portion, OwnedSemaphorePermit),
+    Rows(BatchSlice, OwnedSemaphorePermit),
     Failed(Error),
     End,
 }
@@ -47,15 +47,15 @@ enum Message {
 struct Reading {
     receiver: UnboundedReceiver<Message>,
     /// What is left of the batch that was received last.
-    rest: Option<Portion>,
+    rest: Option<BatchSlice>,
 }
 
 /// The rows of pieces, in the order of an interleave.
 pub struct Rows {
     source: RowSource,
-    pieces: Arc<[Piece]>,
+    pieces: Arc<[RowSlice]>,
     /// Which of the pieces are read, where other workers read the others.
-    feed: Option<Arc<Feed>>,
+    feed: Option<Arc<WorkQueue>>,
     state: Interleave,
     in_flight: usize,
     fetch: Option<Fetch>,
@@ -76,7 +76,7 @@ impl Rows {
     /// take turns. Dropping it cancels what is under way.
     pub fn new(
         source: RowSource,
-        pieces: Arc<[Piece]>,
+        pieces: Arc<[RowSlice]>,
         state: Interleave,
         ahead: usize,
         runtime: Handle,
@@ -114,9 +114,9 @@ impl Rows {
     /// for other workers.
     pub fn fed(
         source: RowSource,
-        pieces: Arc<[Piece]>,
+        pieces: Arc<[RowSlice]>,
         state: Interleave,
-        feed: Arc<Feed>,
+        feed: Arc<WorkQueue>,
         runtime: Handle,
         reads: Arc<Reads>,
     ) -> Self {
@@ -146,7 +146,7 @@ impl Rows {
     ///
     /// # Errors
     /// The first error of the piece whose turn it is.
-    pub async fn next(&mut self, most: u64) -> Result<Option<(u32, Portion)>> {
+    pub async fn next(&mut self, most: u64) -> Result<Option<(u32, BatchSlice)>> {
         for open in std::mem::take(&mut self.resumed) {
             self.spawn(open.piece, open.row);
         }
@@ -201,7 +201,7 @@ impl Rows {
             None => piece,
         };
         let cuts = match self.state.turn_rows() {
-            Some(every) => Some(Cuts { every, at: row % every, turns: true }),
+            Some(every) => Some(BatchEnds { every, at: row % every, turns: true }),
             None => self.borders.as_ref().and_then(|borders| borders.cuts(piece, row)),
         };
         let task = async move {
@@ -227,7 +227,7 @@ struct Borders {
 }
 
 impl Borders {
-    fn of(pieces: &[Piece], batch_size: u64) -> Option<Self> {
+    fn of(pieces: &[RowSlice], batch_size: u64) -> Option<Self> {
         let mut rows = 0;
         let before = pieces.iter().map(|piece| {
             let before = rows;
@@ -238,15 +238,15 @@ impl Borders {
     }
 
     /// Where the rows of a piece from `row` on are cut.
-    fn cuts(&self, piece: u32, row: u64) -> Option<Cuts> {
+    fn cuts(&self, piece: u32, row: u64) -> Option<BatchEnds> {
         let at = (self.before.get(piece as usize)? + row) % self.batch_size.max(1);
-        Some(Cuts { every: self.batch_size, at, turns: false })
+        Some(BatchEnds { every: self.batch_size, at, turns: false })
     }
 }
 
 /// How many pieces are fetched ahead because of the network.
 struct Fetch {
-    traffic: Arc<Traffic>,
+    limiter: Arc<RequestLimiter>,
     split_bytes: u64,
     most_bytes: u64,
 }
@@ -254,14 +254,14 @@ struct Fetch {
 impl Fetch {
     fn of(source: &RowSource) -> Option<Self> {
         let (split_bytes, most_bytes) = source.fetched()?;
-        let traffic = Arc::clone(Runtimes::current().ok()?.traffic());
-        Some(Self { traffic, split_bytes, most_bytes })
+        let limiter = Arc::clone(Runtimes::current().ok()?.limiter());
+        Some(Self { limiter, split_bytes, most_bytes })
     }
 
     /// As many that latency × bandwidth bytes are under way in every round of requests, as far as memory allows
     /// beside `usual` pieces.
     fn more_than(&self, usual: usize) -> usize {
-        let wanted = (ROUNDS * self.traffic.bytes_in_flight()).div_ceil(self.split_bytes);
+        let wanted = (ROUNDS * self.limiter.bytes_in_flight()).div_ceil(self.split_bytes);
         let allowed = (self.most_bytes / self.split_bytes).saturating_sub(usual as u64);
         wanted.min(allowed).min(MOST_FETCHED) as usize
     }
@@ -269,7 +269,7 @@ impl Fetch {
 
 impl Reading {
     /// The rows that come next; None at the end of the piece.
-    async fn front(&mut self) -> Result<Option<Portion>> {
+    async fn front(&mut self) -> Result<Option<BatchSlice>> {
         if let Some(rest) = self.rest.take() {
             return Ok(Some(rest));
         }
@@ -285,7 +285,7 @@ impl Reading {
     }
 
     /// The first `rows` rows of `found`; the others come next.
-    fn take(&mut self, found: Portion, rows: usize) -> Portion {
+    fn take(&mut self, found: BatchSlice, rows: usize) -> BatchSlice {
         if rows == found.num_rows() {
             return found;
         }
@@ -308,7 +308,7 @@ async fn decode(
             continue;
         }
         let permit = budget.grant(begun, batch.get_array_memory_size()).await?;
-        if sender.send(Message::Rows(Portion::decoded(batch, matrices), permit)).is_err() {
+        if sender.send(Message::Rows(BatchSlice::decoded(batch, matrices), permit)).is_err() {
             return Ok(());
         }
         // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the

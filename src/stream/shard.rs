@@ -13,16 +13,16 @@ use futures::poll;
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 use tokio::task::JoinHandle;
 
-use super::feed::{Feed, Tally};
 use super::lane::{LaneReader, Pace};
 use super::outbox::{Closed, Handed, Outbox};
 use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
 use super::source::RowSource;
-use crate::partition::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
+use super::work_queue::{TakenCount, WorkQueue};
 use crate::runtime::Runtimes;
-use crate::tensor::{Converter, Portion, TensorBatch};
+use crate::sharding::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
+use crate::tensor::{BatchSlice, Converter, TensorBatch};
 use crate::{Error, Result};
 
 /// What batches become.
@@ -204,7 +204,7 @@ impl ShardStream {
         shard: &Shard,
         threads: usize,
         output: Arc<Output>,
-        feed: Arc<Feed>,
+        feed: Arc<WorkQueue>,
     ) -> Result<Self> {
         Self::start_with(source, shard, &shard.start(), threads, output, Some(feed))
     }
@@ -215,7 +215,7 @@ impl ShardStream {
         cursor: &ShardCursor,
         threads: usize,
         output: Arc<Output>,
-        feed: Option<Arc<Feed>>,
+        feed: Option<Arc<WorkQueue>>,
     ) -> Result<Self> {
         let batch_size = usize::try_from(shard.schedule.batch_size).unwrap_or(usize::MAX);
         if batch_size == 0 {
@@ -234,7 +234,7 @@ impl ShardStream {
             output,
             outbox,
             feed,
-            tally: Tally::default(),
+            tally: TakenCount::default(),
             counters: Arc::clone(&counters),
         };
         let (shard, cursor) = (shard.clone(), cursor.clone());
@@ -328,8 +328,8 @@ struct Assembler {
     batches: u64,
     output: Arc<Output>,
     outbox: Outbox,
-    feed: Option<Arc<Feed>>,
-    tally: Tally,
+    feed: Option<Arc<WorkQueue>>,
+    tally: TakenCount,
     counters: Arc<StreamCounters>,
 }
 
@@ -444,7 +444,12 @@ impl Assembler {
     }
 
     /// Rows to repeat; fewer than asked for only where the query has none at all.
-    async fn padding(&self, source: &RowSource, shard: &Shard, rows: u64) -> Result<Vec<Portion>> {
+    async fn padding(
+        &self,
+        source: &RowSource,
+        shard: &Shard,
+        rows: u64,
+    ) -> Result<Vec<BatchSlice>> {
         let mut queue = RowQueue::new(tiny(shard.schedule.batch_size as usize));
         while (queue.rows() as u64) < rows {
             let before = queue.rows();
@@ -463,7 +468,7 @@ impl Assembler {
         queue.take(usize::try_from(rows).unwrap_or(usize::MAX))
     }
 
-    fn finish(&self, pieces: Vec<Portion>) -> Result<Finished> {
+    fn finish(&self, pieces: Vec<BatchSlice>) -> Result<Finished> {
         let start = Instant::now();
         let finished = self.output.finish(pieces)?;
         add_elapsed(&self.counters.convert_nanos, start);
@@ -473,7 +478,7 @@ impl Assembler {
 }
 
 /// The next `size` rows, from every lane its part.
-async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Vec<Portion>> {
+async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Vec<BatchSlice>> {
     let left: Vec<u64> = lanes.iter().map(LaneReader::left).collect();
     let mut pieces = Vec::new();
     for (lane, rows) in lanes.iter_mut().zip(blend(size, &left, weights)) {
@@ -506,7 +511,7 @@ impl Output {
         })
     }
 
-    fn finish(&self, mut pieces: Vec<Portion>) -> Result<Finished> {
+    fn finish(&self, mut pieces: Vec<BatchSlice>) -> Result<Finished> {
         let schema = match self {
             Self::Tensors(converter) => {
                 return Ok(Finished::Tensors(Box::new(converter.convert_portions(&pieces)?)));
@@ -519,7 +524,7 @@ impl Output {
             return Ok(Finished::Arrow(one.into_kept_batch()?));
         }
         let batches: Vec<RecordBatch> =
-            pieces.into_iter().map(Portion::into_batch).collect::<Result<_>>()?;
+            pieces.into_iter().map(BatchSlice::into_batch).collect::<Result<_>>()?;
         Ok(Finished::Arrow(concat_batches(schema, &batches)?))
     }
 }

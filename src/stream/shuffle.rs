@@ -8,8 +8,8 @@ use arrow::record_batch::RecordBatch;
 
 use super::gather::{BLOCK_ROWS, Column};
 use super::queue::RowQueue;
-use crate::partition::{Rng, derive_key};
-use crate::tensor::{Portion, alone};
+use crate::sharding::{Rng, derive_key};
+use crate::tensor::{BatchSlice, sole_owner};
 use crate::{Error, Result};
 
 /// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
@@ -83,7 +83,7 @@ impl ShuffleWindow {
 
     /// Appends rows; a batch without rows changes nothing. An error says that its column types are not
     /// those of the batches before.
-    pub fn push(&mut self, rows: impl Into<Portion>) -> Result<()> {
+    pub fn push(&mut self, rows: impl Into<BatchSlice>) -> Result<()> {
         self.queue.push(rows)
     }
 
@@ -137,9 +137,9 @@ pub struct Window {
 
 impl Window {
     /// The rows of `pieces` in an order of their own. No pieces have an empty schema.
-    pub(super) fn permuted(number: u64, key: u64, pieces: Vec<Portion>) -> Result<Self> {
+    pub(super) fn permuted(number: u64, key: u64, pieces: Vec<BatchSlice>) -> Result<Self> {
         let pieces: Vec<RecordBatch> =
-            pieces.into_iter().map(Portion::into_batch).collect::<Result<_>>()?;
+            pieces.into_iter().map(BatchSlice::into_batch).collect::<Result<_>>()?;
         let schema = pieces.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         // Rows are numbered through the pieces before they are permuted: the cut into pieces is
         // invisible in the order. The numbers are what the kernels take: made once, and sliced for a batch.
@@ -162,7 +162,8 @@ impl Window {
         let mut owned = Vec::with_capacity(columns.len());
         let column = |pieces| match Column::new(pieces, &order) {
             Column::Mixed(blocks) => {
-                let (blocks, are_alone): (Vec<_>, Vec<_>) = blocks.into_iter().map(alone).unzip();
+                let (blocks, are_alone): (Vec<_>, Vec<_>) =
+                    blocks.into_iter().map(sole_owner).unzip();
                 owned.push(!are_alone.contains(&false));
                 Column::Mixed(blocks)
             }
@@ -217,11 +218,11 @@ impl Window {
 
     /// The next rows, at most `most`, and 8192 where some are still to be gathered; None at the end.
     pub fn next_batch(&mut self, most: usize) -> Result<Option<RecordBatch>> {
-        self.next_portion(most)?.map(Portion::into_batch).transpose()
+        self.next_portion(most)?.map(BatchSlice::into_batch).transpose()
     }
 
     /// As [`next_batch`](Self::next_batch), but that narrow values stay in the window.
-    pub fn next_portion(&mut self, most: usize) -> Result<Option<Portion>> {
+    pub fn next_portion(&mut self, most: usize) -> Result<Option<BatchSlice>> {
         loop {
             let rows = self.batch_rows.min(self.left_in_block()).min(most);
             if rows == 0 {
@@ -258,7 +259,7 @@ impl Window {
     }
 
     /// The next `rows` rows, and the memory that is theirs alone, or will be once they are written.
-    fn gather(&self, rows: usize) -> Result<(Portion, usize)> {
+    fn gather(&self, rows: usize) -> Result<(BatchSlice, usize)> {
         let numbers = self.order.slice(self.offset, rows);
         let places: Vec<(usize, usize)> = match self.columns.iter().any(Column::is_in_pieces) {
             true => numbers.values().iter().map(|row| self.place(*row)).collect(),
@@ -272,7 +273,7 @@ impl Window {
             arrays.push(array);
         }
         let (schema, picked) = (Arc::clone(&self.schema), Arc::clone(&self.picked));
-        let portion = Portion::picked(schema, arrays, picked, numbers);
+        let portion = BatchSlice::picked(schema, arrays, picked, numbers);
         Ok((portion.owning(Arc::clone(&self.owned)), bytes))
     }
 

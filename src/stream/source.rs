@@ -13,12 +13,12 @@ use super::queue::RowQueue;
 use super::reads::Reads;
 use super::rows::Rows;
 use super::shuffle;
+use crate::formats::BatchEnds;
+use crate::materialize::rows_of;
 use crate::matrix::{MatrixColumns, MatrixSchema};
-use crate::partition::{Order, Piece, Source, Window};
+use crate::row_store::Stage;
 use crate::session::EpochPlan;
-use crate::split::Cuts;
-use crate::stage::Stage;
-use crate::staging::rows_of;
+use crate::sharding::{Order, RowSlice, Source, Window};
 use crate::{Error, Result};
 
 /// A batch under the schema of its plan: the inputs of a UNION ALL differ in what they say of nulls.
@@ -114,9 +114,9 @@ impl RowSource {
     /// these rows lies `cuts.at` rows after one of the borders between finished batches.
     pub fn read(
         &self,
-        piece: &Piece,
+        piece: &RowSlice,
         skip: u64,
-        cuts: Option<Cuts>,
+        cuts: Option<BatchEnds>,
         reads: &Arc<Reads>,
     ) -> Batches {
         let piece = piece.clone().skip(skip);
@@ -153,7 +153,7 @@ impl RowSource {
         &self,
         id: u32,
         wanted: Range<u64>,
-        cuts: Option<Cuts>,
+        cuts: Option<BatchEnds>,
     ) -> Result<(Batches, u64)> {
         match self {
             Self::Plan(plan) => {
@@ -235,7 +235,7 @@ struct Trim {
 
 /// The rows of one split that a piece takes, of which the first `skipped` are not among `rows`. A split that has other rows than were counted is an error: rows
 /// would be lost, or read twice.
-fn trim(rows: Batches, piece: &Piece, split: u32, skipped: u64) -> Batches {
+fn trim(rows: Batches, piece: &RowSlice, split: u32, skipped: u64) -> Batches {
     let (skip, to_end) = (piece.start - skipped, piece.to_end);
     let state = Trim { rows, skip, left: piece.rows(), to_end, split, seen: skipped };
     stream::try_unfold(state, |mut state| async move {

@@ -34,7 +34,7 @@ impl Lent {
         self.0.as_slice()
     }
 
-    /// Where the elements may be written: the pointer that was exposed when [`alone`](super::alone) found that nobody else looks at them, or
+    /// Where the elements may be written: the pointer that was exposed when [`alone`](super::buffer_ownership) found that nobody else looks at them, or
     /// when the [`Matrix`](crate::matrix) was finished of which the same was found.
     pub fn address(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.0.as_ptr().addr())

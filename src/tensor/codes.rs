@@ -6,7 +6,7 @@ use arrow::array::{
 use arrow::datatypes::{ArrowNativeType, DataType};
 use datafusion::common::HashMap;
 
-use super::column::{Column, Part};
+use super::column::{Column, ColumnSlice};
 use super::dtype::DType;
 use super::leaf::Leaf;
 use super::nulls::Policy;
@@ -156,7 +156,7 @@ impl Codes {
     pub(super) fn write(
         &self,
         column: &Column,
-        parts: &[Part],
+        parts: &[ColumnSlice],
         target: &mut [u8],
     ) -> Result<Vec<Value>> {
         let mut coder = Coder { codes: self, column, seen: HashMap::new(), categories: Vec::new() };
@@ -262,7 +262,7 @@ impl Coder<'_> {
 
     fn write_rows(
         &mut self,
-        part: &Part,
+        part: &ColumnSlice,
         target: &mut [u8],
         mut code_of: impl FnMut(&mut Self, usize) -> Result<i64>,
     ) -> Result<()> {
@@ -276,7 +276,7 @@ impl Coder<'_> {
         Ok(())
     }
 
-    fn write_dictionary(&mut self, part: &Part, target: &mut [u8]) -> Result<()> {
+    fn write_dictionary(&mut self, part: &ColumnSlice, target: &mut [u8]) -> Result<()> {
         let dictionary = part.array.as_any_dictionary();
         let keys = Keys::of(self.codes.source, &self.column.name, dictionary.values())?;
         let mut memo = Memo::new(dictionary.values().len(), part.array.len());
@@ -292,7 +292,7 @@ impl Coder<'_> {
 
     fn write_positions<K: ArrowPrimitiveType>(
         &mut self,
-        part: &Part,
+        part: &ColumnSlice,
         target: &mut [u8],
         positions: &PrimitiveArray<K>,
         keys: &Keys<'_>,

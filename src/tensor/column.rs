@@ -4,15 +4,15 @@ use arrow::array::{Array, ArrayRef, AsArray, UInt32Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 
-use super::alone::native_values;
+use super::batch_slice::BatchSlice;
 use super::block::Lent;
+use super::buffer_ownership::native_values;
 use super::codes::Codes;
 use super::dtype::{DType, Scalar};
 use super::leaf::{Leaf, flatten};
 use super::list::List;
 use super::nulls::{Policy, patch_nulls};
 use super::options::Value;
-use super::portion::Portion;
 use crate::Result;
 
 /// Fewer bytes are copied: memory of its own costs a column more than that.
@@ -67,7 +67,7 @@ pub(super) struct Fixed {
 
 /// One portion's rows of a column.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct ColumnSlice {
     pub(super) array: ArrayRef,
     /// The numbers of the rows in the array; None: they are its rows, in their order.
     picked: Option<UInt32Array>,
@@ -77,7 +77,7 @@ pub(super) struct Part {
     is_alone: bool,
 }
 
-impl Part {
+impl ColumnSlice {
     pub(super) fn rows(&self) -> usize {
         self.picked.as_ref().map_or(self.array.len(), Array::len)
     }
@@ -89,12 +89,12 @@ impl Part {
 
 impl Column {
     /// The column's arrays, one for each portion.
-    pub(super) fn parts(&self, portions: &[Portion]) -> Result<Vec<Part>> {
+    pub(super) fn parts(&self, portions: &[BatchSlice]) -> Result<Vec<ColumnSlice>> {
         portions.iter().map(|portion| self.part(portion)).collect()
     }
 
     /// The same, but that values are left where they are picked from, where [`Fixed::write`] can pick them itself.
-    pub(super) fn parts_in_place(&self, portions: &[Portion]) -> Result<Vec<Part>> {
+    pub(super) fn parts_in_place(&self, portions: &[BatchSlice]) -> Result<Vec<ColumnSlice>> {
         match &self.kind {
             Kind::Fixed { fixed, .. } if fixed.picks() && self.path.len() == 1 => {
                 portions.iter().map(|portion| self.part_in_place(portion)).collect()
@@ -103,7 +103,7 @@ impl Column {
         }
     }
 
-    fn part(&self, portion: &Portion) -> Result<Part> {
+    fn part(&self, portion: &BatchSlice) -> Result<ColumnSlice> {
         let mut array = portion.gathered(self.path[0])?;
         let mut nulls = row_nulls(&array);
         for field in &self.path[1..] {
@@ -112,10 +112,10 @@ impl Column {
         }
         let is_alone = self.path.len() == 1 && portion.is_alone(self.path[0]);
         let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
-        Ok(Part { array, picked: None, nulls, is_alone })
+        Ok(ColumnSlice { array, picked: None, nulls, is_alone })
     }
 
-    fn part_in_place(&self, portion: &Portion) -> Result<Part> {
+    fn part_in_place(&self, portion: &BatchSlice) -> Result<ColumnSlice> {
         let (array, Some(rows)) = portion.in_place(self.path[0]) else {
             return self.part(portion);
         };
@@ -125,12 +125,12 @@ impl Column {
             NullBuffer::new(BooleanBuffer::collect_bool(numbers.len(), is_valid))
         });
         let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
-        Ok(Part { array: array.clone(), picked: Some(rows.clone()), nulls, is_alone: false })
+        Ok(ColumnSlice { array: array.clone(), picked: Some(rows.clone()), nulls, is_alone: false })
     }
 
     /// The slot of the column and the memory of its rows, where they need no copy: they are one part, as it is to be
     /// written, and nothing else holds it.
-    pub(super) fn lent(&self, parts: &[Part]) -> Option<(usize, Lent)> {
+    pub(super) fn lent(&self, parts: &[ColumnSlice]) -> Option<(usize, Lent)> {
         let (Kind::Fixed { fixed, slot }, [part]) = (&self.kind, parts) else { return None };
         if !part.is_alone || part.nulls.is_some() || !fixed.leaf.copies(fixed.dtype) {
             return None;
@@ -143,9 +143,9 @@ impl Column {
     }
 
     /// Fails where rows are null and the policy does not cover them.
-    pub(super) fn check_rows(&self, parts: &[Part], covers: bool) -> Result<()> {
-        let count = parts.iter().map(Part::null_count).sum();
-        self.check_nulls(count, parts.iter().map(Part::rows).sum(), covers)
+    pub(super) fn check_rows(&self, parts: &[ColumnSlice], covers: bool) -> Result<()> {
+        let count = parts.iter().map(ColumnSlice::null_count).sum();
+        self.check_nulls(count, parts.iter().map(ColumnSlice::rows).sum(), covers)
     }
 
     /// The same of `count` nulls among so many `rows`.
@@ -173,7 +173,7 @@ impl Fixed {
     }
 
     /// Fails where rows or elements are null and the policy does not cover them.
-    pub(super) fn check(&self, column: &Column, parts: &[Part]) -> Result<()> {
+    pub(super) fn check(&self, column: &Column, parts: &[ColumnSlice]) -> Result<()> {
         column.check_rows(parts, self.patch.is_some())?;
         if self.depth == 0 || self.covers_elements {
             return Ok(());
@@ -186,7 +186,7 @@ impl Fixed {
     }
 
     /// Null elements that do not lie in a null row.
-    fn null_elements(&self, part: &Part) -> usize {
+    fn null_elements(&self, part: &ColumnSlice) -> usize {
         let (_, elements) = flatten(&part.array, self.depth);
         let Some(elements) = elements.filter(|nulls| nulls.null_count() > 0) else { return 0 };
         match &part.nulls {
@@ -201,7 +201,7 @@ impl Fixed {
 
     /// The elements of `part` where they lie in memory as they are to be written: of the type that is written, and none
     /// of them null.
-    pub(super) fn stored<'a>(&self, part: &'a Part) -> Option<&'a [u8]> {
+    pub(super) fn stored<'a>(&self, part: &'a ColumnSlice) -> Option<&'a [u8]> {
         let as_written = self.depth == 0 && part.nulls.is_none() && part.picked.is_none();
         as_written.then(|| self.leaf.stored(part.array.as_ref(), self.dtype)).flatten()
     }
@@ -210,7 +210,7 @@ impl Fixed {
     pub(super) fn write(
         &self,
         column: &Column,
-        part: &Part,
+        part: &ColumnSlice,
         first: usize,
         target: &mut [u8],
     ) -> Result<()> {

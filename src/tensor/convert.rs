@@ -3,12 +3,12 @@
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
+use super::batch_slice::BatchSlice;
 use super::block::{Block, Lent, Slot};
-use super::column::{Column, Kind, Part};
+use super::column::{Column, ColumnSlice, Kind};
 use super::nulls::write_mask;
 use super::options::{TensorOptions, Value};
 use super::plan::Plan;
-use super::portion::Portion;
 use super::spec::OutputSpec;
 use super::stack::StackParts;
 use super::text::TextColumn;
@@ -85,7 +85,7 @@ impl Converter {
     ///
     /// As those of [`convert_portions`](Self::convert_portions).
     pub fn convert(&self, pieces: &[RecordBatch]) -> Result<TensorBatch> {
-        let portions: Vec<Portion> = pieces.iter().cloned().map(Portion::from).collect();
+        let portions: Vec<BatchSlice> = pieces.iter().cloned().map(BatchSlice::from).collect();
         self.convert_portions(&portions)
     }
 
@@ -95,11 +95,11 @@ impl Converter {
     ///
     /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond int64,
     /// lists beyond their max_length, values that are no category, and portions of another schema.
-    pub fn convert_portions(&self, portions: &[Portion]) -> Result<TensorBatch> {
+    pub fn convert_portions(&self, portions: &[BatchSlice]) -> Result<TensorBatch> {
         portions.iter().try_for_each(|portion| self.check_schema(portion.schema()))?;
-        let rows = portions.iter().map(Portion::num_rows).sum();
+        let rows = portions.iter().map(BatchSlice::num_rows).sum();
         let plan = &self.plan;
-        let columns: Vec<Vec<Part>> = plan
+        let columns: Vec<Vec<ColumnSlice>> = plan
             .columns
             .iter()
             .map(|column| column.parts_in_place(portions))
@@ -188,7 +188,7 @@ impl Converter {
 
 impl Column {
     /// Checks the nulls, and says how many elements each slot takes where that is not the row count.
-    fn measure(&self, parts: &[Part], rows: usize, counts: &mut [usize]) -> Result<()> {
+    fn measure(&self, parts: &[ColumnSlice], rows: usize, counts: &mut [usize]) -> Result<()> {
         match &self.kind {
             Kind::Fixed { fixed, slot } => {
                 fixed.check(self, parts)?;
@@ -208,7 +208,7 @@ impl Column {
         }
     }
 
-    fn write(&self, parts: Vec<Part>, batch: &mut TensorBatch) -> Result<()> {
+    fn write(&self, parts: Vec<ColumnSlice>, batch: &mut TensorBatch) -> Result<()> {
         let TensorBatch { block, slots, lent, texts, categories, .. } = batch;
         if let Some(mask) = self.mask {
             let mut rest = block.slot_mut(slots[mask]);

@@ -7,7 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 
 use super::block::{Block, Slot};
-use super::column::{Column, Part};
+use super::column::{Column, ColumnSlice};
 use super::dtype::{DType, Scalar};
 use super::leaf::{Leaf, flatten};
 use super::nulls::patch_nulls;
@@ -24,11 +24,11 @@ pub(super) struct List {
     pub(super) patch: Option<Scalar>,
     /// True where a null list counts as an empty one, its row marked in the mask.
     pub(super) null_is_empty: bool,
-    pub(super) layout: Layout,
+    pub(super) layout: ListLayout,
 }
 
 #[derive(Debug)]
-pub(super) enum Layout {
+pub(super) enum ListLayout {
     Jagged { values: usize, offsets: usize },
     Padded { slot: usize, value: Scalar, max_length: Option<usize> },
 }
@@ -42,7 +42,7 @@ impl List {
     pub(super) fn measure(
         &self,
         column: &Column,
-        parts: &[Part],
+        parts: &[ColumnSlice],
         counts: &mut [usize],
     ) -> Result<()> {
         self.check(column, parts)?;
@@ -53,11 +53,11 @@ impl List {
             })
         };
         match self.layout {
-            Layout::Jagged { values, offsets } => {
+            ListLayout::Jagged { values, offsets } => {
                 counts[values] = lengths().sum::<usize>() * self.width;
                 counts[offsets] = row_count(parts) + 1;
             }
-            Layout::Padded { slot, max_length, .. } => {
+            ListLayout::Padded { slot, max_length, .. } => {
                 let longest = lengths().max().unwrap_or(0);
                 let length = max_length.unwrap_or(longest);
                 if longest > length {
@@ -83,8 +83,8 @@ impl List {
         Ok(())
     }
 
-    fn check(&self, column: &Column, parts: &[Part]) -> Result<()> {
-        let count: usize = parts.iter().map(Part::null_count).sum();
+    fn check(&self, column: &Column, parts: &[ColumnSlice]) -> Result<()> {
+        let count: usize = parts.iter().map(ColumnSlice::null_count).sum();
         if count > 0 && !self.null_is_empty {
             let what = " (null lists, which have no length to fill)";
             return Err(column.policy.refuse(&column.name, &column.data_type, count, what));
@@ -108,7 +108,7 @@ impl List {
     }
 
     /// The scalars of all lists of `part`, and which of them are null.
-    fn elements(&self, part: &Part) -> (ArrayRef, Option<NullBuffer>) {
+    fn elements(&self, part: &ColumnSlice) -> (ArrayRef, Option<NullBuffer>) {
         let items = items(&part.array);
         let (values, mut nulls) = flatten(items, self.depth);
         let own = items.nulls().map(|nulls| match self.depth {
@@ -127,16 +127,16 @@ impl List {
     pub(super) fn write(
         &self,
         column: &Column,
-        parts: &[Part],
+        parts: &[ColumnSlice],
         slots: &[Slot],
         block: &mut Block,
     ) -> Result<()> {
         match self.layout {
-            Layout::Jagged { values, offsets } => {
+            ListLayout::Jagged { values, offsets } => {
                 write_offsets(parts, block.slot_mut(slots[offsets]));
                 self.write_values(column, parts, block.slot_mut(slots[values]))
             }
-            Layout::Padded { slot, value, .. } => {
+            ListLayout::Padded { slot, value, .. } => {
                 let target = block.slot_mut(slots[slot]);
                 self.write_padded(column, parts, value, target)
             }
@@ -144,7 +144,12 @@ impl List {
     }
 
     /// The lists' scalars one after the other; neighbours in memory are copied in one go.
-    fn write_values(&self, column: &Column, parts: &[Part], target: &mut [u8]) -> Result<()> {
+    fn write_values(
+        &self,
+        column: &Column,
+        parts: &[ColumnSlice],
+        target: &mut [u8],
+    ) -> Result<()> {
         let mut rest = target;
         for part in parts {
             let (values, nulls) = self.elements(part);
@@ -167,7 +172,7 @@ impl List {
     fn write_padded(
         &self,
         column: &Column,
-        parts: &[Part],
+        parts: &[ColumnSlice],
         value: Scalar,
         target: &mut [u8],
     ) -> Result<()> {
@@ -273,16 +278,16 @@ impl<'a> Rows<'a> {
 }
 
 /// The rows of `part` whose list is not null. A null list may point to elements: they are not read.
-fn valid_rows(part: &Part) -> impl Iterator<Item = usize> + '_ {
+fn valid_rows(part: &ColumnSlice) -> impl Iterator<Item = usize> + '_ {
     let nulls = part.nulls.as_ref();
     (0..part.array.len()).filter(move |row| nulls.is_none_or(|nulls| nulls.is_valid(*row)))
 }
 
-fn row_count(parts: &[Part]) -> usize {
+fn row_count(parts: &[ColumnSlice]) -> usize {
     parts.iter().map(|part| part.array.len()).sum()
 }
 
-fn write_offsets(parts: &[Part], target: &mut [u8]) {
+fn write_offsets(parts: &[ColumnSlice], target: &mut [u8]) {
     let mut targets = target.chunks_exact_mut(size_of::<i64>());
     let mut end = 0_i64;
     // The block is zeroed: the first offset is there already.

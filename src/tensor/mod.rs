@@ -11,8 +11,9 @@
 //! copied at all, but lent. Arrow's shared buffers are never handed out as writable memory. The table
 //! of types is `docs/types.md`.
 
-mod alone;
+mod batch_slice;
 mod block;
+mod buffer_ownership;
 mod codes;
 mod column;
 mod convert;
@@ -22,17 +23,16 @@ mod list;
 mod nulls;
 mod options;
 mod plan;
-mod portion;
 mod shape;
 mod spec;
 mod stack;
 mod text;
 
-pub(crate) use alone::alone;
+pub use batch_slice::BatchSlice;
 pub use block::{ALIGNMENT, Block, Lent, Slot};
+pub(crate) use buffer_ownership::sole_owner;
 pub use convert::{Converter, TensorBatch};
 pub use dtype::DType;
 pub use options::{DecimalFormat, NullPolicy, Nulls, Pad, TensorOptions, Value};
-pub use portion::Portion;
 pub use spec::{OutputKind, OutputSpec};
 pub use text::{TextColumn, TextRef};

@@ -8,7 +8,7 @@ use super::codes::{CODE, Codes};
 use super::column::{Column, Fixed, Kind};
 use super::dtype::DType;
 use super::leaf::Leaf;
-use super::list::{Layout, List, item_field};
+use super::list::{List, ListLayout, item_field};
 use super::nulls::Policy;
 use super::options::{NullPolicy, Nulls, Pad, TensorOptions};
 use super::shape::FixedShape;
@@ -295,7 +295,7 @@ impl Planner<'_> {
             None => {
                 let (values, offsets) = (self.slot(dtype), self.slot(DType::Int64));
                 let output = OutputKind::Jagged { values, offsets, dtype, shape };
-                (Layout::Jagged { values, offsets }, output)
+                (ListLayout::Jagged { values, offsets }, output)
             }
             Some(Pad { value, max_length }) => {
                 let max_length = *max_length;
@@ -308,7 +308,7 @@ impl Planner<'_> {
                 })?;
                 let slot = self.slot(dtype);
                 let output = OutputKind::Padded { slot, dtype, shape, max_length };
-                (Layout::Padded { slot, value: padding, max_length }, output)
+                (ListLayout::Padded { slot, value: padding, max_length }, output)
             }
         };
         Ok((Kind::List(List { leaf, depth, width, patch, null_is_empty, layout }), output))

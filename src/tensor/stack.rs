@@ -2,11 +2,11 @@
 
 use arrow::buffer::NullBuffer;
 
+use super::batch_slice::BatchSlice;
 use super::block::{Block, Lent, Slot};
-use super::column::{Column, Fixed, Kind, Part};
+use super::column::{Column, ColumnSlice, Fixed, Kind};
 use super::leaf::flatten;
 use super::nulls::write_mask;
-use super::portion::Portion;
 use crate::Result;
 use crate::matrix::{
     LINE_BYTES, Scratch, TILE_ROWS, are_words, line_columns, transpose, transpose_words,
@@ -26,9 +26,9 @@ pub(super) struct Stack {
 /// What arrived of a stack.
 pub(super) enum StackParts {
     /// The pieces of each column.
-    Columns(Vec<Vec<Part>>),
+    Columns(Vec<Vec<ColumnSlice>>),
     /// The pieces of the matrix.
-    Matrix(Vec<Part>),
+    Matrix(Vec<ColumnSlice>),
 }
 
 impl Stack {
@@ -39,7 +39,7 @@ impl Stack {
         })
     }
 
-    pub(super) fn parts(&self, portions: &[Portion]) -> Result<StackParts> {
+    pub(super) fn parts(&self, portions: &[BatchSlice]) -> Result<StackParts> {
         if let Some(matrix) = &self.matrix {
             return Ok(StackParts::Matrix(matrix.parts(portions)?));
         }
@@ -60,7 +60,7 @@ impl Stack {
                 for nulls in parts.iter().filter_map(null_cells) {
                     null_places(&nulls).iter().for_each(|cell| counts[cell % width] += 1);
                 }
-                let rows = parts.iter().map(Part::rows).sum();
+                let rows = parts.iter().map(ColumnSlice::rows).sum();
                 self.fixed().zip(counts).try_for_each(|((column, fixed), count)| {
                     column.check_nulls(count, rows, fixed.patch.is_some())
                 })
@@ -96,7 +96,7 @@ impl Stack {
     fn write_matrix(
         &self,
         matrix: &Column,
-        parts: &[Part],
+        parts: &[ColumnSlice],
         is_lent: bool,
         slots: &[Slot],
         block: &mut Block,
@@ -130,7 +130,12 @@ impl Stack {
     }
 
     /// `parts[f]` are the pieces of column f.
-    fn write_columns(&self, parts: &[Vec<Part>], slots: &[Slot], block: &mut Block) -> Result<()> {
+    fn write_columns(
+        &self,
+        parts: &[Vec<ColumnSlice>],
+        slots: &[Slot],
+        block: &mut Block,
+    ) -> Result<()> {
         let slot = slots[self.slot];
         let size = slot.dtype.size();
         self.each_piece(parts, size, block.slot_mut(slot), |lanes, rows| {
@@ -157,7 +162,7 @@ impl Stack {
     /// piece becomes.
     fn each_piece(
         &self,
-        parts: &[Vec<Part>],
+        parts: &[Vec<ColumnSlice>],
         size: usize,
         target: &mut [u8],
         mut write: impl FnMut(&[Lane<'_>], &mut [u8]) -> Result<()>,
@@ -178,7 +183,7 @@ impl Stack {
 }
 
 /// Which numbers of a matrix are null, row after row; None where none is.
-fn null_cells(matrix: &Part) -> Option<NullBuffer> {
+fn null_cells(matrix: &ColumnSlice) -> Option<NullBuffer> {
     let (_, nulls) = flatten(&matrix.array, 1);
     nulls.filter(|nulls| nulls.null_count() > 0)
 }
@@ -191,7 +196,7 @@ fn null_places(nulls: &NullBuffer) -> Vec<usize> {
 struct Lane<'a> {
     column: &'a Column,
     fixed: &'a Fixed,
-    part: &'a Part,
+    part: &'a ColumnSlice,
 }
 
 /// Goes over `rows` in tiles of as many columns as fill a cache line of each row, and transposes the columns' cells into

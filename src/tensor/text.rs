@@ -6,7 +6,7 @@ use arrow::array::{
 };
 use arrow::datatypes::DataType;
 
-use super::column::Part;
+use super::column::ColumnSlice;
 use super::options::Value;
 
 /// True for byte strings, false for strings, None for all other types.
@@ -83,12 +83,12 @@ impl<'a> TextArray<'a> {
 /// value; Python's own strings are made from it once, under the GIL.
 #[derive(Debug)]
 pub struct TextColumn {
-    parts: Vec<Part>,
+    parts: Vec<ColumnSlice>,
     patch: Option<Value>,
 }
 
 impl TextColumn {
-    pub(super) fn new(parts: Vec<Part>, patch: Option<Value>) -> Self {
+    pub(super) fn new(parts: Vec<ColumnSlice>, patch: Option<Value>) -> Self {
         Self { parts, patch }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use proptest::prelude::*;
-use tensorquery::session::{Plan, PlanOptions, Recipe, Session, SplitCount};
+use tensorquery::session::{Plan, PlanOptions, Session, SplitCount, WorkerPlan};
 use tensorquery::{Error, ErrorKind, Result};
 
 use super::pipeline::{QUERIES, register_all, tables};
@@ -206,11 +206,11 @@ fn a_worker_counts_the_same() {
     let plan = plan_with(&session, "SELECT s FROM t WHERE v % 3 = 1", &split_rows(1)).unwrap();
     let of_all: Vec<_> = count(&Arc::new(plan)).unwrap();
     let plan = plan_with(&session, "SELECT s FROM t WHERE v % 3 = 1", &split_rows(1)).unwrap();
-    let recipe = Recipe::of(&plan, None).unwrap();
+    let recipe = WorkerPlan::of(&plan, None).unwrap();
     let worker = Arc::new(block_on(recipe.open()).unwrap());
     assert_eq!(count(&worker).unwrap(), of_all);
     // Counts are of all splits, so who has some of them does not count.
-    let recipe = Recipe::of(&plan, Some(&[1, 4, 9])).unwrap();
+    let recipe = WorkerPlan::of(&plan, Some(&[1, 4, 9])).unwrap();
     let part = Arc::new(block_on(recipe.open()).unwrap());
     assert!(count(&part).unwrap_err().to_string().contains("3 of"), "a part was counted");
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use arrow::array::AsArray;
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use proptest::prelude::*;
-use tensorquery::partition::{
-    Builtin, Lane, Layout, Mixing, Piece, Remainder, Schedule, Shard, ShardCursor, Source, Stock,
+use tensorquery::sharding::{
+    Builtin, Lane, Layout, Mixing, Remainder, RowSlice, Schedule, Shard, ShardCursor, ShardInput,
+    Source,
 };
 use tensorquery::stream::{Delivered, Finished, Next, Output, RowSource, ShardStream};
 use tensorquery::{Error, ErrorKind};
@@ -104,7 +105,7 @@ fn windowed(world_size: u32, mixing: Mixing, remainder: Remainder) -> Layout {
 }
 
 /// Windows within windows: the deepest.
-fn depth(piece: &Piece) -> usize {
+fn depth(piece: &RowSlice) -> usize {
     match &piece.source {
         Source::Split(_) => 0,
         Source::Window(window) => 1 + window.pieces.iter().map(depth).max().unwrap_or(0),
@@ -124,14 +125,14 @@ proptest! {
                 layout.remainder = Remainder::Uneven;
             }
             // Lanes that share batches are always counted.
-            case.stock.source_weights.clear();
-            case.stock.sources.clear();
-            case.stock.stop_first = false;
+            case.input.source_weights.clear();
+            case.input.sources.clear();
+            case.input.stop_first = false;
         }
         let chain = case.play();
         let shards = if unknown {
-            let stock = Stock { counts: None, ..case.stock.clone() };
-            case.resume_of(&stock, &chain.runs, &chain.layout).unwrap()
+            let input = ShardInput { counts: None, ..case.input.clone() };
+            case.resume_of(&input, &chain.runs, &chain.layout).unwrap()
         } else {
             chain.shards.clone()
         };
@@ -155,8 +156,8 @@ proptest! {
             let mixing = Mixing { window: Some(window), ..mixing };
             (windowed(world, mixing, remainder), Consumed::Step(stop))
         });
-        let stock = Stock { weights: counts.clone(), counts: Some(counts), ..Stock::default() };
-        let case = Case { stock, layouts: layouts.collect(), lists: None, seed };
+        let input = ShardInput { weights: counts.clone(), counts: Some(counts), ..ShardInput::default() };
+        let case = Case { input, layouts: layouts.collect(), lists: None, seed };
         let chain = case.play();
         let deepest = chain.shards.iter().flat_map(|shard| &shard.lanes).flat_map(|lane| &lane.pieces);
         prop_assume!(deepest.map(depth).max() >= Some(3));
@@ -177,12 +178,12 @@ proptest! {
             (layout.counted, layout.partitions) = (false, None);
             layout.remainder = Remainder::Uneven;
         }
-        case.stock.source_weights.clear();
-        case.stock.sources.clear();
-        case.stock.stop_first = false;
+        case.input.source_weights.clear();
+        case.input.sources.clear();
+        case.input.stop_first = false;
         let chain = case.play();
-        let stock = Stock { counts: None, ..case.stock.clone() };
-        let shards = case.resume_of(&stock, &chain.runs, &chain.layout).unwrap();
+        let input = ShardInput { counts: None, ..case.input.clone() };
+        let shards = case.resume_of(&input, &chain.runs, &chain.layout).unwrap();
         for (shard, twin) in shards.iter().zip(&chain.shards) {
             let all = twin.batches().unwrap() as usize;
             let mut numbers = twin.cursor_at(batches.index(all + 1) as u64).encode();
@@ -208,7 +209,7 @@ proptest! {
 
 /// One lane of two splits, in their order.
 fn small(counts: &[u64], schedule: Schedule) -> Shard {
-    let pieces = (0..).zip(counts).map(|(id, rows)| Piece::split(id, Some(*rows))).collect();
+    let pieces = (0..).zip(counts).map(|(id, rows)| RowSlice::split(id, Some(*rows))).collect();
     let lane = Lane { pieces, key: 0, mixing: Mixing::NONE, number: 0 };
     Shard { lanes: vec![lane], lane_weights: Vec::new(), schedule, padding: Vec::new() }
 }
@@ -242,7 +243,11 @@ fn the_golden_epoch_stays_as_it_is() {
     let mixing = Mixing { width: 2, chunk: 2, window: Some(6) };
     let layout = Layout { batch_size: 4, ..windowed(2, mixing, Remainder::Even) };
     let case = Case {
-        stock: Stock { weights: counts.clone(), counts: Some(counts), ..Stock::default() },
+        input: ShardInput {
+            weights: counts.clone(),
+            counts: Some(counts),
+            ..ShardInput::default()
+        },
         layouts: vec![(layout.clone(), Consumed::Step(2)), (layout, Consumed::Step(0))],
         lists: None,
         seed: 42,

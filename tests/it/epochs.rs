@@ -3,16 +3,16 @@
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
-    Builtin, Interleave, Lane, Layout, Mixing, OrderKey, Piece, Remainder, Rng, Run, Shard, Source,
-    Stock, blend, resume,
+use tensorquery::sharding::{
+    Builtin, EarlierRun, Interleave, Lane, Layout, Mixing, OrderKey, Remainder, Rng, RowSlice,
+    Shard, ShardInput, Source, blend, resume,
 };
 
 /// A split and an output row of it.
 pub type Row = (u32, u64);
 
 /// The rows of `piece` in its order, of splits that truly have `counts` rows.
-pub fn piece_rows(piece: &Piece, counts: &[u64]) -> Vec<Row> {
+pub fn piece_rows(piece: &RowSlice, counts: &[u64]) -> Vec<Row> {
     match &piece.source {
         Source::Split(id) => {
             let end = piece.end.unwrap_or(counts[*id as usize]);
@@ -30,7 +30,7 @@ pub fn piece_rows(piece: &Piece, counts: &[u64]) -> Vec<Row> {
 }
 
 /// The rows of `pieces` row by row, as `from` says whose turn it is.
-fn merged(pieces: &[Piece], from: &Interleave, counts: &[u64]) -> Vec<Row> {
+fn merged(pieces: &[RowSlice], from: &Interleave, counts: &[u64]) -> Vec<Row> {
     let rows: Vec<Vec<Row>> = pieces.iter().map(|piece| piece_rows(piece, counts)).collect();
     let (mut state, all) = (from.clone(), pieces.len() as u32);
     let mut found = Vec::new();
@@ -108,7 +108,7 @@ pub enum Consumed {
 #[derive(Clone, Debug)]
 pub struct Case {
     /// With counts.
-    pub stock: Stock,
+    pub input: ShardInput,
     /// Those before the last are interrupted.
     pub layouts: Vec<(Layout, Consumed)>,
     /// Where a custom strategy deals the first run: a number by split.
@@ -119,7 +119,7 @@ pub struct Case {
 /// A chain of runs, and what the last one reads.
 #[derive(Debug)]
 pub struct Chain {
-    pub runs: Vec<Run>,
+    pub runs: Vec<EarlierRun>,
     /// Rows that the runs delivered, without repeated ones.
     pub consumed: Vec<Row>,
     pub layout: Layout,
@@ -128,7 +128,7 @@ pub struct Chain {
 
 impl Case {
     pub fn counts(&self) -> &[u64] {
-        self.stock.counts.as_deref().unwrap()
+        self.input.counts.as_deref().unwrap()
     }
 
     pub fn key(&self) -> OrderKey<'_> {
@@ -139,7 +139,7 @@ impl Case {
     pub fn rows(&self) -> Vec<Row> {
         let excluded = |split, row| {
             let hit = |gap: &&(u32, u64, u64)| gap.0 == split && (gap.1..gap.2).contains(&row);
-            self.stock.exclude.iter().any(|gap| hit(&gap))
+            self.input.exclude.iter().any(|gap| hit(&gap))
         };
         (0..)
             .zip(self.counts())
@@ -153,25 +153,25 @@ impl Case {
         let numbers = self.lists.as_ref()?;
         let shards = (layout.world_size * layout.num_workers.max(1)) as usize;
         let mut lists = vec![Vec::new(); shards];
-        for split in (0..self.stock.weights.len()).rev() {
+        for split in (0..self.input.weights.len()).rev() {
             lists[numbers[split % numbers.len()] as usize % shards].push(split as u32);
         }
         Some(lists)
     }
 
     /// The shards of `layout` after `runs`.
-    pub fn resume(&self, runs: &[Run], layout: &Layout) -> tensorquery::Result<Vec<Shard>> {
-        self.resume_of(&self.stock, runs, layout)
+    pub fn resume(&self, runs: &[EarlierRun], layout: &Layout) -> tensorquery::Result<Vec<Shard>> {
+        self.resume_of(&self.input, runs, layout)
     }
 
     pub fn resume_of(
         &self,
-        stock: &Stock,
-        runs: &[Run],
+        input: &ShardInput,
+        runs: &[EarlierRun],
         layout: &Layout,
     ) -> tensorquery::Result<Vec<Shard>> {
         let lists = self.lists(runs.first().map_or(layout, |run| &run.layout));
-        resume(stock, runs, layout, lists.as_deref(), self.key())
+        resume(input, runs, layout, lists.as_deref(), self.key())
     }
 
     /// Runs one layout after the other. A layout for which equal steps are impossible is left out; the last
@@ -194,7 +194,7 @@ impl Case {
         Chain { runs, consumed, layout, shards }
     }
 
-    fn possible(&self, runs: &[Run], layout: &Layout) -> Option<Vec<Shard>> {
+    fn possible(&self, runs: &[EarlierRun], layout: &Layout) -> Option<Vec<Shard>> {
         match self.resume(runs, layout) {
             Ok(shards) => Some(shards),
             Err(error) => {
@@ -205,14 +205,19 @@ impl Case {
         }
     }
 
-    fn interrupt(&self, layout: &Layout, shards: &[Shard], how: &Consumed) -> (Run, Vec<Row>) {
+    fn interrupt(
+        &self,
+        layout: &Layout,
+        shards: &[Shard],
+        how: &Consumed,
+    ) -> (EarlierRun, Vec<Row>) {
         let per_rank = shards.len() / layout.world_size as usize;
         let all: Vec<Vec<Batch>> =
             shards.iter().map(|shard| batches(shard, self.counts())).collect();
         for (shard, batches) in shards.iter().zip(&all) {
             assert_eq!(shard.batches(), Some(batches.len() as u64), "{shard:?}");
         }
-        let mut run = Run { layout: layout.clone(), step: 0, cursors: Default::default() };
+        let mut run = EarlierRun { layout: layout.clone(), step: 0, cursors: Default::default() };
         let taken: Vec<usize> = match how {
             Consumed::Step(number) if is_exact(layout) => {
                 let steps: usize = all[..per_rank].iter().map(Vec::len).sum();
@@ -256,7 +261,7 @@ pub fn is_exact(layout: &Layout) -> bool {
     layout.counted && layout.remainder != Remainder::Uneven
 }
 
-fn stock() -> impl Strategy<Value = Stock> {
+fn input() -> impl Strategy<Value = ShardInput> {
     let split = (0_u64..30, 0_u64..100, 0_u32..3);
     let source_weights = prop_oneof![
         2 => Just(Vec::new()),
@@ -275,7 +280,7 @@ fn stock() -> impl Strategy<Value = Stock> {
                 let start = start.min(counts[split as usize]);
                 (split, start, (start + rows).min(counts[split as usize]))
             };
-            Stock {
+            ShardInput {
                 weights: splits.iter().map(|split| split.1).collect(),
                 sources: match sources {
                     0 => Vec::new(),
@@ -360,9 +365,9 @@ fn consumed() -> impl Strategy<Value = Consumed> {
 pub fn cases(most: usize) -> impl Strategy<Value = Case> {
     let runs = prop::collection::vec((layout(), consumed()), 1..=most);
     let lists = prop::option::weighted(0.2, prop::collection::vec(any::<u16>(), 1..8));
-    (stock(), runs, lists, any::<u64>()).prop_map(|(stock, mut layouts, lists, seed)| {
+    (input(), runs, lists, any::<u64>()).prop_map(|(input, mut layouts, lists, seed)| {
         for (layout, _) in &mut layouts {
-            if !stock.source_weights.is_empty() {
+            if !input.source_weights.is_empty() {
                 layout.partitions = None;
             }
             if lists.is_some() {
@@ -370,6 +375,6 @@ pub fn cases(most: usize) -> impl Strategy<Value = Case> {
                 layout.partitions = None;
             }
         }
-        Case { stock, layouts, lists, seed }
+        Case { input, layouts, lists, seed }
     })
 }

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
-    Interleave, Piece, Remainder, Schedule, blend, level, proportional, share,
+use tensorquery::sharding::{
+    Interleave, Remainder, RowSlice, Schedule, blend, level, proportional, share,
 };
 
 use super::epochs::piece_rows;
@@ -162,10 +162,10 @@ proptest! {
         in_place: bool,
     ) {
         let counts: Vec<u64> = splits.iter().map(|split| split.0).collect();
-        let mut lists: Vec<Vec<Piece>> = vec![Vec::new(); 6];
+        let mut lists: Vec<Vec<RowSlice>> = vec![Vec::new(); 6];
         let mut at = dealt.iter().cycle();
         for (id, (rows, cuts)) in (0_u32..).zip(&splits) {
-            let mut rest = Piece::split(id, Some(*rows));
+            let mut rest = RowSlice::split(id, Some(*rows));
             for cut in cuts {
                 let (head, tail) = rest.clone().cut(*cut.min(&rest.rows().unwrap()));
                 rest = tail;
@@ -177,7 +177,7 @@ proptest! {
         let quotas = proportional(counts.iter().sum(), &weights);
         level(&mut lists, &quotas, in_place);
 
-        let rows = |list: &[Piece]| -> Vec<(u32, u64)> {
+        let rows = |list: &[RowSlice]| -> Vec<(u32, u64)> {
             list.iter().flat_map(|piece| piece_rows(piece, &counts)).collect()
         };
         let mut all: Vec<(u32, u64)> = lists.iter().flat_map(|list| rows(list)).collect();
@@ -203,7 +203,7 @@ proptest! {
         }
         // Nobody's piece ends its split but the one that does.
         for piece in lists.iter().flatten() {
-            let tensorquery::partition::Source::Split(id) = piece.source else { unreachable!() };
+            let tensorquery::sharding::Source::Split(id) = piece.source else { unreachable!() };
             prop_assert!(!piece.to_end || piece.end == Some(counts[id as usize]));
         }
     }

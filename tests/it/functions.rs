@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use arrow::record_batch::RecordBatch;
 use datafusion::logical_expr::Volatility;
 use tensorquery::runtime::Runtimes;
-use tensorquery::session::{PlanOptions, Query, Recipe, Session, SessionOptions};
+use tensorquery::session::{PlanOptions, Query, Session, SessionOptions, WorkerPlan};
 use tensorquery::storage::ForeignFunction;
 use tensorquery::{Error, ErrorKind, Result};
 
@@ -124,7 +124,7 @@ fn fingerprints_follow_the_function_and_recipes_carry_it() {
         let found = query(&session, SQL).unwrap();
         let plan = runtimes.cpu().block_on(found.plan_splits(&PlanOptions::default())).unwrap();
         seen.insert(plan.fingerprint().to_owned());
-        let recipe = Recipe::of(&plan, None).unwrap();
+        let recipe = WorkerPlan::of(&plan, None).unwrap();
         let again = runtimes.cpu().block_on(recipe.open()).unwrap();
         assert_eq!(again.fingerprint(), plan.fingerprint());
         assert_eq!(values(again.query()).unwrap(), values(&found).unwrap());

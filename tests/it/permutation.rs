@@ -1,7 +1,7 @@
 //! A permutation of row numbers is a bijection, the same everywhere and for ever, and looks like chance.
 
 use proptest::prelude::*;
-use tensorquery::partition::{Permutation, derive_key};
+use tensorquery::sharding::{Permutation, derive_key};
 
 /// More than this is computed by the network, not by a table.
 const TABLE_LEN: u64 = 4096;

@@ -15,10 +15,10 @@ use arrow::datatypes::Int64Type;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
-    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, Stock, resume, weight,
+use tensorquery::session::{Plan, PlanOptions, Session, WorkerPlan};
+use tensorquery::sharding::{
+    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, ShardInput, resume, weight,
 };
-use tensorquery::session::{Plan, PlanOptions, Recipe, Session};
 
 use super::epochs::is_exact;
 use super::support::{
@@ -136,9 +136,9 @@ fn deal(plan: &Plan, layout: &Layout) -> tensorquery::Result<Vec<Shard>> {
         execute(plan, &[split]).unwrap().iter().map(|batch| batch.num_rows() as u64).sum()
     };
     let counts = layout.counted.then(|| all_splits(plan).into_iter().map(rows).collect());
-    let stock = Stock { weights, counts, ..Stock::default() };
+    let input = ShardInput { weights, counts, ..ShardInput::default() };
     let key = OrderKey { seed: 42, epoch: 1, fingerprint: plan.fingerprint().as_bytes() };
-    resume(&stock, &[], layout, None, key)
+    resume(&input, &[], layout, None, key)
 }
 
 /// The batches of every shard, as rows.
@@ -263,13 +263,13 @@ proptest! {
         let plan = plan_with(&session, &sql, &options).unwrap();
         let ids: Vec<u32> =
             (0..plan.splits().len() as u32).filter(|id| keep >> (id % 64) & 1 == 1).collect();
-        let part = block_on(Recipe::of(&plan, Some(&ids)).unwrap().open()).unwrap();
+        let part = block_on(WorkerPlan::of(&plan, Some(&ids)).unwrap().open()).unwrap();
         prop_assert_eq!(part.fingerprint(), plan.fingerprint());
         prop_assert_eq!(part.splits().len(), ids.len());
         prop_assert_eq!(part.totals(), plan.totals());
         let (found, wanted) = (execute(&part, &ids).unwrap(), execute(&plan, &ids).unwrap());
         prop_assert_eq!(rows(&found), rows(&wanted), "{}", plan.shape());
-        let whole = block_on(Recipe::of(&plan, None).unwrap().open()).unwrap();
+        let whole = block_on(WorkerPlan::of(&plan, None).unwrap().open()).unwrap();
         prop_assert_eq!(whole.splits(), plan.splits());
     }
 }

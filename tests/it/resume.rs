@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
-use tensorquery::partition::{
-    Layout, Mixing, Piece, Remainder, Run, Shard, ShardCursor, Source, Stock, cursor_of, share,
+use tensorquery::sharding::{
+    EarlierRun, Layout, Mixing, Remainder, RowSlice, Shard, ShardCursor, ShardInput, Source,
+    cursor_of, share,
 };
 
 use super::epochs::{
@@ -55,12 +56,12 @@ fn check_steps(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
         let exception = (1..world).contains(&(left as u64 % (world * layout.batch_size)))
             && rank as u64 >= left as u64 % world;
         match layout.remainder {
-            Remainder::Even if exception && !case.stock.stop_first => {
+            Remainder::Even if exception && !case.input.stop_first => {
                 let (full, tail) = sizes.split_at(sizes.len() - 2);
                 prop_assert!(full.iter().all(|rows| *rows == size));
                 prop_assert_eq!(tail, [size.div_ceil(2), size / 2]);
             }
-            Remainder::Even if !case.stock.stop_first => {
+            Remainder::Even if !case.input.stop_first => {
                 let full = &sizes[..sizes.len().saturating_sub(1)];
                 prop_assert!(full.iter().all(|rows| *rows == size));
                 prop_assert!(sizes.iter().all(|rows| (1..=size).contains(rows)));
@@ -73,7 +74,7 @@ fn check_steps(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
         ranks.iter().flatten().map(|batch| batch.rows.len() - batch.padded).sum();
     let padded: Vec<usize> =
         ranks.iter().map(|own| own.iter().map(|batch| batch.padded).sum()).collect();
-    if case.stock.stop_first {
+    if case.input.stop_first {
         prop_assert!(delivered <= left);
     } else if layout.remainder == Remainder::Drop {
         prop_assert!(left - delivered < size * world as usize);
@@ -83,7 +84,7 @@ fn check_steps(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
     prop_assert!(layout.remainder == Remainder::Pad || padded.iter().all(|rows| *rows == 0));
     // Rows are repeated in a rank's last batch only.
     let before = ranks.iter().flat_map(|own| &own[..own.len().saturating_sub(1)]);
-    prop_assert!(before.into_iter().all(|batch| batch.padded == 0) || case.stock.stop_first);
+    prop_assert!(before.into_iter().all(|batch| batch.padded == 0) || case.input.stop_first);
     prop_assert!(padded.iter().all(|rows| *rows <= size));
     let all: BTreeSet<Row> = case.rows().into_iter().collect();
     prop_assert!(ranks.iter().flatten().flat_map(|batch| &batch.rows).all(|row| all.contains(row)));
@@ -106,7 +107,7 @@ fn check_open_ended(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
 
 /// The same pieces, all of them counted.
 fn counted(shards: Vec<Shard>, counts: &[u64]) -> Vec<Shard> {
-    fn fill(piece: &mut Piece, counts: &[u64]) {
+    fn fill(piece: &mut RowSlice, counts: &[u64]) {
         match &mut piece.source {
             Source::Split(id) => piece.end = piece.end.or(Some(counts[*id as usize])),
             Source::Window(window) => {
@@ -179,9 +180,9 @@ proptest! {
             layout.partitions = None;
             layout.remainder = Remainder::Uneven;
         }
-        case.stock.stop_first = false;
+        case.input.stop_first = false;
         let chain = case.play();
-        let unknown = Stock { counts: None, ..case.stock.clone() };
+        let unknown = ShardInput { counts: None, ..case.input.clone() };
         let shards = case.resume_of(&unknown, &chain.runs, &chain.layout).unwrap();
         prop_assert_eq!(counted(shards, case.counts()), chain.shards);
     }
@@ -206,8 +207,8 @@ proptest! {
     #[test]
     fn what_is_left_keeps_the_order_of_the_plan(case in cases(4)) {
         let mut case = Case { lists: None, ..case };
-        case.stock.source_weights.clear();
-        case.stock.sources.clear();
+        case.input.source_weights.clear();
+        case.input.sources.clear();
         for (layout, _) in &mut case.layouts {
             layout.mixing.window = None;
         }
@@ -223,8 +224,8 @@ proptest! {
     #[test]
     fn partitions_have_the_same_order_on_any_number_of_ranks(case in cases(2), ranks in 1_u32..4) {
         let mut case = Case { lists: None, ..case };
-        case.stock.source_weights.clear();
-        case.stock.sources.clear();
+        case.input.source_weights.clear();
+        case.input.sources.clear();
         let steps = |world_size: u32| {
             let mut layout = case.layouts[0].0.clone();
             // 12 partitions, and 24 rows of each step.
@@ -246,7 +247,7 @@ proptest! {
         let layout = &mut case.layouts[0].0;
         (layout.remainder, layout.counted, layout.partitions) = (Remainder::Uneven, false, None);
         let layout = &case.layouts[0].0;
-        let run = Run { layout: layout.clone(), step: 1, cursors: BTreeMap::new() };
+        let run = EarlierRun { layout: layout.clone(), step: 1, cursors: BTreeMap::new() };
         let error = case.resume(&[run], layout).unwrap_err();
         prop_assert_eq!(error.kind(), ErrorKind::CheckpointMismatch);
         prop_assert!(error.message().contains("merge_state_dicts"), "{}", error);
@@ -276,7 +277,7 @@ proptest! {
         let shards = if known || chain.layout.counted || chain.runs.iter().any(|run| run.layout.counted) {
             chain.shards.clone()
         } else {
-            let unknown = Stock { counts: None, ..case.stock.clone() };
+            let unknown = ShardInput { counts: None, ..case.input.clone() };
             case.resume_of(&unknown, &chain.runs, &chain.layout).unwrap()
         };
         let at = shard.index(shards.len());
@@ -329,10 +330,10 @@ proptest! {
     ) {
         let case = Case { lists: None, ..case };
         let mut chain = case.play();
-        let stock = if known || chain.layout.counted || chain.runs.iter().any(|run| run.layout.counted) {
-            case.stock.clone()
+        let input = if known || chain.layout.counted || chain.runs.iter().any(|run| run.layout.counted) {
+            case.input.clone()
         } else {
-            Stock { counts: None, ..case.stock.clone() }
+            ShardInput { counts: None, ..case.input.clone() }
         };
         let Some(run) = chain.runs.last_mut() else { return Ok(()) };
         let wrong = |at: usize, right: u64| numbers[at].unwrap_or(right);
@@ -363,7 +364,7 @@ proptest! {
                 None => workers.push(numbers),
             }
         }
-        match case.resume_of(&stock, &chain.runs, &chain.layout) {
+        match case.resume_of(&input, &chain.runs, &chain.layout) {
             Ok(shards) => prop_assert!(!shards.is_empty()),
             Err(error) => prop_assert!(
                 matches!(error.kind(), ErrorKind::CheckpointMismatch | ErrorKind::Config),

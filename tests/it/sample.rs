@@ -8,8 +8,8 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tensorquery::partition::Bernoulli;
-use tensorquery::session::{Recipe, Session};
+use tensorquery::session::{Session, WorkerPlan};
+use tensorquery::sharding::Bernoulli;
 
 use super::support::{
     all_splits, assert_same_rows, block_on, execute, finest, plan, plan_with, query, register, run,
@@ -111,13 +111,13 @@ fn a_part_of_the_files_keeps_their_places() {
     // The last splits of all: of the files between them and the first ones there is nothing in the recipe.
     let splits = all_splits(&plan);
     let last = &splits[splits.len() - 6..];
-    let recipe = Recipe::of(&plan, Some(last)).unwrap();
+    let recipe = WorkerPlan::of(&plan, Some(last)).unwrap();
     let opened = block_on(recipe.open()).unwrap();
     let found = ids(&execute(&opened, last).unwrap());
     let start = (FILES * ROWS) - 60;
     assert_eq!(found, wanted.into_iter().filter(|id| *id >= start).collect::<Vec<_>>());
     // And a part of the part.
-    let again = Recipe::of(&opened, Some(&last[4..])).unwrap();
+    let again = WorkerPlan::of(&opened, Some(&last[4..])).unwrap();
     let opened = block_on(again.open()).unwrap();
     let found = ids(&execute(&opened, &last[4..]).unwrap());
     let wanted = expected(50.0, 7);

@@ -114,7 +114,7 @@ def _rest(rows, counts):
 
 def _pair(left, right):
     """Match rows that differ by rounding only; None, or the first two that match nothing."""
-    left, right = sorted(left, key=_order), sorted(right, key=_order)
+    left, right = sorted(left, key=order_of), sorted(right, key=order_of)
     waiting = list(right)
     unmatched = []
     for row in left:
@@ -128,7 +128,7 @@ def _pair(left, right):
     return (unmatched[0], waiting[0]) if unmatched else None
 
 
-def _order(row):
+def order_of(row):
     return tuple(
         (1, float(value), "")
         if isinstance(value, (int, float, decimal.Decimal)) and value == value

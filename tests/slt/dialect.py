@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 
 from . import sqltext
+from .compare import equal_rows, order_of
+from .values import Interval
 
 
 @dataclass(frozen=True)
@@ -113,25 +115,83 @@ def of_difference(judge, sql, got, want):
     """The reason why other rows are of the dialect, or None."""
     text = bare(sql)
     found = next((rule.reason for rule in DIFFERENCES if rule.applies(judge, text)), None)
-    if found is None and judge in _DUCK and _TO_INTEGER.search(text) and _off_by_one(got, want):
-        return "a fraction that is cast to an integer: DuckDB rounds, the loader cuts off; the standard leaves it open"
+    if found is None and judge in _DUCK and len(got) == len(want):
+        pairs = list(zip(sorted(got, key=order_of), sorted(want, key=order_of), strict=True))
+        if any(len(left) != len(right) for left, right in pairs):
+            return None
+        values = [pair for left, right in pairs for pair in zip(left, right, strict=True)]
+        differ = [(one, other) for one, other in values if not equal_rows((one,), (other,))]
+        if differ:
+            found = next((reason for reason, rule in _OF_VALUES if rule(text, differ)), None)
     return found
 
 
-def _off_by_one(got, want):
-    """Returns true if rows that are sorted alike differ in whole numbers only, and by one."""
-    if len(got) != len(want):
-        return False
-    try:
-        pairs = list(zip(sorted(got), sorted(want), strict=True))
-    except TypeError:
-        # NULL and numbers have no order: the difference is judged as it stands.
-        return False
-    return all(
-        one == other or (type(one) is int and type(other) is int and abs(one - other) == 1)
-        for left, right in pairs
-        for one, other in zip(left, right, strict=True)
+def _is_rounded(text, differ):
+    return _TO_INTEGER.search(text) and all(
+        isinstance(one, (int, float))
+        and isinstance(other, (int, float))
+        and abs(one - other) == 1
+        and one == int(one)
+        for one, other in differ
     )
+
+
+def _is_span(text, differ):
+    """Intervals as long as each other, of which a day is 24 hours."""
+    day = 86_400 * 10**9
+    return all(
+        isinstance(one, Interval)
+        and isinstance(other, Interval)
+        and not one.months + other.months
+        and one.days * day + one.nanoseconds == other.days * day + other.nanoseconds
+        for one, other in differ
+    )
+
+
+def _is_spelled(text, differ):
+    """Times as text, with zeros at the end of their fractions or without."""
+    plain = re.compile(r"(:\d\d\.\d*?)0+$")
+    return all(
+        isinstance(one, str)
+        and isinstance(other, str)
+        and plain.sub(r"\1", one).rstrip(".") == plain.sub(r"\1", other).rstrip(".")
+        for one, other in differ
+    )
+
+
+def _is_moment(text, differ):
+    """Correlations of what does not vary."""
+    named = re.search(
+        r"\b(corr|covar\w*|regr_\w+|stddev\w*|var_\w+|skewness|kurtosis\w*)\s*\(",
+        text,
+        re.IGNORECASE,
+    )
+    return named and all(one is None and other != other for one, other in differ)
+
+
+def _is_beyond(text, differ):
+    return re.search(r"\d{39,}", text)
+
+
+def _is_mean(text, differ):
+    """Means of large integers: sums of floats, whose last digit differs."""
+    return re.search(r"\bavg\s*\(", text, re.IGNORECASE) and all(
+        isinstance(one, float) and isinstance(other, float) and abs(one - other) <= 0.5
+        for one, other in differ
+    )
+
+
+_OF_VALUES = (
+    (
+        "a fraction that is cast to an integer: DuckDB rounds, the loader cuts off; the standard leaves it open",
+        _is_rounded,
+    ),
+    ("the difference of two timestamps: DuckDB counts days, the loader nanoseconds", _is_span),
+    ("a time as text: the loader writes three, six or nine digits of a second", _is_spelled),
+    ("a correlation of what does not vary: NaN in DuckDB, NULL in PostgreSQL and here", _is_moment),
+    ("a number of more than 38 digits is a DOUBLE here, and a HUGEINT in DuckDB", _is_beyond),
+    ("the mean of integers beyond 2^53: the loader adds floats, DuckDB integers", _is_mean),
+)
 
 
 def kind_of_message(message):

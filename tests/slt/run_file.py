@@ -363,7 +363,7 @@ class FileRun:
 
 def _some(rows, most=12):
     lines = [
-        " | ".join(map(compare.text_of, row)) for row in sorted(rows, key=compare._order)[:most]
+        " | ".join(map(compare.text_of, row)) for row in sorted(rows, key=compare.order_of)[:most]
     ]
     return "\n".join(lines + ([f"… {len(rows)} rows"] if len(rows) > most else []))
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from . import compare, own, sqltext
-from .dialect import of_refusal
+from .dialect import of_difference, of_refusal
 from .parser import FormatError, Parser, expand
 from .records import Control, Query, Statement
 from .run_file import dialect_of, harmless
-from .values import Moment
+from .values import Interval, Moment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -321,6 +321,34 @@ def test_the_order_of_keys_is_compared():
 def test_what_counts_as_dialect_has_a_reason():
     assert "zero" in of_refusal("sqlite", "SELECT 1 / 0", "Arrow error: Divide by zero error")
     assert of_refusal("sqlite", "SELECT a FROM t WHERE a IN (1)", "not planned") is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "got", "want", "told"),
+    [
+        ("SELECT f::BIGINT FROM t", [(-42,), (None,), (42,)], [(None,), (-43,), (42,)], "rounds"),
+        ("SELECT f::BIGINT FROM t", [(-42,), (None,)], [(None,), (-44,)], None),
+        ("SELECT f FROM t", [(-42,)], [(-43,)], None),
+        ("SELECT a - b", [(Interval(0, 0, 86_400 * 10**9 + 5),)], [(Interval(0, 1, 5),)], "days"),
+        ("SELECT a - b", [(Interval(0, 0, 86_400 * 10**9 + 5),)], [(Interval(0, 1, 6),)], None),
+        (
+            "SELECT i::TEXT",
+            [("20:08:10.330",), ("00:00:01",)],
+            [("00:00:01",), ("20:08:10.33",)],
+            "digits of a second",
+        ),
+        ("SELECT i::TEXT", [("20:08:10.330",)], [("20:08:10.34",)], None),
+        ("SELECT corr(a, b) FROM t", [(None,)], [(float("nan"),)], "does not vary"),
+        ("SELECT a FROM t", [(None,)], [(float("nan"),)], None),
+        ("SELECT avg(n) - 5 FROM t", [(0.0,)], [(-0.5,)], "adds floats"),
+        ("SELECT f::BIGINT FROM t", [(1,), (1,)], [(1,)], None),
+        ("SELECT f::BIGINT FROM t", [(1, 2)], [(1,)], None),
+    ],
+)
+def test_a_difference_is_of_the_dialect_by_its_values(sql, got, want, told):
+    found = of_difference("duckdb", sql, got, want)
+    assert (found is None) if told is None else told in found
+    assert of_difference("sqlite", sql, got, want) is None
 
 
 # ------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ pub use stars::{is_about_names, with_names_apart};
 pub(super) use tokens::{with_bracketed_sets, without_materialized};
 pub use windows::check_places;
 
-use super::numerals::keep_digits;
+use super::engine_fixes::number_digits::keep_digits;
 use crate::{Error, Result};
 
 /// Begins the names that this module gives to relations and columns; no identifier holds it.

@@ -21,8 +21,8 @@ use datafusion::sql::sqlparser::ast::{
 use super::joins::{self, Asked};
 use super::multisets::{self, Counted};
 use super::{MARK, names, recursion, stars};
-use crate::query::keys::relation_without_keys;
-use crate::query::row_values::{ROW, VALUE};
+use crate::query::engine_fixes::functional_dependencies::relation_without_keys;
+use crate::query::engine_fixes::row_comparisons::{ROW, VALUE};
 
 /// Plans the relations that [`sound_statement`](super::sound_statement) makes, and gives the columns of subqueries different names.
 #[derive(Debug, Default)]

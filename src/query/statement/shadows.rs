@@ -28,7 +28,7 @@ pub(in crate::query) fn written(name: &str) -> &str {
 }
 
 /// A part of WITH that can be seen.
-struct Part {
+struct VisibleCte {
     name: String,
     /// The name that it got.
     other: Option<String>,
@@ -37,7 +37,7 @@ struct Part {
 #[derive(Default)]
 struct Scopes {
     /// The parts that can be seen, the inner ones last.
-    seen: Vec<Part>,
+    seen: Vec<VisibleCte>,
     /// For each query around: how many parts can be seen outside of it, and its WITH, which is walked through already.
     outside: Vec<(usize, Option<With>)>,
     made: usize,
@@ -48,7 +48,7 @@ impl Scopes {
     fn bind(&mut self, name: &mut Ident, own: usize) {
         let known = folded(name);
         // Two parts of one WITH that have one name are an error, which the planner says.
-        let is_known = |part: &Part| part.name == known;
+        let is_known = |part: &VisibleCte| part.name == known;
         let shadows =
             self.seen[..own].iter().any(is_known) && !self.seen[own..].iter().any(is_known);
         let other = shadows.then(|| {
@@ -58,7 +58,7 @@ impl Scopes {
         if let Some(other) = &other {
             *name = Ident::with_quote('"', other);
         }
-        self.seen.push(Part { name: known, other });
+        self.seen.push(VisibleCte { name: known, other });
     }
 }
 
@@ -101,7 +101,7 @@ impl VisitorMut for Scopes {
         };
         let known = folded(table);
         let part = self.seen.iter().rfind(|part| part.name == known);
-        if let Some(Part { other: Some(other), .. }) = part {
+        if let Some(VisibleCte { other: Some(other), .. }) = part {
             alias.get_or_insert_with(|| TableAlias {
                 explicit: true,
                 name: table.clone(),

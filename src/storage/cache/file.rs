@@ -11,7 +11,7 @@ use object_store::{Error as StoreError, Result};
 
 use super::entry::{self, Entry};
 use super::key::Key;
-use super::listing::{self, Part, cover};
+use super::listing::{self, CoveredRange, cover};
 use super::{ENTRY_BYTES, RangeCache, make_folder};
 use crate::Error;
 use crate::storage::read::blocking;
@@ -128,7 +128,7 @@ impl CachedFile {
         };
         // Neighbouring columns lie in one entry.
         let mut open: Option<(Range<u64>, Option<Entry>)> = None;
-        let mut read = |part: Part| {
+        let mut read = |part: CoveredRange| {
             let Some(name) = part.entry else { return (part.range, None) };
             if open.as_ref().is_none_or(|(known, _)| *known != name) {
                 open = Some((name.clone(), self.open(&folder, &name)));

@@ -91,13 +91,13 @@ fn list(folder: &Path) -> io::Result<Vec<Range<u64>>> {
 
 /// A part of what is wanted: where it lies, and the entry that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct CoveredRange {
     pub(super) range: Range<u64>,
     pub(super) entry: Option<Range<u64>>,
 }
 
 /// `wanted` in parts, in order, each with the entry that has it or none; of several, the one that reaches furthest.
-pub(super) fn cover(entries: &[Range<u64>], wanted: &Range<u64>) -> Vec<Part> {
+pub(super) fn cover(entries: &[Range<u64>], wanted: &Range<u64>) -> Vec<CoveredRange> {
     let mut parts = Vec::new();
     let (mut at, mut next) = (wanted.start, 0);
     let mut best: Option<&Range<u64>> = None;
@@ -113,7 +113,7 @@ pub(super) fn cover(entries: &[Range<u64>], wanted: &Range<u64>) -> Vec<Part> {
             None => (entries.get(next).map_or(wanted.end, |entry| entry.start), None),
         };
         let end = end.min(wanted.end);
-        parts.push(Part { range: at..end, entry });
+        parts.push(CoveredRange { range: at..end, entry });
         at = end;
     }
     parts

@@ -42,13 +42,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use self::budget::Budget;
-use self::listing::Listings;
+use super::cache::budget::Budget;
+use super::cache::listing::Listings;
 use super::pin::FilePin;
 use crate::{Error, Result};
 
-pub(super) use self::file::CachedFile;
-pub(super) use self::stream::Tee;
+pub(super) use super::cache::file::CachedFile;
+pub(super) use super::cache::stream::Tee;
 
 /// The longest entry: what an eviction frees at once, and what a writer holds in memory.
 pub(super) const ENTRY_BYTES: u64 = 8 << 20;

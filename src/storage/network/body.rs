@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use object_store::client::{HttpError, HttpErrorKind, HttpResponseBody};
 use tokio::time::Sleep;
 
-use crate::traffic::Permit;
+use crate::request_limiter::Permit;
 
 /// A body as it arrives. `object_store` asks for the rest of one that fails, by range and under the same etag, so
 /// one that is shorter or longer than it must be has to fail.

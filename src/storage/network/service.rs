@@ -19,15 +19,15 @@ use super::body::{WatchedBody, silent};
 use super::listing::{check_page, is_listing};
 use super::options::NetworkOptions;
 use crate::Result;
+use crate::request_limiter::{Permit, RequestLimiter};
 use crate::runtime::Runtimes;
-use crate::traffic::{Permit, Traffic};
 
 /// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait behind
 /// decoding, and take part in the process's traffic.
 #[derive(Debug)]
 pub(in crate::storage) struct Connector {
     io: Handle,
-    traffic: Arc<Traffic>,
+    limiter: Arc<RequestLimiter>,
     patience: Duration,
     /// The longest that a request waits since a store said when to come again.
     longest_pause: Duration,
@@ -41,9 +41,9 @@ impl Connector {
     /// `Config` where the operating system refuses a thread.
     pub(in crate::storage) fn new(options: &NetworkOptions) -> Result<Self> {
         let runtimes = Runtimes::current()?;
-        let traffic = Arc::clone(runtimes.traffic());
+        let limiter = Arc::clone(runtimes.limiter());
         let (patience, longest_pause) = (options.patience, options.retry.retry_timeout);
-        Ok(Self { io: runtimes.io().clone(), traffic, patience, longest_pause })
+        Ok(Self { io: runtimes.io().clone(), limiter, patience, longest_pause })
     }
 }
 
@@ -52,8 +52,8 @@ impl HttpConnector for Connector {
         // Its time limit is one of a whole request, which a slow link would exceed without fault.
         let options = options.clone().with_timeout_disabled();
         let client = ReqwestConnector::default().connect(&options)?;
-        let (traffic, patience) = (Arc::clone(&self.traffic), self.patience);
-        let service = Service { client, traffic, patience, longest_pause: self.longest_pause };
+        let (limiter, patience) = (Arc::clone(&self.limiter), self.patience);
+        let service = Service { client, limiter, patience, longest_pause: self.longest_pause };
         Ok(HttpClient::new(SpawnService::new(service, self.io.clone())))
     }
 }
@@ -61,7 +61,7 @@ impl HttpConnector for Connector {
 #[derive(Clone, Debug)]
 struct Service {
     client: HttpClient,
-    traffic: Arc<Traffic>,
+    limiter: Arc<RequestLimiter>,
     patience: Duration,
     /// The longest that a request waits since a store said when to come again.
     longest_pause: Duration,
@@ -71,17 +71,17 @@ struct Service {
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().authority().map_or("", |host| host.as_str());
-        let permit = self.traffic.admit(host, self.longest_pause).await;
+        let permit = self.limiter.admit(host, self.longest_pause).await;
         let is_listing = is_listing(&request);
         let answer = tokio::time::timeout(self.patience, self.client.execute(request)).await;
         let response = match answer {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
-                self.traffic.count_retry();
+                self.limiter.count_retry();
                 return Err(repeatable(told(error)));
             }
             Err(_) => {
-                self.traffic.count_retry();
+                self.limiter.count_retry();
                 return Err(silent(self.patience));
             }
         };
@@ -94,7 +94,7 @@ impl HttpService for Service {
         }
         let bytes = body.bytes().await?;
         if is_listing {
-            check_page(&bytes).inspect_err(|_| self.traffic.count_retry())?;
+            check_page(&bytes).inspect_err(|_| self.limiter.count_retry())?;
         }
         Ok(HttpResponse::from_parts(parts, bytes.into()))
     }

@@ -9,7 +9,7 @@ use arrow::ipc::MetadataVersion;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use tempfile::TempDir;
 use tensorquery::catalog::TableOptions;
-use tensorquery::split::{CsvFormat, Format};
+use tensorquery::formats::{CsvFormat, Format};
 use tensorquery::{Error, ErrorKind};
 
 use super::super::support::{query, register_with, rows, run, session, write_parquet};

@@ -6,7 +6,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use iceberg::io::InputFile;
 use tensorquery::ErrorKind;
-use tensorquery::catalog::iceberg::{IcebergCatalog, StorageAccess, load_metadata};
+use tensorquery::iceberg::catalog::{IcebergCatalog, StorageAccess, load_metadata};
 
 use super::{metadata, names, properties, write_metadata};
 use crate::support::block_on;

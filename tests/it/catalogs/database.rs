@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor};
-use tensorquery::catalog::iceberg::IcebergCatalog;
+use tensorquery::iceberg::catalog::IcebergCatalog;
 use tensorquery::{Error, ErrorKind};
 
 use super::{names, properties, write_metadata};

@@ -1,7 +1,7 @@
 //! Properties are checked before anything is connected to.
 
 use tensorquery::ErrorKind;
-use tensorquery::catalog::iceberg::IcebergCatalog;
+use tensorquery::iceberg::catalog::IcebergCatalog;
 
 use super::properties;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorquery::ErrorKind;
-use tensorquery::catalog::iceberg::IcebergCatalog;
+use tensorquery::iceberg::catalog::IcebergCatalog;
 
 use super::server::{Request, Server};
 use super::{metadata, names, properties};

@@ -6,7 +6,7 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt};
 use proptest::prelude::*;
-use tensorquery::catalog::iceberg::StorageAccess;
+use tensorquery::iceberg::catalog::StorageAccess;
 use tensorquery::storage::{FilePin, PinnedStore, RoutedStore};
 use tensorquery::{Error, ErrorKind};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::Utc;
 use futures::future::join_all;
 use object_store::ObjectStoreExt;
-use tensorquery::catalog::iceberg::{IcebergCatalog, LoadedTable, StorageAccess};
+use tensorquery::iceberg::catalog::{IcebergCatalog, LoadedTable, StorageAccess};
 use tensorquery::storage::RoutedStore;
 use tensorquery::{Error, ErrorKind};
 

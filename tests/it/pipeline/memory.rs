@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use tensorquery::ErrorKind;
-use tensorquery::session::{Recipe, Session};
+use tensorquery::session::{Session, WorkerPlan};
 
 use super::super::support::{
     all_splits, assert_same_rows, block_on, execute, finest, plan_with, query, register, rows, run,
@@ -41,7 +41,7 @@ fn joins_choose_the_same_sides_in_a_worker() {
         assert_same_rows(&session, sql);
         let plan = plan_with(&session, sql, &finest()).unwrap();
         let ids = all_splits(&plan);
-        let opened = block_on(Recipe::of(&plan, Some(&ids)).unwrap().open()).unwrap();
+        let opened = block_on(WorkerPlan::of(&plan, Some(&ids)).unwrap().open()).unwrap();
         let (mine, theirs) = (execute(&plan, &ids).unwrap(), execute(&opened, &ids).unwrap());
         assert_eq!(rows(&theirs), rows(&mine), "{sql}");
     }
@@ -105,7 +105,7 @@ fn a_name_that_changed_below_a_view_is_refused() {
     // The view alone goes on with what it was made of, also in a worker.
     let plan = plan_with(&session, "SELECT x FROM v", &finest()).unwrap();
     let ids = all_splits(&plan);
-    let opened = block_on(Recipe::of(&plan, Some(&ids)).unwrap().open()).unwrap();
+    let opened = block_on(WorkerPlan::of(&plan, Some(&ids)).unwrap().open()).unwrap();
     assert_eq!(rows(&execute(&opened, &ids).unwrap()), ["0", "1", "2"]);
 }
 

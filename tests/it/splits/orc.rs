@@ -11,9 +11,9 @@ use object_store::local::LocalFileSystem;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::ArrowWriterBuilder;
 use tensorquery::ErrorKind;
+use tensorquery::formats::orc::{FIELD_ID, OrcFooter, OrcRead, open, read_orc_footer, with_units};
+use tensorquery::formats::{FooterCache, SplitUnit};
 use tensorquery::session::{Plan, PlanOptions};
-use tensorquery::split::orc::{FIELD_ID, OrcFooter, OrcRead, open, read_orc_footer, with_units};
-use tensorquery::split::{FooterCache, SplitUnit};
 
 use super::super::support::{
     all_splits, assert_same_rows, block_on, execute, finest, plan_with, register, rows, session,

@@ -9,8 +9,8 @@ use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
+use tensorquery::formats::SplitUnit;
 use tensorquery::session::{Plan, PlanOptions};
-use tensorquery::split::SplitUnit;
 
 use super::super::support::{
     all_splits, assert_same_rows, execute, finest, plan, plan_error, plan_with, properties,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use tensorquery::formats::SplitUnit;
 use tensorquery::session::{PlanOptions, Session};
-use tensorquery::split::SplitUnit;
 
 use super::super::support::{all_splits, execute, plan_with, query, register, rows, run, session};
 

@@ -9,8 +9,8 @@ use apache_avro::types::{Record, Value};
 use apache_avro::{Codec, DeflateSettings, Schema as AvroSchema, Writer};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::ipc::writer::FileWriter;
-use tensorquery::session::{Plan, PlanOptions, Recipe};
-use tensorquery::split::SplitUnit;
+use tensorquery::formats::SplitUnit;
+use tensorquery::session::{Plan, PlanOptions, WorkerPlan};
 
 use super::super::support::{
     all_splits, assert_same_rows, block_on, execute, finest, plan_with, register, rows, session,
@@ -85,7 +85,7 @@ fn assert_units(directory: &Path, unit: &str) {
         let plan = plan_with(&session, "SELECT id FROM t", &options).unwrap();
         assert_eq!(plan.splits().len(), splits, "by {target}");
         assert_addressed(&plan);
-        let recipe = Recipe::of(&plan, Some(&all_splits(&plan))).unwrap();
+        let recipe = WorkerPlan::of(&plan, Some(&all_splits(&plan))).unwrap();
         assert_addressed(&block_on(recipe.open()).unwrap());
     }
     let plan = plan_with(&session, "SELECT id FROM t", &finest()).unwrap();

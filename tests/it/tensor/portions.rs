@@ -3,7 +3,7 @@
 use arrow::array::{BinaryArray, StringViewArray, StructArray, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{Fields, Int32Type};
-use tensorquery::tensor::{Portion, TextRef};
+use tensorquery::tensor::{BatchSlice, TextRef};
 
 use super::*;
 
@@ -79,7 +79,7 @@ proptest! {
             true => whole.column(column).clone(),
             false => copied.column(column).clone(),
         });
-        let portion = Portion::picked(whole.schema(), arrays.collect(), picked.into(), rows.clone());
+        let portion = BatchSlice::picked(whole.schema(), arrays.collect(), picked.into(), rows.clone());
 
         let stack = ["leaf1", "leaf4", "leaf11", "dense"].map(str::to_owned).to_vec();
         let stack = if stacked { vec![("x".to_owned(), stack)] } else { Vec::new() };

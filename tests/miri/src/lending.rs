@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::Int64Type;
 
-use crate::tensor::{Block, Converter, Portion, TensorBatch, TensorOptions};
+use crate::tensor::{BatchSlice, Block, Converter, TensorBatch, TensorOptions};
 
 fn converted(rows: usize, lends: bool) -> TensorBatch {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
@@ -14,7 +14,7 @@ fn converted(rows: usize, lends: bool) -> TensorBatch {
     let rows = RecordBatch::try_from_iter([("id", ids), ("ratio", ratios)]).unwrap();
     let converter = Converter::try_new(&rows.schema(), &TensorOptions::default()).unwrap();
     let converter = if lends { converter.lending() } else { converter };
-    converter.convert_portions(&[Portion::decoded(rows, 0)]).unwrap()
+    converter.convert_portions(&[BatchSlice::decoded(rows, 0)]).unwrap()
 }
 
 /// As `PyBlock` does with a block: taken apart, written to, put together again, and kept for the next one.
@@ -63,7 +63,7 @@ fn rows_that_are_lent_do_not_overlap() {
     let rows = RecordBatch::try_from_iter([("id", ids)]).unwrap();
     let converter =
         Converter::try_new(&rows.schema(), &TensorOptions::default()).unwrap().lending();
-    let (first, second) = Portion::decoded(rows, 0).split_at(70_000);
+    let (first, second) = BatchSlice::decoded(rows, 0).split_at(70_000);
     let (_, lent) = converter.convert_portions(&[first]).unwrap().into_memory();
     for lent in lent.iter().flatten() {
         // SAFETY: rows that are lent are looked at by nobody else.

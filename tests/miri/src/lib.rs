@@ -3,26 +3,26 @@
 //! The modules themselves are those of the crate, with their unit tests; what they need of other modules stands here in
 //! short. `make miri` runs it. Memory that goes to Python is reached through addresses there, so provenance is permissive.
 //!
-//! Not here, since Miri knows no such calls: mapped files (`storage/mapped.rs`, `stage/map.rs`), locks of files, `fork`
+//! Not here, since Miri knows no such calls: mapped files (`storage/mapped.rs`, `row_store/map.rs`), locks of files, `fork`
 //! (`runtime.rs`), and Python (`python/`); what `python/tensor.rs` does with memory is repeated by `lending.rs`.
 
 // Parts of modules are used here.
 #![allow(dead_code, unused_imports, missing_docs)]
 
 mod error;
-#[path = "../../../src/stream/feed.rs"]
-mod feed;
+mod formats;
 #[path = "../../../src/matrix/mod.rs"]
 pub mod matrix;
-#[path = "../../../src/packed.rs"]
-mod packed;
-#[path = "../../../src/partition/mod.rs"]
-pub mod partition;
 #[path = "../../../src/pool.rs"]
 mod pool;
-mod split;
+#[path = "../../../src/sharding/mod.rs"]
+pub mod sharding;
 #[path = "../../../src/tensor/mod.rs"]
 pub mod tensor;
+#[path = "../../../src/varint.rs"]
+mod varint;
+#[path = "../../../src/stream/work_queue.rs"]
+mod work_queue;
 
 pub mod storage {
     mod options;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::thread;
 
-use crate::feed::{Counter, Feed};
 use crate::pool::{self, Pooled};
 use crate::storage::note_and_scrub;
+use crate::work_queue::{Counter, WorkQueue};
 
 /// A counter in memory that is shared, as that of a tensor is.
 fn counter() -> Counter {
@@ -23,7 +23,7 @@ fn every_piece_is_taken_once_and_none_of_a_newer_iteration() {
     let iteration = counter.begin();
     let takers: Vec<_> = (0..3)
         .map(|_| {
-            let feed = Feed::new(counter.clone(), iteration, 20);
+            let feed = WorkQueue::new(counter.clone(), iteration, 20);
             thread::spawn(move || {
                 while (feed.taken().len() as u32) < feed.take_until(feed.taken().len() as u32 + 2) {
                 }
@@ -34,7 +34,7 @@ fn every_piece_is_taken_once_and_none_of_a_newer_iteration() {
     let taken: Vec<u32> = takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect();
     assert_eq!((taken.len(), BTreeSet::from_iter(taken).len()), (20, 20));
     counter.begin();
-    assert_eq!(Feed::new(counter, iteration, 100).take_until(1), 0);
+    assert_eq!(WorkQueue::new(counter, iteration, 100).take_until(1), 0);
 }
 
 #[test]

@@ -10,26 +10,26 @@
 
 #[path = "../../miri/src/error.rs"]
 mod error;
+#[path = "../../miri/src/formats.rs"]
+mod formats;
+mod materialize;
 #[path = "../../../src/matrix/mod.rs"]
 pub mod matrix;
-#[path = "../../../src/packed.rs"]
-mod packed;
-#[path = "../../../src/partition/mod.rs"]
-pub mod partition;
 #[path = "../../../src/pool.rs"]
 pub mod pool;
+#[path = "../../../src/request_limiter.rs"]
+pub mod request_limiter;
+mod row_store;
 #[path = "../../../src/runtime.rs"]
 pub mod runtime;
 pub mod session;
-#[path = "../../miri/src/split.rs"]
-mod split;
-mod stage;
-mod staging;
+#[path = "../../../src/sharding/mod.rs"]
+pub mod sharding;
 #[path = "../../../src/stream/mod.rs"]
 pub mod stream;
 #[path = "../../../src/tensor/mod.rs"]
 pub mod tensor;
-#[path = "../../../src/traffic.rs"]
-pub mod traffic;
+#[path = "../../../src/varint.rs"]
+mod varint;
 
 pub use error::{Error, ErrorKind, Result, list_names, suggestion};

@@ -7,8 +7,8 @@ use arrow::array::{Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use futures::stream::{self, BoxStream, StreamExt};
 
+use crate::formats::BatchEnds;
 use crate::matrix::{MatrixColumns, MatrixSchema};
-use crate::split::Cuts;
 use crate::{Error, Result};
 
 /// Splits of so many rows, numbered on from split to split, which come in batches of `batch_rows`.
@@ -61,7 +61,7 @@ impl EpochPlan {
         &self,
         id: u32,
         wanted: Range<u64>,
-        _cuts: Option<Cuts>,
+        _cuts: Option<BatchEnds>,
     ) -> Result<(BoxStream<'static, Result<RecordBatch>>, u64)> {
         let Some(rows) = self.counts.get(id as usize).copied() else {
             return Err(Error::config(format!("split {id} does not exist")));

@@ -10,15 +10,17 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use tensorquery::partition::{Builtin, Layout, Mixing, OrderKey, Remainder, Shard, Stock, resume};
+use tensorquery::partition::{
+    Builtin, Layout, Mixing, OrderKey, Remainder, Shard, ShardInput, resume,
+};
 use tensorquery::pool::Pooled;
 use tensorquery::runtime::Runtimes;
 use tensorquery::session::EpochPlan;
 use tensorquery::stream::{
-    Counter, Feed, Finished, Next, Output, RowSource, ShardStream, StreamCounters,
+    Counter, Finished, Next, Output, RowSource, ShardStream, StreamCounters, WorkQueue,
 };
 use tensorquery::tensor::{Converter, TensorOptions};
-use tensorquery::traffic::{MOST_REQUESTS, Traffic};
+use tensorquery::traffic::{MOST_REQUESTS, RequestLimiter};
 
 const COUNTS: [u64; 12] = [900, 1, 4000, 0, 2500, 37, 5000, 800, 3000, 2, 1200, 640];
 
@@ -39,9 +41,12 @@ fn layout(num_workers: u32, mixing: Mixing, dynamic: bool) -> Layout {
 }
 
 fn shards(layout: &Layout) -> Vec<Shard> {
-    let stock =
-        Stock { weights: COUNTS.to_vec(), counts: Some(COUNTS.to_vec()), ..Stock::default() };
-    resume(&stock, &[], layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
+    let input = ShardInput {
+        weights: COUNTS.to_vec(),
+        counts: Some(COUNTS.to_vec()),
+        ..ShardInput::default()
+    };
+    resume(&input, &[], layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
         .unwrap()
 }
 
@@ -135,7 +140,7 @@ fn workers_that_share_a_counter_take_every_row_once() {
     let iteration = counter.begin();
     let workers: Vec<_> = (0..3)
         .map(|_| {
-            let feed = Arc::new(Feed::new(counter.clone(), iteration, pieces));
+            let feed = Arc::new(WorkQueue::new(counter.clone(), iteration, pieces));
             let shard = shard.clone();
             thread::spawn(move || {
                 let plan = EpochPlan::new(&COUNTS, 256);
@@ -179,7 +184,7 @@ fn everybody_starts_the_runtime_first() {
 
 #[test]
 fn requests_wait_for_their_turn_while_stores_throttle() {
-    let traffic = Arc::new(Traffic::default());
+    let traffic = Arc::new(RequestLimiter::default());
     let runtimes = Runtimes::current().unwrap();
     let done = Arc::new(AtomicI64::new(0));
     let tasks: Vec<_> = (0..64)

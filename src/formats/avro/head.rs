@@ -1,0 +1,241 @@
+//! The header of an Avro file: schema, codec and sync marker; and where its blocks lie.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow_avro::reader::ReaderBuilder;
+use bytes::Bytes;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::codec::Codec;
+use super::normal::{normalized, widen_single_unions};
+use super::schema::Shape;
+use super::walk::walk;
+use super::wire::{Cursor, put_long};
+use crate::formats::footers::{FooterCache, MemorySize};
+use crate::formats::guard::guarded;
+use crate::formats::units::UnitRange;
+use crate::{Error, ErrorKind, Result, error::plain_text};
+
+/// The first bytes of an object container file.
+const MAGIC: &[u8] = b"Obj\x01";
+
+/// Bytes of the marker between blocks.
+pub(super) const SYNC: usize = 16;
+
+/// Bytes asked for in the first request: most headers fit.
+const FIRST: u64 = 64 << 10;
+
+/// Headers of more bytes are taken for damaged.
+const LONGEST: u64 = 64 << 20;
+
+/// What an Avro file says of itself.
+pub struct AvroHead {
+    schema: SchemaRef,
+    /// A header that says the normalized schema and no codec, as the decoder reads it.
+    plain: Vec<u8>,
+    shape: Shape,
+    codec: Codec,
+    sync: [u8; SYNC],
+    /// Where the first block begins, in bytes.
+    start: u64,
+    blocks: OnceLock<Arc<[UnitRange]>>,
+}
+
+impl AvroHead {
+    /// The columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    pub(super) fn plain(&self) -> &[u8] {
+        &self.plain
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(super) fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    pub(super) fn sync(&self) -> &[u8; SYNC] {
+        &self.sync
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Rows and places of the blocks, found by walking the file once; see [`walk`].
+    ///
+    /// # Errors
+    /// `Data` where the file is damaged; storage errors as they are.
+    pub async fn blocks(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        meta: &ObjectMeta,
+    ) -> Result<Arc<[UnitRange]>> {
+        if let Some(known) = self.blocks.get() {
+            return Ok(Arc::clone(known));
+        }
+        let found: Arc<[UnitRange]> =
+            walk(store, meta, self.start..meta.size, &self.sync).await?.into();
+        Ok(Arc::clone(self.blocks.get_or_init(|| found)))
+    }
+}
+
+impl fmt::Debug for AvroHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AvroHead")
+            .field("codec", &self.codec)
+            .field("start", &self.start)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemorySize for AvroHead {
+    fn memory_size(&self) -> usize {
+        let blocks = self.blocks.get().map_or(0, |blocks| blocks.len());
+        size_of::<Self>()
+            + self.schema.fields.size()
+            + 4 * self.plain.len()
+            + blocks * size_of::<UnitRange>()
+    }
+}
+
+/// Reads the header of an Avro file, or takes it from the cache.
+///
+/// # Errors
+/// `Data` where it is damaged, `UnsupportedType` naming the column where it is of a type that cannot be read (the caller
+/// names the file); storage errors as they are.
+pub async fn read_avro_head(
+    store: &Arc<dyn ObjectStore>,
+    meta: &ObjectMeta,
+    cache: &FooterCache,
+) -> Result<Arc<AvroHead>> {
+    if let Some(known) = cache.avro().get(&meta.location) {
+        return Ok(known);
+    }
+    if meta.size == 0 {
+        return Err(unreadable("it is empty"));
+    }
+    let mut wanted = FIRST;
+    let header = loop {
+        let bytes = store.get_range(&meta.location, 0..wanted.min(meta.size)).await?;
+        if !bytes.starts_with(MAGIC) {
+            return Err(unreadable("it does not begin as one"));
+        }
+        if let Some(header) = parse(&bytes)? {
+            break header;
+        }
+        if wanted >= meta.size {
+            return Err(unreadable("it ends within its header; it was cut short"));
+        }
+        if wanted >= LONGEST {
+            return Err(unreadable(&format!("its header has more than {LONGEST} bytes")));
+        }
+        wanted *= 8;
+    };
+    let head = Arc::new(head(&header)?);
+    cache.avro().put(&meta.location, &head);
+    Ok(head)
+}
+
+struct Header {
+    schema: Bytes,
+    codec: Option<Bytes>,
+    sync: [u8; SYNC],
+    /// Its length in bytes.
+    length: u64,
+}
+
+/// The header at the beginning of `bytes`; None where more of them are needed.
+fn parse(bytes: &Bytes) -> Result<Option<Header>> {
+    let mut cursor = Cursor::new(bytes);
+    if cursor.take(MAGIC.len()).is_none() {
+        return Ok(None);
+    }
+    let (mut schema, mut codec) = (None, None);
+    loop {
+        let Some(mut count) = cursor.long()? else { return Ok(None) };
+        if count == 0 {
+            break;
+        }
+        if count < 0 {
+            if cursor.long()?.is_none() {
+                return Ok(None);
+            }
+            count = count.checked_neg().ok_or_else(|| unreadable("its header is damaged"))?;
+        }
+        for _ in 0..count {
+            let (Some(key), Some(value)) = (sized(&mut cursor)?, sized(&mut cursor)?) else {
+                return Ok(None);
+            };
+            match key {
+                b"avro.schema" => schema = Some(bytes.slice_ref(value)),
+                b"avro.codec" => codec = Some(bytes.slice_ref(value)),
+                _ => {}
+            }
+        }
+    }
+    let Some(sync) = cursor.take(SYNC) else { return Ok(None) };
+    let schema = schema.ok_or_else(|| unreadable("its header has no schema"))?;
+    let sync = <[u8; SYNC]>::try_from(sync).map_err(|_| unreadable("its header is damaged"))?;
+    let length = (bytes.len() - cursor.left()) as u64;
+    Ok(Some(Header { schema, codec, sync, length }))
+}
+
+fn sized<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a [u8]>> {
+    let Some(length) = cursor.long()? else { return Ok(None) };
+    match usize::try_from(length) {
+        Ok(length) => Ok(cursor.take(length)),
+        Err(_) => Err(unreadable("its header is damaged")),
+    }
+}
+
+fn head(header: &Header) -> Result<AvroHead> {
+    let codec = Codec::of(header.codec.as_deref())?;
+    let mut schema = normalized(&header.schema)?;
+    let shape = Shape::of(&schema, "")?;
+    if shape.takes_nothing() {
+        return Err(Error::new(
+            ErrorKind::UnsupportedType,
+            "the rows of this Avro file take no bytes: it has no column but those of type null",
+        ));
+    }
+    widen_single_unions(&mut schema);
+    let text = schema.to_string();
+    let mut plain = MAGIC.to_vec();
+    put_long(&mut plain, 1);
+    for part in ["avro.schema", text.as_str()] {
+        put_long(&mut plain, part.len() as i64);
+        plain.extend_from_slice(part.as_bytes());
+    }
+    put_long(&mut plain, 0);
+    plain.extend_from_slice(&header.sync);
+    let decoded = guarded("Avro", || Ok(builder().build(plain.as_slice())?.schema()));
+    let schema = decoded.map_err(|error| {
+        let what = plain_text(&error.to_string());
+        Error::new(ErrorKind::UnsupportedType, format!("the Avro schema cannot be read: {what}"))
+    })?;
+    // What the decoder notes of names and symbols means nothing to a table, and differs between files.
+    let fields = schema
+        .fields()
+        .iter()
+        .map(|field| Field::new(field.name(), field.data_type().clone(), field.is_nullable()));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let (sync, start) = (header.sync, header.length);
+    Ok(AvroHead { schema, plain, shape, codec, sync, start, blocks: OnceLock::new() })
+}
+
+/// How rows are decoded.
+pub(super) fn builder() -> ReaderBuilder {
+    ReaderBuilder::new().with_tz(arrow_avro::codec::Tz::Utc)
+}
+
+pub(super) fn unreadable(what: &str) -> Error {
+    Error::data(format!("this is not a readable Avro file: {what}"))
+}

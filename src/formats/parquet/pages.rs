@@ -1,0 +1,166 @@
+//! Pages of Parquet files as they come from a store, looked at before they are decompressed.
+//!
+//! The reader of the `parquet` crate takes as much memory as a page says that it becomes, before it looks at what is stored of
+//! it: a file of four kilobytes asks for gigabytes, which ends the process where they are not there. And it passes over the checksums of pages.
+
+use parquet::errors::ParquetError;
+use parquet::schema::types::ColumnPath;
+
+use super::thrift::{PageHeader, page_header};
+
+/// What a page may become, however little is stored of it. Writers end pages at a megabyte, DuckDB at a hundred.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// How many times what is stored of it a larger page may become: what deflate can make of it at most. Brotli and zstd can make
+/// more, of a page that says the same all over.
+const MOST_TIMES: u64 = 1024;
+
+/// With what writers begin the header of a page: its first field, a number.
+const FIRST: u8 = 0x15;
+
+/// Refuses pages that declare what nobody would store, or are others than their checksums say. `bytes` are pages one after another, from
+/// the header of the first one on, and perhaps something behind the last.
+///
+/// # Errors
+/// For the first of them, and for headers that are none.
+pub(in crate::formats) fn check_pages(bytes: &[u8]) -> Result<(), String> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Some(page) = page_header(rest) else {
+            if rest.len() == bytes.len() || rest[0] == FIRST {
+                return Err("the header of a page is damaged".to_owned());
+            }
+            break;
+        };
+        check_page(&page)?;
+        let end =
+            usize::try_from(page.stored).ok().and_then(|stored| page.length.checked_add(stored));
+        if let Some(stored) = end.and_then(|end| rest.get(page.length..end)) {
+            check_sum(stored, page.checksum)?;
+        }
+        rest = end.and_then(|end| rest.get(end..)).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Whether a page declares what somebody would store.
+///
+/// # Errors
+/// Where it declares too much.
+pub(super) fn check_page(page: &PageHeader) -> Result<(), String> {
+    if page.declared > MOST_BYTES && page.declared / MOST_TIMES > page.stored {
+        return Err(format!(
+            "a page of {} stored bytes says that it becomes {}, more than {MOST_TIMES} times as many",
+            page.stored, page.declared
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a page is as it was `stored`, as far as its header tells.
+///
+/// # Errors
+/// Where it is not.
+pub(super) fn check_sum(stored: &[u8], checksum: Option<u32>) -> Result<(), String> {
+    match checksum {
+        Some(checksum) if crc32fast::hash(stored) != checksum => {
+            Err("a page is damaged: its bytes are others than its checksum says".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error where that is found of a column.
+pub(in crate::formats) fn wrong(column: &ColumnPath, what: &str) -> ParquetError {
+    ParquetError::General(format!("column {:?}: {what}", column.string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header as the format writes it (type, declared and stored bytes, the head of a data page), and as many bytes.
+    fn page(declared: u32, stored: u32) -> Vec<u8> {
+        let number = |number: u32| {
+            let mut rest = u64::from(number) << 1;
+            let mut bytes = Vec::new();
+            while rest > 0x7f {
+                bytes.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push(rest as u8);
+            bytes
+        };
+        let mut bytes = vec![0x15, 0, 0x15];
+        bytes.extend(number(declared));
+        bytes.push(0x15);
+        bytes.extend(number(stored));
+        bytes.extend([0x2c, 0x15, 2, 0x15, 0, 0x15, 6, 0x15, 6, 0, 0]);
+        bytes.resize(bytes.len() + stored as usize, 0xA5);
+        bytes
+    }
+
+    #[test]
+    fn a_page_that_becomes_too_much_is_refused_wherever_it_is() {
+        let plausible = [page(0, 0), page(1 << 20, 1 << 10), page(100 << 20, 7)].concat();
+        assert!(check_pages(&plausible).is_ok());
+        for (declared, stored) in [(1 << 30, 3346), (i32::MAX as u32, 0), ((256 << 20) + 1024, 1)] {
+            let one = page(declared, stored);
+            let error = check_pages(&[plausible.clone(), one].concat()).unwrap_err();
+            assert!(error.to_string().contains(&declared.to_string()), "{error}");
+        }
+        // Large pages of which enough is stored.
+        assert!(check_pages(&page(300 << 20, 300 << 10)).is_ok());
+    }
+
+    #[test]
+    fn a_header_that_is_cut_or_none_is_refused_and_what_lies_behind_pages_is_not_looked_at() {
+        let one = page(1 << 20, 1 << 10);
+        let header = one.len() - (1 << 10);
+        for end in 1..header {
+            assert!(check_pages(&one[..end]).is_err(), "{end} bytes");
+        }
+        for end in header..one.len() {
+            assert!(check_pages(&one[..end]).is_ok(), "{end} bytes");
+        }
+        assert!(check_pages(&[]).is_ok());
+        assert!(check_pages(&[one, vec![0; 100]].concat()).is_ok());
+    }
+
+    /// The reader takes it for a number all the same.
+    #[test]
+    fn sizes_of_another_type_are_refused() {
+        let mut confused = page(1 << 30, 10);
+        assert_eq!(confused[2], 0x15);
+        confused[2] = 0x18;
+        assert!(check_pages(&confused).is_err());
+    }
+
+    #[test]
+    fn a_page_that_is_another_than_its_checksum_says_is_damaged() {
+        let plain = page(100, 100);
+        let at = plain.len() - 100;
+        // Behind the sizes, the field after them: a number.
+        let with = |checksum: u32| {
+            let number = checksum.cast_signed();
+            let mut rest = ((number << 1) ^ (number >> 31)).cast_unsigned();
+            let mut field = vec![0x15];
+            while rest > 0x7f {
+                field.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            field.push(rest as u8);
+            // What comes then is counted from the field before it.
+            let header = &plain[..at];
+            let behind = header.iter().position(|byte| *byte == 0x2c).unwrap();
+            [&header[..behind], &field, &[0x1c], &header[behind + 1..], &plain[at..]].concat()
+        };
+        let right = crc32fast::hash(&plain[at..]);
+        assert!(check_pages(&with(right)).is_ok());
+        let other = check_pages(&[page(7, 7), with(right ^ 1)].concat()).unwrap_err();
+        assert!(other.contains("its checksum"), "{other}");
+        // Not all of it is here.
+        let cut = with(right ^ 1);
+        assert!(check_pages(&cut[..cut.len() - 1]).is_ok());
+    }
+}

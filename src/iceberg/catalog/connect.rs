@@ -1,0 +1,61 @@
+//! What every kind of catalog answers, and how one is reached.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::foreign::{connect_glue, connect_s3tables};
+use super::hive::HiveClient;
+use super::memory::MemoryClient;
+use super::properties::CatalogType;
+use super::registered::LoadedTable;
+use super::rest::RestClient;
+use super::sql::SqlClient;
+use crate::runtime::Runtimes;
+use crate::{Error, Result};
+
+/// A catalog, read-only. An unknown namespace or table is `TableNotFound`; only its name needs to be
+/// told, since the caller adds those that exist.
+#[async_trait]
+pub(super) trait Client: Send + Sync {
+    /// The namespaces directly below `parent`, each with all its names; an empty parent is the root.
+    async fn list_namespaces(&self, parent: &[String]) -> Result<Vec<Vec<String>>>;
+
+    /// The names of a namespace's tables.
+    async fn list_tables(&self, namespace: &[String]) -> Result<Vec<String>>;
+
+    /// A table as it is now.
+    async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable>;
+}
+
+/// Reaches a catalog; runs on the threads for network I/O.
+pub(super) async fn connect(
+    kind: CatalogType,
+    name: &str,
+    properties: &BTreeMap<String, String>,
+) -> Result<Arc<dyn Client>> {
+    Ok(match kind {
+        CatalogType::Rest => Arc::new(RestClient::connect(properties).await?),
+        CatalogType::Sql => Arc::new(SqlClient::try_new(name, properties)?),
+        CatalogType::Memory => Arc::new(MemoryClient::try_new(properties)?),
+        CatalogType::Glue => connect_glue(name, properties).await?,
+        CatalogType::Hive => Arc::new(HiveClient::try_new(properties)?),
+        CatalogType::S3Tables => connect_s3tables(name, properties).await?,
+    })
+}
+
+/// Runs `work` on the threads for network I/O, so that it does not wait behind decoding.
+pub(super) async fn on_io<T, F>(work: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    match Runtimes::current()?.io().spawn(work).await {
+        Ok(result) => result,
+        Err(stopped) => {
+            Err(Error::storage("a request to the catalog stopped").with_source(stopped))
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The questions that a REST catalog is asked.
+
+use std::collections::{BTreeMap, HashSet};
+
+use async_trait::async_trait;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::super::connect::Client;
+use super::super::error::{no_namespace, not_found};
+use super::super::registered::LoadedTable;
+use super::http::{Http, Refusal, encode, plain};
+use crate::{Error, Result};
+
+/// The unit separator, between the names of a namespace in one part of a path.
+const SEPARATOR: &str = "\u{1f}";
+
+/// A connection to a REST catalog.
+#[derive(Clone)]
+pub(in super::super) struct RestClient {
+    inner: std::sync::Arc<Inner>,
+}
+
+struct Inner {
+    http: Http,
+    /// What the user gave, for processes that connect again.
+    given: BTreeMap<String, String>,
+    /// The catalog's defaults, the user's properties, the catalog's overrides.
+    properties: BTreeMap<String, String>,
+    /// `https://host/path/v1/prefix`.
+    base: String,
+    separator: String,
+    /// What the catalog says that it can do; empty where it says nothing.
+    endpoints: Vec<String>,
+}
+
+/// `GET /v1/config`.
+#[derive(Default, Deserialize)]
+struct ConfigAnswer {
+    #[serde(default)]
+    defaults: BTreeMap<String, Value>,
+    #[serde(default)]
+    overrides: BTreeMap<String, Value>,
+    #[serde(default)]
+    endpoints: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct NamespacesAnswer {
+    #[serde(default)]
+    namespaces: Vec<Vec<String>>,
+    #[serde(default, rename = "next-page-token")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct TablesAnswer {
+    #[serde(default)]
+    identifiers: Vec<Identifier>,
+    #[serde(default, rename = "next-page-token")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Identifier {
+    name: String,
+}
+
+impl RestClient {
+    /// Asks the catalog for its configuration.
+    ///
+    /// # Errors
+    ///
+    /// `Storage` where it does not answer or refuses, `Config` for malformed properties.
+    pub(in super::super) async fn connect(given: &BTreeMap<String, String>) -> Result<Self> {
+        let uri = uri_of(given)?;
+        let mut url = format!("{uri}/v1/config");
+        if let Some(warehouse) = given.get("warehouse").filter(|name| !name.is_empty()) {
+            url.push_str(&format!("?warehouse={}", encode(warehouse)));
+        }
+        let http = Http::try_new(given)?;
+        let answer: ConfigAnswer = parse(&http.get(&url).await.map_err(Error::from)?, &url)?;
+        let mut properties: BTreeMap<String, String> = texts(answer.defaults);
+        properties.extend(given.clone());
+        properties.extend(texts(answer.overrides));
+        let mut base = format!("{}/v1", uri_of(&properties)?);
+        if let Some(prefix) = properties.get("prefix").filter(|prefix| !prefix.is_empty()) {
+            base.push_str(&format!("/{}", prefix.trim_matches('/')));
+        }
+        let separator = match properties.get("namespace-separator") {
+            Some(encoded) => percent_decode_str(encoded).decode_utf8_lossy().into_owned(),
+            None => SEPARATOR.to_owned(),
+        };
+        // The token, the headers and the server of tokens may have been told now.
+        let http = http.with_properties(&properties)?;
+        let endpoints = answer.endpoints.unwrap_or_default();
+        let given = given.clone();
+        let inner = Inner { http, given, properties, base, separator, endpoints };
+        Ok(Self { inner: std::sync::Arc::new(inner) })
+    }
+
+    /// What the user gave.
+    pub(super) fn given(&self) -> &BTreeMap<String, String> {
+        &self.inner.given
+    }
+
+    /// What the user and the catalog said together.
+    pub(super) fn properties(&self) -> &BTreeMap<String, String> {
+        &self.inner.properties
+    }
+
+    /// Whether the catalog says that it has the endpoint.
+    pub(super) fn has_endpoint(&self, endpoint: &str) -> bool {
+        self.inner.endpoints.iter().any(|known| known == endpoint)
+    }
+
+    pub(super) fn table_url(&self, namespace: &[String], name: &str) -> String {
+        format!("{}/namespaces/{}/tables/{}", self.inner.base, self.path(namespace), encode(name))
+    }
+
+    /// A URL as the catalog told it, which may be relative to the catalog's own.
+    pub(super) fn resolve(&self, url: &str) -> Result<String> {
+        match url.starts_with("http://") || url.starts_with("https://") {
+            true => Ok(url.to_owned()),
+            false => {
+                Ok(format!("{}/{}", uri_of(&self.inner.properties)?, url.trim_start_matches('/')))
+            }
+        }
+    }
+
+    pub(super) async fn get(&self, url: &str) -> Result<Vec<u8>, Refusal> {
+        self.inner.http.get(url).await
+    }
+
+    fn path(&self, namespace: &[String]) -> String {
+        encode(&namespace.join(&self.inner.separator))
+    }
+
+    /// What is sent with every page where the user wants a size; a server that knows pages begins them
+    /// with an empty token.
+    fn page_size(&self) -> Option<&str> {
+        self.inner.properties.get("rest-page-size").map(String::as_str)
+    }
+
+    /// All pages of a listing.
+    async fn pages<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        mut take: impl FnMut(T) -> Option<String>,
+    ) -> Result<(), Refusal> {
+        let mut token: Option<String> = None;
+        let mut seen = HashSet::new();
+        loop {
+            let sign = if url.contains('?') { '&' } else { '?' };
+            let page = match (&token, self.page_size()) {
+                (None, None) => url.to_owned(),
+                (token, size) => {
+                    let token = encode(token.as_deref().unwrap_or_default());
+                    let size = size.map(|size| format!("&pageSize={}", encode(size)));
+                    format!("{url}{sign}pageToken={token}{}", size.unwrap_or_default())
+                }
+            };
+            let next = take(parse(&self.get(&page).await?, &page)?);
+            match next.filter(|next| !next.is_empty()) {
+                None => return Ok(()),
+                // A server that repeats a page would do so forever.
+                Some(next) if !seen.insert(next.clone()) => {
+                    return Err(Error::storage("the catalog gave the same page twice")
+                        .with_context("url", plain(url))
+                        .into());
+                }
+                next => token = next,
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Client for RestClient {
+    async fn list_namespaces(&self, parent: &[String]) -> Result<Vec<Vec<String>>> {
+        let mut url = format!("{}/namespaces", self.inner.base);
+        if !parent.is_empty() {
+            url.push_str(&format!("?parent={}", self.path(parent)));
+        }
+        let mut all = Vec::new();
+        let listed = self.pages(&url, |answer: NamespacesAnswer| {
+            all.extend(answer.namespaces);
+            answer.next
+        });
+        match listed.await {
+            Ok(()) => Ok(all),
+            Err(Refusal::NotFound { .. }) if !parent.is_empty() => Err(no_namespace(parent)),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    async fn list_tables(&self, namespace: &[String]) -> Result<Vec<String>> {
+        let url = format!("{}/namespaces/{}/tables", self.inner.base, self.path(namespace));
+        let mut all = Vec::new();
+        let listed = self.pages(&url, |answer: TablesAnswer| {
+            all.extend(answer.identifiers.into_iter().map(|table| table.name));
+            answer.next
+        });
+        match listed.await {
+            Ok(()) => Ok(all),
+            Err(Refusal::NotFound { .. }) => Err(no_namespace(namespace)),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable> {
+        match super::table::load(self, namespace, name).await {
+            Err(Refusal::NotFound { is_namespace: true }) => Err(no_namespace(namespace)),
+            Err(Refusal::NotFound { is_namespace: false }) => Err(not_found(namespace, name)),
+            Err(refusal) => Err(refusal.into()),
+            Ok(table) => Ok(table),
+        }
+    }
+}
+
+/// Parses an answer.
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8], url: &str) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        Error::storage(format!("the answer is none of an Iceberg REST catalog: {error}"))
+            .with_context("url", plain(url))
+    })
+}
+
+fn uri_of(properties: &BTreeMap<String, String>) -> Result<&str> {
+    let uri = properties.get("uri").map(|uri| uri.trim_end_matches('/')).unwrap_or_default();
+    match uri.starts_with("http://") || uri.starts_with("https://") {
+        true => Ok(uri),
+        false => {
+            Err(Error::config("the uri of a REST catalog must start with http:// or https://"))
+        }
+    }
+}
+
+/// Properties as texts: some servers write flags and numbers as such, and null for what is not set.
+pub(super) fn texts(values: BTreeMap<String, Value>) -> BTreeMap<String, String> {
+    let text = |value: Value| match value {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
+    };
+    values.into_iter().filter_map(|(name, value)| Some((name, text(value)?))).collect()
+}

@@ -1,0 +1,118 @@
+//! Stages: a query's rows on local disk, shared by processes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3_arrow::PyRecordBatch;
+
+use super::error::to_py;
+use super::plan::PyPlan;
+use super::wait::{compute, wait_with};
+use crate::row_store::{Drawing, Progress, Stage, weight_column};
+
+/// The rows of a query on disk, for access at random.
+#[pyclass(name = "Stage", module = "tensorquery._core", frozen)]
+pub struct PyStage {
+    stage: Arc<Stage>,
+    drawing: Option<Arc<Drawing>>,
+}
+
+impl PyStage {
+    /// The stage, for streams over it.
+    pub fn stage(&self) -> &Arc<Stage> {
+        &self.stage
+    }
+
+    /// How rows are drawn from it, where they are.
+    pub fn drawing(&self) -> Option<&Arc<Drawing>> {
+        self.drawing.as_ref()
+    }
+}
+
+#[pymethods]
+impl PyStage {
+    /// Opens the stage of a plan in `<root>/<fingerprint>`, or writes it; of several processes one does.
+    /// `progress` is called with (splits done, splits, rows, bytes) now and then.
+    #[staticmethod]
+    #[pyo3(signature = (plan, root, threads, progress=None))]
+    fn ensure(
+        py: Python<'_>,
+        plan: &PyPlan,
+        root: PathBuf,
+        threads: usize,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let plan = plan.plan();
+        let counts = Arc::new(Progress::default());
+        let show = |py: Python<'_>| {
+            let Some(progress) = &progress else { return Ok(()) };
+            let now = counts.report();
+            progress.call1(py, (now.splits_done, now.splits, now.rows, now.bytes)).map(drop)
+        };
+        let shared = Arc::clone(&counts);
+        let make = move || async move { Stage::ensure(&plan, &root, threads, &shared).await };
+        let stage = wait_with(py, make, show)?;
+        show(py)?;
+        Ok(Self { stage: Arc::new(stage), drawing: None })
+    }
+
+    /// Opens the stage in `dir`, which must have this fingerprint.
+    #[staticmethod]
+    fn open(py: Python<'_>, dir: PathBuf, fingerprint: &str) -> PyResult<Self> {
+        let stage = compute(py, || Stage::open(&dir, fingerprint))?;
+        Ok(Self { stage: Arc::new(stage), drawing: None })
+    }
+
+    /// Checks that a plan has a numeric column of this name.
+    #[staticmethod]
+    fn check_weight(plan: &PyPlan, column: &str) -> PyResult<()> {
+        weight_column(&plan.plan().schema(), column).map(drop).map_err(to_py)
+    }
+
+    /// The same stage, from which epochs of `draws` rows are drawn by the weights in `column`; None draws as many rows
+    /// as there are.
+    fn weighed(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        replacement: bool,
+        draws: Option<u64>,
+    ) -> PyResult<Self> {
+        let weigh = || Drawing::try_new(&self.stage, column, replacement, draws);
+        let drawing = compute(py, weigh)?;
+        Ok(Self { stage: Arc::clone(&self.stage), drawing: Some(Arc::new(drawing)) })
+    }
+
+    /// Positions of an epoch: rows drawn, or all rows.
+    #[getter]
+    fn num_positions(&self) -> u64 {
+        self.drawing.as_ref().map_or(self.stage.num_rows(), |drawing| drawing.draws())
+    }
+
+    #[getter]
+    fn num_rows(&self) -> u64 {
+        self.stage.num_rows()
+    }
+
+    #[getter]
+    fn path(&self) -> String {
+        self.stage.path().display().to_string()
+    }
+
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.stage.bytes()
+    }
+
+    /// The given rows, in that order, as an Arrow record batch.
+    fn gather<'py>(&self, py: Python<'py>, rows: Vec<u64>) -> PyResult<Bound<'py, PyRecordBatch>> {
+        let batch = compute(py, || self.stage.gather(&rows))?;
+        Bound::new(py, PyRecordBatch::new(batch))
+    }
+
+    /// Deletes its files; whoever has it open keeps reading.
+    fn remove(&self, py: Python<'_>) -> PyResult<()> {
+        compute(py, || self.stage.remove())
+    }
+}

@@ -1,0 +1,40 @@
+//! Faults of DataFusion 53: one file for each, which names the fault, the answer it gave, and what stands in its place.
+//!
+//! Three kinds. Statements are changed before they are planned (`distinct_precedence`, `row_comparisons`, `number_digits`), or
+//! refused where no right answer is possible (`refused`, `volatile_ctes`). Plans are changed before they are analysed: `plan_fixes`
+//! lists these changes in their order. Rules among those of the optimiser keep it from what it does wrongly
+//! (`kept_from_optimizer`, `signed_zeros`, `sliding_frames`, `functional_dependencies`, `overflow`). Functions under the engine's
+//! names answer rightly (`functions/`, `totals`, `lead_lag`, `ntile`).
+
+pub(super) mod common_expressions;
+pub(super) mod distinct_precedence;
+mod equal_grouping_sets;
+pub(super) mod functional_dependencies;
+pub(super) mod functions;
+mod grand_total;
+mod interval_lengths;
+pub(super) mod kept_from_optimizer;
+pub(super) mod lead_lag;
+pub(super) mod narrow_decimals;
+pub(super) mod ntile;
+pub(super) mod null_keys;
+pub(super) mod number_digits;
+mod numbers_as_text;
+pub(super) mod overflow;
+pub(super) mod plan_fixes;
+pub(super) mod refused;
+mod regexes;
+pub(super) mod row_comparisons;
+mod rule_around;
+pub(super) mod signed_zeros;
+mod single_value;
+pub(super) mod sliding_frames;
+mod standard_meanings;
+mod subqueries;
+mod time_constants;
+mod timestamp_casts;
+mod timestamp_units;
+pub(super) mod totals;
+pub(super) mod volatile_calls;
+pub(super) mod volatile_ctes;
+pub(super) mod wide_star;

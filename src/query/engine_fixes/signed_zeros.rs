@@ -1,0 +1,328 @@
+//! Zero is equal to zero, whatever its sign, as IEEE 754, SQL and every other engine say, and NaN, whatever its sign, is equal to NaN and
+//! above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats by their bits, in whose order -0.0 comes before 0.0, so that
+//! `x >= 0` lost rows, and a NaN with a sign, which processors make of `inf - inf`, before all numbers.
+//!
+//! What is compared, ordered or grouped goes through [`plain_float`](crate::floats::plain_float) first, unless it is a constant that has one
+//! form, or is only asked whether it is one. Keys of `USING` and of `GROUPING SETS` are compared by their bits.
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, JoinConstraint, ScalarValue};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{
+    AggregateFunction, Between, Cast, InList, ScalarFunction, Sort, WindowFunction,
+};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{
+    Aggregate, BinaryExpr, Expr, ExprSchemable, Join, LogicalPlan, Operator,
+};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use half::f16;
+
+use super::kept_from_optimizer::inputs_of;
+use crate::floats::{is_plain_float, plain_float};
+
+/// The rule; after those that compute constants.
+#[derive(Debug)]
+pub struct EqualZeros;
+
+impl OptimizerRule for EqualZeros {
+    fn name(&self) -> &str {
+        "equal_zeros"
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        _config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        plan.transform_down_with_subqueries(|node| match concerns(&node)? {
+            true => {
+                let schema = inputs_of(&node)?;
+                let node = keys(node, &schema)?;
+                let names = NamePreserver::new(&node.data);
+                let is_named = !matches!(node.data, LogicalPlan::Sort(_));
+                node.transform_data(|node| {
+                    node.map_expressions(|expr| {
+                        let name = is_named.then(|| names.save(&expr));
+                        let found = expr.transform_down(|expr| rewritten(expr, &schema))?;
+                        Ok(found.update_data(|expr| match name {
+                            Some(name) => name.restore(expr),
+                            None => expr,
+                        }))
+                    })
+                })
+            }
+            false => Ok(Transformed::no(node)),
+        })
+    }
+}
+
+/// The plan with constants that are compared in one form each: the optimiser computes those before the rule sees them.
+///
+/// # Errors
+/// Those of walking a plan.
+pub(super) fn constant_zeros(plan: LogicalPlan) -> crate::Result<LogicalPlan> {
+    let found = plan.transform_up_with_subqueries(|node| {
+        let names = NamePreserver::new(&node);
+        node.map_expressions(|expr| {
+            let name = names.save(&expr);
+            let found = expr.transform_up(|expr| {
+                Ok(match is_constant_comparison(&expr) {
+                    true => Transformed::yes(expr.map_children(in_one_form)?.data),
+                    false => Transformed::no(expr),
+                })
+            })?;
+            Ok(found.update_data(|expr| name.restore(expr)))
+        })
+    })?;
+    Ok(found.data)
+}
+
+fn is_constant_comparison(expr: &Expr) -> bool {
+    let compares = match expr {
+        Expr::BinaryExpr(BinaryExpr { op, .. }) => is_comparison(*op),
+        Expr::Between(_) | Expr::InList(_) => true,
+        _ => false,
+    };
+    let is_variable = |expr: &Expr| {
+        Ok(matches!(
+            expr,
+            Expr::Column(_)
+                | Expr::OuterReferenceColumn(..)
+                | Expr::ScalarSubquery(_)
+                | Expr::AggregateFunction(_)
+                | Expr::WindowFunction(_)
+        ))
+    };
+    compares && !expr.exists(is_variable).unwrap_or(true)
+}
+
+fn in_one_form(expr: Expr) -> Result<Transformed<Expr>> {
+    let is_float = expr.get_type(&DFSchema::empty()).is_ok_and(|found| found.is_floating());
+    Ok(match is_float && may_be_odd(&expr) {
+        true => Transformed::yes(plain(expr)),
+        false => Transformed::no(expr),
+    })
+}
+
+/// Whether a node may compare, order or group floats.
+fn concerns(plan: &LogicalPlan) -> Result<bool> {
+    if matches!(plan, LogicalPlan::Sort(_) | LogicalPlan::Aggregate(_) | LogicalPlan::Window(_))
+        || matches!(plan, LogicalPlan::Join(join) if !join.on.is_empty())
+    {
+        return Ok(true);
+    }
+    let mut found = false;
+    plan.apply_expressions(|expr| {
+        found |= expr.exists(|expr| {
+            Ok(match expr {
+                Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+                    is_comparison(*op)
+                        && may_be_odd(left)
+                        && may_be_odd(right)
+                        && !is_settled(left, *op, right)
+                }
+                Expr::Between(between) => may_be_odd(&between.low) || may_be_odd(&between.high),
+                Expr::InList(list) => list.list.iter().any(|item| !is_number(item)),
+                _ => false,
+            })
+        })?;
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
+}
+
+/// A node with the keys by which it orders, groups or joins in one form each.
+fn keys(plan: LogicalPlan, schema: &DFSchema) -> Result<Transformed<LogicalPlan>> {
+    match plan {
+        LogicalPlan::Sort(mut sort) => {
+            let is_changed = sorts(&mut sort.expr, schema)?;
+            Ok(changed(LogicalPlan::Sort(sort), is_changed))
+        }
+        LogicalPlan::Aggregate(Aggregate {
+            input,
+            mut group_expr,
+            aggr_expr,
+            schema: output,
+            ..
+        }) => {
+            let mut is_changed = false;
+            for key in &mut group_expr {
+                let name = NamePreserver::new_for_projection().save(key);
+                if !matches!(key, Expr::GroupingSet(_)) && make_plain(key, schema)? {
+                    *key = name.restore(std::mem::take(key));
+                    is_changed = true;
+                }
+            }
+            let aggregate = Aggregate::try_new_with_schema(input, group_expr, aggr_expr, output)?;
+            Ok(changed(LogicalPlan::Aggregate(aggregate), is_changed))
+        }
+        LogicalPlan::Join(mut join) if join.join_constraint == JoinConstraint::On => {
+            let mut is_changed = false;
+            let Join { left, right, on, .. } = &mut join;
+            for (one, other) in on {
+                is_changed |= make_plain(one, left.schema())?;
+                is_changed |= make_plain(other, right.schema())?;
+            }
+            Ok(changed(LogicalPlan::Join(join), is_changed))
+        }
+        other => Ok(Transformed::no(other)),
+    }
+}
+
+fn changed<T>(data: T, is_changed: bool) -> Transformed<T> {
+    Transformed::new(data, is_changed, TreeNodeRecursion::Continue)
+}
+
+fn sorts(sorts: &mut [Sort], schema: &DFSchema) -> Result<bool> {
+    let mut is_changed = false;
+    for sort in sorts {
+        is_changed |= make_plain(&mut sort.expr, schema)?;
+    }
+    Ok(is_changed)
+}
+
+/// Puts the function around a float that may be of another form. Whether it did.
+fn make_plain(expr: &mut Expr, schema: &DFSchema) -> Result<bool> {
+    if let Expr::Alias(alias) = expr {
+        return make_plain(&mut alias.expr, schema);
+    }
+    let is_odd = may_be_odd(expr) && has_odd_values(expr, schema)?;
+    if is_odd {
+        *expr = plain(std::mem::take(expr));
+    }
+    Ok(is_odd)
+}
+
+fn rewritten(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    Ok(match expr {
+        Expr::BinaryExpr(BinaryExpr { mut left, op, mut right }) if is_comparison(op) => {
+            let is_changed = !is_settled(&left, op, &right)
+                && may_be_odd(&left)
+                && may_be_odd(&right)
+                && (has_odd_values(&left, schema)? || has_odd_values(&right, schema)?);
+            if is_changed {
+                make_plain(&mut left, schema)?;
+                make_plain(&mut right, schema)?;
+            }
+            changed(Expr::BinaryExpr(BinaryExpr { left, op, right }), is_changed)
+        }
+        Expr::Between(Between { mut expr, negated, mut low, mut high }) => {
+            let mut is_changed = false;
+            if expr.get_type(schema)?.is_floating() {
+                for part in [&mut expr, &mut low, &mut high] {
+                    is_changed |= make_plain(part, schema)?;
+                }
+            }
+            changed(Expr::Between(Between { expr, negated, low, high }), is_changed)
+        }
+        Expr::InList(InList { mut expr, mut list, negated }) => {
+            let is_odd = list.iter().any(|item| !is_number(item));
+            let mut is_changed = false;
+            if is_odd && expr.get_type(schema)?.is_floating() {
+                is_changed |= make_plain(&mut expr, schema)?;
+                for item in &mut list {
+                    is_changed |= make_plain(item, schema)?;
+                }
+            }
+            changed(Expr::InList(InList { expr, list, negated }), is_changed)
+        }
+        Expr::AggregateFunction(AggregateFunction { func, mut params }) => {
+            let mut is_changed = sorts(&mut params.order_by, schema)?;
+            if params.distinct || is_extreme(func.name()) {
+                for argument in &mut params.args {
+                    is_changed |= make_plain(argument, schema)?;
+                }
+            }
+            changed(Expr::AggregateFunction(AggregateFunction { func, params }), is_changed)
+        }
+        Expr::WindowFunction(mut function) => {
+            let WindowFunction { fun, params } = function.as_mut();
+            let mut is_changed = sorts(&mut params.order_by, schema)?;
+            let is_compared = params.distinct || is_extreme(fun.name());
+            let arguments = params.args.iter_mut().filter(|_| is_compared);
+            for part in arguments.chain(&mut params.partition_by) {
+                is_changed |= make_plain(part, schema)?;
+            }
+            changed(Expr::WindowFunction(function), is_changed)
+        }
+        other => Transformed::no(other),
+    })
+}
+
+fn is_extreme(function: &str) -> bool {
+    matches!(function, "min" | "max")
+}
+
+fn is_comparison(op: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Whether a comparison is right as it is: a number that is no zero has one form, and nothing else equals it.
+fn is_settled(left: &Expr, op: Operator, right: &Expr) -> bool {
+    use Operator::{Eq, IsDistinctFrom, IsNotDistinctFrom, NotEq};
+    matches!(op, Eq | NotEq | IsDistinctFrom | IsNotDistinctFrom)
+        && (is_number(left) || is_number(right))
+}
+
+/// Whether it may be a float of which there are other forms: literals of other types are not.
+fn may_be_odd(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(value, _) => value.data_type().is_floating() && !value.is_null(),
+        Expr::ScalarFunction(function) => !is_plain_float(&function.func),
+        _ => true,
+    }
+}
+
+/// Whether it is a float, and not made of a number of another type, which has neither a negative zero nor NaN.
+fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
+    match expr {
+        Expr::Literal(value, _) => Ok(plain_value(value.clone()) != *value),
+        Expr::Cast(Cast { expr: inner, data_type }) if data_type.is_floating() => {
+            let from = inner.get_type(schema)?;
+            Ok(!from.is_integer() && !from.is_decimal())
+        }
+        _ => Ok(expr.get_type(schema)?.is_floating()),
+    }
+}
+
+/// Whether it is a constant that has one form.
+fn is_number(expr: &Expr) -> bool {
+    let Expr::Literal(value, _) = expr else { return false };
+    match value {
+        ScalarValue::Float16(Some(value)) => *value != f16::ZERO && !value.is_nan(),
+        ScalarValue::Float32(Some(value)) => *value != 0.0 && !value.is_nan(),
+        ScalarValue::Float64(Some(value)) => *value != 0.0 && !value.is_nan(),
+        _ => true,
+    }
+}
+
+/// The same value in its one form.
+pub(in crate::query) fn plain(expr: Expr) -> Expr {
+    match expr {
+        Expr::Literal(value, metadata) if !value.data_type().is_nested() => {
+            Expr::Literal(plain_value(value), metadata)
+        }
+        expr => Expr::ScalarFunction(ScalarFunction::new_udf(plain_float().clone(), vec![expr])),
+    }
+}
+
+fn plain_value(value: ScalarValue) -> ScalarValue {
+    match value {
+        ScalarValue::Float16(Some(value)) => {
+            ScalarValue::Float16(Some(if value.is_nan() { f16::NAN } else { value + f16::ZERO }))
+        }
+        ScalarValue::Float32(Some(value)) => {
+            ScalarValue::Float32(Some(if value.is_nan() { f32::NAN } else { value + 0.0 }))
+        }
+        ScalarValue::Float64(Some(value)) => {
+            ScalarValue::Float64(Some(if value.is_nan() { f64::NAN } else { value + 0.0 }))
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,46 @@
+//! Who reads what, in which order: pure functions over split metadata.
+//!
+//! Nothing here reads a file, a clock or a hash map's order, so every rank and worker computes the
+//! same plan from the same input. [`lpt()`] balances splits, [`Assignment`] holds the lists of all
+//! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the only
+//! source of randomness in the crate.
+//!
+//! [`resume()`] is the whole way: [`ShardInput`] cut into [`RowSlice`]s, what earlier [`EarlierRun`]s of the epoch consumed
+//! taken off, the rest dealt to [`Shard`]s by a [`Layout`]. A [`RankShare`] is what of it one rank needs.
+
+mod bernoulli;
+mod blend;
+mod cursor;
+mod deal;
+mod dynamic;
+mod even;
+mod interleave;
+mod layout;
+mod lpt;
+mod order;
+mod permutation;
+mod plan;
+mod quota;
+mod rng;
+mod row_slice;
+mod shard;
+mod share;
+mod weighted_sampler;
+
+pub use bernoulli::{Bernoulli, FileSample};
+pub use blend::blend;
+pub use cursor::{Lane, LaneCursor, Mixing, Shard, ShardCursor, WindowCursor};
+pub use deal::{cursor_of, resume, shares};
+pub use dynamic::Holding;
+pub use even::{Remainder, Schedule, level, proportional, share};
+pub use interleave::{Interleave, Open, Turn};
+pub use layout::{EarlierRun, Layout, OrderKey, ShardInput};
+pub use lpt::{lpt, round_robin};
+pub use order::{derive_key, epoch_order};
+pub use permutation::Permutation;
+pub use plan::{Assignment, Builtin, Imbalance, ShardSummary, weight};
+pub use rng::Rng;
+pub use row_slice::{RowSlice, Source, Window};
+pub use shard::ShardSpec;
+pub use share::RankShare;
+pub use weighted_sampler::{Order, RowWeights, WeightedSampler};
