@@ -182,6 +182,19 @@ def test_links_of_the_pages_lead_somewhere():
             assert heading in map(anchor, titles), f"{page}: {link}"
 
 
+def test_files_of_the_crate_that_pages_name_are_there():
+    named = {
+        path
+        for page in ("ARCHITECTURE.md", "docs/engine.md", "benches/README.md")
+        for path in re.findall(r"`((?:\w+/)+(?:\w+\.rs)?)`", text_of(page))
+        if (ROOT / "src" / path.partition("/")[0]).exists()
+        and "NAME" not in path
+        and not path.startswith("python/tensorquery/")
+    }
+    assert len(named) > 30
+    assert [path for path in sorted(named) if not (ROOT / "src" / path).exists()] == []
+
+
 def test_the_readme_fits_on_a_page():
     assert README.count("\n") <= 250
     assert text_of("ARCHITECTURE.md").count("\n") <= 150
