@@ -51,11 +51,11 @@ $(STAMPS)/built: $(STAMPS)/installed pyproject.toml $(RUST_SOURCES)
 demo: $(STAMPS)/built .demo/complete ## Train a small model on 336,776 real flights
 	$(BIN)/python sql-examples/demo.py
 
-docs: $(STAMPS)/installed ## Build the site of the documentation in .site; a broken link or an undocumented page is an error
+docs: $(STAMPS)/installed ## Build the documentation site in .site; a broken link or a page outside the navigation is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open .site/index.html, or read it as it changes: $(BIN)/python -m mkdocs serve"
 
-fetch: $(STAMPS)/installed .demo/complete test-servers browser ## Fetch what the tests need beside the Rust core
+fetch: $(STAMPS)/installed .demo/complete test-servers browser ## Fetch everything that the tests need besides the Rust core
 
 test: test-rust test-python ## Run every test, Rust and Python
 
@@ -63,8 +63,8 @@ test-rust: ## Run the Rust tests; they need no Python
 	@command -v $(CARGO) >/dev/null || { echo "make: $(CARGO) not found. Install Rust from https://rustup.rs and open a new shell" >&2; exit 1; }
 	$(CARGO) test --locked
 
-# Half of the time of these tests is waiting, so that two processes take little more than half as long as one. Tests that go on
-# side by side start servers of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
+# These tests wait half of the time, so two processes take little more than half as long as one. Parallel tests start servers
+# of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 2
 
 test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
@@ -73,11 +73,11 @@ test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests
 
 test-servers: $(JARS)/rest/complete $(JARS)/hive/complete $(SERVERS)/minio/complete $(SERVERS)/fake-gcs/complete $(SERVERS)/azurite/complete ## Fetch and build the catalogs and stores that the Python tests start (minutes, once)
 
-# Tests that look at the notebook draw it in a browser, and are skipped where there is none. Only its packager knows all the
-# libraries that it needs, so it comes from there.
+# Tests draw the notebook in a browser, and are skipped without one. Only its packager knows all the libraries that it
+# needs, so it comes from there.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-browser: ## Install Chromium, in which tests draw the notebook, where apt can
+browser: ## Install Chromium by apt; tests draw the notebook in it
 	@command -v $(BROWSERS) >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update --quiet=2 && apt-get install --quiet=2 --no-install-recommends --yes chromium fonts-dejavu-core; } \
 	  || echo "make: Chromium not found and not installed, so the tests that draw the notebook will be skipped. Install it: apt install chromium" >&2
@@ -87,12 +87,12 @@ test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every
 
 HOURS ?= 1
 
-prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into the README (see tests/faults)
+prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injected faults for HOURS=1, and write the record into docs/proof.md (see tests/faults)
 	$(BIN)/python -m tests.faults --hours $(HOURS) --planted --record tests/faults/record.json
 	$(BIN)/python -m tests.faults --show
 
-# The package with a core that has the client, in a folder of its own: `make test` goes on with the core that it has. Crates
-# below DataFusion have other features with it; those are compiled beside the others.
+# A package whose core has the client, in a folder of its own, so that `make test` keeps its core. Crates below DataFusion
+# have other features then, and are compiled beside the others.
 BALLISTA := .cache/ballista
 BALLISTA_VERSION := 53.0.0
 
@@ -118,18 +118,18 @@ $(WRITERS)/parquet-java/complete: tests/python/writers/parquet-java/pom.xml
 	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
 	@touch $@
 
-# Our own files of that kind run in `make test`; those of others lie where DIR says. SLT_ARGS="--seed 1 --without-loaders", see tests/slt.
-slt: $(STAMPS)/built ## Run a folder of sqllogictest files through the loader and a judge (DIR=folder QUERIES=0: all of each file; see tests/slt)
+# Our own files run in `make test`; DIR names a folder of others. SLT_ARGS="--seed 1 --without-loaders", see tests/slt.
+slt: $(STAMPS)/built ## Compare a folder of sqllogictest files with a judge (DIR=folder QUERIES=0: all of each file; see tests/slt)
 	@[ -n "$(DIR)" ] || { echo "make: name the folder of a suite: make slt DIR=path/to/sqllogictest/test" >&2; exit 1; }
 	$(BIN)/python -m tests.slt $(DIR) --queries $(or $(QUERIES),0) $(SLT_ARGS)
 
-test-leaks: $(STAMPS)/built ## Read 1,000 epochs and make 200 loaders, and look what they leave behind (some minutes)
+test-leaks: $(STAMPS)/built ## Read 1,000 epochs, make 200 loaders, and look for leaks (some minutes)
 	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/test_leaks.py
 
-audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities where a database can be reached
+audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities if a database can be reached
 	$(BIN)/python tests/audit.py
 
-test-ballista: $(STAMPS)/built test-servers $(BALLISTA)/complete ## Test stages that a cluster of two Ballista executors computes (compiles DataFusion twice more; not part of `make test`)
+test-ballista: $(STAMPS)/built test-servers $(BALLISTA)/complete ## Test stages computed by a cluster of two Ballista executors (compiles DataFusion twice more; not part of `make test`)
 	$(CARGO) test --locked --lib --features ballista -- ballista engine
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build --locked --lib --features python,ballista
 	@rm -rf $(BALLISTA)/python && mkdir -p $(BALLISTA)/python/tensorquery
@@ -207,8 +207,8 @@ miri: ## Run the modules with unsafe code under Miri (needs rustup, which fetche
 	rustup toolchain install nightly --profile minimal --component miri --component rust-src
 	$(MIRI)
 
-# The standard library is compiled with it, too: an order that only that knows of would look like none.
-races: ## Run the runtime, the queues and what threads share under ThreadSanitizer (needs rustup, which fetches a nightly compiler)
+# The standard library is compiled with the sanitizer, too; it would not see the library's synchronisation otherwise.
+races: ## Run the runtime, the queues and shared state under ThreadSanitizer (needs rustup, which fetches a nightly compiler)
 	@command -v rustup >/dev/null || { echo "make: rustup not found. Install it from https://rustup.rs" >&2; exit 1; }
 	rustup toolchain install nightly --profile minimal --component rust-src
 	CARGO_TARGET_DIR=$(abspath .cache/races) RUSTFLAGS=-Zsanitizer=thread $(CARGO) +nightly test --locked --package tensorquery-races \
@@ -237,8 +237,8 @@ stubtest: $(STAMPS)/built ## Compare _core.pyi with the built module
 
 PACKAGES := import site; print(site.getsitepackages()[0])
 
-# The benchmark has an environment of its own, for the other loaders; it sees the packages of .venv, so that torch is there
-# once. A loader that cannot be installed is reported as missing by the run.
+# The benchmark has an environment of its own for the other loaders. It sees the packages of .venv, so torch is there once.
+# A loader that cannot be installed is reported as missing by the run.
 $(BENCH)/venv/installed: benches/requirements.txt $(STAMPS)/installed
 	$(BIN)/python -m venv $(BENCH)/venv
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" > "$$($(BENCH)/venv/bin/python -c '$(PACKAGES)')/packages-of-venv.pth"
@@ -247,10 +247,10 @@ $(BENCH)/venv/installed: benches/requirements.txt $(STAMPS)/installed
 	done
 	@touch $@
 
-# The published wheel is built twice: with counters, which benches/pgo.py makes count, and then by what they counted, as
-# `maturin build --pgo` does. Here the folders are kept, so that what did not change is not compiled again; the counts are made
-# anew where the dependencies, profiles or benches/pgo.py change. Counters go by names of functions, and those by the profile, the
-# target and the features, so that both builds have the same; and cargo does not see that counts have changed.
+# The published wheel is built twice: with counters, which benches/pgo.py runs, and then by their counts, as
+# `maturin build --pgo` does. Here the folders are kept, so that unchanged crates are not compiled again; the counts are made
+# again if the dependencies, profiles or benches/pgo.py change. Counters go by names of functions, which depend on the profile,
+# the target and the features, so both builds have the same ones. cargo does not see that counts have changed.
 PGO := $(abspath $(BENCH))/pgo
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 LLVM_PROFDATA = $(shell rustc --print sysroot)/lib/rustlib/$(HOST)/bin/llvm-profdata
@@ -269,8 +269,8 @@ $(PGO)/merged.profdata: benches/pgo.py Cargo.toml Cargo.lock | $(STAMPS)/install
 	PYTHONPATH=$(PGO)/python $(BIN)/python benches/pgo.py $(PGO)/decode
 	$(LLVM_PROFDATA) merge --output $@ $(PGO)/raw
 
-# What is measured is that wheel, in an environment of its own; the working tree keeps its dev build. The decode limit
-# is compiled by its counts, too, and with all inlining that the release profile has.
+# The benchmark measures that wheel, in an environment of its own; the working tree keeps its dev build. The decode limit
+# is compiled by its counts, too, and with all inlining of the release profile.
 $(BENCH)/release: $(BENCH)/venv/installed $(PGO)/merged.profdata pyproject.toml $(RUST_SOURCES) $(shell find python -name '*.py') $(wildcard benches/decode/Cargo.toml benches/decode/src/*.rs)
 	@echo "Building the Rust core by the counts (the first time takes half an hour)"
 	rm -rf $(BENCH)/wheel
@@ -288,7 +288,7 @@ $(BENCH)/dev: $(BENCH)/venv/installed $(STAMPS)/built $(wildcard benches/decode/
 bench: $(BENCH)/$(BENCH_PROFILE) ## Measure against other loaders and the decode limit (an hour; BENCH_ARGS="--quick --only scan", BENCH_PROFILE=dev)
 	$(BENCH)/venv/bin/python benches/loader.py --plot $(BENCH)/ratios.png $(BENCH_ARGS)
 
-# Two release builds of the crate share what is below it; the first time takes half an hour.
+# Two release builds of the crate share their dependencies; the first time takes half an hour.
 PAIRED := .bench/paired
 AGAINST ?= HEAD
 
@@ -338,10 +338,10 @@ $(SPARK)/installed: tests/fixtures/iceberg/requirements.txt
 	mvn --quiet dependency:copy -Dartifact=org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0 -DoutputDirectory=$(SPARK)
 	@touch $@
 
-iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests anew with Spark
+iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests again with Spark
 	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
 
-golden: $(STAMPS)/built ## Write the golden texts anew (seconds): what has changed in plans, orders and states is what git shows
+golden: $(STAMPS)/built ## Write the golden texts anew (seconds); git shows changes of plans, orders and states
 	$(BIN)/python tests/python/golden.py
 
 # Seven writers of Parquet. Their files are committed, and the tests read those; a new version of a writer is a line in
@@ -360,14 +360,14 @@ $(WRITERS)/jars/complete: $(WRITER_FILES)/java/pom.xml
 	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
 	@touch $@
 
-fixtures: $(WRITERS)/installed $(WRITERS)/jars/complete ## Make the Parquet files of the tests anew with seven writers (some minutes)
+fixtures: $(WRITERS)/installed $(WRITERS)/jars/complete ## Make the Parquet files of the tests again with seven writers (some minutes)
 	@command -v go >/dev/null || { echo "make: go not found. Install Go, 1.26 or later: https://go.dev/doc/install" >&2; exit 1; }
 	$(WRITERS)/venv/bin/python $(WRITER_FILES)/rows.py $(WRITERS)/rows.json
 	for writer in pyarrow duckdb polars fastparquet arrow_rs; do $(WRITERS)/venv/bin/python $(WRITER_FILES)/write_$$writer.py $(WRITER_FILES); done
 	cd $(WRITER_FILES)/go && go run . $(abspath $(WRITERS))/rows.json ../parquet-go.parquet
 	java -cp '$(WRITERS)/jars/*' $(WRITER_FILES)/java/JavaWriter.java $(WRITERS)/rows.json $(WRITER_FILES)
 
-clean: ## Remove what was built here, but not the compiled dependencies
+clean: ## Remove build results, but not the compiled dependencies
 	$(CARGO) clean --package tensorquery || true
 	rm -rf $(VENV) $(SPARK) .site .screenshots .wheels .demo .tpch .bench .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find python -name '_core*.so' -delete

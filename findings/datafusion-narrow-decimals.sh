@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# DataFusion 55 makes an integer of a decimal that arrow stores in 32 or 64 bits, where an integer stands beside it: 2.50 + 0 is 2.
+# DataFusion 55 turns a 32-bit or 64-bit decimal into an integer beside an integer: 2.50 + 0 is 2.
 #
-# Arrow has decimals of 32, 64, 128 and 256 bits since format version 1.5, and the width says nothing of the value. One would expect
-# `d + 0` and `coalesce(d, 0)` to be decimals whatever the width, as they are of 128 and 256 bits. Of 32 and 64 bits DataFusion casts the
-# decimal to BIGINT: the digits behind the point are cut without a word, in a sum, in coalesce and in UNION. pyarrow adds all widths rightly.
+# Arrow has decimals of 32, 64, 128 and 256 bits since format version 1.5, and the width says nothing about the value. One would
+# expect `d + 0` and `coalesce(d, 0)` to be decimals at every width, as they are at 128 and 256 bits. DataFusion casts narrower
+# decimals to BIGINT. It cuts off the digits after the point without a word, in a sum, in coalesce and in UNION. pyarrow adds all
+# widths rightly.
 # Arrow format: https://arrow.apache.org/docs/format/Columnar.html
 #
 # Versions: datafusion 55.0.0 (Python package), pyarrow 26.0.1. Seen on 2026-11-27: see `expected` below.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# DataFusion 55 lets NULL match NULL for `=`, where another condition of the join is `IS NOT DISTINCT FROM`.
+# DataFusion 55 lets NULL match NULL for `=` if another condition of the join is `IS NOT DISTINCT FROM`.
 #
 # A hash join has one setting for all of its keys: NULL equals NULL, or it does not. One would expect an optimiser that turns
-# `IS NOT DISTINCT FROM` into a key to keep every `=` out of that join, or the other way around. An equality of WHERE, and keys of other joins
-# that it puts into another order, become keys of the join by `IS NOT DISTINCT FROM`: rows whose values are NULL on both sides pass. The same
-# two conditions in one ON clause are right. DuckDB is right in all forms.
+# `IS NOT DISTINCT FROM` into a key to keep every `=` out of that join, or the other way around. But an equality of WHERE, and keys of
+# other joins that it reorders, become keys of the join by `IS NOT DISTINCT FROM`: rows that are NULL on both sides pass. The two
+# conditions in one ON clause are right. DuckDB is right in all forms.
 #
 # Versions: datafusion 55.0.0 (Python package; 53.1 of the crates as well), pyarrow 26.0.1, duckdb 2.0.1. Seen on 2026-11-27: see `expected`
 # below.

@@ -2,9 +2,10 @@
 # DuckDB's Parquet writer, version 2, stores differences of 32-bit integers as 64-bit numbers; pyarrow and arrow-rs do not read such
 # files.
 #
-# The Parquet format says that DELTA_BINARY_PACKED of INT32 computes in 32 bits with wrap-around ("2's complement"), so that no packed
-# difference of an INT32 column takes more than 32 bits. DuckDB 2.0.1 with PARQUET_VERSION V2 computes in 64 bits: a column that jumps over
-# more than half of the range has differences of 33 bits. DuckDB and polars read it back; pyarrow and the `parquet` crate (by arro3-io) raise errors.
+# The Parquet format says that DELTA_BINARY_PACKED of INT32 computes in 32 bits with wrap-around ("2's complement"). So no packed
+# difference of an INT32 column takes more than 32 bits. DuckDB 2.0.1 with PARQUET_VERSION V2 computes in 64 bits: a column that
+# jumps over more than half of the range has differences of 33 bits. DuckDB and polars read it back; pyarrow and the `parquet` crate
+# (by arro3-io) raise errors.
 # Format: https://github.com/apache/parquet-format/blob/master/Encodings.md#delta-encoding-delta_binary_packed--5
 #
 # Versions: duckdb 2.0.1, pyarrow 26.0.1, polars 2.1.0, arro3-io 0.9.1. Seen on 2026-11-27: see `expected` below.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# parquet-go forgets the numbers before a NaN: the bounds of a float column are those of the numbers behind it.
+# parquet-go forgets the numbers before a NaN: the bounds of a float column cover only the numbers after it.
 #
-# The Parquet format says that NaN must not be in the bounds of floats, and that a reader ignores bounds that are NaN. parquet-go 0.25.1 writes
-# bounds without NaN that leave out values: of 1, 2, NaN, 8, 9 the minimum is 8. A reader that trusts them loses rows; DuckDB and polars find neither row of `x <= 2`, pyarrow both.
+# The Parquet format says that the bounds of floats must not be NaN, and that a reader ignores bounds that are NaN. parquet-go
+# 0.25.1 writes bounds without NaN that leave out values: the minimum of 1, 2, NaN, 8, 9 is 8. A reader that trusts them loses
+# rows. DuckDB and polars find neither row of `x <= 2`, pyarrow finds both.
 # Format: https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift (ColumnOrder, TYPE_DEFINED_ORDER)
 #
 # Versions: parquet-go 0.25.1, pyarrow 26.0.1, duckdb 2.0.1, polars 2.1.0. Needs Go, 1.24 or later. Seen on 2026-11-27: see `expected` below.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# pyarrow's ORC writer writes other rows of a struct column where a table is a slice: it begins at the first row of the whole.
+# pyarrow's ORC writer writes the wrong rows of a struct column if the table is a slice: it begins at the first row of the whole.
 #
-# A slice of an Arrow table is a table: one would expect that it is written as its copy is. Of a struct column the ORC writer of Arrow C++ passes
-# over where the slice begins, for the structs and for their fields, while plain columns and lists beside it are right. So rows get the
+# A slice of an Arrow table is a table, so one would expect its file to equal that of a copy. The ORC writer of Arrow C++ ignores
+# the start of the slice for struct columns and their fields, while plain columns and lists beside them are right. Rows get the
 # structs of other rows, without a word. `table.take` of all rows makes a copy, which is written rightly.
 # Format: https://orc.apache.org/specification/
 #

@@ -1,6 +1,6 @@
 -- The demo's training set: will a flight arrive more than 15 minutes late, judged before it departs?
 -- Flights are the driving scan; weather, planes and airlines are small and joined to each row on every shard.
--- No output is null: flights without an arrival are left out, unknown planes and pressures get a default.
+-- No output is null: flights without an arrival are left out, and unknown planes and pressures get a default.
 -- Tables: flights, weather, planes, airlines
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle=True, stack={"season": ["season_sin", "season_cos"], "time": ["time_sin", "time_cos"]})
 -- Staged: nothing; flights are read split by split, and the other tables are the small sides of joins.

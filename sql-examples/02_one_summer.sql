@@ -1,4 +1,4 @@
--- A date range: the statistics of files and row groups rule most of them out before any row is read.
+-- A date range: statistics of files and row groups rule most of them out before any row is read.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=512, stack={"x": ["month", "day", "hour", "distance"]})
 -- Staged: nothing.

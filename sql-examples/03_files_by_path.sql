@@ -1,4 +1,4 @@
--- Files named in the query itself, without registering a table: the last three months.
+-- Files named in the query, without registering a table: the last three months.
 -- Tables: none; the paths are relative to where the job runs
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle=True, categories={"origin": ["EWR", "JFK", "LGA"]})
 -- Staged: nothing.

@@ -1,4 +1,4 @@
--- One training set from two inputs: UNION ALL of row-local parts is row-local too.
+-- One training set from two inputs: a UNION ALL of row-local parts is row-local, too.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=2048, shuffle=True)
 -- Staged: nothing.

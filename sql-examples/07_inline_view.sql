@@ -1,4 +1,4 @@
--- A view inside of the query: named steps cost nothing, since the optimiser sees through them.
+-- A view inside the query: named steps cost nothing, since the optimiser sees through them.
 -- Tables: flights, weather
 -- Loader: tq.create_dataloader(query, batch_size=256, shuffle=True, stack={"x": ["wind_speed", "visib"]})
 -- Staged: nothing; windy hours are the small side of the join.

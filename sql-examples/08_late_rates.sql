@@ -1,6 +1,6 @@
--- Click-through style features: how often did a route of a carrier run late in the 30 days before? Such rates of an event by
--- key are what click models live on. The day of the flight itself is left out, so no label leaks into its own
--- feature, and a prior of 20 flights at the usual rate keeps keys with little history near it.
+-- Click-through style features: how often did a route of a carrier run late in the 30 days before? Click models live on
+-- such rates of an event by key. The day of the flight itself is left out, so no label leaks into its own feature. A prior
+-- of 20 flights at the usual rate keeps keys with little history near that rate.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=2048, shuffle=True, stack={"x": ["late_rate", "log_flown"]})
 -- Staged: nothing; the daily counts are the small side of a join, and the flights are read split by split.

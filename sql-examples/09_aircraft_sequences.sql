@@ -1,6 +1,6 @@
--- Sliding windows to sequences: for each flight the delays of the same aircraft on its up to eight flights before, oldest
--- first, as a jagged tensor, from which a sequence model reads how a delay is carried on.
--- array_agg runs once for each aircraft and every flight takes its slice: cheaper than collecting a window for each flight.
+-- Sliding windows as sequences: for each flight, the delays of up to eight earlier flights of the same aircraft, oldest
+-- first, as a jagged tensor. A sequence model reads from it how a delay is carried on.
+-- array_agg runs once for each aircraft, and every flight takes its slice: cheaper than a window for each flight.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=512, shuffle=True)
 -- Staged: all rows, since each one needs its place among the flights of its aircraft.

@@ -1,5 +1,5 @@
--- One row a customer: all orders but the last as two sequences of one length, and what the last one was worth as the target.
--- Padded to the longest sequence of a batch where a model wants rectangles.
+-- One row per customer: all orders but the last as two sequences of one length, and the value of the last one as the target.
+-- If a model wants rectangles, pad to the longest sequence of a batch, as here.
 -- Tables: orders (TPC-H)
 -- Loader: tq.create_dataloader(query, batch_size=64, shuffle=True, pad={"amounts": 0.0, "gaps": -1})
 -- Staged: all rows, one for each group.

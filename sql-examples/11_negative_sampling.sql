@@ -1,5 +1,5 @@
--- Who buys what: every pair of a customer and a part that was ordered, and about four parts for each that this customer never
--- ordered. The draws are arithmetic on the keys and not random(), so that each run and each rank has the same negatives.
+-- Who buys what: every pair of a customer and a part that was ordered, and for each about four parts that this customer never
+-- ordered. The draws are arithmetic on the keys and not random(), so each run and each rank has the same negatives.
 -- Tables: orders, lineitem, part (TPC-H)
 -- Loader: tq.create_dataloader(query, batch_size=4096, shuffle="global")
 -- Staged: all rows, since DISTINCT looks at them together.

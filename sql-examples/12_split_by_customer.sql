@@ -1,5 +1,5 @@
--- Train, validation and test by a hash of the customer, 80 : 10 : 10: all orders of a customer are in one subset, so that none is
--- judged by what the model has seen of the same customer. A row keeps its subset when rows are added. `filters` chooses the subset.
+-- Train, validation and test by a hash of the customer, 80 : 10 : 10. All orders of a customer are in one subset, so a model
+-- is not tested on customers that it has seen. A row keeps its subset when rows are added. `filters` chooses the subset.
 -- Tables: orders, customer (TPC-H)
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle=True, filters="subset = 'train'", columns=["customer", "balance", "segment", "price"], categories={"segment": ["AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY"]})
 -- Staged: nothing; a hash needs no other row.

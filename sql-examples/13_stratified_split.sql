@@ -1,5 +1,5 @@
--- Stratified train, validation and test sets, 80 : 10 : 10 within each carrier and class: rows are ranked by a hash inside of their
--- stratum, so that rare strata are divided as exactly as common ones. The hash decides, not the order of files.
+-- Stratified train, validation and test sets, 80 : 10 : 10 within each carrier and class. Rows are ranked by a hash within
+-- their stratum, so rare strata are divided as exactly as common ones. The hash decides, not the order of files.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=2048, shuffle=True, filters="subset = 0", columns=["hour", "distance", "label"])
 -- Staged: all rows, since the rank of one depends on the others of its stratum.

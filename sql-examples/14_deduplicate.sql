@@ -1,4 +1,4 @@
--- Deduplication: each flight number of a carrier between two airports once, as it was scheduled last.
+-- Deduplication: each flight number of a carrier between two airports once, with its latest schedule.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle=True, output_format="numpy")
 -- Staged: all rows, since the newest of a group is known only when all were seen.

@@ -1,6 +1,6 @@
--- A point-in-time feature join: the weather as it was last observed when the forecast was made, an hour before departure and no
--- more than three hours old. No observation that came later is seen; where there is none, the features are NaN.
--- The text below is what the helper writes, with `left` being the SELECT over flights; docs/point-in-time.md explains it.
+-- A point-in-time feature join: the last weather observation when the forecast was made, an hour before departure, and no
+-- more than three hours old. No later observation is seen; without one, the features are NaN.
+-- `tq.asof_join` wrote the text below, with `left` being the SELECT over flights; docs/point-in-time.md explains it.
 -- Made by: tq.asof_join(left, "weather", left_on="decided", right_on="time_hour", by="origin", columns=["temp", "wind_speed", "visib"], tolerance="3 hours")
 -- Tables: flights, weather
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle=True, nulls="nan", stack={"x": ["temp", "wind_speed", "visib"]})

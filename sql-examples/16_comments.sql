@@ -1,4 +1,4 @@
--- Text beside numbers: comments go to the tokenizer as lists of str, the priority becomes a code of fixed meaning.
+-- Text beside numbers: comments go to the tokenizer as lists of str, and the priority becomes a code with a fixed meaning.
 -- Tables: orders (TPC-H)
 -- Loader: tq.create_dataloader(query, batch_size=256, shuffle=True, categories={"priority": ["1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW"]})
 -- Staged: nothing.

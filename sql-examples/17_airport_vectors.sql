@@ -1,5 +1,5 @@
--- Embeddings from fixed-size lists: each destination as a vector of 12 numbers (the share of its flights by month), looked up for
--- each flight by a join. A list of fixed size is a tensor of shape (N, 12); a Parquet column of that type needs no cast.
+-- Embeddings from fixed-size lists: each destination is a vector of 12 numbers (the share of its flights by month), looked up
+-- for each flight by a join. A list of fixed size is a tensor of shape (N, 12); a Parquet column of that type needs no cast.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle=True)
 -- Staged: nothing; the vectors are the small side of a join.

@@ -1,5 +1,5 @@
--- Label smoothing by window: 0 or 1 says little about a flight that was 16 minutes late, so a fifth of the target is the mean over
--- the flights of the same carrier and origin around it (20 before to 20 after, itself included). For training only: targets look ahead.
+-- Label smoothing by a window: 0 or 1 says little about a flight that was 16 minutes late. A fifth of the target is the mean
+-- over up to 41 flights of the same carrier and origin (20 before, itself, 20 after). For training only: targets look ahead.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=2048, shuffle=True, stack={"x": ["hour", "month", "distance"]})
 -- Staged: all rows, since each one needs its neighbours.

@@ -1,5 +1,5 @@
--- Class balancing: on time, late and cancelled flights in equal numbers, as many of each as there are of the rarest. Which ones is
--- decided by a hash, so that it is the same sample in every run.
+-- Class balancing: on time, late and cancelled flights in equal numbers, as many of each as there are of the rarest class.
+-- A hash chooses them, so every run has the same sample.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=1024, shuffle="global", stack={"x": ["month", "hour", "distance"]})
 -- Staged: all rows, since the size of a class is known only when all were seen.

@@ -1,5 +1,5 @@
--- Sessions: the flights of an aircraft belong together until it stays away for more than two days. One row for each such rotation,
--- its flights as sequences of one length.
+-- Sessions: the flights of an aircraft belong together until it is away for more than two days. Each such rotation is a row,
+-- with its flights as sequences of one length.
 -- Tables: flights
 -- Loader: tq.create_dataloader(query, batch_size=128, shuffle=True, pad={"distances": (0.0, 32), "waits": (0.0, 32)})
 -- Staged: all rows, one for each group.

@@ -1,5 +1,5 @@
--- Forecasting: what is shipped on a day, from the same figure one to seven days and four weeks before, and from the mean of the last
--- 28 days. Lags are columns, packed into one tensor.
+-- Forecasting: the revenue shipped on a day, from the revenue one, two, three, seven and 28 days before, and from the mean of
+-- the last 28 days. Lags are columns, packed into one tensor.
 -- Tables: lineitem (TPC-H)
 -- Loader: tq.create_dataloader(query, batch_size=128, stack={"x": ["lag_1", "lag_2", "lag_3", "lag_7", "lag_28", "mean_28"]})
 -- Staged: all rows, one for each day.

@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: pages that lie outside of docs/, and links between pages as they are on the site.
+"""Hooks of mkdocs: they add pages from outside docs/, and rewrite links between pages for the site.
 
-On a code host a link is relative to the file in the repository; here, to the page. So links are written for the repository,
-and rewritten where page and file lie in different places.
+On a code host a link is relative to the file in the repository; on the site, to the page. Links are written for the
+repository, and rewritten here if page and file lie in different places.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benches/README.md": "benchmarks.md",
+    "sql-examples/README.md": "examples.md",
     "tests/faults/README.md": "faults.md",
     "tests/slt/README.md": "slt.md",
 }

@@ -1,4 +1,4 @@
-"""A Ballista cluster on 127.0.0.1: the stock scheduler and executors, as docs/staging.md starts them."""
+"""A Ballista cluster on 127.0.0.1: the stock scheduler and executors, as docs/ballista.md starts them."""
 
 import contextlib
 import os
@@ -70,7 +70,7 @@ def start_cluster(store, folder, *, executors=2):
 
 @contextlib.contextmanager
 def _program(name, folder, words, store):
-    """A program that finds the store by its environment, as `docs/staging.md` says."""
+    """A program that finds the store by its environment, as `docs/ballista.md` says."""
     program = PROGRAMS / f"ballista-{name}"
     if not program.exists():
         raise RuntimeError(f"{program} is not there; run `make test-ballista`")

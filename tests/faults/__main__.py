@@ -34,7 +34,9 @@ def _words(arguments):
     words.add_argument("--lanes", type=int, default=3, help="schedules at a time")
     words.add_argument("--json", type=Path, help="write all verdicts to this file")
     words.add_argument("--record", type=Path, help="write the sum of them to this file")
-    words.add_argument("--show", action="store_true", help="only write the record into the README")
+    words.add_argument(
+        "--show", action="store_true", help="only write the record into docs/proof.md"
+    )
     words.add_argument("--pause-while", help="start nothing while this file exists")
     return words.parse_args(arguments)
 
@@ -140,7 +142,7 @@ def main(arguments):
     if words.show:
         from . import report
 
-        report.show(report.read(_RECORD), _ROOT / "README.md")
+        report.show(report.read(_RECORD), _ROOT / "docs/proof.md")
         return 0
     with tempfile.TemporaryDirectory(prefix="tensorquery-faults-") as folder:
         sandbox.enter(folder, arguments)

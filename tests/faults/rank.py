@@ -221,7 +221,7 @@ def _open(task, gates):
     schedule, topology = task.schedule, task.topology
     cache = {} if task.cache is None else {"local_cache": str(task.cache)}
     session = tq.Session(storage_options=task.storage or None, **cache)
-    # A file that is cut short under a mapping ends the process by SIGBUS, as the README says.
+    # A file that is cut short under a mapping ends the process by SIGBUS, as docs/files.md says.
     more = {"memory_map": False} if schedule.format == "arrow" and schedule.has(*FILES) else {}
     kind = "iceberg_table" if schedule.format == "iceberg" else schedule.format
     getattr(session, f"register_{kind}")("t", task.table, **more)

@@ -1,4 +1,4 @@
-"""What a run of schedules has shown, as data that are committed and as the table of the README."""
+"""The results of a run of schedules, as data that are committed and as the table of docs/proof.md."""
 
 import datetime
 import json
@@ -117,15 +117,15 @@ def table(record):
     return "\n".join(lines)
 
 
-def show(record, readme):
-    """Write the table of a record into the README.
+def show(record, page):
+    """Write the table of a record into a page.
 
     Raises:
         ValueError: It has no place for it.
     """
     begin, end = MARKS
-    text = readme.read_text()
+    text = page.read_text()
     if begin not in text or end not in text:
-        raise ValueError(f"{readme} has no place for the record: {begin} … {end}")
+        raise ValueError(f"{page} has no place for the record: {begin} … {end}")
     before, after = text.partition(begin)[0], text.partition(end)[2]
-    readme.write_text(f"{before}{begin}\n{table(record)}\n{end}{after}")
+    page.write_text(f"{before}{begin}\n{table(record)}\n{end}{after}")

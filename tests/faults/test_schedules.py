@@ -1,4 +1,4 @@
-"""The proof of exactly-once delivery, in short: each kind of fault strikes the middle of an epoch once, and each planted bug
+"""Promise 1 (docs/promises.md): the proof of exactly-once delivery, in short: each kind of fault strikes the middle of an epoch once, and each planted bug
 is found. `make prove HOURS=…` runs it long; README.md in this folder says how it works."""
 
 import json
@@ -77,9 +77,9 @@ def test_a_seed_says_one_thing():
     assert {one.kind for one in schedules} == set(KINDS)
 
 
-def test_the_readme_shows_the_record():
+def test_the_page_shows_the_record():
     record = report.read(ROOT / "tests/faults/record.json")
     begin, end = report.MARKS
-    shown = (ROOT / "README.md").read_text().partition(begin)[2].partition(end)[0]
+    shown = (ROOT / "docs/proof.md").read_text().partition(begin)[2].partition(end)[0]
     assert shown.strip() == report.table(record).strip(), "write it anew: python -m tests.faults --show"  # fmt: skip
     assert record is None or record["violations"] == []

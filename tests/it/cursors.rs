@@ -1,5 +1,5 @@
-//! Promises 1, 4 and 5 over the stream: it delivers what a simple reader of the same shard delivers, its cursor
-//! after every batch is the one that counting gives, and from each of them it goes on as if nothing had happened.
+//! Promises 1, 4 and 5 (docs/promises.md): the stream delivers the rows of a simple reader of its shard. Its cursor
+//! after every batch is the counted one, and from each cursor it goes on as if nothing had happened.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Promises 2 and 3 as arithmetic: equal steps, exact batches, exact quotas; and the two machines that mix
-//! rows without looking at them, the blend of lanes and the interleave of pieces.
+//! Promises 2 and 3 (docs/promises.md): the arithmetic of equal steps, exact batches and exact quotas. Also the
+//! blend of lanes and the interleave of row slices, which mix rows without looking at them.
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;

@@ -1,6 +1,6 @@
-//! Promises 1, 2, 3 and 5 over metadata: whatever the splits, layouts and interruptions, the rows that runs
-//! consumed and the rows that are left are all rows, each once; equal steps, exact batches; and a state that
-//! was damaged is refused, or is some other valid state.
+//! Promises 1, 2, 3 and 5 (docs/promises.md), over metadata: whatever the splits, layouts and interruptions, consumed
+//! and remaining rows are together all rows, each once, in equal steps and exact batches. A damaged state is refused,
+//! or is another valid state.
 
 use std::collections::{BTreeMap, BTreeSet};
 

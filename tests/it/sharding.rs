@@ -1,5 +1,5 @@
-//! Promises 1 and 4, as far as splits go: every split is in exactly one shard, the shards are as even as
-//! LPT makes them, and lists and orders are a function of their inputs, the same on every machine.
+//! Promises 1 and 4 (docs/promises.md): every split is in exactly one shard, the shards are as even as LPT makes
+//! them, and lists and orders are a function of their inputs on every machine.
 
 use std::collections::BTreeSet;
 

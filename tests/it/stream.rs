@@ -1,5 +1,5 @@
-//! Promises 1, 3 and 4 between splits and tensors: no row is lost or repeated by batching or shuffling, only
-//! the last batch is short, and an order depends on the key and the rows alone.
+//! Promises 1, 3 and 4 (docs/promises.md), between splits and tensors: batching and shuffling lose and repeat no row,
+//! only the last batch is short, and an order depends on the key and the rows alone.
 
 use std::sync::Arc;
 

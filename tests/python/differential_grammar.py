@@ -1,7 +1,7 @@
 """The statements that the differential tests ask: a method for each kind, which makes one of it at random.
 
 Row-local parts come from `differential_cases`. Every statement has one answer: what is cut off by LIMIT or framed by a window is in a
-total order, or the answer is only compared as some of the rows (`differential_cases.Statement.some_of`). README.md lists the kinds.
+total order, or the answer is only compared as some of the rows (`differential_cases.Statement.some_of`). docs/proof.md lists the kinds.
 """
 
 from differential_cases import Predicates, Statement

@@ -1,4 +1,4 @@
-"""Promise 5: stop anywhere, and the rows before plus the rows after are the epoch exactly; bit-identical on the
+"""Promise 5 (docs/promises.md): stop anywhere, and the rows before plus the rows after are the epoch exactly; bit-identical on the
 same topology, each row once on another, also over chains of stops. States count what the loop has received."""
 
 import itertools

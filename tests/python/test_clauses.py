@@ -1,4 +1,4 @@
-"""Promise: every clause that parses is honoured, or refused by name; none is passed over.
+"""Promise 8 (docs/promises.md): every clause that parses is honoured, or refused by name; none is passed over.
 
 What is honoured has DuckDB's answer, or where DuckDB has no such clause, that of an equal query which it has.
 """

@@ -1,4 +1,4 @@
-"""Promise: counts of output rows per split are exact, and read no more than they must: metadata, statistics and
+"""Promise 2 (docs/promises.md): counts of output rows per split are exact, and read no more than they must: metadata, statistics and
 the cache first, then the columns that decide."""
 
 import io

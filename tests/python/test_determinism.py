@@ -1,4 +1,4 @@
-"""Promise: the order is a function of (fingerprint, seed, epoch, topology): never of thread timing, of the
+"""Promise 4 (docs/promises.md): the order is a function of (fingerprint, seed, epoch, topology): never of thread timing, of the
 number of threads, or of the process. Epochs advance when they end, and only then."""
 
 import itertools

@@ -1,4 +1,4 @@
-"""Promise: what DataFusion 53 would answer wrongly is answered as DuckDB and pyarrow answer it, or refused."""
+"""Promise 8 (docs/promises.md): wrong answers of DataFusion 53 are corrected to those of DuckDB and pyarrow, or refused."""
 
 import datetime
 import re

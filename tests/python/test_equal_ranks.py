@@ -1,4 +1,4 @@
-"""Promises 2 and 3: every rank takes the same number of steps in exact batches, and each row is delivered once,
+"""Promises 2 and 3 (docs/promises.md): every rank takes the same number of steps in exact batches, and each row is delivered once,
 for any world size, worker count, batch size, shuffle mode, filter and remainder.
 
 The expected sizes are computed here from the promise's own words, never by the code under test.

@@ -1,4 +1,4 @@
-"""Promise 8, loud, and promise 9, private: each error names the value, what was allowed and the fix."""
+"""Promises 8 and 9 (docs/promises.md): each error names the value, what was allowed and the fix."""
 
 import functools
 import gzip

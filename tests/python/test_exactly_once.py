@@ -1,4 +1,4 @@
-"""Promise: over all ranks and workers, an epoch delivers each row of the query's result exactly once,
+"""Promises 1 and 3 (docs/promises.md): over all ranks and workers, an epoch delivers each row of the query's result exactly once,
 in exact batches: only a shard's last batch is short. For any schema, files, row groups, query, filter,
 format, world size, worker count, batch size and shuffling."""
 

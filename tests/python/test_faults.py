@@ -1,4 +1,4 @@
-"""Promise 1 between a loader and a store that fails: an epoch delivers each row once, or ends with one clear
+"""Promise 1 (docs/promises.md): with a store that fails, an epoch delivers each row once, or ends with one clear
 `StorageError`; it never hangs and never repeats a row.
 
 `make test-faults` tries every fault on every format with several seeds; `make test` a part of that.

@@ -1,4 +1,5 @@
-"""The promises hold for every format: exactly once, equal steps, resumed anywhere, typed, pinned, and loud where a file is cut.
+"""Promises 1, 2, 5, 6, 7 and 8 (docs/promises.md): every format keeps the promises. Rows arrive exactly once, in
+equal steps, resumed anywhere, typed and pinned; a file that is cut is an error.
 
 One random world per format and seed: files of random lengths, in random pieces, read by random topologies. The judge is pyarrow,
 which holds the rows that were written.

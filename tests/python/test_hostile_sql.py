@@ -1,4 +1,5 @@
-"""SQL and filters of somebody else: what writes is refused by name, what is nested too deeply is told before a stack ends."""
+"""Promise 9 (docs/promises.md): SQL and filters written by somebody else. Statements that write are refused by name, and deep
+nesting is an error before a stack ends."""
 
 import pyarrow as pa
 import pytest

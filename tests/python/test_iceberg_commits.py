@@ -1,4 +1,4 @@
-"""Promise: the snapshot is resolved once, when a query is planned; a commit changes nothing that is delivered.
+"""Promise 6 (docs/promises.md): the snapshot is resolved once, when a query is planned; a commit changes nothing that is delivered.
 
 `Query.refresh` moves it forward, when the user says so.
 """

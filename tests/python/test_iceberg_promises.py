@@ -1,5 +1,5 @@
-"""Promises 1, 2, 3 and 5 on Iceberg tables with deletes of every kind: each row once, equal steps, and stops that
-lose and repeat nothing, for any topology. The rows are those that Spark reads."""
+"""Promises 1, 2, 3 and 5 (docs/promises.md): Iceberg tables with deletes of every kind give each row once, in equal steps. Stops lose
+and repeat nothing, for any topology. The judge is Spark's reading of the rows."""
 
 import math
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Between two iterations, and while one runs: what `set_epoch`, a loaded state, `refresh` and a newer iterator change.
+"""Promise 5 (docs/promises.md): calls between and during iterations: `set_epoch`, a loaded state, `refresh` and a newer iterator.
 
-Promise 5: a state says what was received, whatever was set meanwhile. Promise 8: an iterator that is over says so.
+A state says what was received, whatever was set meanwhile. An iterator that is over says so.
 """
 
 import itertools

@@ -1,5 +1,5 @@
-"""Promise 5 under SIGKILL: with the last state that was saved, the rows received before and after are the epoch
-exactly, on the same and on another topology. And a resume reads only what is left to read."""
+"""Promise 5 (docs/promises.md): a rank is killed (SIGKILL). With its last saved state, the rows received before and after are exactly
+the epoch, on this topology and on another. A resume reads only the rows that are left."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Promise: what is kept on disk is what the store has. A second read asks the store for nothing, a changed file is
+"""Promise 6 (docs/promises.md): what is kept on disk is what the store has. A second read asks the store for nothing, a changed file is
 never read from the cache, and whatever happens to the folder costs requests and no row."""
 
 import os

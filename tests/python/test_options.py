@@ -1,4 +1,4 @@
-"""Promise 8, loud: bad option values fail with the value, what was allowed and the fix."""
+"""Promise 8 (docs/promises.md): bad option values fail with the value, what was allowed and the fix."""
 
 import pickle
 

@@ -1,5 +1,5 @@
-"""Promise: mixtures, and rows appended to a table, have their snapshots pinned, agreed on by all ranks, and resumed, as any
-query over Iceberg tables has. The queries of a mixture may read one path or table."""
+"""Promise 6 (docs/promises.md): mixtures, and rows appended to a table, have their snapshots pinned, agreed on by all ranks, and
+resumed, like any query over Iceberg tables. The queries of a mixture may read one path or table."""
 
 import itertools
 

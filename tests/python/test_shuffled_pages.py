@@ -1,4 +1,4 @@
-"""Splits that take turns are read page by page, their batches are as long as a turn, and numbers are mixed where they are handed out."""
+"""Promise 4 (docs/promises.md): splits that take turns are read page by page, their batches are as long as a turn, and numbers are mixed where they are handed out."""
 
 from __future__ import annotations
 

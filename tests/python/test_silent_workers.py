@@ -1,5 +1,5 @@
-"""Promise 8, where a worker could fall silent: errors and batches that no queue can send, forks, copies of loaders, loaders
-of others over the same dataset, and workers that are dead. Whoever does not get all rows hears of it."""
+"""Promise 8 (docs/promises.md): no worker falls silent. Errors and batches that no queue can send, forks, copies of loaders,
+other loaders over the same dataset, and dead workers: a loop that does not get all rows gets an error."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""Promises 1 and 4 for any SQL: what cannot run split by split runs once, and its rows are sharded exactly like a table's."""
+"""Any SQL is a training set: a part that cannot run split by split runs once, and its rows are sharded like those of a table."""
 
 import json
 import multiprocessing

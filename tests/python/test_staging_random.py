@@ -1,4 +1,4 @@
-"""Promise 1 for random SQL: what all ranks deliver together is DuckDB's answer, whatever is staged of the query.
+"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whatever part of the query is staged.
 
 A failure names its seed: `RandomSql(seed).query().sql` is the query.
 """

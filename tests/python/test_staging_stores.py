@@ -1,4 +1,4 @@
-"""Promise 1 for stages that processes share: below a URL, and by the ranks of a process group."""
+"""Promise 1 (docs/promises.md): processes share stages below a URL, and ranks of a process group do."""
 
 import json
 import os

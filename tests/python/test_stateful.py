@@ -1,4 +1,4 @@
-"""torchdata's `StatefulDataLoader` around our dataset stops and resumes anywhere: the rows before and the
+"""Promise 5 (docs/promises.md): torchdata's `StatefulDataLoader` around our dataset stops and resumes anywhere: the rows before and the
 rows after are the epoch, batch for batch, whatever its workers had read ahead."""
 
 import gc

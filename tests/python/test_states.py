@@ -1,5 +1,5 @@
-"""Promises 8 and 9 for states: small plain data without SQL, secrets or paths; one of another run or a damaged one
-is refused with an error that names what differs, and never resumes wrongly, panics or hangs."""
+"""Promises 8 and 9 (docs/promises.md): a state is small plain data without SQL, secrets or paths. The state of another run, or a
+damaged one, is refused with an error that names the difference. It never resumes wrongly, panics or hangs."""
 
 import copy
 import json

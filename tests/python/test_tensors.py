@@ -1,4 +1,4 @@
-"""Tensors are what the table of types says, and each stands alone.
+"""Promise 7 (docs/promises.md): tensors are what the table of types says, and each stands alone.
 
 For every Arrow type and output format: dtype, shape and values equal pyarrow's own reading of the same
 data, over any cut into pieces. Writing into one tensor changes no other and disturbs no other's autograd.

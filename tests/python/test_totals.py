@@ -1,4 +1,4 @@
-"""Promise: sums, means and arithmetic are exact, or an error by name: nothing wraps around."""
+"""Promise 7 (docs/promises.md): sums, means and arithmetic are exact, or an error by name: nothing wraps around."""
 
 import random
 from decimal import Decimal, localcontext
