@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, final
 
-from tensorquery.credentials import Credentials
-from tensorquery.functions import Function
-from tensorquery.storage import Files
+from tensorquery.sql.credentials import Credentials
+from tensorquery.sql.functions import Function
+from tensorquery.sql.storage import Files
 
 __all__ = [
     "FINGERPRINT_VERSION",
@@ -575,7 +575,7 @@ def end_calls(patience: float) -> None:
     """Refuse calls of functions from now on, and wait so many seconds for those under way."""
 
 def set_log_level(level: int) -> None:
-    """Ask for what crates say from this level of ``logging`` on; `tensorquery.logs.hand_over` gets it."""
+    """Ask for what crates say from this level of ``logging`` on; `tensorquery._util.logs.hand_over` gets it."""
 
 def quote_identifier(name: str) -> str:
     """Write `name` as an SQL identifier in double quotes."""

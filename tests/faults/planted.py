@@ -6,8 +6,8 @@ A harness that finds nothing proves something only if it would have found these.
 from collections import deque
 from collections.abc import Callable
 
-from tensorquery import states
-from tensorquery.dataloader import QueryDataLoader
+from tensorquery.loading import states
+from tensorquery.loading.dataloader import QueryDataLoader
 
 
 def _count_prefetched_rows():

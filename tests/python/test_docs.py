@@ -5,7 +5,7 @@ import shlex
 import sys
 
 from pages import ROOT, commands, run, run_script, snippets, text_of
-from tensorquery.command import main
+from tensorquery.cli import main
 
 README = text_of("README.md")
 

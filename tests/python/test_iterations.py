@@ -14,7 +14,7 @@ import tensorquery as tq
 from iceberg_lakes import lake_of, sample
 from iceberg_servers import fresh
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, state_of, take
-from tensorquery.parcels import Parcels
+from tensorquery.loading.workers.batch_messages import Parcels
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -218,7 +218,7 @@ def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
         raise tq.StorageError("the store does not answer")
 
     with monkeypatch.context() as patch, pytest.raises(tq.StorageError, match="not answer"):
-        patch.setattr("tensorquery.planning.find_plan", fail)
+        patch.setattr("tensorquery.loading.planning.find_plan", fail)
         loader.dataset.refresh()
     assert sorted(support.flat(ids(loader))) == list(range(60))
     assert len(loader.dataset.refresh()) == 1

@@ -22,7 +22,7 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, take
-from tensorquery.processes import from_living
+from tensorquery.loading.workers.liveness import from_living
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

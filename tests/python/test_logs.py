@@ -10,7 +10,7 @@ import pytest
 
 import support
 import tensorquery as tq
-from tensorquery import logs
+from tensorquery._util import logs
 
 ROWS = 500
 FAULT = {"kind": "status", "times": 2}

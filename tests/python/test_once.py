@@ -17,9 +17,9 @@ import torch.distributed as dist
 import ranks
 import tensorquery as tq
 from support import serve
-from tensorquery import sharing
-from tensorquery.distributed import Topology
-from tensorquery.sharing import Channel
+from tensorquery.distributed import broadcast
+from tensorquery.distributed.broadcast import Channel
+from tensorquery.distributed.topology import Topology
 
 FILES, GROUPS, ROWS = 6, 4, 30
 ALL = [*range(FILES * GROUPS * ROWS)]
@@ -81,7 +81,7 @@ def test_one_finds_and_all_know():
 
 
 def test_the_next_does_it_where_rank_0_does_not_come(monkeypatch):
-    monkeypatch.setattr(sharing, "GRACE", 0.1)
+    monkeypatch.setattr(broadcast, "GRACE", 0.1)
 
     def work(channel, rank):
         if rank == 0:
@@ -118,8 +118,8 @@ def test_who_fails_says_so_to_all(error, kind):
 
 
 def test_nobody_waits_for_ever(monkeypatch):
-    monkeypatch.setattr(sharing, "PATIENCE", 0.3)
-    monkeypatch.setattr(sharing._Task, "alive", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(broadcast, "PATIENCE", 0.3)
+    monkeypatch.setattr(broadcast._Task, "alive", lambda self: contextlib.nullcontext())
     release = threading.Event()
 
     def work(channel, rank):
@@ -423,11 +423,11 @@ def dies(rank, port, folder, answers):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     # A rank that dies while gloo still connects it with the other fails that one, inside gloo.
     dist.barrier()
-    sharing.PATIENCE = 2.0
+    broadcast.PATIENCE = 2.0
     if rank == 0:
-        import tensorquery.found
+        import tensorquery.loading.shared_plan
 
-        tensorquery.found.plan_splits = lambda *_, **__: os._exit(3)
+        tensorquery.loading.shared_plan.plan_splits = lambda *_, **__: os._exit(3)
     try:
         tq.create_dataloader(path=str(folder), batch_size=4)
     except tq.StorageError as error:

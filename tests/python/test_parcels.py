@@ -17,18 +17,18 @@ import torch
 import support
 import tensorquery as tq
 from tensorquery.errors import DataError
-from tensorquery.iterator import Tagged
-from tensorquery.parcels import (
+from tensorquery.loading.tensors import tensor_options
+from tensorquery.loading.workers.batch_messages import (
     Packer,
     Parcel,
     Parcels,
     Run,
+    Tagged,
     as_they_come,
     batches_per_parcel,
     in_turns,
 )
-from tensorquery.segments import Inbox
-from tensorquery.tensors import tensor_options
+from tensorquery.loading.workers.shared_memory import Inbox
 
 ROWS = 2_000
 Pair = collections.namedtuple("Pair", ["left", "right"])

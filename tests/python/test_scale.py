@@ -12,9 +12,10 @@ import pytest
 import tensorquery as tq
 from synthetic import plan_of
 from tensorquery import _core
-from tensorquery.distributed import Topology
-from tensorquery.epochs import Deal, Epochs
-from tensorquery.shards import ShardPlan, plan_splits
+from tensorquery.distributed.topology import Topology
+from tensorquery.sharding.epochs import Deal, Epochs
+from tensorquery.sharding.shard_plan import ShardPlan
+from tensorquery.sharding.shards import plan_splits
 
 FILES, GROUPS, ROWS = 40, 8, 50
 RANKS, WORKERS = 64, 8

@@ -13,8 +13,9 @@ import torch
 import support
 import tensorquery as tq
 from tensorquery import _core
-from tensorquery.segments import LARGEST, SEGMENTS, SMALLEST, Inbox, Segments, shared
-from tensorquery.tensors import tensor_over
+from tensorquery._util.shared_memory import shared
+from tensorquery._util.tensor_views import tensor_over
+from tensorquery.loading.workers.shared_memory import LARGEST, SEGMENTS, SMALLEST, Inbox, Segments
 
 ROWS = 40_000
 FREE, LENT, ABANDONED = range(3)

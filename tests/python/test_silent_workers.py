@@ -21,8 +21,8 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import ids, loader_of, query_of, resumed, state_of
-from tensorquery import processes
-from tensorquery.parcels import Parcels
+from tensorquery.loading.workers import liveness
+from tensorquery.loading.workers.batch_messages import Parcels
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -134,10 +134,10 @@ def test_what_was_sent_before_that_is_received(monkeypatch):
 
     def feed(*arguments):
         with contextlib.suppress(SystemExit):
-            processes._fed(*arguments)
+            liveness._fed(*arguments)
 
-    monkeypatch.setattr(processes, "_end", end)
-    monkeypatch.setattr(Queue, "_on_queue_feeder_error", staticmethod(processes._not_sent))
+    monkeypatch.setattr(liveness, "_end", end)
+    monkeypatch.setattr(Queue, "_on_queue_feeder_error", staticmethod(liveness._not_sent))
     monkeypatch.setattr(Queue, "_feed", staticmethod(feed))
     fails = fails_from(threading.Condition, "wait", 1, MemoryError())
     monkeypatch.setattr(threading.Condition, "wait", threading.Condition.wait)

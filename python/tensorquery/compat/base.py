@@ -9,20 +9,20 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tensorquery import _core
+from tensorquery._util.options import check_choice, check_non_negative_int
 from tensorquery.compat.batches import OUTPUT_FORMATS, CompatBatches, Output
 from tensorquery.compat.metrics import MOST_WORKERS, MeasuredIterator, WorkerMetrics, summary_of
 from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.compat.strategies import check_place
-from tensorquery.dataloader import QueryDataLoader
-from tensorquery.dataset import QueryDataset
-from tensorquery.distributed import default_workers, has_group
+from tensorquery.distributed.topology import default_workers, has_group
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.iterator import ShardIterator
-from tensorquery.measures import Measures
-from tensorquery.options import check_choice, check_non_negative_int
-from tensorquery.query import Query
-from tensorquery.tensors import BatchBuilder
+from tensorquery.loading.dataloader import QueryDataLoader
+from tensorquery.loading.dataset import QueryDataset
+from tensorquery.loading.iterator import ShardIterator
+from tensorquery.loading.tensors import BatchBuilder
+from tensorquery.metrics.counters import Measures
+from tensorquery.sql.query import Query
 
 __all__ = ["CompatDataset", "check_output"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorquery.errors import DataError
-from tensorquery.tensors import BatchBuilder, tensor_options
+from tensorquery.loading.tensors import BatchBuilder, tensor_options
 
 __all__ = ["OUTPUT_FORMATS", "CompatBatches", "Output"]
 

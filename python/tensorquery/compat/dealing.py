@@ -11,7 +11,7 @@ from typing import Any
 from tensorquery.compat.splits import DataFileInfo, Shard
 from tensorquery.compat.splits import Split as FilePart
 from tensorquery.errors import ConfigError
-from tensorquery.shards import Split
+from tensorquery.sharding.shards import Split
 
 __all__ = ["FileStrategy", "takes_ranks"]
 

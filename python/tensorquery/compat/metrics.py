@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tensorquery.errors import ConfigError
-from tensorquery.iterator import Progress, ShardIterator
-from tensorquery.measures import Measures
+from tensorquery.loading.iterator import Progress, ShardIterator
+from tensorquery.metrics.counters import Measures
 
 if TYPE_CHECKING:
     from tensorquery import _core
