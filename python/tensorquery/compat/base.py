@@ -11,7 +11,7 @@ from torch.utils.data import get_worker_info
 from tensorquery import _core
 from tensorquery._util.options import check_choice, check_non_negative_int
 from tensorquery.compat.batches import OUTPUT_FORMATS, CompatBatches, Output
-from tensorquery.compat.metrics import MOST_WORKERS, MeasuredIterator, WorkerMetrics, summary_of
+from tensorquery.compat.metrics import MOST_WORKERS, RowBar, WorkerMetrics, summary_of
 from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.compat.strategies import check_place
@@ -19,6 +19,8 @@ from tensorquery.distributed.topology import default_workers, has_group
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.dataloader import QueryDataLoader
 from tensorquery.loading.dataset import QueryDataset
+from tensorquery.loading.devices import Copies
+from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.tensors import BatchBuilder
 from tensorquery.metrics.counters import Measures
@@ -64,7 +66,6 @@ def check_output(output_format: str, filters: Any, collate_fn: Any, show_progres
 class CompatDataset(QueryDataset):
     """One rank's batches of a query, with the methods of torch-dataloader-utils; see its subclasses."""
 
-    _iterator_class = MeasuredIterator
     _measures: Measures
     _reports_here = True
     # Its bars are those of the workers.
@@ -198,8 +199,14 @@ class CompatDataset(QueryDataset):
             self.reset_metrics()
             self._measures.mark = False
 
-    def _iterate(self, worker: int, workers: int) -> ShardIterator:
-        iterator = super()._iterate(worker, workers)
+    def _iterator_over(
+        self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
+    ) -> ShardIterator:
+        if worker >= MOST_WORKERS:
+            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, of which metrics are kept")
+        iterator = super()._iterator_over(progress, worker, in_loader, copies)
+        if self._bars is not None:
+            iterator.observed_by(RowBar(lambda begun: self._progress_bar(worker, begun)))
         if get_worker_info() is not None and not iterator.in_loader:
             self._measures.mark = True
         return iterator
@@ -207,12 +214,13 @@ class CompatDataset(QueryDataset):
     def _make_builder(self, plan: _core.Plan) -> BatchBuilder:
         return CompatBatches(plan, self._output)
 
-    def _progress_bar(self, worker: int, shards: _core.Shards) -> Any | None:
+    def _progress_bar(self, worker: int, progress: Progress) -> Any | None:
         """A bar over the rows of a shard, where one is wanted."""
         if self._bars is None:
             return None
         from tqdm import tqdm
 
+        shards = self._epochs.shards(progress.workers or 0, progress.epoch, progress.parents)
         _, rows = shards.size(self.rank, worker)
         return tqdm(
             total=rows,

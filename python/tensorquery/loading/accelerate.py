@@ -12,13 +12,9 @@ Nothing here imports accelerate: without an `Accelerator` in the program there i
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorquery.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tensorquery.loading.dataset import QueryDataset
-    from tensorquery.loading.planning import PlannedDataset
 
 __all__ = [
     "AcceleratePrepared",
@@ -46,7 +42,7 @@ class AcceleratePrepared:
             loads it.
     """
 
-    dataset: QueryDataset
+    dataset: Any
     use_stateful_dataloader = True
     end_of_dataloader = False
     remainder = -1
@@ -69,7 +65,7 @@ class AcceleratePrepared:
     @property
     def total_batch_size(self) -> int:
         """Rows of a full step over all ranks."""
-        return self.dataset.batch_size * self.dataset.world_size
+        return int(self.dataset.batch_size * self.dataset.world_size)
 
 
 class Turn:
@@ -170,7 +166,7 @@ def device_of(loader: AcceleratePrepared) -> Any | None:
     return None if device.type == "cpu" else device
 
 
-def refuse_foreign(dataset: PlannedDataset) -> None:
+def refuse_foreign(dataset: object) -> None:
     """Refuse to be read through a loader that Accelerate made around the dataset and that loses rows.
 
     Accelerate registers a loader right before it starts it, in the training process and on every rank. So

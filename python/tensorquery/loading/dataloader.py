@@ -18,7 +18,8 @@ from tensorquery.errors import ConfigError, DataError
 from tensorquery.loading.accelerate import AcceleratePrepared, begin
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import copies_to, one_ahead
-from tensorquery.loading.iterator import CLOSED_BY_NEWER, Progress, ShardIterator
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.iterator import CLOSED_BY_NEWER, ShardIterator
 from tensorquery.loading.workers.batch_messages import (
     Packer,
     Parcel,
@@ -99,14 +100,13 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         mine = self._newest = os.getpid(), object()
         if self.num_workers == 0:
             self.dataset._loaded = state
-            batches = self.dataset._iterate(0, 0)
+            batches = self.dataset._iterate(0, 0, self._copies)
             # Within the iterator, so that a batch on which one of them fails does not count as received.
             pin = self._pinner()
             if pin is not None and self._sent.raw:
                 batches.pin_blocks()
             else:
                 batches.then(self._collate, pin)
-            batches.onto(self._copies)
             progress = batches.progress
             watch = self._watched(progress.epoch, 0)
             return self._deliver(batches, batches, progress, watch, mine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,19 @@ from tensorquery._util.options import (
 )
 from tensorquery._util.shared_memory import shared
 from tensorquery.distributed.broadcast import channel_of
-from tensorquery.distributed.topology import Topology, check_still_alone, detect
+from tensorquery.distributed.topology import Topology, check_still_alone, detect, threads_for
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
-from tensorquery.loading.iterator import Progress, Refused, ShardIterator
+from tensorquery.loading.devices import Copies
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.iterator import (
+    AheadIterator,
+    LoopIterator,
+    Reading,
+    Refused,
+    ShardIterator,
+    WorkerIterator,
+)
 from tensorquery.loading.snapshot_pins import agreed
 from tensorquery.loading.tensors import TENSOR_OPTIONS, tensor_options
 from tensorquery.loading.tracing import TracedDataset
@@ -143,7 +152,6 @@ class QueryDataset(TracedDataset):
         UnsupportedTypeError: A column has no tensor form; names the column.
     """
 
-    _iterator_class: type[ShardIterator] = ShardIterator
     _measures: Measures | None = None
     """Where the workers of a loader write down what they count."""
     _reports_here = False
@@ -421,7 +429,7 @@ class QueryDataset(TracedDataset):
     def _sender(self, worker: int, workers: int) -> ShardIterator | Parcels:
         """The batches of a shard, as this process delivers them: a worker of our own loader sends parcels."""
         iterator = self._iterate(worker, workers)
-        if not iterator.in_loader:
+        if not isinstance(iterator, WorkerIterator):
             return iterator
         return Parcels(iterator, self._sent.batches, iterator.sent)
 
@@ -436,7 +444,14 @@ class QueryDataset(TracedDataset):
             self._measures = Measures(self._measures.workers)
         self._shares_in = os.getpid()
 
-    def _iterate(self, worker: int, workers: int) -> ShardIterator:
+    def _iterate(self, worker: int, workers: int, copies: Copies | None = None) -> ShardIterator:
+        """Begin the iteration of a shard in this process.
+
+        Args:
+            worker: The number of this worker process; 0 in the training process.
+            workers: How many there are; 0 in the training process.
+            copies: Copies batches to a device.
+        """
         in_loader = workers > 0 and self._starts_workers
         if self._epochs.is_dynamic(workers) and not in_loader:
             raise ConfigError(
@@ -459,9 +474,37 @@ class QueryDataset(TracedDataset):
         self._watch = None
         if in_loader:
             worker = (worker + int(self._epoch[3])) % workers
-        iterator = self._iterator_class(self, progress, worker, in_loader)
+        iterator = self._iterator_over(progress, worker, in_loader, copies)
         self._newest = weakref.ref(iterator)
         return iterator
+
+    def _iterator_over(
+        self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
+    ) -> ShardIterator:
+        """The iterator over a shard that delivers as this process wants it."""
+        counters = self._measures
+        if (counters is not None and worker >= counters.workers) or (
+            get_worker_info() is None and not self._reports_here
+        ):
+            counters = None
+        iteration = 0.0 if counters is None else counters.joined()
+        _, builder = self._here()
+        takes = self._epochs.is_dynamic(progress.workers or 0)
+        is_raw = in_loader and self._sent.raw
+        reading = Reading(
+            _as_it_is if is_raw else builder.build,
+            self._transform,
+            self._transform_threads,
+            counters,
+            self._taking() if takes else None,
+            is_raw,
+        )
+        source = _Source(self)
+        if in_loader:
+            return WorkerIterator(source, progress, worker, reading, iteration)
+        if copies is not None or self._transform_threads is not None:
+            return AheadIterator(source, progress, worker, reading, iteration, copies=copies)
+        return LoopIterator(source, progress, worker, reading, iteration)
 
     def _sending(self, collates: bool, expires: bool) -> Sending:
         """How workers send batches to a loader which `collates`, or which waits for a limited time only."""
@@ -504,3 +547,74 @@ class QueryDataset(TracedDataset):
             f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
             f"remainder={self._deal.remainder!r}{left_out})"
         )
+
+
+def _as_it_is(raw: Any) -> Any:
+    return raw
+
+
+class _Source:
+    """The dataset, as its iterators know it; see `ShardSource`."""
+
+    def __init__(self, dataset: QueryDataset) -> None:
+        self._dataset = dataset
+
+    def stream(
+        self,
+        progress: Progress,
+        worker: int,
+        *,
+        taking: int | None,
+        lends: bool = False,
+        loose: bool = False,
+    ) -> _core.BatchStream:
+        """The batches of a shard, from where `progress` stands; reading starts now."""
+        dataset = self._dataset
+        plan, _ = dataset._here()
+        workers = progress.workers or 0
+        shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
+        is_tensor = dataset._output_format in ("torch", "numpy")
+        options = dataset._tensor_options if is_tensor else None
+        threads = threads_for(dataset.topology, workers)
+        if taking is not None:
+            return plan.stream_taken(
+                shards, dataset.rank, worker, dataset._counter, taking, threads, options, loose
+            )
+        return plan.stream(
+            shards,
+            dataset.rank,
+            worker,
+            progress.start[worker],
+            threads,
+            options,
+            dataset._stage,
+            lends=lends,
+            loose=loose,
+        )
+
+    def finished(self, progress: Progress) -> None:
+        """The epoch is over."""
+        self._dataset._finished(progress)
+
+    def counted(self, epoch: int, counts: dict[str, float]) -> None:
+        """An iterator is closed, and has counted this."""
+        self._dataset._counted = (epoch, counts)
+
+    def follows(self, workers: int) -> bool:
+        """Whether all cursors follow from the number of steps."""
+        return self._dataset._follows(workers)
+
+    def state_of_shard(self, progress: Progress, worker: int) -> dict[str, Any]:
+        """How far it was consumed; see `QueryDataset.state_dict`."""
+        dataset = self._dataset
+        if dataset._is_in_worker():
+            return dataset._state_of(progress, worker)
+        return dataset.state_dict()
+
+    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """A state that fits; raises `CheckpointMismatchError`."""
+        return self._dataset._checked(state)
+
+    def begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
+        """Start an epoch, from a state where there is one."""
+        return self._dataset._begin(workers, epoch, state)

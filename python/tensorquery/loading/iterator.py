@@ -1,4 +1,8 @@
-"""The iterator over one shard's batches, and how far it has come."""
+"""The iterators over one shard's batches, and how far each has come.
+
+There is one for each way in which batches are delivered: to the loop that asks for them (`LoopIterator`), to such a
+loop from batches that are made ahead of it (`AheadIterator`), and to a loader, from one of its workers (`WorkerIterator`).
+"""
 
 from __future__ import annotations
 
@@ -7,71 +11,44 @@ import os
 import sys
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 from torch.utils.data import get_worker_info
 
 from tensorquery._util.callers import called, stack_level_outside
-from tensorquery.distributed.topology import threads_for
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.devices import Copies, one_ahead
+from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.transform_threads import Transformed, TransformThreads
 from tensorquery.loading.workers.batch_messages import Tagged
 from tensorquery.loading.workers.liveness import check_sendable
-from tensorquery.metrics.counters import CORE_COUNTS
-from tensorquery.sharding.dynamic_assignment import Ledger, message_of
+from tensorquery.metrics.counters import CORE_COUNTS, Measures
+from tensorquery.sharding.dynamic_assignment import message_of
 
 if TYPE_CHECKING:
     from tensorquery import _core
-    from tensorquery.loading.dataset import QueryDataset
 
 __all__ = [
     "CLOSED_BY_NEWER",
-    "Progress",
+    "AheadIterator",
+    "LoopIterator",
+    "Observer",
+    "Reading",
     "Refused",
     "ShardIterator",
+    "ShardSource",
+    "WorkerIterator",
 ]
 
 CLOSED_BY_NEWER = (
     "this iterator was closed, because a newer one was started; keep using the newer one, and make a second loader for a "
     "loop inside a loop"
 )
-
-
-@dataclass
-class Progress:
-    """How far this rank has come in the epoch that it delivers.
-
-    Attributes:
-        epoch: The epoch.
-        workers: Worker processes per rank; None before an iteration has begun.
-        parents: The runs of the same epoch before this one.
-        step: Batches consumed of this rank.
-        start: By worker, the cursor from which its shard is read; an empty one is the shard's start.
-        cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
-            follow from the step.
-        turn: The worker whose batch comes next.
-        ledger: What the workers have consumed, where they take splits as they come.
-        base: The part of a state's checksum that stays the same.
-        begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
-        left: Whether another epoch was chosen since its iteration was left.
-    """
-
-    epoch: int
-    workers: int | None = None
-    parents: tuple[dict[str, Any], ...] = ()
-    step: int = 0
-    start: list[list[int]] = field(default_factory=list)
-    cursors: list[list[int] | str] | None = None
-    turn: int = 0
-    ledger: Ledger | None = None
-    base: int | None = None
-    begun: bool = False
-    left: bool = False
 
 
 class Refused:
@@ -95,68 +72,142 @@ _REPORT_SECONDS = 0.02
 """How often a worker writes down what it has counted."""
 
 
-def _as_it_is(raw: Any) -> Any:
-    return raw
+class ShardSource(Protocol):
+    """The dataset, as its iterators know it."""
+
+    def stream(
+        self,
+        progress: Progress,
+        worker: int,
+        *,
+        taking: int | None,
+        lends: bool = False,
+        loose: bool = False,
+    ) -> _core.BatchStream:
+        """The batches of a shard, from where `progress` stands; reading starts now."""
+        ...
+
+    def finished(self, progress: Progress) -> None:
+        """The epoch is over."""
+        ...
+
+    def counted(self, epoch: int, counts: dict[str, float]) -> None:
+        """An iterator is closed, and has counted this."""
+        ...
+
+    def follows(self, workers: int) -> bool:
+        """Whether all cursors follow from the number of steps."""
+        ...
+
+    def state_of_shard(self, progress: Progress, worker: int) -> dict[str, Any]:
+        """How far it was consumed; see `QueryDataset.state_dict`."""
+        ...
+
+    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """A state that fits; raises `CheckpointMismatchError`."""
+        ...
+
+    def begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
+        """Start an epoch, from a state where there is one."""
+        ...
 
 
-class ShardIterator:
+class Observer(Protocol):
+    """Sees how an iterator goes on."""
+
+    def begin(self, progress: Progress) -> None:
+        """Reading starts."""
+        ...
+
+    def delivered(self, iterator: ShardIterator) -> None:
+        """A batch was handed out."""
+        ...
+
+    def close(self) -> None:
+        """The iterator is closed; may come more than once."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the batches of a shard are made.
+
+    Attributes:
+        build: Makes a batch of what the core delivers.
+        transform: Called on each batch; None for nothing.
+        threads: So many threads call it; None: whoever asks for the batch does.
+        counters: Where what is counted is written down; None for nowhere.
+        taking: With dynamic assignment, the iteration in which splits are taken.
+        raw: Whether batches cross to the loader as the core delivers them.
+    """
+
+    build: Callable[[Any], Any]
+    transform: Callable[[Any], Any] | None = None
+    threads: int | None = None
+    counters: Measures | None = None
+    taking: int | None = None
+    raw: bool = False
+
+
+class ShardIterator(ABC):
     """The batches of one shard, with a state of its own. Made by ``iter(dataset)``.
 
     Reading starts with the first batch that is asked for.
+
+    Args:
+        source: The dataset.
+        progress: Where it starts; counted on with each batch.
+        worker: The number of the shard on its rank.
+        reading: How batches are made.
+        iteration: The iteration of the loader to which what is counted belongs.
     """
 
+    in_loader = False
+    """Whether this process is a worker of a loader of `create_dataloader`."""
+
     def __init__(
-        self, dataset: QueryDataset, progress: Progress, worker: int, in_loader: bool
+        self,
+        source: ShardSource,
+        progress: Progress,
+        worker: int,
+        reading: Reading,
+        iteration: float = 0.0,
     ) -> None:
-        self._dataset = dataset
+        self._source = source
         self._progress = progress
-        self._worker = worker  # the number of the shard on its rank
-        self.in_loader = in_loader
-        """Whether this process is a worker of a loader of `create_dataloader`."""
+        self._worker = worker
+        self._reading = reading
         self._stream: _core.BatchStream | None = None
         self._process = os.getpid()
         self._superseded = False
-        self._reported = False
         self.closed = False
         """Whether it has ended, failed, or was closed."""
         self.last = False
         """Whether the batch delivered last is the last of the shard."""
-        self.rows = 0
-        """Rows delivered to a loader of `create_dataloader`, in its workers."""
         self._began = self._until = 0.0
-        measures = dataset._measures
-        if (measures is not None and worker >= measures.workers) or (
-            get_worker_info() is None and not dataset._reports_here
-        ):
-            measures = None
-        self._measures = measures
-        self._iteration = 0.0 if measures is None else measures.joined()
+        self._measures = reading.counters
+        self._iteration = iteration
         self._due = 0.0
-        _, builder = dataset._here()
-        takes = dataset._epochs.is_dynamic(progress.workers or 0)
-        self._taking = dataset._taking() if takes else None
-        self._build = _as_it_is if in_loader and dataset._sent.raw else builder.build
-        # By several threads, or as the first of the calls on each batch.
-        self._in_threads = None if dataset._transform_threads is None else dataset._transform
-        self._threads: TransformThreads | None = None
+        self._observer: Observer | None = None
+        self._build = reading.build
         self._pins = False
-        self._copies: Copies | None = None
-        self._ahead: Iterator[Transformed] | None = None
-        # Of what is made ahead the part that was handed out.
-        self._handed_rows = self._handed_batches = 0
-        calls = (None if self._in_threads is not None else dataset._transform,)
-        self._calls = [call for call in calls if call is not None]
-        # Received and not handed out: finished together, and those of them that are built.
-        self._raw: deque[Any] = deque()
-        self._ready: deque[Any] = deque()
+        self._calls = [] if reading.transform is None else [reading.transform]
 
     def __iter__(self) -> ShardIterator:
         return self
+
+    @abstractmethod
+    def __next__(self) -> Any:
+        """The next batch."""
 
     @property
     def progress(self) -> Progress:
         """How far it has come."""
         return self._progress
+
+    def observed_by(self, observer: Observer) -> None:
+        """Tell `observer` how it goes on."""
+        self._observer = observer
 
     def then(self, *calls: Callable[[Any], Any] | None) -> None:
         """Call these on every batch, after the transform and before it counts as delivered."""
@@ -176,61 +227,142 @@ class ShardIterator:
 
         self._build = pinned
 
-    def onto(self, copies: Copies | None) -> None:
-        """Copy every batch to a device, after the other calls; one is on its way while the one before is in use."""
-        self._copies = copies
+    def _refuse(self) -> NoReturn:
+        """It is closed: raise why there is no batch."""
+        if self._superseded:
+            raise ConfigError(CLOSED_BY_NEWER)
+        raise StopIteration
 
-    def __next__(self) -> Any:
-        if self.closed:
-            if self._superseded:
-                raise ConfigError(CLOSED_BY_NEWER)
-            raise StopIteration
-        stream = self._stream or self._start()
-        try:
-            if self._ahead is not None:
-                self._warn_of_cache(stream)
-                return self._found_ahead(self._ahead)
-            if not self._ready and not self._receive(stream):
-                # That it has come to its end a worker says once; in most cases with its last batch.
-                if self._taking is not None and not self._reported:
-                    self._reported = True
-                    return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
-                if self.in_loader and not self.last:
-                    self.last = True
-                    self._measure()
-                    return Tagged(None, self._worker, True, "[]", True)
-                self._end()
-                raise StopIteration
-            batch = self._ready.popleft()
-            last = stream.advance()
-            for call in self._calls:
-                batch = called(call, batch)
-        except BaseException as error:
-            self.close()
-            if get_worker_info() is not None:
-                check_sendable(error)
-            raise
-        progress = self._progress
-        progress.step += 1
+    def _start(self) -> _core.BatchStream:
+        if self._observer is not None:
+            self._observer.begin(self._progress)
+        self._began = time.perf_counter()
+        # A batch that is pinned is one block, which is copied as a whole.
+        self._stream = self._source.stream(
+            self._progress,
+            self._worker,
+            taking=self._reading.taking,
+            lends=not self._pins,
+            # Each batch is copied into a message.
+            loose=self._reading.raw,
+        )
+        return self._stream
+
+    def _failed(self, error: BaseException) -> None:
+        """Close it after an error, which a worker has to send."""
+        self.close()
+        if get_worker_info() is not None:
+            check_sendable(error)
+
+    def _stepped(self, last: bool) -> None:
+        """A batch is handed out now."""
+        self._progress.step += 1
         self.last = last
         if last or self._measures is not None:
             self._measure()
-        rows = 0
-        if self.in_loader:
-            rows = stream.rows
-            self.rows += rows
-        if self._taking is not None:
-            message = message_of(stream.consumed(), stream.cursor())
-            return Tagged(batch, self._worker, self.last, message, rows=rows)
-        if progress.cursors is not None:
-            progress.cursors[self._worker] = stream.cursor()
-        if self.in_loader:
-            follows = self._dataset._follows(progress.workers or 0)
-            cursor = "" if follows else json.dumps(stream.cursor())
-            return Tagged(batch, self._worker, self.last, cursor, rows=rows)
+
+    @staticmethod
+    def _warn_of_cache(stream: _core.BatchStream) -> None:
+        trouble = stream.cache_trouble()
+        if trouble is not None:
+            warnings.warn(trouble, UserWarning, stacklevel=stack_level_outside())
+
+    def _measure(self) -> None:
+        """Write down what was counted, now and then, and with the last batch before it is handed out."""
+        now = time.perf_counter()
         if self.last:
-            self._end()
-        return batch
+            self._until = now
+        if self._measures is not None and (self.last or now >= self._due):
+            self._report(ended=self.last)
+            self._due = now + _REPORT_SECONDS
+
+    def _report(self, *, ended: bool) -> None:
+        assert self._measures is not None
+        epoch, counts = self._progress.epoch, self.metrics()
+        self._measures.record(self._worker, self._iteration, epoch, counts, ended=ended)
+
+    def _end(self) -> None:
+        # In a worker the epoch is not over: others may still have batches.
+        if self._progress.workers == 0:
+            self._source.finished(self._progress)
+
+    def supersede(self) -> None:
+        """Close it because a newer one was started."""
+        self._superseded = True
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading; nothing where it is closed already."""
+        was_closed, self.closed = self.closed, True
+        if self._is_here():
+            self._let_go()
+            if self._stream is not None:
+                self._until = self._until or time.perf_counter()
+                # Not what was said with the last batch: somebody may have asked for it already.
+                if self._measures is not None and not (was_closed or self.last):
+                    self._report(ended=True)
+                self._source.counted(self._progress.epoch, self.metrics())
+                self._stream.close()
+        if self._observer is not None:
+            self._observer.close()
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Drop what was received and not handed out."""
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # An interpreter that ends has taken apart what is needed for it; what Rust holds ends by itself.
+        if is_ending():
+            return
+        # Not where __init__ failed.
+        if getattr(self, "_stream", None) is not None and not self.closed:
+            self.close()
+
+    def _is_here(self) -> bool:
+        """Whether this process reads. One that was forked has the stream without its threads, and locks that nobody will open."""
+        return self._process == os.getpid()
+
+    def counted(self) -> tuple[int, int]:
+        """Rows handed out, and rows of finished batches that are ready."""
+        if self._stream is None or not self._is_here():
+            return (0, 0)
+        return self._stream.counted()
+
+    def metrics(self) -> dict[str, float]:
+        """Counts so far; see `QueryDataset.metrics`."""
+        counts = dict.fromkeys(CORE_COUNTS, 0.0)
+        if self._stream is not None and self._is_here():
+            counts.update(self._stream.metrics())
+            counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
+        return counts
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it was consumed; see `QueryDataset.state_dict`."""
+        return self._source.state_of_shard(self._progress, self._worker)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, before the first batch.
+
+        Raises:
+            CheckpointMismatchError: The state is of another run, or batches were delivered already.
+        """
+        checked = self._source.checked(state)
+        if self._stream is not None:
+            raise CheckpointMismatchError(
+                "this iterator has begun; load the state before its first batch"
+            )
+        workers = self._progress.workers or 0
+        self._progress = self._source.begin(workers, checked["epoch"], checked)
+
+
+class _Received(ShardIterator):
+    """Batches that are received in groups, and built when they are asked for."""
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        # Received and not handed out: finished together, and those of them that are built.
+        self._raw: deque[Any] = deque()
+        self._ready: deque[Any] = deque()
 
     def _receive(self, stream: _core.BatchStream) -> bool:
         """Wait for the next batch, and build it with those that were finished with it; False at the end.
@@ -255,176 +387,168 @@ class ShardIterator:
             self._raw.popleft()
         return True
 
-    def _found_ahead(self, ahead: Iterator[Transformed]) -> Any:
-        """The next batch, made ahead of its turn; only now it counts."""
-        found = next(ahead, None)
-        if found is None:
-            self._end()
-            raise StopIteration
+    def _let_go(self) -> None:
+        self._raw.clear()
+        self._ready.clear()
+
+
+class LoopIterator(_Received):
+    """Batches for the loop that asks for them."""
+
+    def __next__(self) -> Any:
+        if self.closed:
+            self._refuse()
+        stream = self._stream or self._start()
+        try:
+            if not self._ready and not self._receive(stream):
+                self._end()
+                raise StopIteration
+            batch = self._ready.popleft()
+            last = stream.advance()
+            for call in self._calls:
+                batch = called(call, batch)
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._stepped(last)
         progress = self._progress
-        progress.step += 1
-        self._handed_rows += found.rows
-        self._handed_batches += 1
-        self.last = found.last
-        if self.last or self._measures is not None:
-            self._measure()
         if progress.cursors is not None:
-            progress.cursors[self._worker] = found.cursor
-        if self.last:
+            progress.cursors[self._worker] = stream.cursor()
+        if last:
             self._end()
-        return found.batch
+        if self._observer is not None:
+            self._observer.delivered(self)
+        return batch
 
-    @staticmethod
-    def _warn_of_cache(stream: _core.BatchStream) -> None:
-        trouble = stream.cache_trouble()
-        if trouble is not None:
-            warnings.warn(trouble, UserWarning, stacklevel=stack_level_outside())
 
-    def _measure(self) -> None:
-        """Write down what was counted, now and then, and with the last batch before it is handed out."""
-        now = time.perf_counter()
-        if self.last:
-            self._until = now
-        if self._measures is not None and (self.last or now >= self._due):
-            self._report(ended=self.last)
-            self._due = now + _REPORT_SECONDS
+class WorkerIterator(_Received):
+    """Batches of a worker for its loader, with what that has to know of each.
 
-    def _report(self, *, ended: bool) -> None:
-        assert self._measures is not None
-        epoch, counts = self._progress.epoch, self.metrics()
-        self._measures.record(self._worker, self._iteration, epoch, counts, ended=ended)
+    Attributes:
+        rows: Rows delivered so far.
+    """
+
+    in_loader = True
+
+    def __init__(self, *arguments: Any, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self.rows = 0
+        self._reported = False
+
+    def __next__(self) -> Tagged:
+        if self.closed:
+            self._refuse()
+        stream, takes = self._stream or self._start(), self._reading.taking is not None
+        try:
+            if not self._ready and not self._receive(stream):
+                # That it has come to its end a worker says once; in most cases with its last batch.
+                if takes and not self._reported:
+                    self._reported = True
+                    return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
+                if not self.last:
+                    self.last = True
+                    self._measure()
+                    return Tagged(None, self._worker, True, "[]", True)
+                self._end()
+                raise StopIteration
+            batch = self._ready.popleft()
+            last = stream.advance()
+            for call in self._calls:
+                batch = called(call, batch)
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._stepped(last)
+        rows = stream.rows
+        self.rows += rows
+        if takes:
+            cursor = message_of(stream.consumed(), stream.cursor())
+        else:
+            progress = self._progress
+            if progress.cursors is not None:
+                progress.cursors[self._worker] = stream.cursor()
+            follows = self._source.follows(progress.workers or 0)
+            cursor = "" if follows else json.dumps(stream.cursor())
+        if self._observer is not None:
+            self._observer.delivered(self)
+        return Tagged(batch, self._worker, last, cursor, rows=rows)
 
     def sent(self) -> None:
         """Say that all rows so far are on their way to the loader."""
         if self._measures is not None:
             self._measures.sent(self._worker, self.rows)
 
+
+class AheadIterator(ShardIterator):
+    """Batches for the loop that asks for them, made ahead of it: transformed by threads, or copied to a device.
+
+    Args:
+        copies: Copies each batch to a device, after all other calls; one is on its way while the one before is in use.
+    """
+
+    def __init__(self, *arguments: Any, copies: Copies | None = None, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self._copies = copies
+        if self._reading.threads is not None:
+            # Threads call the transform.
+            self._calls = []
+        self._threads: TransformThreads | None = None
+        self._ahead: Iterator[Transformed] | None = None
+        # Of what is made ahead the part that was handed out.
+        self._handed_rows = self._handed_batches = 0
+
+    def __next__(self) -> Any:
+        if self.closed:
+            self._refuse()
+        stream = self._stream or self._start()
+        assert self._ahead is not None
+        try:
+            self._warn_of_cache(stream)
+            found = next(self._ahead, None)
+            if found is None:
+                self._end()
+                raise StopIteration
+            # Only now it counts.
+            self._handed_rows += found.rows
+            self._handed_batches += 1
+            self._stepped(found.last)
+            progress = self._progress
+            if progress.cursors is not None:
+                progress.cursors[self._worker] = found.cursor
+            if found.last:
+                self._end()
+        except BaseException as error:
+            self._failed(error)
+            raise
+        if self._observer is not None:
+            self._observer.delivered(self)
+        return found.batch
+
     def _start(self) -> _core.BatchStream:
-        self._began = time.perf_counter()
-        dataset, progress = self._dataset, self._progress
-        plan, _ = dataset._here()
-        workers = progress.workers or 0
-        shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
-        options = None
-        if dataset._output_format in ("torch", "numpy"):
-            options = dataset._tensor_options
-        threads = threads_for(dataset.topology, workers)
-        loose = self.in_loader and dataset._sent.raw  # each batch is copied into a parcel
-        if self._taking is not None:
-            self._stream = plan.stream_taken(
-                shards,
-                dataset.rank,
-                self._worker,
-                dataset._counter,
-                self._taking,
-                threads,
-                options,
-                loose,
-            )
-            return self._stream
-        self._stream = plan.stream(
-            shards,
-            dataset.rank,
-            self._worker,
-            progress.start[self._worker],
-            threads,
-            options,
-            dataset._stage,
-            # A batch that is pinned is one block, which is copied as a whole.
-            lends=not self._pins,
-            loose=loose,
-        )
-        if self._in_threads is not None:
+        stream, reading = super()._start(), self._reading
+        if reading.threads is not None and reading.transform is not None:
             self._threads = TransformThreads(
-                self._stream, self._build, self._in_threads, dataset._transform_threads or 1
+                stream, self._build, reading.transform, reading.threads
             )
-        if self._threads is not None or self._copies is not None:
-            self._ahead = _made_ahead(
-                self._stream, self._threads, self._build, self._calls, self._copies
-            )
-        return self._stream
+        self._ahead = _made_ahead(stream, self._threads, self._build, self._calls, self._copies)
+        return stream
 
-    def _end(self) -> None:
-        # In a worker the epoch is not over: others may still have batches.
-        if self._progress.workers == 0:
-            self._dataset._finished(self._progress)
-
-    def supersede(self) -> None:
-        """Close it because a newer one was started."""
-        self._superseded = True
-        self.close()
-
-    def close(self) -> None:
-        """Stop reading; nothing where it is closed already."""
-        was_closed, self.closed = self.closed, True
-        if not self._is_here():
-            return
-        self._raw.clear()
-        self._ready.clear()
+    def _let_go(self) -> None:
         if self._threads is not None:
             self._threads.close()
-        if self._stream is None:
-            return
-        self._until = self._until or time.perf_counter()
-        # Not what was said with the last batch: somebody may have asked for it already.
-        if self._measures is not None and not (was_closed or self.last):
-            self._report(ended=True)
-        self._dataset._counted = (self._progress.epoch, self.metrics())
-        self._stream.close()
-
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # An interpreter that ends has taken apart what is needed for it; what Rust holds ends by itself.
-        if is_ending():
-            return
-        # Not where __init__ failed.
-        if getattr(self, "_stream", None) is not None and not self.closed:
-            self.close()
-
-    def _is_here(self) -> bool:
-        """Whether this process reads. One that was forked has the stream without its threads, and locks that nobody will open."""
-        return self._process == os.getpid()
 
     def counted(self) -> tuple[int, int]:
-        """Rows handed out, and rows of finished batches that are ready."""
-        if self._stream is None or not self._is_here():
-            return (0, 0)
-        rows, ready = self._stream.counted()
-        if self._ahead is None:
-            return rows, ready
-        return self._handed_rows, ready + rows - self._handed_rows
+        """Rows handed out, and rows of finished batches that are ready, made ahead or not."""
+        rows, ready = super().counted()
+        return (self._handed_rows, ready + rows - self._handed_rows) if rows or ready else (0, 0)
 
     def metrics(self) -> dict[str, float]:
-        """Counts so far; see `QueryDataset.metrics`."""
-        counts = dict.fromkeys(CORE_COUNTS, 0.0)
+        """Counts so far: of batches those that were handed out."""
+        counts = super().metrics()
         if self._stream is not None and self._is_here():
-            counts.update(self._stream.metrics())
-            if self._ahead is not None:
-                counts["buffered_rows"] += counts["rows"] - self._handed_rows
-                counts.update(rows=self._handed_rows, batches=self._handed_batches)
-            counts["elapsed_seconds"] = (self._until or time.perf_counter()) - self._began
+            counts["buffered_rows"] += counts["rows"] - self._handed_rows
+            counts.update(rows=self._handed_rows, batches=self._handed_batches)
         return counts
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far it was consumed; see `QueryDataset.state_dict`."""
-        dataset = self._dataset
-        if dataset._is_in_worker():
-            return dataset._state_of(self._progress, self._worker)
-        return dataset.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, before the first batch.
-
-        Raises:
-            CheckpointMismatchError: The state is of another run, or batches were delivered already.
-        """
-        dataset = self._dataset
-        checked = dataset._checked(state)
-        if self._stream is not None:
-            raise CheckpointMismatchError(
-                "this iterator has begun; load the state before its first batch"
-            )
-        workers = self._progress.workers or 0
-        self._progress = dataset._begin(workers, checked["epoch"], checked)
 
 
 def _made_ahead(

@@ -20,7 +20,7 @@ from tensorquery.distributed.broadcast import Channel
 from tensorquery.distributed.topology import Topology, threads_for
 from tensorquery.errors import CheckpointMismatchError, ConfigError, DataError
 from tensorquery.loading.accelerate import refuse_foreign
-from tensorquery.loading.iterator import Progress
+from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.shared_plan import FoundPlan, find_plan
 from tensorquery.loading.tensors import BatchBuilder
 from tensorquery.metrics.progress import running, shows

@@ -13,7 +13,8 @@ from torch.utils.data import get_worker_info
 from tensorquery._util.options import MOST_EPOCHS, check_non_negative_int
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
-from tensorquery.loading.iterator import Progress, ShardIterator
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.planning import PlannedDataset
 from tensorquery.sharding.checkpoint import (
     check_same,

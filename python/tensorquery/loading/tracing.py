@@ -6,7 +6,7 @@ import os
 
 from tensorquery._util.options import check_non_negative_int
 from tensorquery.errors import ConfigError
-from tensorquery.loading.iterator import Progress
+from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.states import StatefulDataset
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.trace import Place, Trace, trace_batch
