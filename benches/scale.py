@@ -30,7 +30,8 @@ def measure(files: int) -> dict[str, Any]:
     """Plan the job in this process, and say how long each step took, in seconds."""
     from synthetic import plan_of
     from tensorquery.distributed.topology import Topology
-    from tensorquery.sharding.epochs import Deal, Epochs
+    from tensorquery.sharding.deal import Deal
+    from tensorquery.sharding.epochs import Epochs
     from tensorquery.sharding.shard_plan import ShardPlan
 
     if hasattr(os, "sched_setaffinity"):

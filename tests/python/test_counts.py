@@ -22,7 +22,8 @@ import tensorquery as tq
 from tensorquery.distributed.topology import Topology
 from tensorquery.metrics import progress
 from tensorquery.sharding import row_counts
-from tensorquery.sharding.epochs import Deal, Epochs
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.row_counts import SplitCounts, split_counts
 from tensorquery.sharding.shards import plan_splits
 from test_pruning import chunk_bytes, split_bytes
@@ -270,7 +271,8 @@ import json, sys
 import tensorquery as tq
 from tensorquery.sharding.row_counts import split_counts
 from tensorquery.distributed.topology import Topology
-from tensorquery.sharding.epochs import Deal, Epochs
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.shards import plan_splits
 paths, sql = json.loads(sys.argv[1]), sys.argv[2]
 session = tq.Session()

@@ -13,7 +13,8 @@ import tensorquery as tq
 from synthetic import plan_of
 from tensorquery import _core
 from tensorquery.distributed.topology import Topology
-from tensorquery.sharding.epochs import Deal, Epochs
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.shards import plan_splits
 
@@ -125,8 +126,8 @@ def test_a_share_gives_the_shards_of_the_whole_deal(folder, remainder, workers, 
     for rank in range(5):
         epochs = Epochs(plan, deal, Topology(rank, 5), lambda: counts, None)
         epochs.prepare(workers)
-        copy, ids = epochs.for_share(workers, 1, ())
-        copy = pickle.loads(pickle.dumps(copy))
+        sent, ids = epochs.for_share(workers, 1, ())
+        copy = Epochs.received(pickle.loads(pickle.dumps(sent)))
         part = _core.Plan.from_recipe(*plan.recipe(ids))
         copy.moved_to(part, list)
         for epoch in (0, 1):

@@ -45,7 +45,7 @@ from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.loader_metrics import Metrics, measured
 from tensorquery.metrics.progress import check_progress, shows
 from tensorquery.sharding.bad_files import check_on_error
-from tensorquery.sharding.epochs import Deal, Sources
+from tensorquery.sharding.deal import Deal, Sources
 from tensorquery.sharding.shards import (
     DEFAULT_SPLIT_BYTES,
     SplitStrategy,

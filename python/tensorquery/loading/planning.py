@@ -26,7 +26,8 @@ from tensorquery.loading.tensors import BatchBuilder
 from tensorquery.metrics.progress import running, shows
 from tensorquery.sharding.bad_files import Quarantine, Quarantined
 from tensorquery.sharding.checkpoint import FORMAT, VERSION, file_digests
-from tensorquery.sharding.epochs import Deal, Epochs
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.row_counts import split_counts
 from tensorquery.sharding.shards import assign
 from tensorquery.sql.materialize import Staging, stages_of
@@ -411,22 +412,22 @@ class PlannedDataset(IterableDataset[Any]):
         """
         epochs = self._epochs
         if epochs.is_part and self._recipe is not None:
-            return epochs.for_worker(), self._recipe
+            return Epochs.received(epochs.for_worker()), self._recipe
         assert self._plan is not None
         if epochs.is_part:
-            copy, ids = epochs.for_share(self._workers, 0, ())
+            sent, ids = epochs.for_share(self._workers, 0, ())
             self._recipe = self._plan.recipe(ids)
-            return copy, self._recipe
+            return Epochs.received(sent), self._recipe
         if not self._starts_workers or not isinstance(self._deal.strategy, str):
             if self._recipe is None:
                 self._recipe = self._plan.recipe()
-            return epochs.for_worker(), self._recipe
+            return Epochs.received(epochs.for_worker()), self._recipe
         progress = self._progress
         workers = self._workers if progress.workers is None else progress.workers
-        copy, ids = epochs.for_share(workers, progress.epoch, progress.parents)
+        sent, ids = epochs.for_share(workers, progress.epoch, progress.parents)
         if self._share_recipe is None or self._share_recipe[0] != ids:
             self._share_recipe = (ids, self._plan.recipe(ids))
-        return copy, self._share_recipe[1]
+        return Epochs.received(sent), self._share_recipe[1]
 
     def __getstate__(self) -> dict[str, Any]:
         refuse_foreign(self)

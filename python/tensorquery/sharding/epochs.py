@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorquery import _core
 from tensorquery._util.digests import digest
-from tensorquery._util.options import MOST_PADDED, MOST_SHARDS, check_choice, check_positive_int
 from tensorquery.distributed.topology import Topology
 from tensorquery.errors import ConfigError
+from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.exclusions import check_excluded
-from tensorquery.sharding.shards import SplitStrategy, assign
+from tensorquery.sharding.shards import assign
 from tensorquery.sharding.shuffle_quality import ShuffleQuality, predict
-from tensorquery.sharding.weighted_sampling import Weighing
 
-__all__ = ["Deal", "Epochs", "Sources"]
+__all__ = [
+    "Epochs",
+    "SentEpochs",
+]
 
-REMAINDERS = ("even", "drop", "pad", "uneven")
-ASSIGNMENTS = ("static", "dynamic")
 
 _UNBOUNDED = 2**64 - 1
 # Of a window; the next one is filled while one is drained. A column of 65,536 rows fits the processor's caches, where
@@ -42,184 +42,49 @@ _RESUMED = "resumed "
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Which splits belong to which source of a mixture, and how sources share batches."""
-
-    sources: list[int] = field(default_factory=list)
-    weights: list[int] = field(default_factory=list)
-    stop_first: bool = False
-
-
-@dataclass(frozen=True)
-class Deal:
-    """The options that decide which rows which shard delivers, in which order.
+class SentEpochs:
+    """All that a worker process needs to go on with `Epochs`, but for the plan.
 
     Attributes:
-        batch_size: Rows per batch.
-        seed: The seed of all shuffling.
-        shuffle: Whether splits are permuted; "global" permutes all rows.
-        buffer: Rows of the shuffle window; None is the default, or none without `shuffle`.
-        remainder: "even", "drop", "pad" or "uneven".
-        partitions: A fixed number of partitions, or None.
-        strategy: How splits are dealt.
-        exclude: Output rows of splits to leave out: (split, first, one past the last).
-        mixture: The sources of a mixture.
-        assignment: "static", or "dynamic": workers of a rank take splits as they come.
-        weighing: How rows are drawn by weight, or None.
+        deal: The options.
+        topology: The ranks.
+        counts: The output rows of every split, where known.
+        exact_from_start: Whether they were known without counting.
+        was_known: Whether they were known where a share was dealt.
+        mixing: How shards mix.
+        layouts: By number of workers.
+        shares: This rank's shares, packed, by what they follow from.
+        is_part: Whether there is no more than these shares.
     """
 
-    batch_size: int
-    seed: int
-    shuffle: bool | str
-    buffer: int | None
-    remainder: str
-    partitions: int | None
-    strategy: SplitStrategy | str
-    exclude: tuple[tuple[int, int, int], ...] = ()
-    mixture: Sources = Sources()
-    assignment: str = "static"
-    weighing: Weighing | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        if self.weighing is not None and self.shuffle not in (False, "global"):
-            raise ConfigError(
-                f"shuffle={self.shuffle!r} does not go with sample_weight={self.weighing.column!r}: draws come in random "
-                "order anyway; leave it out"
-            )
-        if self.is_global:
-            self._check_global()
-        elif not isinstance(self.shuffle, bool):
-            raise ConfigError(f'shuffle={self.shuffle!r} must be True, False or "global"')
-        check_choice("remainder", self.remainder, REMAINDERS)
-        check_choice("assignment", self.assignment, ASSIGNMENTS)
-        if self.assignment == "dynamic":
-            self._check_dynamic()
-        if self.mixture.weights and self.remainder == "uneven":
-            raise ConfigError(
-                'a mixture shares every batch of every rank, so remainder="uneven" does not go with it; use "even", '
-                '"drop" or "pad"'
-            )
-        if self.remainder == "pad" and self.batch_size > MOST_PADDED:
-            raise ConfigError(
-                f'batch_size={self.batch_size} with remainder="pad" must be at most {MOST_PADDED}: every batch has that many '
-                'rows, however few the query has; use a smaller one, or remainder="even"'
-            )
-        if self.partitions is None:
-            return
-        check_positive_int("partitions", self.partitions, MOST_SHARDS)
-        if self.remainder == "uneven":
-            raise ConfigError(
-                f'partitions={self.partitions} takes equal rows from each of them, so remainder="uneven" '
-                'does not go with it; use "even", "drop" or "pad"'
-            )
-        if self.strategy != "lpt":
-            raise ConfigError(
-                f"partitions={self.partitions} are dealt by weight; split_strategy does not go with it"
-            )
-        if self.mixture.weights:
-            raise ConfigError("partitions= does not go with a mixture")
-
-    @property
-    def is_global(self) -> bool:
-        """Whether an epoch is an order of single rows, all of them or those drawn."""
-        return self.shuffle == "global" or self.weighing is not None
-
-    def options(self, world_size: int) -> dict[str, Any]:
-        """What all ranks must agree on, by option."""
-        return {
-            "world_size": world_size,
-            "batch_size": self.batch_size,
-            "shuffle": self.shuffle,
-            "shuffle_seed": self.seed,
-            "shuffle_buffer_size": self.buffer,
-            "remainder": self.remainder,
-            "partitions": self.partitions,
-            "split_strategy": self.strategy if isinstance(self.strategy, str) else "custom",
-            "assignment": self.assignment,
-            "sample_weight": None if self.weighing is None else self.weighing.column,
-            "sample_replacement": self.weighing is None or self.weighing.replacement,
-            "num_samples": None if self.weighing is None else self.weighing.num_samples,
-            "exclude": digest(self.exclude),
-            "weights of the mixture": self.mixture.weights,
-        }
-
-    def check_workers(self, workers: int) -> None:
-        """Check that these options go with `workers` worker processes per rank.
-
-        Raises:
-            ConfigError: They do not.
-        """
-        if self.partitions is not None and workers > 0:
-            raise ConfigError(
-                f"partitions={self.partitions} needs num_workers=0, got {workers}: the threads of the "
-                "training process read all of a rank's partitions"
-            )
-
-    def _check_global(self) -> None:
-        """Refuse what is about splits, of which a permutation of all rows knows nothing."""
-        wrong = {
-            "shuffle_buffer_size": self.buffer is not None,
-            "split_strategy": self.strategy != "lpt",
-            "exclude": bool(self.exclude),
-            "a mixture": bool(self.mixture.weights),
-        }
-        given = ", ".join(name for name, is_given in wrong.items() if is_given)
-        if given and self.weighing is not None:
-            raise ConfigError(
-                f"{given} does not go with sample_weight={self.weighing.column!r}, by which single rows of all are drawn; "
-                "leave it out"
-            )
-        if given:
-            raise ConfigError(
-                f'{given} does not go with shuffle="global", which permutes all rows; leave it out, or use '
-                "shuffle=True"
-            )
-
-    def _check_dynamic(self) -> None:
-        """Refuse what says which worker delivers what, or how much of it."""
-        reasons = {
-            f"partitions={self.partitions}": (
-                self.partitions is not None,
-                "which fixes the rows of every step",
-            ),
-            "a mixture": (bool(self.mixture.weights), "which fixes the shares of every batch"),
-            'shuffle="global"': (self.shuffle == "global", "which permutes rows and not splits"),
-            "sample_weight": (self.weighing is not None, "which draws rows and not splits"),
-            f"split_strategy={type(self.strategy).__name__}": (
-                not isinstance(self.strategy, str),
-                "which deals splits to workers",
-            ),
-            f'remainder="{self.remainder}"': (
-                self.remainder in ("drop", "pad"),
-                "since every worker ends with a short batch of its own",
-            ),
-        }
-        for name, (is_given, reason) in reasons.items():
-            if is_given:
-                raise ConfigError(
-                    f'{name}, {reason}, does not go with assignment="dynamic"; leave it out, or use '
-                    'assignment="static"'
-                )
+    deal: Deal
+    topology: Topology
+    counts: list[int] | None
+    exact_from_start: bool
+    was_known: bool
+    mixing: dict[str, Any]
+    layouts: dict[int, dict[str, Any]]
+    shares: dict[str, bytes]
+    is_part: bool
 
 
 class Epochs:
     """Deals the rows of a plan, epoch by epoch; the same in every process.
 
     Args:
-        plan: The plan, with all its splits.
+        plan: The plan, with all its splits; None where `moved_to` gives it one.
         deal: The options.
         topology: The ranks.
         count: Counts the output rows of every split.
-        known: The same where they are known without counting.
+        known: These rows, where they are known without counting.
     """
 
     def __init__(
         self,
-        plan: _core.Plan,
+        plan: _core.Plan | None,
         deal: Deal,
         topology: Topology,
-        count: Callable[[], list[int]],
+        count: Callable[[], list[int]] | None,
         known: list[int] | None,
     ) -> None:
         if deal.assignment == "dynamic" and topology.world_size > 1 and deal.remainder != "uneven":
@@ -228,13 +93,14 @@ class Epochs:
                 f"{deal.remainder!r}: each worker ends with a short batch wherever its last split ends, so ranks "
                 "cannot promise equal steps"
             )
-        self._plan = plan
+        self._own_plan = plan
         self._deal = deal
         self._topology = topology
         self._count = count
         self.counts = known
         self._exact_from_start = known is not None
-        check_excluded(deal.exclude, plan.num_splits, known)
+        if plan is not None:
+            check_excluded(deal.exclude, plan.num_splits, known)
         self._mixing: dict[str, Any] | None = None
         self._layouts: dict[int, dict[str, Any]] = {}
         self._dealt: dict[tuple[str, bool, str], _core.Shards] = {}
@@ -420,6 +286,7 @@ class Epochs:
             ConfigError: A range that is left out is not in its split; names it.
         """
         if self.counts is None:
+            assert self._count is not None, "a copy does not count before it is moved"
             counts = self._count()
             check_excluded(self._deal.exclude, len(counts), counts)
             self.counts = counts
@@ -541,30 +408,53 @@ class Epochs:
         """Whether rows are counted, here or where this share was dealt."""
         return self.counts is not None or self._was_known
 
+    @property
+    def _plan(self) -> _core.Plan:
+        assert self._own_plan is not None, "a copy has no plan before it is moved"
+        return self._own_plan
+
     def moved_to(self, plan: _core.Plan, count: Callable[[], list[int]]) -> None:
         """Go on in another process, with its own plan."""
-        self._plan, self._count = plan, count
+        self._own_plan, self._count = plan, count
         self._dealt = {}
 
-    def for_worker(self) -> Epochs:
-        """A copy with all there is, for a worker process, where `moved_to` gives it a plan."""
-        return self._copy({} if not self.is_part else self._shares)
+    @classmethod
+    def received(cls, sent: SentEpochs) -> Epochs:
+        """What was sent, for a worker process, where `moved_to` gives it a plan."""
+        epochs = cls(None, sent.deal, sent.topology, None, sent.counts)
+        epochs._exact_from_start = sent.exact_from_start
+        epochs._was_known = sent.was_known
+        epochs._mixing = sent.mixing
+        epochs._layouts = dict(sent.layouts)
+        epochs._shares = dict(sent.shares)
+        epochs.is_part = sent.is_part
+        return epochs
 
-    def _copy(self, shares: Mapping[str, _core.RankShare | bytes]) -> Epochs:
-        copy = object.__new__(Epochs)
-        copy.__dict__.update(self.__dict__)
+    def for_worker(self) -> SentEpochs:
+        """All there is, for a worker process."""
+        return self._sent({} if not self.is_part else self._shares)
+
+    def _sent(self, shares: Mapping[str, _core.RankShare | bytes]) -> SentEpochs:
         packed = {
             key: share if isinstance(share, bytes) else share.encode()
             for key, share in shares.items()
         }
-        copy.__dict__.update(_plan=None, _count=None, _dealt={}, _mixing=self._mix())
-        copy.__dict__.update(_shares=packed, _layouts=dict(self._layouts))
-        return copy
+        return SentEpochs(
+            deal=self._deal,
+            topology=self._topology,
+            counts=self.counts,
+            exact_from_start=self._exact_from_start,
+            was_known=self._was_known,
+            mixing=self._mix(),
+            layouts=dict(self._layouts),
+            shares=packed,
+            is_part=self.is_part,
+        )
 
     def for_share(
         self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]
-    ) -> tuple[Epochs, list[int]]:
-        """A copy with no more than this rank's share, for a worker process.
+    ) -> tuple[SentEpochs, list[int]]:
+        """No more than this rank's share, for a worker process.
 
         Args:
             workers: Worker processes per rank.
@@ -572,24 +462,24 @@ class Epochs:
             runs: The earlier runs of that epoch.
 
         Returns:
-            The copy, and the ids of the splits that it reads, ascending.
+            What is sent, and the ids of the splits that it reads, ascending.
         """
         wanted: list[Sequence[Mapping[str, Any]]] = [(), runs] if runs else [()]
         shares = {
             self._share_key(workers, epoch, part): self._share(workers, epoch, part)
             for part in wanted
         }
-        copy = self._copy(shares)
-        mixture = self._deal.mixture
-        copy.__dict__.update(
-            _deal=replace(self._deal, mixture=replace(mixture, sources=[])),
-            _was_known=self._known,
+        mixture = replace(self._deal.mixture, sources=[])
+        sent = replace(
+            self._sent(shares),
+            deal=replace(self._deal, mixture=mixture),
+            was_known=self._known,
             counts=None,
             is_part=True,
         )
         if self._deal.is_global:
-            return copy, []
-        return copy, sorted({id for share in shares.values() for id in share.split_ids()})
+            return sent, []
+        return sent, sorted({id for share in shares.values() for id in share.split_ids()})
 
     def _lists(self, layout: Mapping[str, Any], epoch: int) -> list[list[int]] | None:
         strategy = self._deal.strategy

@@ -13,7 +13,7 @@ from tensorquery import _core
 from tensorquery._util.digests import digest
 from tensorquery._util.options import check_choice
 from tensorquery.errors import ConfigError
-from tensorquery.sharding.epochs import Sources
+from tensorquery.sharding.deal import Sources
 from tensorquery.sql.filters.filter_forms import column_list
 from tensorquery.sql.query import Query
 

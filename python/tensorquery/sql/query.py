@@ -21,7 +21,8 @@ from tensorquery.display.query import query_html
 from tensorquery.display.tree import operator_tree
 from tensorquery.distributed.topology import Topology
 from tensorquery.sharding.bad_files import Quarantined, of_files
-from tensorquery.sharding.epochs import Deal, Epochs
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.shard_plan import ShardPlan
 from tensorquery.sharding.shards import SplitStrategy, check_strategy, plan_splits
 from tensorquery.sql.filters.filter_forms import advised, narrowing
