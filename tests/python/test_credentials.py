@@ -165,9 +165,11 @@ def test_workers_ask_for_themselves(store, tmp_path, context):
     assert loaded(loader) == IDS
     assert len(log.read_text().split()) == 3
     state = json.dumps(loader.state_dict())
-    text = dataset._plan.recipe([0])[0]
+    text = dataset._plan.core.recipe([0])[0]
     for secret in keys.values():
-        assert secret not in state + text + repr(dataset) + repr(dataset.__dict__)
+        assert secret not in state + text + repr(dataset) + repr(dataset.__dict__) + repr(
+            dataset._plan.__dict__
+        )
 
 
 class Asking:

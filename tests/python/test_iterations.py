@@ -218,7 +218,7 @@ def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
         raise tq.StorageError("the store does not answer")
 
     with monkeypatch.context() as patch, pytest.raises(tq.StorageError, match="not answer"):
-        patch.setattr("tensorquery.loading.planning.find_plan", fail)
+        patch.setattr("tensorquery.loading.plan.find_plan", fail)
         loader.dataset.refresh()
     assert sorted(support.flat(ids(loader))) == list(range(60))
     assert len(loader.dataset.refresh()) == 1

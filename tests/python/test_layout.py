@@ -122,3 +122,23 @@ def test_packages_import_one_way():
 def test_no_module_is_in_a_circle():
     edges = graph(modules())
     assert circles(edges) == []
+
+
+def private_reads(tree):
+    """Attributes with an underscore that are read of a dataset: of what is called so, or held under that name."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Attribute) and node.attr.startswith("_")):
+            continue
+        owner = node.value
+        name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+        if name in ("dataset", "_dataset") and not node.attr.startswith("__"):
+            yield f"line {node.lineno}: {name}.{node.attr}"
+
+
+def test_nobody_outside_loading_reads_what_is_private_to_a_dataset():
+    inside, outside = [], []
+    for module, tree in modules().items():
+        reads = [f"{module}, {read}" for read in private_reads(tree)]
+        (inside if module.startswith("tensorquery.loading") else outside).extend(reads)
+    assert inside
+    assert outside == []

@@ -158,7 +158,7 @@ def plan_and_read(rank, world_size, how, url, log, options):
     planned = log.read_text() if rank == 0 else None
     dist.barrier()
     ids = [value for batch in loader for value in batch["id"].tolist()]
-    held = dataset._plan is not None and dataset._epochs.is_part
+    held = dataset._plan.core is not None and dataset._plan.epochs.is_part
     shards = dataset.shard_plan().to_dict()
     trace = dataset.trace(rank=(rank + 1) % world_size, step=0).rows
     # The whole plan comes from the store, which rank 0 serves.
@@ -252,7 +252,7 @@ def going_on(rank, world_size, folder, options):
     state = all_states(first)
     del iterator
     second, dataset = tq.create_dataloader(**options)
-    held = dataset._epochs.is_part
+    held = dataset._plan.epochs.is_part
     second.load_state_dict(state)
     again = iter(second)
     state = all_states(second)
@@ -336,7 +336,7 @@ def skipping(rank, world_size, url, log, cache):
         ids = [value for batch in loader for value in batch["id"].tolist()]
     dist.barrier()
     listed = [(part.path.rpartition("/")[2], part.unit) for part in dataset.quarantined]
-    return ids, len(loader), listed, dataset._epochs.is_part
+    return ids, len(loader), listed, dataset._plan.epochs.is_part
 
 
 def test_bad_files_are_left_out_by_all_as_one_rank_found_them(folder, tmp_path):
@@ -377,7 +377,7 @@ def from_file_system(rank, world_size, folder, how):
     loader, dataset = tq.create_dataloader(**options, batch_size=7)
     ids = [value for batch in loader for value in batch["id"].tolist()]
     dist.barrier()
-    return ids, dataset._epochs.is_part
+    return ids, dataset._plan.epochs.is_part
 
 
 @pytest.mark.parametrize("how", ["filesystem", "url"])

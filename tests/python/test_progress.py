@@ -16,7 +16,7 @@ import ranks
 import support
 import tensorquery as tq
 from tensorquery.distributed.topology import Topology
-from tensorquery.loading import planning
+from tensorquery.loading import plan as planning
 from tensorquery.metrics import progress
 
 ROWS = 4_000

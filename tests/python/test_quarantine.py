@@ -675,7 +675,7 @@ def test_states_of_other_runs_are_refused(parquet, monkeypatch):
     fresh = dataset_of(query_of(folder, "SELECT id, word FROM t WHERE id < 1700"))
     with pytest.raises(tq.CheckpointMismatchError, match="the query"):
         fresh.load_state_dict(other)
-    assert not fresh._quarantine.is_settled
+    assert not fresh._plan.quarantine.is_settled
     damaged = json.loads(json.dumps(skipping))
     damaged["parts"]["quarantine"]["splits"] = [[0, [0]]]
     with pytest.raises(tq.CheckpointMismatchError, match="damaged"):

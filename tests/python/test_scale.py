@@ -174,15 +174,15 @@ def test_a_worker_gets_the_share_of_its_rank_and_delivers_it(folder, start):
     wanted = sorted(value for batch in alone for value in batch["id"].tolist())
     whole = len(pickle.dumps(dataset))
     # As the loader does before it starts workers.
-    dataset._begin(2, 0, None)
-    dataset._pin_epoch(0)
-    dataset._starts_workers = True
+    dataset._state.begin(2, 0, None)
+    dataset._state.slots.deliver(0)
+    dataset._state.starts_workers = True
     sent = pickle.loads(pickle.dumps(dataset))
     assert len(pickle.dumps(dataset)) < whole / 2
-    recipe = json.loads(sent._recipe[0])
+    recipe = json.loads(sent._plan._recipe[0])
     [(_, table)] = recipe["tables"]
     assert len(table["Files"]["spec"]["files"]) <= 10 + 6
-    dataset._pin_epoch(None)
+    dataset._state.slots.deliver(None)
     for _ in range(2):
         found = [batch["id"].numpy() for batch in loader]
         assert sorted(np.concatenate(found).tolist()) == wanted

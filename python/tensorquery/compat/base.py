@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from tensorquery import _core
 from tensorquery._util.options import check_choice, check_non_negative_int
-from tensorquery.compat.batches import OUTPUT_FORMATS, CompatBatches, Output
+from tensorquery.compat.batches import OUTPUT_FORMATS, CompatOutput, Output
 from tensorquery.compat.metrics import MOST_WORKERS, RowBar, WorkerMetrics, summary_of
 from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
@@ -22,7 +21,8 @@ from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.iterator import ShardIterator
-from tensorquery.loading.tensors import BatchBuilder
+from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.tensors import TensorOutput
 from tensorquery.metrics.counters import Measures
 from tensorquery.sql.query import Query
 
@@ -124,11 +124,14 @@ class CompatDataset(QueryDataset):
         dataset = make(num_workers=num_workers or 0, collate_fn=collate_fn, **options)
         if num_workers is None:
             num_workers = default_workers(dataset.topology)
-        loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers)
-        if not isinstance(dataset._deal.strategy, str):
+        return make._loader(dataset, num_workers, collate_fn), dataset
+
+    def _loader(self, num_workers: int, collate_fn: Callable[[Any], Any] | None) -> QueryDataLoader:
+        loader = QueryDataLoader(self, collate_fn, num_workers=num_workers)
+        if not isinstance(self._plan.deal.strategy, str):
             # What is wrong with a strategy's answer is said now, and workers are given the answer.
-            dataset._epochs.shards(num_workers, 0)
-        return loader, dataset
+            self._plan.epochs.shards(num_workers, 0)
+        return loader
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order; forgets the metrics of the one before.
@@ -171,7 +174,7 @@ class CompatDataset(QueryDataset):
             ConfigError: The workers of a DataLoader of your own have read: what the loop has received of that, nobody
                 knows here.
         """
-        if self._measures.mark and not self._is_in_worker():
+        if self._measures.mark and not self._plan.is_in_worker:
             raise ConfigError(
                 "the batches came through the workers of a DataLoader of your own, which does not say how many of them "
                 f"were received; use the loader of {type(self).__name__}.create_dataloader, or torchdata's "
@@ -195,7 +198,7 @@ class CompatDataset(QueryDataset):
                 f"end, and not what of it was received; begin the epoch anew: dataset.set_epoch({state.get('epoch', 0)!r})"
             )
         super().load_state_dict(state)
-        if not self._is_in_worker():
+        if not self._plan.is_in_worker:
             self.reset_metrics()
             self._measures.mark = False
 
@@ -211,8 +214,8 @@ class CompatDataset(QueryDataset):
             self._measures.mark = True
         return iterator
 
-    def _make_builder(self, plan: _core.Plan) -> BatchBuilder:
-        return CompatBatches(plan, self._output)
+    def _output_of(self, options: LoaderOptions) -> TensorOutput:
+        return CompatOutput(options.output.format, options.output.options, self._output)
 
     def _progress_bar(self, worker: int, progress: Progress) -> Any | None:
         """A bar over the rows of a shard, where one is wanted."""
@@ -220,7 +223,7 @@ class CompatDataset(QueryDataset):
             return None
         from tqdm import tqdm
 
-        shards = self._epochs.shards(progress.workers or 0, progress.epoch, progress.parents)
+        shards = self._plan.epochs.shards(progress.workers or 0, progress.epoch, progress.parents)
         _, rows = shards.size(self.rank, worker)
         return tqdm(
             total=rows,

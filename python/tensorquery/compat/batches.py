@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorquery.errors import DataError
-from tensorquery.loading.tensors import BatchBuilder, tensor_options
+from tensorquery.loading.tensors import BatchBuilder, TensorOutput, tensor_options
 
-__all__ = ["OUTPUT_FORMATS", "CompatBatches", "Output"]
+__all__ = ["OUTPUT_FORMATS", "CompatBatches", "CompatOutput", "Output"]
 
 OUTPUT_FORMATS = ("arrow", "dict", "numpy", "torch")
 _FLOATS = ("halffloat", "float", "double")
@@ -181,3 +181,14 @@ class _TorchKit(_Kit):
             f"filters=pyarrow.compute.field({name!r}).is_valid(), or choose what a null becomes by nulls= of "
             "tensorquery.create_dataloader"
         )
+
+
+@dataclass(frozen=True)
+class CompatOutput(TensorOutput):
+    """How batches come out, with the values and types of torch-dataloader-utils."""
+
+    columns: Output
+
+    def builder(self, schema: Any) -> BatchBuilder:
+        """What builds such batches of a schema."""
+        return CompatBatches(schema, self.columns)

@@ -112,8 +112,8 @@ class IcebergDataset(CompatDataset):
             progress_interval_sec=progress_interval_sec,
             shuffle_buffer_size=shuffle_buffer_size,
         )
-        assert self._plan is not None
-        listed, pruned, _, _ = self._plan.pruning()
+        assert self._plan.core is not None
+        listed, pruned, _, _ = self._plan.core.pruning()
         if listed == pruned:
             raise MissingFilesError(
                 f"{table} has no data file to read (snapshot_id={snapshot_id}, {listed} before pruning): look at the table, "

@@ -27,6 +27,7 @@ from tensorquery.loading.accelerate import check_accelerator, place_of
 from tensorquery.loading.dataloader import QueryDataLoader
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import checked_device
+from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.transform_threads import refuse_threads
 from tensorquery.metrics.progress import check_progress, running, shows
 from tensorquery.sharding.bad_files import check_on_error
@@ -52,13 +53,6 @@ TORCH_KEYWORDS = (
     "in_order",
 )
 """Keywords of torch's DataLoader that `create_dataloader` passes on."""
-
-_OWN_KEYWORDS = (
-    "query", "path", "format", "partitioning", "table", "catalog_config", "snapshot_id", "scan_filter", "session", "storage_options", "credential_provider", "filesystem", "plan_cache", "local_cache", "local_cache_size", "columns",
-    "filters", "batch_size", "num_workers", "shuffle", "shuffle_seed", "shuffle_buffer_size", "rank",
-    "world_size", "process_group", "device_mesh", "accelerator", "split_bytes", "split_rows", "split_strategy",
-    "remainder", "partitions", "assignment", "sample_weight", "sample_replacement", "num_samples", "exclude", "on_error", "stage", "stage_dir", "stage_max_bytes", "stage_from", "stage_engine", "stage_timeout", "show_progress", "output_format", "nulls", "stack", "pad", "categories", "decimal", "transform", "transform_threads", "collate_fn", "device",
-)  # fmt: skip
 
 
 def create_dataloader(
@@ -242,9 +236,13 @@ def create_dataloader(
         UnsupportedTypeError: A column has no tensor form; names the column and its type.
         DataError: Two files disagree about a column; names both files.
     """
+    # The names of the arguments are those of the options.
+    given = dict(locals())
     target = checked_device(device, output_format)
     check_progress(show_progress)
-    reject_unknown(dataloader_kwargs, {*_OWN_KEYWORDS, *TORCH_KEYWORDS}, "create_dataloader")
+    # `inspect.signature` takes as long as planning a filter.
+    own = {"query", *(create_dataloader.__kwdefaults__ or ())}
+    reject_unknown(dataloader_kwargs, own | {*TORCH_KEYWORDS}, "create_dataloader")
     if collate_fn is not None:
         check_callable("collate_fn", collate_fn)
     if num_workers is not None:
@@ -261,6 +259,7 @@ def create_dataloader(
         check_accelerator(accelerator)
         if all(each is None for each in (rank, world_size, process_group, device_mesh)):
             rank, world_size = place_of(accelerator)
+    options = LoaderOptions.of(given | {"rank": rank, "world_size": world_size})
     access = {
         "storage_options": storage_options,
         "credential_provider": credential_provider,
@@ -289,50 +288,14 @@ def create_dataloader(
             columns,
             filters,
         )
-    dataset = QueryDataset(
-        chosen,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        shuffle_seed=shuffle_seed,
-        shuffle_buffer_size=shuffle_buffer_size,
-        rank=rank,
-        world_size=world_size,
-        process_group=process_group,
-        device_mesh=device_mesh,
-        split_bytes=split_bytes,
-        split_rows=split_rows,
-        split_strategy=split_strategy,
-        remainder=remainder,
-        partitions=partitions,
-        assignment=assignment,
-        sample_weight=sample_weight,
-        sample_replacement=sample_replacement,
-        num_samples=num_samples,
-        exclude=exclude,
-        on_error=on_error,
-        stage=stage,
-        stage_dir=stage_dir,
-        stage_max_bytes=stage_max_bytes,
-        stage_from=stage_from,
-        stage_engine=stage_engine,
-        stage_timeout=stage_timeout,
-        show_progress=show_progress,
-        output_format=output_format,
-        transform=transform,
-        transform_threads=transform_threads,
-        nulls=nulls,
-        stack=stack,
-        pad=pad,
-        categories=categories,
-        decimal=decimal,
-    )
+    dataset = QueryDataset._of(chosen, options)
     if num_workers is None:
         num_workers = default_workers(dataset.topology)
     check_shards(dataset.world_size, num_workers)
-    dataset._deal.check_workers(num_workers)
+    options.deal.check_workers(num_workers)
     if num_workers:
-        refuse_threads(dataset._transform_threads, num_workers)
-    is_dynamic = dataset._deal.assignment == "dynamic" and num_workers > 0
+        refuse_threads(options.threads, num_workers)
+    is_dynamic = options.assignment == "dynamic" and num_workers > 0
     if is_dynamic and dataloader_kwargs.setdefault("in_order", False):
         raise ConfigError(
             'in_order=True makes every worker wait for the slowest one, which assignment="dynamic" is there to '

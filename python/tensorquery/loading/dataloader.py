@@ -65,8 +65,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self._collate = collate_fn
         self._copies = None if device is None else copies_to(device)
         super().__init__(dataset, batch_size=None, collate_fn=Packer(collate_fn), **kwargs)
-        dataset._workers = self.num_workers
-        dataset._in_order = getattr(self, "in_order", True)
+        dataset._state.workers = self.num_workers
+        dataset._state.in_order = getattr(self, "in_order", True)
         self._sent = dataset._sent = dataset._sending(collate_fn is not None, self.timeout > 0)
         known = dataset._measures
         if self.num_workers and (known is None or known.workers < self.num_workers):
@@ -74,8 +74,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             dataset._measures = Measures(self.num_workers)
         self._reporter = Reporter(
             dataset.topology,
-            dataset._group(),
-            dataset._constant["fingerprint"],
+            dataset._plan.group,
+            dataset._plan.constant["fingerprint"],
             threads_for(dataset.topology, self.num_workers),
         )
         _loaders.add(self)
@@ -84,7 +84,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def multiprocessing_context(self) -> Any:
         """How worker processes are started, as it was given."""
         given = super().multiprocessing_context
-        return asking_at_once(given) if self.dataset._starts_workers else given
+        return asking_at_once(given) if self.dataset._state.starts_workers else given
 
     @multiprocessing_context.setter
     def multiprocessing_context(self, given: Any) -> None:
@@ -96,10 +96,10 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self.dataset._settle()
         state, self._loaded = self._loaded, None
         if state is None:
-            state, self.dataset._loaded = self.dataset._loaded, None
+            state, self.dataset._state.loaded = self.dataset._state.loaded, None
         mine = self._newest = os.getpid(), object()
         if self.num_workers == 0:
-            self.dataset._loaded = state
+            self.dataset._state.loaded = state
             batches = self.dataset._iterate(0, 0, self._copies)
             # Within the iterator, so that a batch on which one of them fails does not count as received.
             pin = self._pinner()
@@ -111,14 +111,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             watch = self._watched(progress.epoch, 0)
             return self._deliver(batches, batches, progress, watch, mine)
         # Not part of the generator, which starts with its first batch: the state is right from now on.
-        self.dataset._here()
+        self.dataset._state.here()
         epoch = self.dataset.epoch if state is None else state["epoch"]
-        progress = self.dataset._begin(self.num_workers, epoch, state)
+        progress = self.dataset._state.begin(self.num_workers, epoch, state)
         assert self.dataset._measures is not None
         watch = self._watched(epoch, self.dataset._measures.begin())
         found = self._from_workers(progress, state, mine, watch)
         delivered = self._deliver(found, watch, progress, watch, mine)
-        self.dataset._loop = weakref.ref(delivered)
+        self.dataset._state.loop = weakref.ref(delivered)
         return delivered
 
     def _deliver(
@@ -178,7 +178,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         return self._watch
 
     def _look(self, watch: Watch, now: float) -> None:
-        newest = None if self.num_workers else self.dataset._iterator()
+        newest = None if self.num_workers else self.dataset._state.iterator()
         if newest is not None:
             watch.look(now, *newest.counted())
             return
@@ -204,9 +204,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if not (dataset._shows_rows and shows(show, dataset.topology)):
             return None
         workers = progress.workers or 0
-        shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
+        shards = dataset._plan.epochs.shards(workers, progress.epoch, progress.parents)
         total: int | None = 0
-        for worker in range(dataset._epochs.shards_per_rank(workers)):
+        for worker in range(dataset._plan.epochs.shards_per_rank(workers)):
             _, rows = shards.size(dataset.rank, worker)
             total = None if total is None or rows is None else total + rows
         done = progress.step * dataset.batch_size
@@ -234,16 +234,16 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     ) -> Iterator[Any]:
         dataset = self.dataset
         # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
-        steps = dataset._steps(progress)
-        dataset._pin_epoch(progress.epoch, resumed=state is not None, turn=progress.turn)
+        steps = dataset._state.steps(progress)
+        dataset._state.slots.deliver(progress.epoch, resumed=state is not None, first=progress.turn)
         if progress.ledger is not None:
-            dataset._take_anew()
-        dataset._loaded, dataset._starts_workers = state, True
+            dataset._state.take_anew()
+        dataset._state.loaded, dataset._state.starts_workers = state, True
         inbox = self._addressed()
         try:
             batches = super().__iter__()
         finally:
-            dataset._loaded, dataset._starts_workers = None, False
+            dataset._state.loaded, dataset._state.starts_workers = None, False
         _under_way.add(batches)
         try:
             waiting: Tagged | None = None
@@ -278,7 +278,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 inbox.close()
             # An older iterator may be closed while a newer one still starts its workers.
             if self._newest is mine and mine[0] == os.getpid():
-                dataset._pin_epoch(None)
+                dataset._state.slots.deliver(None)
         if self._newest is not mine:
             return
         if steps is not None and progress.step != steps:
@@ -286,13 +286,13 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 f"the workers delivered {progress.step} of {steps} batches of this epoch; resume from the last state, and "
                 "please report it"
             )
-        dataset._finished(progress)
+        dataset._state.finished(progress)
 
     def _addressed(self) -> Inbox:
         """Where the workers that start now, or live on, send their parcels; to be held as long as they are received."""
-        if self._told != self.dataset._generation:
+        if self._told != self.dataset._state.generation:
             self._end_workers()
-            self._told = self.dataset._generation
+            self._told = self.dataset._state.generation
         if self._inbox is None or self.__dict__.get("_iterator") is None:
             self._inbox = Inbox(self.num_workers)
             assert isinstance(self.collate_fn, Packer)
@@ -301,8 +301,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
 
     def _unpacked(self, parcels: Iterator[Parcel], turn: int) -> Iterator[Tagged]:
         """Batches from the parcels of the workers, as the training loop sees them."""
-        build = self.dataset._here()[1].build if self._sent.raw else None
-        if self.dataset._in_order:
+        build = self.dataset._state.here()[1].build if self._sent.raw else None
+        if self.dataset._state.in_order:
             batches = in_turns(parcels, turn, self.num_workers, build)
         else:
             batches = as_they_come(parcels, self.num_workers, build)
@@ -326,7 +326,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if progress.ledger is None and progress.cursors is not None:
             progress.cursors[tagged.worker] = tagged.cursor
         if last:
-            self.dataset._finished(progress)
+            self.dataset._state.finished(progress)
         return tagged.batch
 
     def _heard(self, reports: list[Tagged], progress: Progress) -> int:
@@ -385,8 +385,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         Raises:
             CheckpointMismatchError: It is of another query, seed or file list; names what differs.
         """
-        self._loaded = self.dataset._awaited = self.dataset._checked(state)
-        self.dataset._epoch[0] = self._loaded["epoch"]
+        self._loaded = self.dataset._state.awaited = self.dataset._state.checked(state)
+        self.dataset._state.slots.epoch = self._loaded["epoch"]
         # An iterator that is under way must not go on.
         self._newest = None
         if self._watch is not None:

@@ -5,63 +5,47 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tensorquery import _core
 from tensorquery._util.logs import follow
-from tensorquery._util.options import (
-    MOST_BATCH_ROWS,
-    check_callable,
-    check_non_negative_int,
-    check_positive_int,
-    reject_unknown,
-)
-from tensorquery._util.shared_memory import shared
+from tensorquery._util.options import MOST_EPOCHS, check_non_negative_int, reject_unknown
 from tensorquery.distributed.broadcast import channel_of
-from tensorquery.distributed.topology import Topology, check_still_alone, detect, threads_for
+from tensorquery.distributed.topology import Topology, check_still_alone, detect
 from tensorquery.errors import ConfigError
 from tensorquery.loading.accelerate import refuse_foreign
+from tensorquery.loading.delivery import AheadIterator, LoopIterator, WorkerIterator
 from tensorquery.loading.devices import Copies
 from tensorquery.loading.epoch_progress import Progress
-from tensorquery.loading.iterator import (
-    AheadIterator,
-    LoopIterator,
-    Reading,
-    Refused,
-    ShardIterator,
-    WorkerIterator,
-)
+from tensorquery.loading.epoch_state import EpochState
+from tensorquery.loading.iterator import Reading, Refused, ShardIterator
+from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.plan import DatasetPlan
+from tensorquery.loading.shard_source import DatasetSource
 from tensorquery.loading.snapshot_pins import agreed
-from tensorquery.loading.tensors import TENSOR_OPTIONS, tensor_options
-from tensorquery.loading.tracing import TracedDataset
-from tensorquery.loading.transform_threads import check_threads, refuse_threads
+from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
+from tensorquery.loading.tracer import Tracer
+from tensorquery.loading.transform_threads import refuse_threads
 from tensorquery.loading.workers.batch_messages import Parcels, Sending, batches_per_parcel
 from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
 from tensorquery.metrics.counters import Measures
 from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.loader_metrics import Metrics, measured
-from tensorquery.metrics.progress import check_progress, shows
-from tensorquery.sharding.bad_files import check_on_error
-from tensorquery.sharding.deal import Deal, Sources
-from tensorquery.sharding.shards import (
-    DEFAULT_SPLIT_BYTES,
-    SplitStrategy,
-    check_strategy,
-)
-from tensorquery.sharding.trace import excluded_ranges
-from tensorquery.sharding.weighted_sampling import weighing_of
+from tensorquery.sharding.bad_files import Quarantined
+from tensorquery.sharding.shard_plan import ShardPlan
+from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
+from tensorquery.sharding.trace import Trace
 from tensorquery.sql.iceberg import SnapshotChange
-from tensorquery.sql.materialize import Staging
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
+from tensorquery.sql.stages import StagedRows
 
 __all__ = ["QueryDataset"]
 
 
-class QueryDataset(TracedDataset):
+class QueryDataset(IterableDataset[Any]):
     """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
 
     It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
@@ -203,66 +187,162 @@ class QueryDataset(TracedDataset):
         # `inspect.signature` takes as long as planning a filter.
         allowed = {"query", *(QueryDataset.__init__.__kwdefaults__ or ()), *TENSOR_OPTIONS}
         reject_unknown(tensor_kwargs, allowed, "QueryDataset")
-        batch_size = check_positive_int("batch_size", batch_size, MOST_BATCH_ROWS)
-        if shuffle_buffer_size is not None:
-            shuffle_buffer_size = check_positive_int("shuffle_buffer_size", shuffle_buffer_size)
-        self._transform = None if transform is None else check_callable("transform", transform)
-        self._transform_threads = check_threads(transform_threads, transform)
-        self._output_format = output_format
-        # What they are now: each process and epoch converts by them, whatever becomes of the user's lists.
-        self._tensor_options = tensor_options(**tensor_kwargs)
-        self._show_progress = check_progress(show_progress)
-        self._process_group, self._device_mesh = process_group, device_mesh
-        self._split_size = (split_bytes, split_rows)
-        self.topology: Topology = detect(rank, world_size, process_group, device_mesh)
-        self._staging = Staging.of(
-            stage,
-            stage_dir,
-            stage_timeout,
-            stage_from,
-            stage_engine,
-            shows(self._show_progress, self.topology),
-            stage_max_bytes,
+        # The names of the arguments are those of the options.
+        self._prepare(query, LoaderOptions.of(locals() | tensor_kwargs))
+
+    @classmethod
+    def _of(cls, query: Query | Mixture, options: LoaderOptions) -> QueryDataset:
+        """A dataset by options that were checked already."""
+        dataset = cls.__new__(cls)
+        IterableDataset.__init__(dataset)
+        dataset._prepare(query, options)
+        return dataset
+
+    def _prepare(self, query: Query | Mixture, options: LoaderOptions) -> None:
+        """Agree with the other ranks on what is read, and plan it."""
+        self.topology: Topology = detect(
+            options.rank, options.world_size, options.process_group, options.device_mesh
         )
-        self._skips = check_on_error(on_error)
-        query = agreed(query, self.topology, self._group())
-        self._deal = Deal(
-            batch_size=batch_size,
-            seed=check_non_negative_int("shuffle_seed", shuffle_seed),
-            shuffle=shuffle,
-            buffer=shuffle_buffer_size,
-            remainder=remainder,
-            partitions=partitions,
-            strategy=check_strategy(split_strategy),
-            exclude=excluded_ranges(exclude),
-            mixture=query._weights() if isinstance(query, Mixture) else Sources(),
-            assignment=assignment,
-            weighing=weighing_of(sample_weight, sample_replacement, num_samples),
+        self._transform = options.transform
+        self._transform_threads = options.threads
+        self._show_progress = options.show_progress
+        query = agreed(query, self.topology, options.group)
+        deal = options.deal
+        if isinstance(query, Mixture):
+            deal = replace(deal, mixture=query._weights())
+        channel = channel_of(self.topology, options.group)
+        self._plan = DatasetPlan(
+            query, deal, options, self.topology, self._output_of(options), channel
         )
-        self._open(query, channel_of(self.topology, self._group()))
-        # Shared memory: `set_epoch` in the training process reaches workers that live on. The second number is
-        # the epoch that a loader's workers deliver now, or -1: one that starts late must not take a later
-        # `set_epoch` for its own. The third says whether they go on from the loaded state, the fourth which shard the
-        # loader's first worker reads: torch asks that one first, wherever a resumed epoch stands. The fifth is the
-        # counter from which the workers take splits (see `_core.Counter`), the sixth is `_generation`.
-        self._epoch = shared(6 * 8).view(torch.int64)
-        self._epoch.numpy()[:] = (0, -1, 1, 0, 0, 0)
-        self._shares_in = os.getpid()
-        self._process = os.getpid()
+        self._state = EpochState(self._plan)
+        self._tracer = Tracer(self._state)
         self._counted: tuple[int, dict[str, float]] | None = None
-        self._progress = Progress(0)
-        self._ended: Progress | None = None
-        # What was loaded into the loader, whose next iteration begins with it.
-        self._awaited: dict[str, Any] | None = None
-        self._newest: weakref.ref[ShardIterator] | None = None
-        # The generator of a loader that hands out what its workers send.
-        self._loop: weakref.ref[Any] | None = None
-        self._loaded: dict[str, Any] | None = None
-        self._workers = 0
-        self._in_order = True
         self._sent = Sending()
-        # The iteration for which a worker process was made: one that starts late must not take from a newer one.
-        self._iteration: int | None = None
+
+    def _output_of(self, options: LoaderOptions) -> TensorOutput:
+        """How batches come out."""
+        return options.output
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.topology.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.topology.world_size
+
+    @property
+    def remainder(self) -> str:
+        """What happens to rows that ranks and batches do not divide."""
+        return self._plan.deal.remainder
+
+    @property
+    def stages(self) -> list[StagedRows]:
+        """The stages that the query reads; empty where it runs split by split as it is, and in a worker."""
+        return self._plan.stages
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """The bad files, row groups, stripes and byte ranges that are left out; with ``on_error="skip"`` verifies.
+
+        Files that a table was registered without (``register_parquet(…, on_error="skip")``) are among them.
+
+        Raises:
+            DataError: Every split is bad; a file changed since it was pinned; the query fails on good data.
+            StorageError: A file cannot be reached.
+        """
+        return self._plan.quarantined
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration delivers."""
+        return self._state.slots.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
+
+        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here. While an epoch
+        is iterated over, this is for the one after it, and `state_dict` goes on saying how far that one was received. The
+        number of the epoch that is being iterated over changes nothing: to repeat it, set it after its last batch.
+
+        Args:
+            epoch: From 0. Persistent workers follow it too.
+
+        Raises:
+            ConfigError: It is not a whole number of 0 to 2^62.
+        """
+        refuse_foreign(self)
+        self._state.choose(check_non_negative_int("epoch", epoch, MOST_EPOCHS))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which rows of the epoch were consumed, as plain data.
+
+        In the training process: the batches that this dataset's iterator has handed out. In a DataLoader worker:
+        those that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
+        received: use its ``state_dict``.
+
+        Returns:
+            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch, or the one
+            that was set; what is set while an epoch is iterated over does not change the state of that one.
+        """
+        return self._state.current()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
+
+        On the same topology the batches are bit-identical; with another number of ranks or workers or another
+        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
+        will do; otherwise give `merge_state_dicts` of all of them.
+
+        Args:
+            state: What ``state_dict()`` or `merge_state_dicts` returned.
+
+        Raises:
+            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
+        """
+        self._state.load(state)
+
+    def shard_plan(self, num_workers: int = 0) -> ShardPlan:
+        """How the splits are dealt to all ranks and workers.
+
+        Args:
+            num_workers: Worker processes per rank.
+
+        Returns:
+            The plan of the current epoch; with ``assignment="dynamic"`` that of the ranks, whose workers share it.
+
+        Raises:
+            ConfigError: Called inside a worker, which knows only its own share.
+        """
+        return self._tracer.shard_plan(num_workers)
+
+    def trace(
+        self, rank: int | None = None, step: int | None = None, *, epoch: int | None = None
+    ) -> Trace:
+        """Find the rows of a batch: their splits, files, row groups and physical rows.
+
+        Batches before it are not simulated, and other ranks take no part. Rows are counted where that was not done
+        yet, and the splits of the batch are read again.
+
+        Steps count from 0, in the order in which this rank receives its batches: after n batches of an epoch the
+        last one is step n - 1. A run that was resumed on the same topology goes on counting, and may trace the steps
+        before the resume too; on another topology step 0 is the first batch after the resume.
+
+        Args:
+            rank: The rank that delivers it, any of the topology; None: this one.
+            step: Which of its batches; None: the last one received.
+            epoch: The epoch; None: that of the last batch received, or, before any, the one that is delivered next.
+
+        Returns:
+            The trace; its ``ranges`` go into ``exclude=`` of a later run.
+
+        Raises:
+            ConfigError: There is no such rank or step, or nothing was received yet; names the bounds.
+            DataError: A file cannot be read, or has other rows than were counted.
+        """
+        return self._tracer.trace(rank, step, epoch)
 
     def refresh(self) -> list[SnapshotChange]:
         """Move the pins of the query's Iceberg tables to what is current now, for the epochs to come.
@@ -280,35 +360,36 @@ class QueryDataset(TracedDataset):
             TableNotFoundError: A table was dropped.
             StorageError: A catalog does not answer.
         """
-        if self._query is None:
+        plan, state = self._plan, self._state
+        if plan.query is None:
             raise ConfigError(
                 "this is a copy of a dataset, which does not refresh; call refresh() of the dataset itself, or make another one"
             )
-        if not isinstance(self._query, Query):
+        if not isinstance(plan.query, Query):
             raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
-        iterator = self._iterator()
-        if self._loaded is not None or self._awaited is not None or self._is_under_way():
+        iterator = state.iterator()
+        if state.loaded is not None or state.awaited is not None or state.is_under_way():
             raise ConfigError(
                 "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
             )
         if iterator is not None:
             iterator.close()
-        query = Query(self._query.session, self._query._core, self._query._narrowed)
+        query = Query(plan.query.session, plan.query._core, plan.query._narrowed)
         changes = query.refresh()
-        query = agreed(query, self.topology, self._group())
-        if changes or query._pins() != self._query._pins():
+        query = agreed(query, self.topology, plan.group)
+        if changes or query._pins() != plan.query._pins():
             # Each rank by itself: for some of them nothing may have changed. Where it fails, a later call tries again.
-            with self._kept():
-                self._open(query)
+            with plan.kept():
+                plan.open(query)
             # What was begun or has ended is of other files.
-            self._progress, self._ended = Progress(self.epoch, self._progress.workers), None
-            self._changed()
+            state.progress, state.ended = Progress(self.epoch, state.progress.workers), None
+            state.changed()
         return changes
 
     @property
     def batch_size(self) -> int:
         """Rows per batch; it is chosen when the dataset is made."""
-        return self._deal.batch_size
+        return self._plan.deal.batch_size
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
@@ -332,12 +413,12 @@ class QueryDataset(TracedDataset):
         Raises:
             TypeError: With ``remainder="uneven"``, where ranks differ.
         """
-        if self._epochs.is_dynamic(self._workers):
+        if self._plan.epochs.is_dynamic(self._state.workers):
             raise TypeError(
                 'with assignment="dynamic" the number of batches depends on which worker takes which split, and is '
                 'not known before; use assignment="static", or dataset.num_rows for the rows of this rank'
             )
-        if self._deal.remainder == "uneven":
+        if self._plan.deal.remainder == "uneven":
             raise TypeError(
                 'with remainder="uneven" each rank has its own number of batches, which is not known before '
                 'it is read; use remainder="even", or dataset.num_rows for the rows of this rank'
@@ -346,13 +427,13 @@ class QueryDataset(TracedDataset):
 
     def _sizes(self) -> list[tuple[int, int]]:
         """Batches and rows of each worker of this rank."""
-        self._epochs.prepare(self._workers)
+        self._plan.epochs.prepare(self._state.workers)
         for counted in (False, True):
             if counted:
-                self._widen()
-                self._epochs.count()
-            shards = self._epochs.shards(self._workers, self.epoch)
-            workers = self._epochs.shards_per_rank(self._workers)
+                self._plan.widen()
+                self._plan.epochs.count()
+            shards = self._plan.epochs.shards(self._state.workers, self.epoch)
+            workers = self._plan.epochs.shards_per_rank(self._state.workers)
             sizes = [shards.size(self.rank, worker) for worker in range(workers)]
             known = [
                 (batches, rows)
@@ -396,14 +477,14 @@ class QueryDataset(TracedDataset):
             self._watch,
             self._measures,
             self._own_counts,
-            self._quarantine.metrics(),
+            self._plan.quarantine.metrics(),
             rank=self.rank,
-            epoch=self._progress.epoch,
+            epoch=self._state.progress.epoch,
         )
 
     def _own_counts(self) -> tuple[int, dict[str, float]] | None:
         """Epoch and counts of this process' iterator, the current or the last one."""
-        newest = self._iterator()
+        newest = self._state.iterator()
         if newest is not None:
             self._counted = (newest.progress.epoch, newest.metrics())
         return self._counted
@@ -411,7 +492,7 @@ class QueryDataset(TracedDataset):
     def __iter__(self) -> ShardIterator | Parcels | Refused:
         """Iterate over the batches of this process's shard."""
         refuse_foreign(self)
-        if self._is_outdated():
+        if self._state.is_outdated:
             return Refused(
                 "a state was loaded, or the dataset refreshed, and this worker process, which lives on, does not know of it; "
                 "use the loader of create_dataloader, or make a new DataLoader"
@@ -435,14 +516,8 @@ class QueryDataset(TracedDataset):
 
     def _settle(self) -> None:
         """Have memory of its own to share with workers, where this is a copy, or a fork of the process that had it."""
-        if self._shares_in == os.getpid():
-            return
-        told, self._epoch = self._epoch, shared(6 * 8).view(torch.int64)
-        self._epoch.numpy()[:] = told.numpy()
-        self._pin_epoch(None)
-        if self._measures is not None:
+        if self._state.settle() and self._measures is not None:
             self._measures = Measures(self._measures.workers)
-        self._shares_in = os.getpid()
 
     def _iterate(self, worker: int, workers: int, copies: Copies | None = None) -> ShardIterator:
         """Begin the iteration of a shard in this process.
@@ -452,8 +527,8 @@ class QueryDataset(TracedDataset):
             workers: How many there are; 0 in the training process.
             copies: Copies batches to a device.
         """
-        in_loader = workers > 0 and self._starts_workers
-        if self._epochs.is_dynamic(workers) and not in_loader:
+        in_loader = workers > 0 and self._state.starts_workers
+        if self._plan.epochs.is_dynamic(workers) and not in_loader:
             raise ConfigError(
                 'assignment="dynamic" needs the loader of create_dataloader, which tells its workers when an epoch '
                 'begins; use that, or assignment="static"'
@@ -461,21 +536,22 @@ class QueryDataset(TracedDataset):
         if workers:
             refuse_threads(self._transform_threads, workers)
         follow()
-        state, self._loaded = self._loaded, None
-        if in_loader and not self._epoch[2]:
+        state, self._state.loaded = self._state.loaded, None
+        slots = self._state.slots
+        if in_loader and not slots.is_resumed:
             state = None
-        epoch = int(self._epoch[1]) if in_loader else self.epoch
-        self._here()
-        progress = self._begin(workers, epoch if state is None else state["epoch"], state)
-        older = self._iterator()
+        epoch = slots.delivered if in_loader else self.epoch
+        self._state.here()
+        progress = self._state.begin(workers, epoch if state is None else state["epoch"], state)
+        older = self._state.iterator()
         if older is not None:
             older.supersede()
         # A loader that reads through it says so afterwards.
         self._watch = None
         if in_loader:
-            worker = (worker + int(self._epoch[3])) % workers
+            worker = (worker + slots.first) % workers
         iterator = self._iterator_over(progress, worker, in_loader, copies)
-        self._newest = weakref.ref(iterator)
+        self._state.newest = weakref.ref(iterator)
         return iterator
 
     def _iterator_over(
@@ -488,18 +564,18 @@ class QueryDataset(TracedDataset):
         ):
             counters = None
         iteration = 0.0 if counters is None else counters.joined()
-        _, builder = self._here()
-        takes = self._epochs.is_dynamic(progress.workers or 0)
+        _, builder = self._state.here()
+        takes = self._plan.epochs.is_dynamic(progress.workers or 0)
         is_raw = in_loader and self._sent.raw
         reading = Reading(
             _as_it_is if is_raw else builder.build,
             self._transform,
             self._transform_threads,
             counters,
-            self._taking() if takes else None,
+            self._state.taking() if takes else None,
             is_raw,
         )
-        source = _Source(self)
+        source = DatasetSource(self._state, self._note_counts, self.state_dict)
         if in_loader:
             return WorkerIterator(source, progress, worker, reading, iteration)
         if copies is not None or self._transform_threads is not None:
@@ -508,113 +584,33 @@ class QueryDataset(TracedDataset):
 
     def _sending(self, collates: bool, expires: bool) -> Sending:
         """How workers send batches to a loader which `collates`, or which waits for a limited time only."""
-        assert self._builder is not None
-        is_raw = self._builder.converter is not None and self._transform is None and not collates
+        builder = self._plan.builder
+        assert builder is not None
+        is_raw = builder.converter is not None and self._transform is None and not collates
         # What the user's code does to a batch may take any time, and another worker waits for a split.
-        alone = not is_raw or expires or self._deal.assignment == "dynamic"
-        row_bytes = self._builder.row_bytes
+        alone = not is_raw or expires or self._plan.deal.assignment == "dynamic"
+        row_bytes = builder.row_bytes
         batch_bytes = self.batch_size * row_bytes
-        return Sending(is_raw, 1 if alone else batches_per_parcel(batch_bytes, self._workers))
+        return Sending(is_raw, 1 if alone else batches_per_parcel(batch_bytes, self._state.workers))
 
-    def _pin_epoch(self, epoch: int | None, resumed: bool = True, turn: int = 0) -> None:
-        """What workers deliver from now on, whatever `set_epoch` says; None: what it says."""
-        self._epoch[2] = int(resumed)
-        self._epoch[3] = turn
-        self._epoch[1] = -1 if epoch is None else epoch
+    def _note_counts(self, epoch: int, counts: dict[str, float]) -> None:
+        """An iterator is closed, and has counted this."""
+        self._counted = (epoch, counts)
 
-    @property
-    def _counter(self) -> _core.Counter:
-        """From which the workers of this rank take splits."""
-        return _core.Counter(self._epoch, 4)
-
-    def _take_anew(self) -> None:
-        """Before the workers of an iteration start or go on: they take all splits again, older ones none."""
-        self._iteration = self._counter.begin()
-
-    def _taking(self) -> int:
-        """The iteration in which this worker process takes splits: the first time that for which it was made.
-
-        A worker that lives on hears of the next iteration from torch, which waits until all have heard of it.
-        """
-        iteration, self._iteration = self._iteration, None
-        return self._counter.iteration if iteration is None else iteration
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_foreign(self)
+        state = self._state.sent()
+        sent = {"_state": state, "_plan": state.plan, "_tracer": Tracer(state), "_watch": None}
+        return {**self.__dict__, **sent}
 
     def __repr__(self) -> str:
-        assert self._plan is not None or self._planned_in is None
-        listed = self._quarantine.listed
+        listed = self._plan.quarantine.listed
         left_out = f", quarantined={len(listed)}" if listed else ""
         return (
             f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
-            f"remainder={self._deal.remainder!r}{left_out})"
+            f"remainder={self._plan.deal.remainder!r}{left_out})"
         )
 
 
 def _as_it_is(raw: Any) -> Any:
     return raw
-
-
-class _Source:
-    """The dataset, as its iterators know it; see `ShardSource`."""
-
-    def __init__(self, dataset: QueryDataset) -> None:
-        self._dataset = dataset
-
-    def stream(
-        self,
-        progress: Progress,
-        worker: int,
-        *,
-        taking: int | None,
-        lends: bool = False,
-        loose: bool = False,
-    ) -> _core.BatchStream:
-        """The batches of a shard, from where `progress` stands; reading starts now."""
-        dataset = self._dataset
-        plan, _ = dataset._here()
-        workers = progress.workers or 0
-        shards = dataset._epochs.shards(workers, progress.epoch, progress.parents)
-        is_tensor = dataset._output_format in ("torch", "numpy")
-        options = dataset._tensor_options if is_tensor else None
-        threads = threads_for(dataset.topology, workers)
-        if taking is not None:
-            return plan.stream_taken(
-                shards, dataset.rank, worker, dataset._counter, taking, threads, options, loose
-            )
-        return plan.stream(
-            shards,
-            dataset.rank,
-            worker,
-            progress.start[worker],
-            threads,
-            options,
-            dataset._stage,
-            lends=lends,
-            loose=loose,
-        )
-
-    def finished(self, progress: Progress) -> None:
-        """The epoch is over."""
-        self._dataset._finished(progress)
-
-    def counted(self, epoch: int, counts: dict[str, float]) -> None:
-        """An iterator is closed, and has counted this."""
-        self._dataset._counted = (epoch, counts)
-
-    def follows(self, workers: int) -> bool:
-        """Whether all cursors follow from the number of steps."""
-        return self._dataset._follows(workers)
-
-    def state_of_shard(self, progress: Progress, worker: int) -> dict[str, Any]:
-        """How far it was consumed; see `QueryDataset.state_dict`."""
-        dataset = self._dataset
-        if dataset._is_in_worker():
-            return dataset._state_of(progress, worker)
-        return dataset.state_dict()
-
-    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """A state that fits; raises `CheckpointMismatchError`."""
-        return self._dataset._checked(state)
-
-    def begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
-        """Start an epoch, from a state where there is one."""
-        return self._dataset._begin(workers, epoch, state)

@@ -15,6 +15,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -399,6 +400,36 @@ def _row_bytes(spec: dict[str, Any]) -> int:
             return sum(map(_row_bytes, spec["fields"]))
         case _:
             return _UNKNOWN_BYTES
+
+
+@dataclass(frozen=True)
+class TensorOutput:
+    """How batches come out.
+
+    Attributes:
+        format: "torch", "numpy", "arrow" or "dict".
+        options: From `tensor_options`.
+    """
+
+    format: str
+    options: str
+
+    @property
+    def core_options(self) -> str | None:
+        """The options for the core; None where it delivers Arrow data."""
+        return self.options if self.format in ("torch", "numpy") else None
+
+    def builder(self, schema: Any) -> BatchBuilder:
+        """What builds such batches of a schema.
+
+        Args:
+            schema: Anything with ``__arrow_c_schema__``.
+
+        Raises:
+            ConfigError: The format is unknown, or an option does not fit the schema.
+            UnsupportedTypeError: A column has no tensor form.
+        """
+        return BatchBuilder(schema, output_format=self.format, options=self.options)
 
 
 class BatchBuilder:
