@@ -94,7 +94,8 @@ class DatasetPlan:
         self.deal = deal
         self.output = output
         self.planned_in: int | None = None
-        self._options = options
+        self._options: LoaderOptions | None = options
+        self._show_progress = options.show_progress
         self._shows = shows(options.show_progress, topology)
         self._process = os.getpid()
         self.open(query, channel)
@@ -102,7 +103,7 @@ class DatasetPlan:
     @property
     def group(self) -> Any | None:
         """The process group whose ranks share the data, where it is not the global one."""
-        return self._options.group
+        return None if self._options is None else self._options.group
 
     @property
     def stages(self) -> list[StagedRows]:
@@ -117,31 +118,33 @@ class DatasetPlan:
             if isinstance(query, Query)
             else query
         )
+        chosen = self._options
+        assert chosen is not None, "a copy has no query to open"
         self.query = own
         # What is staged stays as long as somebody reads it.
-        self._staged: Query | Mixture | None = self._stage_out(own)
+        self._staged: Query | Mixture | None = self._stage_out(own, chosen)
         own = self._staged
         options = {
             **self.deal.options(self.topology.world_size),
-            "on_error": "skip" if self._options.skips else "raise",
+            "on_error": "skip" if chosen.skips else "raise",
         }
         # With on_error="skip" no rank can deal before all splits are verified, which the ranks do together: then each
         # rank gets the whole plan, and there are no shares.
-        deal = None if self._options.skips else self._deal_out
+        deal = None if chosen.skips else self._deal_out
         with running("planning", self._shows):
             found = find_plan(
                 own,
-                (self._options.split_bytes, self._options.split_rows),
+                (chosen.split_bytes, chosen.split_rows),
                 channel,
                 deal,
                 options,
-                tolerant=self._options.skips,
+                tolerant=chosen.skips,
             )
         if self.deal.weighing is not None:
             _core.Stage.check_weight(found.plan, self.deal.weighing.column)
         self._whole = found.whole
         self.builder = self.output.builder(found.plan)
-        self.quarantine = Quarantine(own._core, found.plan, skips=self._options.skips)
+        self.quarantine = Quarantine(own._core, found.plan, skips=chosen.skips)
         if self.quarantine.is_settled:
             self._take(found)
         else:
@@ -149,13 +152,13 @@ class DatasetPlan:
             self._adopt(found.plan)
             self.constant = self._describe(own, found.plan)
 
-    def _stage_out(self, query: Query | Mixture) -> Query | Mixture:
+    def _stage_out(self, query: Query | Mixture, chosen: LoaderOptions) -> Query | Mixture:
         """The query over what is staged of it."""
         try:
-            staging = replace(self._options.staging, show_progress=self._shows)
+            staging = replace(chosen.staging, show_progress=self._shows)
             return staging.apply(query)
         except DataError as error:
-            if not self._options.skips:
+            if not chosen.skips:
                 raise
             raise DataError(
                 f'{error}; on_error="skip" does not reach what is staged, but for files that cannot be understood at all: a '
@@ -215,8 +218,8 @@ class DatasetPlan:
                 )
             plan = self.quarantine.settle(
                 topology=self.topology,
-                process_group=self._options.group,
-                show_progress=self._options.show_progress,
+                process_group=self.group,
+                show_progress=self._show_progress,
                 threads=threads_for(self.topology, 0),
             )
             self._take(FoundPlan(plan))
@@ -331,8 +334,8 @@ class DatasetPlan:
         counts = split_counts(
             plan,
             topology=self.topology,
-            process_group=self._options.group,
-            show_progress=self._options.show_progress,
+            process_group=self.group,
+            show_progress=self._show_progress,
             threads=threads_for(self.topology, 0),
         )
         return counts.rows
@@ -439,7 +442,5 @@ class DatasetPlan:
         sent._staged = sent._whole = sent._share_recipe = None
         sent._process = -1
         # What the training process alone needs: groups, functions of the user's, queries.
-        sent._options = LoaderOptions(
-            on_error=self._options.on_error, show_progress=self._options.show_progress
-        )
+        sent._options = None
         return sent
