@@ -23,7 +23,7 @@ from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.options import LoaderOptions
 from tensorquery.loading.tensors import TensorOutput
-from tensorquery.metrics.counters import Measures
+from tensorquery.metrics.counters import SharedCounters
 from tensorquery.sql.query import Query
 
 __all__ = ["CompatDataset", "check_output"]
@@ -66,7 +66,7 @@ def check_output(output_format: str, filters: Any, collate_fn: Any, show_progres
 class CompatDataset(QueryDataset):
     """One rank's batches of a query, with the methods of torch-dataloader-utils; see its subclasses."""
 
-    _measures: Measures
+    _measures: SharedCounters
     _reports_here = True
     # Its bars are those of the workers.
     _shows_rows = False
@@ -94,7 +94,7 @@ class CompatDataset(QueryDataset):
         check_group(num_ranks, rank)
         self._output = Output.of(query.schema, output_format)
         self._bars = float(progress_interval_sec) if show_progress else None
-        self._measures = Measures(MOST_WORKERS)
+        self._measures = SharedCounters(MOST_WORKERS)
         order = order_options(
             split_strategy,
             files,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.iterator import ShardIterator
-from tensorquery.metrics.counters import Measures
+from tensorquery.metrics.counters import SharedCounters
 
 __all__ = ["EpochSummary", "RowBar", "WorkerMetrics", "summary_of"]
 
@@ -93,7 +93,7 @@ class EpochSummary:
         )
 
 
-def summary_of(measures: Measures) -> EpochSummary:
+def summary_of(measures: SharedCounters) -> EpochSummary:
     """What the workers have written down that have ended."""
     workers, last = [], 0
     for worker, (epoch, counts) in measures.ended().items():

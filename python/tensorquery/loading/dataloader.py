@@ -21,15 +21,15 @@ from tensorquery.loading.devices import copies_to, one_ahead
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.iterator import CLOSED_BY_NEWER, ShardIterator
 from tensorquery.loading.workers.batch_messages import (
-    Packer,
-    Parcel,
-    Tagged,
+    BatchMessage,
+    BatchPacker,
+    TaggedBatch,
     as_they_come,
     in_turns,
 )
 from tensorquery.loading.workers.liveness import asking_at_once, from_living
-from tensorquery.loading.workers.shared_memory import Inbox
-from tensorquery.metrics.counters import Measures
+from tensorquery.loading.workers.shared_memory import SegmentPool
+from tensorquery.metrics.counters import SharedCounters
 from tensorquery.metrics.epoch_report import Reporter
 from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.progress import EpochBar, shows
@@ -50,7 +50,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     _loaded: dict[str, Any] | None = None
     _newest: tuple[int, object] | None = None
     """The process that iterates, and what stands for its newest iterator."""
-    _inbox: Inbox | None = None
+    _pool: SegmentPool | None = None
     _told: int | None = None
     """What the dataset's `_generation` was when the workers started."""
     _watch: Watch | None = None
@@ -64,14 +64,14 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     ):
         self._collate = collate_fn
         self._copies = None if device is None else copies_to(device)
-        super().__init__(dataset, batch_size=None, collate_fn=Packer(collate_fn), **kwargs)
+        super().__init__(dataset, batch_size=None, collate_fn=BatchPacker(collate_fn), **kwargs)
         dataset._state.workers = self.num_workers
         dataset._state.in_order = getattr(self, "in_order", True)
         self._sent = dataset._sent = dataset._sending(collate_fn is not None, self.timeout > 0)
         known = dataset._measures
         if self.num_workers and (known is None or known.workers < self.num_workers):
             # Workers get it when they start.
-            dataset._measures = Measures(self.num_workers)
+            dataset._measures = SharedCounters(self.num_workers)
         self._reporter = Reporter(
             dataset.topology,
             dataset._plan.group,
@@ -239,15 +239,15 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if progress.ledger is not None:
             dataset._state.take_anew()
         dataset._state.loaded, dataset._state.starts_workers = state, True
-        inbox = self._addressed()
+        pool = self._addressed()
         try:
             batches = super().__iter__()
         finally:
             dataset._state.loaded, dataset._state.starts_workers = None, False
         _under_way.add(batches)
         try:
-            waiting: Tagged | None = None
-            reports: list[Tagged] = []
+            waiting: TaggedBatch | None = None
+            reports: list[TaggedBatch] = []
             taken = 0
             for tagged in self._unpacked(watch.waiting(from_living(batches)), progress.turn):
                 if self._newest is not mine:
@@ -275,7 +275,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             # live on until the garbage collector runs, which then waits five seconds for each.
             if not self.persistent_workers:
                 getattr(batches, "_shutdown_workers", _nothing)()
-                inbox.close()
+                pool.close()
             # An older iterator may be closed while a newer one still starts its workers.
             if self._newest is mine and mine[0] == os.getpid():
                 dataset._state.slots.deliver(None)
@@ -288,33 +288,33 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             )
         dataset._state.finished(progress)
 
-    def _addressed(self) -> Inbox:
-        """Where the workers that start now, or live on, send their parcels; to be held as long as they are received."""
+    def _addressed(self) -> SegmentPool:
+        """Where the workers that start now, or live on, send their messages; to be held as long as they are received."""
         if self._told != self.dataset._state.generation:
             self._end_workers()
             self._told = self.dataset._state.generation
-        if self._inbox is None or self.__dict__.get("_iterator") is None:
-            self._inbox = Inbox(self.num_workers)
-            assert isinstance(self.collate_fn, Packer)
-            self.collate_fn.letterhead = self._inbox.letterhead()
-        return self._inbox
+        if self._pool is None or self.__dict__.get("_iterator") is None:
+            self._pool = SegmentPool(self.num_workers)
+            assert isinstance(self.collate_fn, BatchPacker)
+            self.collate_fn.header = self._pool.header()
+        return self._pool
 
-    def _unpacked(self, parcels: Iterator[Parcel], turn: int) -> Iterator[Tagged]:
-        """Batches from the parcels of the workers, as the training loop sees them."""
+    def _unpacked(self, messages: Iterator[BatchMessage], turn: int) -> Iterator[TaggedBatch]:
+        """Batches from the messages of the workers, as the training loop sees them."""
         build = self.dataset._state.here()[1].build if self._sent.raw else None
         if self.dataset._state.in_order:
-            batches = in_turns(parcels, turn, self.num_workers, build)
+            batches = in_turns(messages, turn, self.num_workers, build)
         else:
-            batches = as_they_come(parcels, self.num_workers, build)
+            batches = as_they_come(messages, self.num_workers, build)
         return batches if self._copies is None else one_ahead(batches, self._copied)
 
-    def _copied(self, tagged: Tagged) -> Callable[[], Tagged]:
+    def _copied(self, tagged: TaggedBatch) -> Callable[[], TaggedBatch]:
         if tagged.is_report or self._copies is None:
             return lambda: tagged
         arrived = self._copies(tagged.batch)
         return lambda: tagged._replace(batch=arrived())
 
-    def _received(self, tagged: Tagged, progress: Progress, watch: Watch, last: bool) -> Any:
+    def _received(self, tagged: TaggedBatch, progress: Progress, watch: Watch, last: bool) -> Any:
         """What the training loop gets now, and so has consumed."""
         progress.step += 1
         watch.rows += tagged.rows
@@ -329,7 +329,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             self.dataset._state.finished(progress)
         return tagged.batch
 
-    def _heard(self, reports: list[Tagged], progress: Progress) -> int:
+    def _heard(self, reports: list[TaggedBatch], progress: Progress) -> int:
         """Workers have ended, which took so many pieces."""
         pieces = 0
         for report in reports:

@@ -28,9 +28,9 @@ from tensorquery.loading.snapshot_pins import agreed
 from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
 from tensorquery.loading.tracer import Tracer
 from tensorquery.loading.transform_threads import refuse_threads
-from tensorquery.loading.workers.batch_messages import Parcels, Sending, batches_per_parcel
+from tensorquery.loading.workers.batch_messages import BatchRuns, Sending, batches_per_message
 from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
-from tensorquery.metrics.counters import Measures
+from tensorquery.metrics.counters import SharedCounters
 from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.loader_metrics import Metrics, measured
 from tensorquery.sharding.bad_files import Quarantined
@@ -136,7 +136,7 @@ class QueryDataset(IterableDataset[Any]):
         UnsupportedTypeError: A column has no tensor form; names the column.
     """
 
-    _measures: Measures | None = None
+    _measures: SharedCounters | None = None
     """Where the workers of a loader write down what they count."""
     _reports_here = False
     """Whether iterators of the training process write it down, too."""
@@ -489,7 +489,7 @@ class QueryDataset(IterableDataset[Any]):
             self._counted = (newest.progress.epoch, newest.metrics())
         return self._counted
 
-    def __iter__(self) -> ShardIterator | Parcels | Refused:
+    def __iter__(self) -> ShardIterator | BatchRuns | Refused:
         """Iterate over the batches of this process's shard."""
         refuse_foreign(self)
         if self._state.is_outdated:
@@ -507,17 +507,17 @@ class QueryDataset(IterableDataset[Any]):
             self._settle()
         return self._sender(worker, workers)
 
-    def _sender(self, worker: int, workers: int) -> ShardIterator | Parcels:
-        """The batches of a shard, as this process delivers them: a worker of our own loader sends parcels."""
+    def _sender(self, worker: int, workers: int) -> ShardIterator | BatchRuns:
+        """The batches of a shard, as this process delivers them: a worker of our own loader sends messages."""
         iterator = self._iterate(worker, workers)
         if not isinstance(iterator, WorkerIterator):
             return iterator
-        return Parcels(iterator, self._sent.batches, iterator.sent)
+        return BatchRuns(iterator, self._sent.batches, iterator.sent)
 
     def _settle(self) -> None:
         """Have memory of its own to share with workers, where this is a copy, or a fork of the process that had it."""
         if self._state.settle() and self._measures is not None:
-            self._measures = Measures(self._measures.workers)
+            self._measures = SharedCounters(self._measures.workers)
 
     def _iterate(self, worker: int, workers: int, copies: Copies | None = None) -> ShardIterator:
         """Begin the iteration of a shard in this process.
@@ -591,7 +591,9 @@ class QueryDataset(IterableDataset[Any]):
         alone = not is_raw or expires or self._plan.deal.assignment == "dynamic"
         row_bytes = builder.row_bytes
         batch_bytes = self.batch_size * row_bytes
-        return Sending(is_raw, 1 if alone else batches_per_parcel(batch_bytes, self._state.workers))
+        return Sending(
+            is_raw, 1 if alone else batches_per_message(batch_bytes, self._state.workers)
+        )
 
     def _note_counts(self, epoch: int, counts: dict[str, float]) -> None:
         """An iterator is closed, and has counted this."""

@@ -16,7 +16,7 @@ from tensorquery._util.callers import called
 from tensorquery.loading.devices import Copies, one_ahead
 from tensorquery.loading.iterator import ShardIterator
 from tensorquery.loading.transform_threads import Transformed, TransformThreads
-from tensorquery.loading.workers.batch_messages import Tagged
+from tensorquery.loading.workers.batch_messages import TaggedBatch
 from tensorquery.sharding.dynamic_assignment import message_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class WorkerIterator(_Received):
         self.rows = 0
         self._reported = False
 
-    def __next__(self) -> Tagged:
+    def __next__(self) -> TaggedBatch:
         if self.closed:
             self._refuse()
         stream, takes = self._stream or self._start(), self._reading.taking is not None
@@ -114,11 +114,11 @@ class WorkerIterator(_Received):
                 # That it has come to its end a worker says once; in most cases with its last batch.
                 if takes and not self._reported:
                     self._reported = True
-                    return Tagged(None, self._worker, True, json.dumps(stream.taken()), True)
+                    return TaggedBatch(None, self._worker, True, json.dumps(stream.taken()), True)
                 if not self.last:
                     self.last = True
                     self._measure()
-                    return Tagged(None, self._worker, True, "[]", True)
+                    return TaggedBatch(None, self._worker, True, "[]", True)
                 self._end()
                 raise StopIteration
             batch = self._ready.popleft()
@@ -141,7 +141,7 @@ class WorkerIterator(_Received):
             cursor = "" if follows else json.dumps(stream.cursor())
         if self._observer is not None:
             self._observer.delivered(self)
-        return Tagged(batch, self._worker, last, cursor, rows=rows)
+        return TaggedBatch(batch, self._worker, last, cursor, rows=rows)
 
     def sent(self) -> None:
         """Say that all rows so far are on their way to the loader."""

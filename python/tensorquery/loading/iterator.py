@@ -18,7 +18,7 @@ from tensorquery._util.callers import stack_level_outside
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.workers.liveness import check_sendable
-from tensorquery.metrics.counters import CORE_COUNTS, Measures
+from tensorquery.metrics.counters import CORE_COUNTS, SharedCounters
 
 if TYPE_CHECKING:
     from tensorquery import _core
@@ -131,7 +131,7 @@ class Reading:
     build: Callable[[Any], Any]
     transform: Callable[[Any], Any] | None = None
     threads: int | None = None
-    counters: Measures | None = None
+    counters: SharedCounters | None = None
     taking: int | None = None
     raw: bool = False
 

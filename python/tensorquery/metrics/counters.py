@@ -13,7 +13,7 @@ import torch
 
 from tensorquery._util.shared_memory import shared
 
-__all__ = ["CORE_COUNTS", "Measures"]
+__all__ = ["CORE_COUNTS", "SharedCounters"]
 
 CORE_COUNTS = (
     "rows", "batches", "padded_rows", "splits", "files", "split_share", "buffered_rows", "elapsed_seconds", "wait_seconds",
@@ -26,7 +26,7 @@ _HEAD = ("iteration", "ended", "epoch", "sent_rows")
 _ITERATION, _ENDED, _EPOCH, _SENT = range(len(_HEAD))
 
 
-class Measures:
+class SharedCounters:
     """A row of counts for each worker.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tensorquery.metrics.counters import CORE_COUNTS, Measures
+from tensorquery.metrics.counters import CORE_COUNTS, SharedCounters
 from tensorquery.metrics.iteration import Watch
 
 __all__ = ["FIELDS", "Metrics", "added_up", "measured"]
@@ -122,7 +122,7 @@ def added_up(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def measured(
     watch: Watch | None,
-    counters: Measures | None,
+    counters: SharedCounters | None,
     own: Callable[[], tuple[int, dict[str, float]] | None],
     quarantined: Mapping[str, float],
     *,

@@ -1,14 +1,14 @@
 """Batches on their way from a worker process to its loader: many of them in one block of shared memory.
 
 torch's queue sends every tensor as a file of its own: a descriptor that crosses a socket, a mapping, page faults. For
-batches of a few KiB that costs more than to read them. Here a worker sends a `Parcel`: a run of batches whose numbers
+batches of a few KiB that costs more than to read them. Here a worker sends a `BatchMessage`: a run of batches whose numbers
 lie in one segment of shared memory, and with them what is left of each batch once its memory is taken out. The
 loader puts tensors over the segment when a batch's turn comes. What crosses the queue is a line about where they lie:
 short enough that the pipe takes it as a whole, for of a message that a killed worker left unfinished the loader would
 wait for the rest forever.
 
-How many batches a parcel holds follows from the options and the parcel's number alone, never from time or data, so
-that the parcels of all workers hold equally many and batches come in the turns of the workers as ever.
+How many batches a message holds follows from the options and the message's number alone, never from time or data, so
+that the messages of all workers hold equally many and batches come in the turns of the workers as ever.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from tensorquery._util.shared_memory import shared
 from tensorquery._util.tensor_views import tensor_over
 from tensorquery.errors import DataError
 from tensorquery.loading.workers.liveness import check_sendable
-from tensorquery.loading.workers.shared_memory import Inbox, Letterhead, Segments
+from tensorquery.loading.workers.shared_memory import MessageHeader, SegmentPool, Segments
 
 __all__ = [
-    "Packer",
-    "Parcel",
-    "Parcels",
-    "Run",
+    "BatchMessage",
+    "BatchPacker",
+    "BatchRun",
+    "BatchRuns",
     "Sending",
-    "Tagged",
+    "TaggedBatch",
     "as_they_come",
-    "batches_per_parcel",
+    "batches_per_message",
     "in_turns",
 ]
 
-PARCEL_BYTES = 2 << 20
-"""What a parcel holds where more than one batch is in it: large enough that sending it costs little by the batch."""
+MESSAGE_BYTES = 2 << 20
+"""What a message holds where more than one batch is in it: large enough that sending it costs little by the batch."""
 
 SHARED_BYTES = 40 << 20
-"""What all workers together may share, as long as batches are smaller than parcels: containers have 64 MiB."""
+"""What all workers together may share, as long as batches are smaller than messages: containers have 64 MiB."""
 
 _LENT_AT_ONCE = 5
-"""Parcels of one worker: two that torch fetches ahead, one on its way, one that is read and one that is filled."""
+"""Messages of one worker: two that torch fetches ahead, one on its way, one that is read and one that is filled."""
 
 MOST_BATCHES = 256
 
@@ -72,24 +72,24 @@ class Sending(NamedTuple):
     raw: bool = False
     """Whether a batch crosses as the core delivers it, and the loader builds it."""
     batches: int = 1
-    """Batches in one parcel, but for the first ones."""
+    """Batches in one message, but for the first ones."""
 
 
-def batches_per_parcel(batch_bytes: int, workers: int) -> int:
-    """Batches of about so many bytes that go into one parcel, at least one; the more workers, the fewer."""
-    parcel_bytes = min(PARCEL_BYTES, SHARED_BYTES // (_LENT_AT_ONCE * max(1, workers)))
-    return max(1, min(MOST_BATCHES, parcel_bytes // max(1, batch_bytes)))
+def batches_per_message(batch_bytes: int, workers: int) -> int:
+    """Batches of about so many bytes that go into one message, at least one; the more workers, the fewer."""
+    message_bytes = min(MESSAGE_BYTES, SHARED_BYTES // (_LENT_AT_ONCE * max(1, workers)))
+    return max(1, min(MOST_BATCHES, message_bytes // max(1, batch_bytes)))
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Batches of one worker that cross together."""
 
-    batches: list[Tagged]
+    batches: list[TaggedBatch]
     is_torn: bool = False
     """Whether the next batch failed: what follows the run is that error."""
 
 
-class Parcels:
+class BatchRuns:
     """The batches of a worker in runs of growing length: 1, 2, 4 and so on, that the first comes at once.
 
     What fails after the first batch of a run is raised when the next run is asked for, as if the batches had been
@@ -110,16 +110,16 @@ class Parcels:
         self._sent = 0
         self._failure: Exception | None = None
 
-    def __iter__(self) -> Parcels:
+    def __iter__(self) -> BatchRuns:
         return self
 
-    def __next__(self) -> Run:
+    def __next__(self) -> BatchRun:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         wanted = min(1 << self._sent, self._most)
         self._sent = min(self._sent + 1, MOST_BATCHES.bit_length())
-        batches: list[Tagged] = []
+        batches: list[TaggedBatch] = []
         try:
             while len(batches) < wanted:
                 batches.append(next(self._batches))
@@ -131,28 +131,28 @@ class Parcels:
         if self._ready is not None:
             self._ready()
         is_torn = self._failure is not None and not isinstance(self._failure, StopIteration)
-        return Run(batches, is_torn)
+        return BatchRun(batches, is_torn)
 
 
-class Packer:
-    """Makes a parcel of a run of batches, in the worker: torch calls it as the ``collate_fn`` of the loader.
+class BatchPacker:
+    """Makes a message of a run of batches, in the worker: torch calls it as the ``collate_fn`` of the loader.
 
     Args:
         function: The user's, called on each batch.
 
     Attributes:
-        letterhead: What the workers that start next know of their loader.
+        header: What the workers that start next know of their loader.
     """
 
-    letterhead: Letterhead | None = None
+    header: MessageHeader | None = None
 
     def __init__(self, function: Callable[[Any], Any] | None) -> None:
         self._function = function
         self._segments: Segments | None = None
 
     def __call__(self, found: Any) -> Any:
-        """A parcel of what a worker has found; batches of another loader pass as they are."""
-        if isinstance(found, Run):
+        """A message of what a worker has found; batches of another loader pass as they are."""
+        if isinstance(found, BatchRun):
             if self._function is not None:
                 try:
                     found = found._replace(batches=list(map(self._collated, found.batches)))
@@ -163,21 +163,21 @@ class Packer:
         # Another DataLoader has taken over this function.
         return found if self._function is None else self._function(found)
 
-    def _collated(self, tagged: Tagged) -> Tagged:
+    def _collated(self, tagged: TaggedBatch) -> TaggedBatch:
         if self._function is None or tagged.is_report:
             return tagged
         return tagged._replace(batch=called(self._function, tagged.batch))
 
-    def _packed(self, run: Run) -> Parcel:
+    def _packed(self, run: BatchRun) -> BatchMessage:
         """Numbers are copied once, into memory that the loader sees."""
         space = _Space()
         # Plain tuples, which cost half as much to pickle.
         letters = [(space.letter(batch), *tags) for batch, *tags in run.batches]
         written = pickle.dumps(letters, pickle.HIGHEST_PROTOCOL)
         place: _Place = written
-        if len(written) <= PARCEL_BYTES:
+        if len(written) <= MESSAGE_BYTES:
             place = (space.place(np.frombuffer(written, np.uint8)), len(written))
-        worker, head, lent = run.batches[0].worker, self.letterhead, None
+        worker, head, lent = run.batches[0].worker, self.header, None
         # Whose batches a process reads changes with the epoch; what it has lent stays its own.
         info = get_worker_info()
         sender = worker if info is None else info.id
@@ -187,14 +187,14 @@ class Packer:
             lent = self._segments.lend(space.size)
         if head is None or lent is None:
             memory = space.filled(shared(space.size))
-            return Parcel(worker, place, memory, is_torn=run.is_torn)
+            return BatchMessage(worker, place, memory, is_torn=run.is_torn)
         segment, memory, is_new = lent
         space.filled(memory)
-        address = (head.inbox, sender, segment, memory if is_new else None, space.size)
-        return Parcel(worker, place, address=address, is_torn=run.is_torn)
+        address = (head.pool, sender, segment, memory if is_new else None, space.size)
+        return BatchMessage(worker, place, address=address, is_torn=run.is_torn)
 
 
-class Parcel:
+class BatchMessage:
     """Batches of one worker, packed.
 
     Args:
@@ -202,7 +202,7 @@ class Parcel:
         place: Where in its memory the batches are that memory was taken out of, and how many bytes they take; or those
             bytes, where they are many: containers have little shared memory.
         memory: The numbers of all of them; for one that is sent, memory of its own.
-        address: For one that is sent, what `Inbox.received` takes: its memory is a segment.
+        address: For one that is sent, what `SegmentPool.received` takes: its memory is a segment.
         is_torn: Whether an error of its worker follows.
     """
 
@@ -223,8 +223,8 @@ class Parcel:
     def __reduce__(self) -> Any:
         return _arrived, (self.worker, self._place, self.memory, self._address, self.is_torn)
 
-    def opened(self, build: Callable[[Any], Any] | None = None) -> Iterator[Tagged]:
-        """The batches, each unpacked when it is asked for. They share the parcel's memory.
+    def opened(self, build: Callable[[Any], Any] | None = None) -> Iterator[TaggedBatch]:
+        """The batches, each unpacked when it is asked for. They share the message's memory.
 
         Args:
             build: Makes a batch of what the core delivered, where that is what crosses.
@@ -244,9 +244,9 @@ class Parcel:
                 rows, (start, end), *others = letter
                 batch = (rows, parts[start:end], *others)
                 batch = batch if build is None else build(batch)
-            yield Tagged(batch, *tags)
+            yield TaggedBatch(batch, *tags)
 
-    def pin_memory(self) -> Parcel:
+    def pin_memory(self) -> BatchMessage:
         """What torch's pinning thread calls: all numbers together move to pinned memory."""
         if self.memory is not None and len(self.memory):
             self.memory = torch.frombuffer(self.memory, dtype=torch.uint8).pin_memory()
@@ -255,15 +255,15 @@ class Parcel:
 
 def _arrived(
     worker: int, place: _Place, memory: torch.Tensor | None, address: Any, is_torn: bool
-) -> Parcel:
-    """A parcel as its loader gets it: lent from now on, whether it is opened or not."""
+) -> BatchMessage:
+    """A message as its loader gets it: lent from now on, whether it is opened or not."""
     if address is not None:
-        return Parcel(worker, place, Inbox.received(*address), is_torn=is_torn)
-    return Parcel(worker, place, None if memory is None else memory.numpy(), is_torn=is_torn)
+        return BatchMessage(worker, place, SegmentPool.received(*address), is_torn=is_torn)
+    return BatchMessage(worker, place, None if memory is None else memory.numpy(), is_torn=is_torn)
 
 
 class _Space:
-    """The memory of a parcel, while it is planned: what goes where.
+    """The memory of a message, while it is planned: what goes where.
 
     Attributes:
         size: Bytes so far.
@@ -342,7 +342,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts tensors, and Arrow batches, over the parcel's memory."""
+    """Puts tensors, and Arrow batches, over the message's memory."""
 
     def __init__(self, letter: bytes, memory: Any) -> None:
         super().__init__(io.BytesIO(letter))
@@ -359,25 +359,25 @@ class _Unpickler(pickle.Unpickler):
 
 
 def in_turns(
-    parcels: Iterator[Parcel],
+    messages: Iterator[BatchMessage],
     first: int,
     workers: int,
     build: Callable[[Any], Any] | None = None,
-) -> Iterator[Tagged]:
+) -> Iterator[TaggedBatch]:
     """The batches of all workers, one of each in turn; workers that have no more are passed over.
 
     Args:
-        parcels: As torch hands them out: one of each worker in turn, beginning with `first`. So where another's
-            comes, the one whose turn it is has ended, or its error is on its way: the other parcel was longer than
+        messages: As torch hands them out: one of each worker in turn, beginning with `first`. So where another's
+            comes, the one whose turn it is has ended, or its error is on its way: the other message was longer than
             the run before the error, and its batches are not delivered in place of those that failed.
         first: The worker whose batch comes first.
         workers: How many there are.
-        build: As for `Parcel.opened`.
+        build: As for `BatchMessage.opened`.
 
     Raises:
         DataError: A worker has ended without its last batch.
     """
-    waiting: list[Iterator[Tagged]] = [iter(())] * workers
+    waiting: list[Iterator[TaggedBatch]] = [iter(())] * workers
     torn = [False] * workers
     ended = [False] * workers
     turns = deque((first + step) % workers for step in range(workers))
@@ -385,14 +385,14 @@ def in_turns(
         worker = turns[0]
         tagged = next(waiting[worker], None)
         if tagged is None:
-            parcel = next(parcels, None)
-            if parcel is None or (parcel.worker != worker and not torn[worker]):
+            message = next(messages, None)
+            if message is None or (message.worker != worker and not torn[worker]):
                 if not ended[worker]:
                     raise _fell_silent(worker)
                 turns.popleft()
-            if parcel is not None:
-                torn[parcel.worker] = parcel.is_torn
-                waiting[parcel.worker] = chain(waiting[parcel.worker], parcel.opened(build))
+            if message is not None:
+                torn[message.worker] = message.is_torn
+                waiting[message.worker] = chain(waiting[message.worker], message.opened(build))
             continue
         ended[worker] = tagged.last
         yield tagged
@@ -400,21 +400,21 @@ def in_turns(
 
 
 def as_they_come(
-    parcels: Iterator[Parcel], workers: int, build: Callable[[Any], Any] | None = None
-) -> Iterator[Tagged]:
-    """The batches of all workers, in whatever order their parcels come.
+    messages: Iterator[BatchMessage], workers: int, build: Callable[[Any], Any] | None = None
+) -> Iterator[TaggedBatch]:
+    """The batches of all workers, in whatever order their messages come.
 
     Args:
-        parcels: As torch hands them out.
+        messages: As torch hands them out.
         workers: How many there are.
-        build: As for `Parcel.opened`.
+        build: As for `BatchMessage.opened`.
 
     Raises:
         DataError: A worker has ended without its last batch.
     """
     under_way = set(range(workers))
-    for parcel in parcels:
-        for tagged in parcel.opened(build):
+    for message in messages:
+        for tagged in message.opened(build):
             if tagged.last:
                 under_way.discard(tagged.worker)
             yield tagged
@@ -429,7 +429,7 @@ def _fell_silent(worker: int) -> DataError:
     )
 
 
-class Tagged(NamedTuple):
+class TaggedBatch(NamedTuple):
     """A batch on its way from a worker to its loader."""
 
     batch: Any

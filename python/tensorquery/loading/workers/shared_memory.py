@@ -1,9 +1,9 @@
 """Shared memory that the workers of a loader fill again and again.
 
 A fresh page of shared memory is a page fault in both processes, several times as long as it takes to copy a batch into
-it. So each worker keeps a few segments. One is lent to the loader with every parcel; once the last tensor over it is
+it. So each worker keeps a few segments. One is lent to the loader with every message; once the last tensor over it is
 gone, the byte that stands for it in memory that both sides see says so (`_core.Lease`), and the worker fills it anew.
-Where all are still lent, since the training loop keeps its batches, a parcel gets memory of its own.
+Where all are still lent, since the training loop keeps its batches, a message gets memory of its own.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ import torch
 from tensorquery import _core
 from tensorquery._util.shared_memory import shared
 
-__all__ = ["Inbox", "Letterhead", "Segments"]
+__all__ = ["MessageHeader", "SegmentPool", "Segments"]
 
 SEGMENTS = 8
 """Segments of one worker. As many are made as are lent at one time: what waits for the loader, and what the loop holds."""
 
 SMALLEST = 1 << 20
 LARGEST = 1 << 24
-"""Bytes of a segment; larger parcels get memory of their own."""
+"""Bytes of a segment; larger messages get memory of their own."""
 
 _FREE, _LENT, _ABANDONED = range(3)
 
 _numbers = itertools.count()
 
 
-class Letterhead:
-    """What the workers of one iteration know of their loader: where their parcels go, and the states of the segments."""
+class MessageHeader:
+    """What the workers of one iteration know of their loader: where their messages go, and the states of the segments."""
 
-    def __init__(self, inbox: int, states: torch.Tensor) -> None:
-        self.inbox = inbox
+    def __init__(self, pool: int, states: torch.Tensor) -> None:
+        self.pool = pool
         self.states = states
 
 
-class Inbox:
+class SegmentPool:
     """The loader's side: what its workers have lent.
 
     Args:
         workers: How many there are.
     """
 
-    _known: ClassVar[weakref.WeakValueDictionary[int, Inbox]] = weakref.WeakValueDictionary()
+    _known: ClassVar[weakref.WeakValueDictionary[int, SegmentPool]] = weakref.WeakValueDictionary()
 
     def __init__(self, workers: int) -> None:
         self._number = next(_numbers)
@@ -54,11 +54,11 @@ class Inbox:
         # Buffers over each worker's states, and over its segments.
         self._state_rows = [row.numpy() for row in self._states]
         self._segments: dict[tuple[int, int], Any] = {}
-        Inbox._known[self._number] = self
+        SegmentPool._known[self._number] = self
 
-    def letterhead(self) -> Letterhead:
+    def header(self) -> MessageHeader:
         """What the workers get, before they start."""
-        return Letterhead(self._number, self._states)
+        return MessageHeader(self._number, self._states)
 
     def close(self) -> None:
         """Wait for nothing any more: what still comes is dropped."""
@@ -66,18 +66,18 @@ class Inbox:
 
     @classmethod
     def received(
-        cls, inbox: int, sender: int, segment: int, memory: torch.Tensor | None, size: int
+        cls, pool: int, sender: int, segment: int, memory: torch.Tensor | None, size: int
     ) -> _core.Lease | None:
         """The first `size` bytes of a segment, until nobody holds them; None where nobody waits for them any more.
 
         Args:
-            inbox: The number of the loader's inbox.
+            pool: The number of the loader's pool.
             sender: The worker process whose segment it is, by its number among them.
             segment: Its number.
             memory: The segment, where it comes for the first time.
             size: The bytes in use.
         """
-        self = cls._known.get(inbox)
+        self = cls._known.get(pool)
         if self is None:
             return None
         if memory is not None:

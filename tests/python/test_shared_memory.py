@@ -15,7 +15,13 @@ import tensorquery as tq
 from tensorquery import _core
 from tensorquery._util.shared_memory import shared
 from tensorquery._util.tensor_views import tensor_over
-from tensorquery.loading.workers.shared_memory import LARGEST, SEGMENTS, SMALLEST, Inbox, Segments
+from tensorquery.loading.workers.shared_memory import (
+    LARGEST,
+    SEGMENTS,
+    SMALLEST,
+    SegmentPool,
+    Segments,
+)
 
 ROWS = 40_000
 FREE, LENT, ABANDONED = range(3)
@@ -52,8 +58,8 @@ def test_epochs_go_through_few_files(folder, shared_files):
     for _ in range(3):
         assert sum(len(batch["id"]) for batch in loader) == ROWS
     assert len(shared_files) <= 2 * SEGMENTS
-    parcels = ROWS * 144 / SMALLEST * 3
-    assert parcels > 16
+    messages = ROWS * 144 / SMALLEST * 3
+    assert messages > 16
 
 
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
@@ -100,7 +106,7 @@ def test_a_part_keeps_its_memory(folder, part):
 
 
 def test_large_batches_and_many_sizes(folder):
-    """One batch of the whole table, and parcels of other sizes in the same segments."""
+    """One batch of the whole table, and messages of other sizes in the same segments."""
     [whole] = loader_of(folder, batch_size=ROWS, num_workers=1)
     check(whole)
     for size in (1, 7, 1_000, 20_000):
@@ -201,17 +207,17 @@ def test_segments_are_lent_again_when_they_are_free():
     assert segments.lend(LARGEST + 1) is None
 
 
-def received(inbox, worker=0, segment=2, memory=None, size=100):
-    number = pickle.loads(pickle.dumps(inbox.letterhead().inbox))
-    return Inbox.received(number, worker, segment, memory, size)
+def received(pool, worker=0, segment=2, memory=None, size=100):
+    number = pickle.loads(pickle.dumps(pool.header().pool))
+    return SegmentPool.received(number, worker, segment, memory, size)
 
 
 def test_a_lease_ends_with_the_last_that_sees_the_memory():
-    inbox = Inbox(2)
-    states = inbox.letterhead().states
+    pool = SegmentPool(2)
+    states = pool.header().states
     states[1, 2] = LENT
     memory = shared(SMALLEST)
-    lease = received(inbox, 1, 2, memory, 800)
+    lease = received(pool, 1, 2, memory, 800)
     assert len(lease) == 800
     tensor = tensor_over(lease, torch.int64, 80, 5)
     array = np.frombuffer(lease, np.int64, 5, 80)[1:3]
@@ -226,16 +232,16 @@ def test_a_lease_ends_with_the_last_that_sees_the_memory():
     assert states.sum() == 0
     # Known from now on.
     states[1, 2] = LENT
-    assert len(received(inbox, 1, 2, None, 80)) == 80
+    assert len(received(pool, 1, 2, None, 80)) == 80
     assert states[1, 2] == FREE
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_abandons_what_is_lent():
-    inbox = Inbox(1)
-    states = inbox.letterhead().states
+    pool = SegmentPool(1)
+    states = pool.header().states
     states[0, 2] = LENT
-    lease = received(inbox, memory=shared(SMALLEST))
+    lease = received(pool, memory=shared(SMALLEST))
     child = os.fork()
     if child == 0:
         del lease
@@ -246,10 +252,10 @@ def test_a_fork_abandons_what_is_lent():
 
 
 def test_what_comes_for_nobody_is_dropped():
-    inbox = Inbox(1)
-    number = inbox.letterhead().inbox
-    inbox.close()
-    assert Inbox.received(number, 0, 0, shared(SMALLEST), 10) is None
+    pool = SegmentPool(1)
+    number = pool.header().pool
+    pool.close()
+    assert SegmentPool.received(number, 0, 0, shared(SMALLEST), 10) is None
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,16 @@ import tensorquery as tq
 from tensorquery.errors import DataError
 from tensorquery.loading.tensors import tensor_options
 from tensorquery.loading.workers.batch_messages import (
-    Packer,
-    Parcel,
-    Parcels,
-    Run,
-    Tagged,
+    BatchMessage,
+    BatchPacker,
+    BatchRun,
+    BatchRuns,
+    TaggedBatch,
     as_they_come,
-    batches_per_parcel,
+    batches_per_message,
     in_turns,
 )
-from tensorquery.loading.workers.shared_memory import Inbox
+from tensorquery.loading.workers.shared_memory import SegmentPool
 
 ROWS = 2_000
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
             "s2": numbers.astype(np.float32) * 2,
         }
     )  # fmt: skip
-    path = tmp_path_factory.mktemp("parcels") / "t"
+    path = tmp_path_factory.mktemp("messages") / "t"
     return support.write_parquet(path, table, files=3, row_group=130)
 
 
@@ -295,7 +295,7 @@ def test_out_of_order_each_batch_comes_once(folder):
 
 
 def tagged(worker, number):
-    return Tagged(batch=(worker, number), worker=worker, last=False, cursor="")
+    return TaggedBatch(batch=(worker, number), worker=worker, last=False, cursor="")
 
 
 def of_worker(worker, length):
@@ -303,14 +303,14 @@ def of_worker(worker, length):
     for number in range(length):
         yield tagged(worker, number)._replace(last=number == length - 1)
     if not length:
-        yield Tagged(None, worker, True, "[]", is_report=True)
+        yield TaggedBatch(None, worker, True, "[]", is_report=True)
 
 
 def crossing(lengths, first, most=4):
-    """Parcels of workers with so many batches each, in the order in which torch hands them out."""
+    """BatchRuns of workers with so many batches each, in the order in which torch hands them out."""
     workers = [(first + step) % len(lengths) for step in range(len(lengths))]
-    runs = {worker: Parcels(of_worker(worker, lengths[worker]), most) for worker in workers}
-    pack = Packer(None)
+    runs = {worker: BatchRuns(of_worker(worker, lengths[worker]), most) for worker in workers}
+    pack = BatchPacker(None)
     while workers:
         for worker in list(workers):
             run = next(runs[worker], None)
@@ -338,17 +338,17 @@ def test_workers_take_turns_batch_by_batch(lengths, first):
 
 
 @pytest.mark.parametrize(
-    "order", [lambda parcels: in_turns(parcels, 0, 3), lambda parcels: as_they_come(parcels, 3)]
+    "order", [lambda messages: in_turns(messages, 0, 3), lambda messages: as_they_come(messages, 3)]
 )
 @pytest.mark.parametrize("silent", [0, 1, 2])
 def test_a_worker_that_does_not_say_that_it_has_ended_is_missed(order, silent):
-    parcels = [each for each in crossing([5, 5, 5], 0) if each.worker != silent]
+    messages = [each for each in crossing([5, 5, 5], 0) if each.worker != silent]
     with pytest.raises(DataError, match=f"worker {silent} ended before its last batch"):
-        list(order(iter(parcels)))
+        list(order(iter(messages)))
 
 
 def test_runs_grow_to_their_bound():
-    runs = Parcels(iter([tagged(0, number) for number in range(20)]), 6)
+    runs = BatchRuns(iter([tagged(0, number) for number in range(20)]), 6)
     assert [(len(run.batches), run.is_torn) for run in runs] == [
         (length, False) for length in (1, 2, 4, 6, 6, 1)
     ]
@@ -359,7 +359,7 @@ def test_an_error_in_a_run_comes_after_the_run():
         yield from (tagged(0, number) for number in range(2))
         raise DataError("bad")
 
-    runs = Parcels(batches(), 6)
+    runs = BatchRuns(batches(), 6)
     first, second = next(runs), next(runs)
     assert (len(first.batches), first.is_torn) == (1, False)
     assert (len(second.batches), second.is_torn) == (1, True)
@@ -376,16 +376,16 @@ def test_turns_stop_at_a_worker_that_fails(failing, after):
 
     sources = [iter([tagged(worker, number) for number in range(12)]) for worker in range(3)]
     sources[failing] = until_error()
-    runs, pack = [Parcels(source, 4) for source in sources], Packer(None)
+    runs, pack = [BatchRuns(source, 4) for source in sources], BatchPacker(None)
 
-    def crossing_parcels():
+    def crossing_messages():
         while True:
             for run in runs:
                 yield pack(next(run))
 
     found = []
     with pytest.raises(DataError, match="bad"):
-        for each in in_turns(crossing_parcels(), 0, 3):
+        for each in in_turns(crossing_messages(), 0, 3):
             found.append(each.batch)
     in_order = [(worker, number) for number in range(12) for worker in range(3)]
     assert found == in_order[: len(found)]
@@ -405,7 +405,7 @@ def test_what_a_transform_may_return_crosses():
         "array": np.arange(3),
         "sparse": torch.eye(2).to_sparse(),
     }
-    [found] = Packer(None)(Run([tagged(0, 0)._replace(batch=batch)])).opened()
+    [found] = BatchPacker(None)(BatchRun([tagged(0, 0)._replace(batch=batch)])).opened()
     sparse, dense = found.batch.pop("sparse"), batch.pop("sparse")
     assert torch.equal(sparse.to_dense(), dense.to_dense())
     assert same(found.batch, batch)
@@ -431,12 +431,12 @@ def test_what_was_sent_outlives_its_worker(folder):
 @pytest.mark.parametrize("text", ["", "x" * 1000])
 def test_a_message_is_written_as_a_whole(text):
     """A worker that is killed leaves no part of one, for whose rest the loader would wait."""
-    inbox, pack = Inbox(1), Packer(None)
-    pack.letterhead = inbox.letterhead()
-    run = Run([tagged(0, number)._replace(batch={"s": [text] * 16}) for number in range(256)])
+    pool, pack = SegmentPool(1), BatchPacker(None)
+    pack.header = pool.header()
+    run = BatchRun([tagged(0, number)._replace(batch={"s": [text] * 16}) for number in range(256)])
     for _ in range(3):
-        parcel = pack(run)
-        message = ForkingPickler.dumps((17, parcel))
+        message = pack(run)
+        message = ForkingPickler.dumps((17, message))
         # Behind a length of four bytes; pipe(7): so much is written at once or not at all.
         assert len(message) + 4 <= select.PIPE_BUF
         assert [letter.batch for letter in pickle.loads(message)[1].opened()] == [{"s": [text] * 16}] * 256  # fmt: skip
@@ -445,30 +445,30 @@ def test_a_message_is_written_as_a_whole(text):
 @pytest.mark.parametrize("length", [10, 1 << 21])
 def test_what_has_no_numbers_takes_little_shared_memory(length):
     """Images as bytes, for example: containers have 64 MiB of it."""
-    run = Run([tagged(0, 0)._replace(batch={"s": ["x" * length]})])
-    parcel = Packer(None)(run)
-    assert parcel.memory.nbytes <= 1 << 20
-    [letter] = pickle.loads(ForkingPickler.dumps(parcel)).opened()
+    run = BatchRun([tagged(0, 0)._replace(batch={"s": ["x" * length]})])
+    message = BatchPacker(None)(run)
+    assert message.memory.nbytes <= 1 << 20
+    [letter] = pickle.loads(ForkingPickler.dumps(message)).opened()
     assert letter.batch == {"s": ["x" * length]}
 
 
-def test_the_size_of_a_parcel():
-    assert batches_per_parcel(0, 2) == 256
-    assert batches_per_parcel(1 << 30, 2) == 1
-    assert 2 <= batches_per_parcel(48 << 10, 2) <= 64
+def test_the_size_of_a_message():
+    assert batches_per_message(0, 2) == 256
+    assert batches_per_message(1 << 30, 2) == 1
+    assert 2 <= batches_per_message(48 << 10, 2) <= 64
     # All of them fit the shared memory of a container.
     for workers in (1, 8, 20, 64):
-        assert batches_per_parcel(1 << 10, workers) * (5 << 10) * workers <= 40 << 20
-    assert batches_per_parcel(1 << 10, 64) >= 100
+        assert batches_per_message(1 << 10, workers) * (5 << 10) * workers <= 40 << 20
+    assert batches_per_message(1 << 10, 64) >= 100
 
 
-def test_a_parcel_that_cannot_be_sent_ends_its_worker(folder, monkeypatch):
+def test_a_message_that_cannot_be_sent_ends_its_worker(folder, monkeypatch):
     """As where a worker has no memory left: a queue of Python drops it, and the loader would wait forever."""
 
-    def no_memory(parcel):
-        raise MemoryError("no memory for a parcel")
+    def no_memory(message):
+        raise MemoryError("no memory for a message")
 
-    monkeypatch.setattr(Parcel, "__reduce__", no_memory)
+    monkeypatch.setattr(BatchMessage, "__reduce__", no_memory)
     # The time limit ends a loader that waits.
     loader = loader_of(folder, timeout=120, multiprocessing_context="fork", **OPTIONS)
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
