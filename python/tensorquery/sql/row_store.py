@@ -19,7 +19,7 @@ __all__ = ["QUERY_STAGES", "open_stage", "stage_folder"]
 _KEPT_SECONDS = 3 * 24 * 3600
 
 QUERY_STAGES = "queries"
-"""The folder of stages of queries, among those of rows for access at random. It has rules of its own: see `staging`."""
+"""The folder of stages of queries, among those of rows for access at random. It has rules of its own: see `stages`."""
 
 
 def stage_folder() -> Path:
