@@ -105,7 +105,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext tensorquery`` calls: adds the magic ``%%tq`` and the completion of names.
+    """Add the magic ``%%tq`` and the completion of names; ``%load_ext tensorquery`` calls this.
 
     Args:
         shell: The shell of IPython.
@@ -114,7 +114,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """What ``%unload_ext tensorquery`` calls.
+    """Remove the magic and the completion; ``%unload_ext tensorquery`` calls this.
 
     Args:
         shell: The shell of IPython.

@@ -18,7 +18,7 @@ def stack_level_outside() -> int:
 
 
 def called(function: Callable[[Any], Any], batch: Any) -> Any:
-    """What a function of the user's makes of a batch.
+    """Call a function of the user's on a batch.
 
     Raises:
         RuntimeError: It raised StopIteration, which would end the epoch without a word, as Python says of generators.

@@ -1,4 +1,4 @@
-"""What the engine says of itself, in Python's ``logging``: below the logger ``tensorquery.engine``, by the Rust module that said it."""
+"""Messages of the engine in Python's ``logging``: below the logger ``tensorquery.engine``, by the Rust module that said it."""
 
 from __future__ import annotations
 

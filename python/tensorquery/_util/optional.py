@@ -1,4 +1,4 @@
-"""What needs torch is imported when it is first used, so that exploring data needs no torch."""
+"""Imports of torch when it is first used, so that exploring data needs no torch."""
 
 from __future__ import annotations
 

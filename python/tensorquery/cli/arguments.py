@@ -37,7 +37,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for."""
+    """The arguments, read and checked."""
 
     command: str
     sql: str

@@ -84,7 +84,7 @@ VERBS: Mapping[str, Callable[[Query, Arguments], Iterator[str]]] = {
     "shards": _shards,
     "bench": _bench,
 }
-"""What runs, by command."""
+"""The functions that run, by command."""
 
 
 def _json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What both datasets share: options, epochs, metrics and states as torch-dataloader-utils has them."""
+"""The base of both datasets: options, epochs, metrics and states as torch-dataloader-utils has them."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class CompatDataset(QueryDataset):
         self._measures.mark = False
 
     def get_metrics(self) -> list[WorkerMetrics]:
-        """What each worker of this rank has read in the last epoch, once; logs a summary at INFO.
+        """Metrics of each worker of this rank in the last epoch, once; logs a summary at INFO.
 
         Returns:
             Metrics by worker; empty before the first epoch, and where they were asked for already.

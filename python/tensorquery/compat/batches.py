@@ -72,7 +72,7 @@ class Output:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the dataset is made with."""
+        """The options with which the dataset is made."""
         return {"output_format": self.core, **({"nulls": self.nulls} if self.nulls else {})}
 
 
@@ -152,7 +152,7 @@ def _nones(values: Any, valid: Any) -> Any:
 
 
 class _Kit(ABC):
-    """What differs between tensors and arrays."""
+    """The operations that differ between tensors and arrays."""
 
     wrap: Callable[[Any], Any]
 
@@ -190,5 +190,5 @@ class CompatOutput(TensorOutput):
     columns: Output
 
     def builder(self, schema: Any) -> BatchBuilder:
-        """What builds such batches of a schema."""
+        """A builder of such batches of a schema."""
         return CompatBatches(schema, self.columns)

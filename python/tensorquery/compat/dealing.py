@@ -170,7 +170,7 @@ class FileStrategy:
                 seen[path].insert(at, (first, last))
 
     def _take(self, left: dict[int, Split], part: FilePart) -> list[int]:
-        """What a part of the answer holds of a file, of what nobody has yet."""
+        """The splits of a file that a part of the answer holds, without those that somebody has already."""
         if part.row_range is None:
             taken = list(left)
         else:

@@ -19,7 +19,7 @@ MOST_WORKERS = 1024
 
 @dataclass
 class WorkerMetrics:
-    """What one worker has read in an epoch.
+    """Metrics of one worker in an epoch.
 
     Attributes:
         worker_id: The worker's number; 0 is the training process where there are no workers.
@@ -94,7 +94,7 @@ class EpochSummary:
 
 
 def summary_of(measures: SharedCounters) -> EpochSummary:
-    """What the workers have written down that have ended."""
+    """The counts of workers that have ended."""
     workers, last = [], 0
     for worker, (epoch, counts) in measures.ended().items():
         last = epoch

@@ -1,1 +1,1 @@
-"""What notebooks show: HTML, pictures and trees of plain data, under a limit of time."""
+"""Pictures for notebooks: HTML, plots and trees of plain data, under a limit of time."""

@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT, _LEFT = 640, 120, 70
 
 
 class Load(Protocol):
-    """What one worker of a rank reads, as `Shard` says it."""
+    """The load of one worker of a rank, as `Shard` says it."""
 
     @property
     def rank(self) -> int:
@@ -49,7 +49,7 @@ class Load(Protocol):
 
 
 class Steps(Protocol):
-    """What one rank delivers, as `RankSteps` says it."""
+    """The rows and steps of one rank, as `RankSteps` says them."""
 
     @property
     def rows(self) -> int:
@@ -82,22 +82,22 @@ class Plan(Protocol):
 
     @property
     def shards(self) -> Sequence[Load]:
-        """What each (rank, worker) reads."""
+        """The load of each (rank, worker)."""
         ...
 
     @property
     def ranks(self) -> Sequence[Steps]:
-        """What each rank delivers; empty where not known."""
+        """The rows and steps of each rank; empty where not known."""
         ...
 
     @property
     def quality(self) -> Any:
-        """What is predicted of shuffling: its text, and a ``warning``; None where nothing is shuffled."""
+        """The prediction of shuffling: its text, and a ``warning``; None where nothing is shuffled."""
         ...
 
 
 class Bar:
-    """What one shard, rank or run of ranks reads.
+    """A bar for the load of one shard, rank or run of ranks.
 
     Attributes:
         label: What it is, in words.

@@ -27,7 +27,7 @@ _MOST_COLUMNS = 200
 
 @dataclass
 class QueryPreview:
-    """What is shown of a query.
+    """The facts of a query that are shown.
 
     Attributes:
         sql: The query as it was written.

@@ -52,7 +52,7 @@ class Series(Protocol):
 
 
 def _curves(found: Series) -> list[tuple[str, Any, float | None]]:
-    """What is drawn: a title, the values, and the most that there can be."""
+    """The curves that are drawn: a title, the values, and the most that there can be."""
     return [
         ("rows/s", found.rows_per_second, None),
         ("wait share", found.wait_share, 1.0),

@@ -44,7 +44,7 @@ _PIECE = 8 << 20
 
 
 class Received:
-    """What the rank that worked has put into the store, by name; read when it is asked for.
+    """The results of the rank that worked, by name, in the store; read when they are asked for.
 
     Args:
         get: Reads a key of the store.
@@ -57,7 +57,7 @@ class Received:
 
     @property
     def names(self) -> list[str]:
-        """What there is."""
+        """The names of the results."""
         return list(self._sizes)
 
     def __getitem__(self, name: str) -> bytes:
@@ -201,7 +201,7 @@ class _Task:
             thread.join()
 
     def wait(self) -> Received:
-        """What the other rank found, as soon as it is there."""
+        """The results of the other rank, as soon as they are there."""
         beats, pause, until = -1, _SHORT, time.monotonic() + PATIENCE
         while not self._ask("check", [f"{self._prefix}answer"]):
             if (now := self._ask("add", f"{self._prefix}beat", 0)) != beats:

@@ -36,7 +36,7 @@ def _parser() -> _Parser:
 
 
 def _usage_error(message: str) -> Exception:
-    """What IPython shows as one line, without a traceback."""
+    """An error that IPython shows as one line, without a traceback."""
     from IPython.core.error import UsageError
 
     return UsageError(message)  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ _DATA_PARALLEL = {"dp_replicate", "dp_shard"}
 
 
 class AcceleratePrepared:
-    """What Accelerate reads on a loader that is prepared; a base class of `QueryDataLoader`.
+    """The attributes that Accelerate reads on a prepared loader; a base class of `QueryDataLoader`.
 
     Attributes:
         end_of_dataloader: Whether the batch delivered last is the last of its epoch.

@@ -328,7 +328,7 @@ def _listing(
     process_group: Any | None,
     device_mesh: Any | None,
 ) -> contextlib.AbstractContextManager[None]:
-    """What says that files are listed, where that is wanted."""
+    """A bar while files are listed, where one is wanted."""
     if not show_progress:
         return contextlib.nullcontext()
     topology = detect(rank, world_size, process_group, device_mesh)
@@ -384,7 +384,7 @@ def _once_per_job(
     process_group: Any | None,
     device_mesh: Any | None,
 ) -> Iterator[None]:
-    """What a session lists meanwhile, one rank of the loader's process group lists for all."""
+    """Let one rank of the loader's process group list for all what a session lists meanwhile."""
     if session is None or session._channel is not None or not has_group():
         yield
         return

@@ -52,7 +52,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     """The process that iterates, and what stands for its newest iterator."""
     _pool: SegmentPool | None = None
     _told: int | None = None
-    """What the dataset's `_generation` was when the workers started."""
+    """The generation of the dataset when the workers started."""
     _watch: Watch | None = None
 
     def __init__(
@@ -171,7 +171,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             raise ConfigError(CLOSED_BY_NEWER)
 
     def _watched(self, epoch: int, iteration: int) -> Watch:
-        """What notes how this iteration goes on; the one before is over."""
+        """Begin to take notes of this iteration; the one before is over."""
         if self._watch is not None:
             self._leave(self._watch, False)
         self._watch = self.dataset._watch = Watch(epoch, self.num_workers, iteration)
@@ -315,7 +315,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         return lambda: tagged._replace(batch=arrived())
 
     def _received(self, tagged: TaggedBatch, progress: Progress, watch: Watch, last: bool) -> Any:
-        """What the training loop gets now, and so has consumed."""
+        """Hand out a batch, which the training loop has consumed from now on."""
         progress.step += 1
         watch.rows += tagged.rows
         watch.last = last

@@ -143,7 +143,7 @@ class QueryDataset(IterableDataset[Any]):
     _shows_rows = True
     """Whether a loader shows a bar over the rows of an epoch, where that is wanted."""
     _watch: Watch | None = None
-    """What the loader that began last has noted of its iteration."""
+    """The notes of the loader that began last, on its iteration."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class QueryDataset(IterableDataset[Any]):
 
     @property
     def remainder(self) -> str:
-        """What happens to rows that ranks and batches do not divide."""
+        """The policy for rows that ranks and batches do not divide."""
         return self._plan.deal.remainder
 
     @property
@@ -445,7 +445,7 @@ class QueryDataset(IterableDataset[Any]):
         raise AssertionError("counted rows have a number")
 
     def metrics(self) -> Metrics:
-        """What this rank has counted in the current or last iteration, together and by worker.
+        """Counts of this rank in the current or last iteration, together and by worker.
 
         Nothing is asked of other processes: it takes some microseconds, at any time. Workers write down what they count fifty
         times a second and with their last batch, so that at an epoch's end all of it is there. In a worker it is

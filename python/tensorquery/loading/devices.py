@@ -102,7 +102,7 @@ class _CudaCopies:
 
 
 def one_ahead(items: Iterator[T], begin: Callable[[T], Callable[[], T]]) -> Iterator[T]:
-    """What `begin` makes of each item; begun before the item before it is handed out.
+    """The results of `begin` for each item; begun before the item before it is handed out.
 
     The first comes as soon as it is there, before anything is read ahead. What fails ahead is raised in its place.
 
@@ -133,7 +133,7 @@ def _begun(items: Iterator[T], begin: Callable[[T], Callable[[], T]]) -> Callabl
 
 
 def _moved(found: Any, device: torch.device) -> Any:
-    """The same with all tensors on `device`; a copy from pinned memory goes on in the background."""
+    """Copy all tensors to `device`; a copy from pinned memory goes on in the background."""
     if isinstance(found, torch.Tensor):
         return found.to(device, non_blocking=True)
     if isinstance(found, PackedSequence):

@@ -30,7 +30,7 @@ __all__ = ["LoaderOptions"]
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """What `create_dataloader` and `QueryDataset` both take, under the same names and with the same defaults.
+    """The options that `create_dataloader` and `QueryDataset` share, with the same names and defaults.
 
     `create_dataloader` documents each. Where one is malformed, making this object raises `ConfigError`.
     """

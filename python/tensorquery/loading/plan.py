@@ -41,17 +41,17 @@ __all__ = ["DatasetPlan"]
 _LOG = logging.getLogger("tensorquery")
 
 Recipe = tuple[str, list[bytes], list[tuple[str, Any]]]
-"""What `_core.Plan.from_recipe` takes."""
+"""The arguments of `_core.Plan.from_recipe`."""
 
 _OPENED = (
     "query", "staged", "core", "builder", "stage", "deal", "quarantine", "constant", "_whole", "_recipe", "_share_recipe",
     "_stage_path", "_dealt",
 )  # fmt: skip
-"""What `DatasetPlan.open` and `_take` set."""
+"""The attributes that `DatasetPlan.open` and `_take` set."""
 
 
 class DatasetPlan:
-    """What a dataset knows of its query: in the training process the plan, in a worker what a recipe makes of it.
+    """The planned query of a dataset: in a worker it is planned again, from a recipe.
 
     Args:
         query: The query.
@@ -273,7 +273,7 @@ class DatasetPlan:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """What is planned stays as it is where what is done within fails."""
+        """Keep the plan as it is where the body of the ``with`` fails."""
         before = {name: self.__dict__[name] for name in _OPENED if name in self.__dict__}
         quarantine, found = self.quarantine, self.quarantine.found
         try:
@@ -341,7 +341,7 @@ class DatasetPlan:
         return counts.rows
 
     def _describe(self, query: Query | Mixture, plan: _core.Plan) -> dict[str, Any]:
-        """What every state of this run begins with."""
+        """The part that all states of this run have in common."""
         deal, files = self.deal, plan.files()
         strategy = deal.strategy if isinstance(deal.strategy, str) else type(deal.strategy).__name__
         parts = {
@@ -400,7 +400,7 @@ class DatasetPlan:
         self.planned_in = os.getpid()
 
     def _for_worker(self, workers: int, starts: bool, progress: Progress) -> tuple[Epochs, Recipe]:
-        """What a worker process needs: how epochs are dealt, and a recipe for its plan.
+        """Pack what a worker process needs: how epochs are dealt, and a recipe for its plan.
 
         The workers of a loader that has begun an iteration get the share of this rank. Others may be given any state,
         and a strategy of the user's may give any split to them, so they get all splits.

@@ -87,7 +87,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
 
 
 def _unpinned(query: Query | Mixture) -> Any:
-    """What the query is on all ranks, whatever each has pinned."""
+    """The query as it is on all ranks, whatever each has pinned."""
     if isinstance(query, Query):
         return query._parts_without_pins()
     return [each._parts_without_pins() for each in query.queries]

@@ -420,7 +420,7 @@ class TensorOutput:
         return self.options if self.format in ("torch", "numpy") else None
 
     def builder(self, schema: Any) -> BatchBuilder:
-        """What builds such batches of a schema.
+        """A builder of such batches of a schema.
 
         Args:
             schema: Anything with ``__arrow_c_schema__``.

@@ -1,4 +1,4 @@
-"""What a dataset can say of its splits and batches: how splits are dealt, and which rows a batch was made of."""
+"""Traces a dataset: how its splits are dealt, and which rows a batch was made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What iterators count, in memory that the training process shares with its workers.
+"""Counters of iterators, in memory that the training process shares with its workers.
 
 A worker writes its row now and then, and with its last batch before it sends that: who has received an epoch
 finds the counts of all of it. Nobody waits for anybody, and no message is sent.
@@ -20,7 +20,7 @@ CORE_COUNTS = (
     "decode_seconds", "convert_seconds", "bytes_read", "requests", "retries", "throttled", "request_wait_seconds", "cache_hits",
     "cache_bytes",
 )  # fmt: skip
-"""What is counted in every process that reads; see `Metrics` for units."""
+"""The counts of every process that reads; see `Metrics` for units."""
 
 _HEAD = ("iteration", "ended", "epoch", "sent_rows")
 _ITERATION, _ENDED, _EPOCH, _SENT = range(len(_HEAD))
@@ -84,7 +84,7 @@ class SharedCounters:
         self._rows()[worker, _SENT] = rows
 
     def of(self, iteration: int, workers: int) -> list[dict[str, float]]:
-        """What each of so many workers has counted in an iteration; zeros where it has written nothing yet."""
+        """The counts of each of so many workers in an iteration; zeros where it has written nothing yet."""
         found = []
         for row in self._rows()[:workers].tolist():
             counts = dict.fromkeys(CORE_COUNTS, 0.0)

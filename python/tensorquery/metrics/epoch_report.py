@@ -1,4 +1,4 @@
-"""What is logged at the end of an epoch: a line of what it was, and warnings with advice where something held it up.
+"""The report at the end of an epoch: a line in the log, and warnings with advice where something held it up.
 
 Nothing here waits for another rank. Ranks that are in one process group leave their numbers in the group's store, and
 whoever comes last compares them; where a rank never comes, nobody does.
@@ -113,7 +113,7 @@ def summary_line(metrics: Mapping[str, float], epoch: int, topology: Topology) -
 
 
 def input_advice(metrics: Mapping[str, float], workers: int, threads: int) -> str | None:
-    """What to change where a training loop waited for its input; None where it hardly did.
+    """Advice for a training loop that waited for its input; None where it hardly did.
 
     Args:
         metrics: Of the epoch.
@@ -154,7 +154,7 @@ def input_advice(metrics: Mapping[str, float], workers: int, threads: int) -> st
 
 
 def balance_advice(numbers: list[list[float]]) -> str | None:
-    """What to say where one rank waited for its input much longer than the others; None where none did.
+    """A warning where one rank waited for its input much longer than the others; None where none did.
 
     Ranks that train together take each step together, so that all of them wait for the slowest one.
 

@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 
 class Watch:
-    """What a loader notes of an iteration. It looks at the clock with every batch, and at all else ten times a second.
+    """A loader's notes of an iteration. It looks at the clock with every batch, and at all else ten times a second.
 
     Args:
         epoch: The epoch.
@@ -104,7 +104,7 @@ class Watch:
             self._bar = None
 
     def waiting(self, found: Iterator[Found]) -> Iterator[Found]:
-        """What `found` finds; the time that it takes is time that the loop waited."""
+        """Hand on the items of `found`; the time that each takes is time that the loop waited."""
         clock: Callable[[], float] = time.perf_counter
         while True:
             asked = clock()

@@ -1,4 +1,4 @@
-"""What a dataset counts while it is read, by rank and by worker."""
+"""Counts of a dataset while it is read, by rank and by worker."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FIELDS = {
     "quarantined_splits": "Bad files, row groups, stripes and byte ranges that are left out.",
     "quarantined_rows": "Rows in these, as far as metadata says them.",
 }
-"""What each field means."""
+"""The meaning of each field."""
 
 _SHARES = ("split_share", "wait_share", "buffered_rows", "elapsed_seconds")
-"""What does not only grow, or is of the clock: gauges."""
+"""Gauges: fields that do not only grow, or are of the clock."""
 
 
 class Metrics(dict[str, float]):
-    """What one rank counted in an iteration: a dict by field. Made by `QueryDataset.metrics`, which says what the fields are.
+    """Counts of one rank in an iteration: a dict by field. Made by `QueryDataset.metrics`, which says what the fields are.
 
     Fields that nobody measured are not there: ``input_seconds`` and ``wait_share`` need a loader, and
     ``quarantined_…`` ``on_error="skip"``.

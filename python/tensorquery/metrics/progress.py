@@ -171,7 +171,7 @@ class EpochBar:
 
 
 class ProgressLine:
-    """What follows the splits of a task: a bar where one is asked for, else a line on a terminal; of one process a machine.
+    """A display of the splits of a task: a bar where one is asked for, else a line on a terminal; of one process a machine.
 
     Args:
         splits: Splits in all.

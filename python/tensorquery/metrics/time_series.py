@@ -47,7 +47,7 @@ class Samples:
         self.due = seconds + self._interval
 
     def statistics(self, epoch: int) -> LoaderStatistics:
-        """What the samples say."""
+        """The samples as arrays."""
         seconds, rows, waited, buffered = np.array(self._kept, dtype=np.float64).T
         spans = np.maximum(np.diff(seconds), 1e-9)
         return LoaderStatistics(

@@ -101,7 +101,7 @@ def warn_of(found: Sequence[Quarantined], of: str) -> None:
 
 @dataclass(frozen=True)
 class Findings:
-    """What is left out of a plan.
+    """The bad parts of a plan.
 
     Attributes:
         bad: By split, which of its parts (see `_core.Plan.parts`).
@@ -115,7 +115,7 @@ class Findings:
 
 
 class Quarantine:
-    """What a dataset leaves out of its plan. With ``on_error="skip"`` that is open until it is settled.
+    """The bad parts that a dataset leaves out of its plan. With ``on_error="skip"`` that is open until it is settled.
 
     Args:
         query: The query, whose tables may have been registered without some files.
@@ -157,7 +157,7 @@ class Quarantine:
         return {"quarantined_splits": float(len(listed)), "quarantined_rows": float(rows)}
 
     def constant(self) -> dict[str, Any]:
-        """What every state says of it beside its parts."""
+        """The entries of every state, beside its parts."""
         return {"on_error": "skip"} if self.skips else {}
 
     def parts(self) -> dict[str, Any]:

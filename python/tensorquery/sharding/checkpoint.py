@@ -59,7 +59,7 @@ _FINGERPRINT = re.compile("(?:([0-9]{1,9})-)?[0-9a-f]{64}")
 
 
 def file_digests(files: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """What a state remembers of the files: a digest of the name and one of the identity, by file.
+    """Digests of files for a state: a digest of the name and one of the identity, by file.
 
     Beyond 1024 files a digest stands for several neighbours, so that a state stays small.
 
@@ -253,7 +253,7 @@ _PARTS = {
 
 
 def changed_functions(theirs: Any, ours: Any) -> list[str]:
-    """What differs between the Python functions of two runs, digests by name, in words."""
+    """The differences between the Python functions of two runs, digests by name, in words."""
     then = theirs if isinstance(theirs, Mapping) else {}
     now = ours if isinstance(ours, Mapping) else {}
     names = [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
@@ -261,7 +261,7 @@ def changed_functions(theirs: Any, ours: Any) -> list[str]:
 
 
 def changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> list[str]:
-    """What differs between two lists of `file_digests`, in words; `files` are the paths of ours."""
+    """The differences between two lists of `file_digests`, in words; `files` are the paths of ours."""
     if theirs == ours:
         return []
     if [name for name, _ in theirs] != [name for name, _ in ours]:
@@ -284,7 +284,7 @@ def run_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_one_epoch(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same states, where ranks that are through with an epoch that others are in say so of that epoch."""
+    """The states, where ranks that are through with an epoch that others are in say so of that epoch."""
     epoch = _common_epoch(states)
     found = []
     for state in states:

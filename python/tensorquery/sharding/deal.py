@@ -105,7 +105,7 @@ class Deal:
         return self.shuffle == "global" or self.weighing is not None
 
     def options(self, world_size: int) -> dict[str, Any]:
-        """What all ranks must agree on, by option."""
+        """The options on which all ranks must agree, by name."""
         return {
             "world_size": world_size,
             "batch_size": self.batch_size,

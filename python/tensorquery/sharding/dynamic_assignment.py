@@ -63,7 +63,7 @@ class Ledger:
             )
 
     def cursors(self) -> list[list[int]]:
-        """What a state says of this rank.
+        """The cursors of this rank for a state.
 
         Returns:
             Runs of consumed pieces, as pairs of first and one past the last; then by worker what it holds.
@@ -94,5 +94,5 @@ _BETWEEN = ";"
 
 
 def message_of(consumed: list[int], holding: list[int]) -> str:
-    """What a worker says with a batch; see `Ledger.received`."""
+    """The message of a worker with a batch; see `Ledger.received`."""
     return f"{json.dumps(consumed)}{_BETWEEN}{json.dumps(holding)}"

@@ -256,7 +256,7 @@ class Epochs:
         return width, max(1, window // (rounds * width))
 
     def quality(self, workers: int, lists: Sequence[Sequence[int]]) -> ShuffleQuality | None:
-        """What is predicted of shuffling; None where nothing is shuffled.
+        """A prediction of shuffling; None where nothing is shuffled.
 
         Args:
             workers: Worker processes per rank.
@@ -367,7 +367,7 @@ class Epochs:
     def _share(
         self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]
     ) -> _core.RankShare:
-        """What this rank reads in every epoch, or of what is left of one that was begun before."""
+        """The share of this rank in every epoch, or in the rest of one that was begun before."""
         self.prepare(workers, runs)
         key = self._share_key(workers, epoch, runs)
         share = self._shares.get(key)
@@ -393,7 +393,7 @@ class Epochs:
         return share
 
     def _share_key(self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]) -> str:
-        """What a share follows from; the same for any number of workers."""
+        """A digest of all that a share follows from; the same for any number of workers."""
         layout = {
             name: value
             for name, value in self.layout(workers).items()
@@ -420,7 +420,7 @@ class Epochs:
 
     @classmethod
     def received(cls, sent: SentEpochs) -> Epochs:
-        """What was sent, for a worker process, where `moved_to` gives it a plan."""
+        """Unpack what was sent, in a worker process, where `moved_to` gives it a plan."""
         epochs = cls(None, sent.deal, sent.topology, None, sent.counts)
         epochs._exact_from_start = sent.exact_from_start
         epochs._was_known = sent.was_known

@@ -149,7 +149,7 @@ class Shared(ABC):
         self._progress.show(self._splits, self._rows)
 
     def reporter(self) -> Callable[[int, int], None]:
-        """What to call with the splits and rows that this call of `count` has done so far."""
+        """A function to call with the splits and rows that this call of `count` has done so far."""
         before, rows_before = self._splits, self._rows
 
         def report(splits: int, rows: int) -> None:
@@ -264,7 +264,7 @@ def cache_folder() -> Path:
 
 
 def kept(name: str, fingerprint: str, is_whole: Callable[[Any], bool]) -> list[Any] | None:
-    """What an earlier run kept under a name; None where there is nothing, or not what was written."""
+    """The data that an earlier run kept under a name; None where there is nothing, or not what was written."""
     try:
         path = cache_folder() / f"{name}.json"
         body = json.loads(path.read_bytes())

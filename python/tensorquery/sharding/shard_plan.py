@@ -1,4 +1,4 @@
-"""What each rank and worker reads, as one can look at it."""
+"""The plan of shards that a user can look at: the load of each rank and worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RankSteps", "Shard", "ShardPlan"]
 
 @dataclass(frozen=True)
 class Shard:
-    """What one (rank, worker) reads.
+    """The load of one (rank, worker).
 
     Attributes:
         rank: The rank.
@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class RankSteps:
-    """What one rank delivers in an epoch.
+    """The rows and steps of one rank in an epoch.
 
     Attributes:
         rank: The rank.

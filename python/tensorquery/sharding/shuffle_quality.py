@@ -24,7 +24,7 @@ of an epoch are fewer than those before."""
 
 @dataclass(frozen=True)
 class ShuffleQuality:
-    """What a plan promises of shuffling.
+    """A prediction of how well a plan shuffles.
 
     Attributes:
         split_share: The expected part of a batch that comes from one split: of each shuffle window the part of
@@ -162,7 +162,7 @@ def _warning(
     width: int,
     window: int | None,
 ) -> str | None:
-    """What to say where a window reaches only a part of sorted rows.
+    """A warning where a window reaches only a part of sorted rows.
 
     A window is mixed from as many rows as it holds, or as the open splits hold where that is more: these are in
     reach. Sorted rows are spread evenly over the windows of an epoch only if (nearly) all rows of the shard are in

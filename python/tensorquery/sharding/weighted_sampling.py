@@ -36,14 +36,14 @@ class Weighing:
         return stage.weighed(self.column, self.replacement, self.num_samples)
 
     def to_list(self) -> list[Any]:
-        """The same as plain data, for a state."""
+        """Plain data, for a state."""
         return [self.column, self.replacement, self.num_samples]
 
 
 def weighing_of(
     sample_weight: str | None, sample_replacement: bool, num_samples: int | None
 ) -> Weighing | None:
-    """What the three options of a loader mean together.
+    """Check three options of a loader together.
 
     Raises:
         ConfigError: One of them is malformed, or stands there without `sample_weight`.

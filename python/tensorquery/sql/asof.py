@@ -185,7 +185,7 @@ ON l.{_MATCH} = r.{_ROW}{_within(f"l.{_TIME}", reach, backward)}"""
 
 
 def _source(side: str, source: Any) -> str:
-    """What stands behind FROM, without an alias."""
+    """The text behind FROM, without an alias."""
     if isinstance(source, os.PathLike):
         return quote_text(expanded_path(source))
     if not isinstance(source, str) or not source.strip():

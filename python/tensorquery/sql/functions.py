@@ -315,7 +315,7 @@ class _Identity:
             yield str(reduced)
 
     def _members(self, kind: type) -> Iterator[str | bytes]:
-        """What methods do and the plain constants of a class of the user's, and of those that it inherits from."""
+        """The code of the methods and the plain constants of a class of the user's, and of those that it inherits from."""
         for base in kind.__mro__:
             if base.__module__ != self._module:
                 continue

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class SnapshotChange(NamedTuple):
-    """What `Query.refresh` changed in one Iceberg table."""
+    """A change that `Query.refresh` made to one Iceberg table."""
 
     table: str
     """The table's name in the query."""
@@ -124,7 +124,7 @@ class IcebergTables(ABC):
         return self._core.catalogs()
 
     def list_iceberg(self, name: str) -> list[str]:
-        """What a catalog or a namespace holds; loads no table.
+        """List what a catalog or a namespace holds; loads no table.
 
         Args:
             name: A catalog, or a namespace in one: ``lake`` or ``lake.ns``.
@@ -231,7 +231,7 @@ def name_parts(name: str) -> list[str]:
 
 
 def _dotted(parts: Sequence[str]) -> str:
-    """What `name_parts` takes apart."""
+    """Join the parts of a name, so that `name_parts` takes them apart again."""
     quoted = ('"' + part.replace('"', '""') + '"' for part in parts)
     return ".".join(
         found if "." in part or '"' in part else part

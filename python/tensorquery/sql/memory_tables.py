@@ -1,4 +1,4 @@
-"""What `Session.register_table` takes, as an object that speaks the Arrow PyCapsule interface."""
+"""Tables in memory: anything that `Session.register_table` takes, as an object that speaks the Arrow PyCapsule interface."""
 
 from __future__ import annotations
 

@@ -75,14 +75,14 @@ class Mixture:
         return {table: list(pin) for table, pin in self._core.snapshots().items()}
 
     def _at(self, pins: Mapping[str, Sequence[int]]) -> Mixture:
-        """The same mixture at other snapshots and schemas, by table."""
+        """This mixture at other snapshots and schemas, by table."""
         # Of its queries, not of the union: a source may have another number of scans at another snapshot.
         moved = Mixture([query._at(pins) for query in self.queries], self.weights, self.stop)
         moment = self._core.moment()
         return moved if moment is None else moved._at_moment(moment)
 
     def _at_moment(self, moment: str) -> Mixture:
-        """The same mixture where its functions of the time stand for another moment."""
+        """This mixture where its functions of the time stand for another moment."""
         return self._over(self._core.at_moment(moment))
 
     def _weights(self) -> Sources:

@@ -148,7 +148,7 @@ class Query:
 
     @property
     def moment(self) -> str | None:
-        """What `now()`, `current_date` and the like stand for: fixed when the query was made, in ISO 8601.
+        """The value of `now()`, `current_date` and the like: fixed when the query was made, in ISO 8601.
 
         An instant in UTC, or a day where only `current_date` is called; None without such functions. All runs of this
         query and all loaders over it have the same; a resumed loader has that of its state.
@@ -185,12 +185,12 @@ class Query:
         ]
 
     def _at(self, pins: Mapping[str, Sequence[int]]) -> Query:
-        """The same query at other snapshots and schemas, by table."""
+        """This query at other snapshots and schemas, by table."""
         core, _ = self._core.refreshed({name: (pin[0], pin[1]) for name, pin in pins.items()})
         return Query(self._session, core, self._narrowed)
 
     def _at_moment(self, moment: str) -> Query:
-        """The same query where its functions of the time stand for another moment."""
+        """This query where its functions of the time stand for another moment."""
         return Query(self._session, self._core.at_moment(moment), self._narrowed)
 
     def head(self, rows: int = 10) -> pa.Table:

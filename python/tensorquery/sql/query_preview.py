@@ -1,4 +1,4 @@
-"""What a notebook is told of a query: as much as can be found out in two seconds."""
+"""A preview of a query for notebooks: as much as can be found out in two seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDLESS = ("CrossJoinExec", "NestedLoopJoinExec")
 
 @dataclass
 class _Facts:
-    """What was found out in time."""
+    """Facts that were found out in time."""
 
     plan: _core.Plan | None = None
     staged: str | None = None

@@ -1,4 +1,4 @@
-"""What is registered in a session: tables of every kind, and functions."""
+"""The tables and functions that are registered in a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query tells of its rows: statistics of columns, a random sample, tables of other libraries."""
+"""Looks at the rows of a query: statistics of columns, a random sample, tables of other libraries."""
 
 from __future__ import annotations
 

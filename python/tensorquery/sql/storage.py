@@ -166,7 +166,7 @@ class Files:
         return path, int(size), _etag(entry), _time(modified)
 
     def _listed(self, path: str, entry: Mapping[str, Any]) -> _FileRow:
-        """The same without an etag where a listing may tell less than `info`, so that each file is looked at."""
+        """Drops the etag where a listing may tell less than `info`, so that each file is looked at."""
         if entry.get("size") is None or not any(entry.get(name) for name in _ETAGS):
             return path, 0, None, None
         return self._row(path, entry)

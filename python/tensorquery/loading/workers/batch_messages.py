@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 MESSAGE_BYTES = 2 << 20
-"""What a message holds where more than one batch is in it: large enough that sending it costs little by the batch."""
+"""Bytes of a message with more than one batch: large enough that sending it costs little by the batch."""
 
 SHARED_BYTES = 40 << 20
-"""What all workers together may share, as long as batches are smaller than messages: containers have 64 MiB."""
+"""Bytes that all workers together may share, as long as batches are smaller than messages: containers have 64 MiB."""
 
 _LENT_AT_ONCE = 5
 """Messages of one worker: two that torch fetches ahead, one on its way, one that is read and one that is filled."""
@@ -247,7 +247,7 @@ class BatchMessage:
             yield TaggedBatch(batch, *tags)
 
     def pin_memory(self) -> BatchMessage:
-        """What torch's pinning thread calls: all numbers together move to pinned memory."""
+        """Move all numbers together to pinned memory; torch's pinning thread calls this."""
         if self.memory is not None and len(self.memory):
             self.memory = torch.frombuffer(self.memory, dtype=torch.uint8).pin_memory()
         return self
@@ -349,7 +349,7 @@ class _Unpickler(pickle.Unpickler):
         self._memory = memory
 
     def persistent_load(self, place: Any) -> Any:
-        """What lies at a place that `_Pickler.persistent_id` gave."""
+        """Load the object at a place that `_Pickler.persistent_id` gave."""
         dtype, offset, shape = place
         if dtype is None:
             stream = tensor_over(self._memory, torch.uint8, offset, *shape).numpy()

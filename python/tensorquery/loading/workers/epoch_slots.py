@@ -1,4 +1,4 @@
-"""What the training process says to the workers that live on: a few numbers in memory that they share."""
+"""Messages to workers that live on: a few numbers in memory that the training process shares with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EpochSlots:
         self._slots.numpy()[:] = (0, _NONE, 1, 0, 0, 0)
 
     def copied(self) -> EpochSlots:
-        """The same numbers in memory of its own, where no epoch is delivered yet."""
+        """A copy in memory of its own, where no epoch is delivered yet."""
         copy = EpochSlots()
         copy._slots.numpy()[:] = self._slots.numpy()
         copy.deliver(None)

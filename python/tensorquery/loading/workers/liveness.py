@@ -112,7 +112,7 @@ class _Unchanged:
 
 
 def _fed(*arguments: Any) -> None:
-    """What the thread of a queue does until the queue is closed.
+    """Run the thread of a queue until the queue is closed.
 
     Whatever fails, `multiprocessing` takes back what the queue's semaphore counts for an item. Where that was sent, and only the wait for
     the next one failed, who receives it would take back as much once more, and fail in place of this process.
@@ -131,7 +131,7 @@ def _fed(*arguments: Any) -> None:
 
 
 def _not_sent(error: BaseException, item: Any) -> None:
-    """What a queue does with what it cannot send: it would print the error and go on.
+    """Handle an object that a queue cannot send: by itself it would print the error and go on.
 
     torch sends what belongs to the batch of a number. Queues of others do as ever, unless it was pickled already: of a message
     that broke off, its receiver waits for the rest, and takes what comes next for it.
@@ -193,7 +193,7 @@ class _Questions(Queue):  # type: ignore[type-arg]
 
 
 def from_living(found: Iterator[Found]) -> Iterator[Found]:
-    """What torch's iterator over workers finds.
+    """Hand on what torch's iterator over workers finds.
 
     Args:
         found: torch's iterator, with its worker processes.

@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 
 class MessageHeader:
-    """What the workers of one iteration know of their loader: where their messages go, and the states of the segments."""
+    """The loader, as the workers of one iteration know it: where their messages go, and the states of the segments."""
 
     def __init__(self, pool: int, states: torch.Tensor) -> None:
         self.pool = pool
@@ -57,7 +57,7 @@ class SegmentPool:
         SegmentPool._known[self._number] = self
 
     def header(self) -> MessageHeader:
-        """What the workers get, before they start."""
+        """The header that workers get before they start."""
         return MessageHeader(self._number, self._states)
 
     def close(self) -> None:
