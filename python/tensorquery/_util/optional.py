@@ -21,6 +21,6 @@ def needing_torch(module: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name == "torch":
+        if (error.name or "").partition(".")[0] == "torch":
             raise ImportError(f"tensorquery.{name} needs PyTorch: pip install torch") from error
         raise
