@@ -132,8 +132,8 @@ audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, an
 test-ballista: $(STAMPS)/built test-servers $(BALLISTA)/complete ## Test stages computed by a cluster of two Ballista executors (compiles DataFusion twice more; not part of `make test`)
 	$(CARGO) test --locked --lib --features ballista -- ballista engine
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) build --locked --lib --features python,ballista
-	@rm -rf $(BALLISTA)/python && mkdir -p $(BALLISTA)/python/tensorquery
-	cp python/tensorquery/*.py $(BALLISTA)/python/tensorquery
+	@rm -rf $(BALLISTA)/python && mkdir -p $(BALLISTA)/python
+	(cd python && find tensorquery -name '*.py' | tar -cf - -T - | tar -xf - -C $(abspath $(BALLISTA))/python)
 	cp $${CARGO_TARGET_DIR:-target}/debug/libtensorquery.so $(BALLISTA)/python/tensorquery/_core.abi3.so
 	PYTHONPATH=$(BALLISTA)/python $(BIN)/python -m pytest tests/ballista
 

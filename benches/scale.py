@@ -29,9 +29,10 @@ SAMPLED_RANKS = range(0, RANKS, 128)
 def measure(files: int) -> dict[str, Any]:
     """Plan the job in this process, and say how long each step took, in seconds."""
     from synthetic import plan_of
-    from tensorquery.distributed import Topology
-    from tensorquery.epochs import Deal, Epochs
-    from tensorquery.shards import ShardPlan
+    from tensorquery.distributed.topology import Topology
+    from tensorquery.sharding.deal import Deal
+    from tensorquery.sharding.epochs import Epochs
+    from tensorquery.sharding.shard_plan import ShardPlan
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])

@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tensorquery._core import __version__
-from tensorquery.asof import asof_join
-from tensorquery.checkpoint import merge_state_dicts
+from tensorquery._util.optional import needing_torch
 from tensorquery.errors import (
     CheckpointMismatchError,
     ConfigError,
@@ -21,24 +20,28 @@ from tensorquery.errors import (
     TensorQueryError,
     UnsupportedTypeError,
 )
-from tensorquery.iceberg import SnapshotChange
-from tensorquery.mixture import Mixture, mix
-from tensorquery.quarantine import Quarantined
-from tensorquery.query import Query
-from tensorquery.samples import LoaderStatistics
-from tensorquery.session import Session, TableInfo
-from tensorquery.shards import RowRange, Shard, ShardPlan, Split, SplitStrategy
-from tensorquery.staging import StagedRows, StoredStage, clear_stages, list_stages
-from tensorquery.tensors import Encoded, Jagged, to_tensors
-from tensorquery.trace import Trace, TraceRange
+from tensorquery.loading.tensors import Encoded, Jagged, to_tensors
+from tensorquery.metrics.time_series import LoaderStatistics
+from tensorquery.sharding.bad_files import Quarantined
+from tensorquery.sharding.checkpoint import merge_state_dicts
+from tensorquery.sharding.shard_plan import Shard, ShardPlan
+from tensorquery.sharding.shards import RowRange, Split, SplitStrategy
+from tensorquery.sharding.trace import Trace, TraceRange
+from tensorquery.sql.asof import asof_join
+from tensorquery.sql.iceberg import SnapshotChange
+from tensorquery.sql.mixture import Mixture, mix
+from tensorquery.sql.query import Query
+from tensorquery.sql.registry import TableInfo
+from tensorquery.sql.session import Session
+from tensorquery.sql.stages import StagedRows, StoredStage, clear_stages, list_stages
 
 if TYPE_CHECKING:
-    from tensorquery.dataloader import QueryDataLoader
-    from tensorquery.dataset import QueryDataset
-    from tensorquery.loader import create_dataloader
-    from tensorquery.metrics import Metrics
-    from tensorquery.nodes import QueryNode as QueryNode
-    from tensorquery.trainer import QueryTrainerMixin
+    from tensorquery.integrations.nodes import QueryNode as QueryNode
+    from tensorquery.integrations.trainer import QueryTrainerMixin
+    from tensorquery.loading.create import create_dataloader
+    from tensorquery.loading.dataloader import QueryDataLoader
+    from tensorquery.loading.dataset import QueryDataset
+    from tensorquery.metrics.loader_metrics import Metrics
 
 __all__ = [
     "CheckpointMismatchError",
@@ -83,14 +86,14 @@ __all__ = [
 ]
 
 _NEEDS_TORCH = {
-    "QueryDataset": "tensorquery.dataset",
-    "QueryDataLoader": "tensorquery.dataloader",
-    "QueryTrainerMixin": "tensorquery.trainer",
-    "Metrics": "tensorquery.metrics",
-    "create_dataloader": "tensorquery.loader",
+    "QueryDataset": "tensorquery.loading.dataset",
+    "QueryDataLoader": "tensorquery.loading.dataloader",
+    "QueryTrainerMixin": "tensorquery.integrations.trainer",
+    "Metrics": "tensorquery.metrics.loader_metrics",
+    "create_dataloader": "tensorquery.loading.create",
 }
 # Not in `__all__`, so that `from tensorquery import *` asks for no package that few have.
-_NEEDS_TORCHDATA = {"QueryNode": "tensorquery.nodes"}
+_NEEDS_TORCHDATA = {"QueryNode": "tensorquery.integrations.nodes"}
 
 
 def __getattr__(name: str) -> Any:
@@ -98,30 +101,25 @@ def __getattr__(name: str) -> Any:
     module = _NEEDS_TORCH.get(name) or _NEEDS_TORCHDATA.get(name)
     if module is None:
         raise AttributeError(f"module 'tensorquery' has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise ImportError(f"tensorquery.{name} needs PyTorch: pip install torch") from error
-        raise
+    return needing_torch(module, name)
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext tensorquery`` calls: adds the magic ``%%tq`` and the completion of names.
+    """Add the magic ``%%tq`` and the completion of names; ``%load_ext tensorquery`` calls this.
 
     Args:
         shell: The shell of IPython.
     """
-    importlib.import_module("tensorquery.magic").load(shell)
+    importlib.import_module("tensorquery.integrations.magic").load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """What ``%unload_ext tensorquery`` calls.
+    """Remove the magic and the completion; ``%unload_ext tensorquery`` calls this.
 
     Args:
         shell: The shell of IPython.
     """
-    importlib.import_module("tensorquery.magic").unload(shell)
+    importlib.import_module("tensorquery.integrations.magic").unload(shell)
 
 
 def __dir__() -> list[str]:
@@ -131,4 +129,4 @@ def __dir__() -> list[str]:
 
 if sys.modules.get("torch") is not None:
     # Who has imported torch is about to train: these milliseconds belong here, and not before the first batch.
-    importlib.import_module("tensorquery.loader")
+    importlib.import_module("tensorquery.loading.create")

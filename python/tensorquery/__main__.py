@@ -2,7 +2,7 @@
 
 import sys
 
-from tensorquery.command import main
+from tensorquery.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

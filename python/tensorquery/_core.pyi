@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, final
 
-from tensorquery.credentials import Credentials
-from tensorquery.functions import Function
-from tensorquery.storage import Files
+from tensorquery.sql.credentials import Credentials
+from tensorquery.sql.functions import Function
+from tensorquery.sql.storage import Files
 
 __all__ = [
     "FINGERPRINT_VERSION",
@@ -76,7 +76,7 @@ _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
 __version__: str
 
 FINGERPRINT_VERSION: int
-"""What every fingerprint begins with: the version of the forms that it is a digest of."""
+"""The version of the forms of which a fingerprint is a digest; each begins with it."""
 
 @final
 class Session:
@@ -92,13 +92,13 @@ class Session:
     ) -> Session:
         """Make an empty session; `memory_limit` is in bytes, `local_cache` a folder and its size in bytes, `storage_options` JSON."""
     def cache_trouble(self) -> str | None:
-        """What kept the local cache from being used, once."""
+        """The reason why the local cache was not used, once."""
     def take_warnings(self) -> list[str]:
-        """What went wrong with the plan cache since the last call."""
+        """Problems of the plan cache since the last call."""
     def table_memo(self, name: str) -> bytes:
-        """What another process needs for `register_files`: files, pins and schema of a registered table."""
+        """Memo for `register_files` in another process: files, pins and schema of a registered table."""
     def view_memos(self, name: str) -> list[tuple[str, bytes]]:
-        """The same for the path literals of a view, by path."""
+        """Memos of the path literals of a view, by path."""
     def path_literals(self, sql: str) -> list[str]:
         """The paths that a statement names as tables."""
     def register_files(
@@ -174,9 +174,9 @@ class Query:
     def refreshed(self, at: Mapping[str, tuple[int, int]] = ...) -> tuple[Query, list[_ChangeRow]]:
         """The query over its Iceberg tables as they are now, or at these snapshots; and what changed."""
     def moment(self) -> str | None:
-        """What its functions of the time stand for, in ISO 8601; None where it has none."""
+        """The moment of its functions of the time, in ISO 8601; None where it has none."""
     def at_moment(self, moment: str) -> Query:
-        """The same query at another moment."""
+        """This query at another moment."""
     def snapshots(self) -> dict[str, tuple[int, int]]:
         """The pinned snapshots of Iceberg tables and the schemas they are read with, by table."""
     def __arrow_c_schema__(self) -> object: ...
@@ -203,7 +203,7 @@ class Query:
     def functions(self) -> list[tuple[str, str]]:
         """Name and digest of every function of the user's that the query calls."""
     def take_warnings(self) -> list[str]:
-        """What went wrong with the session's plan cache since the last call."""
+        """Problems of the session's plan cache since the last call."""
     def path_memos(self) -> list[tuple[str, bytes]]:
         """Memos of the tables of its path literals, by path."""
     def plan_of_memo(
@@ -253,13 +253,13 @@ class Plan:
     def summarize(
         self, lists: Sequence[Sequence[int]], world_size: int, num_workers: int
     ) -> tuple[list[_ShardRow], float, float]:
-        """What each shard reads, and the imbalance over shards and over ranks."""
+        """The load of each shard, and the imbalance over shards and over ranks."""
     def known_rows(self) -> int | None:
         """Rows of all splits before filters, where every split knows its own."""
     def recipe(
         self, ids: Sequence[int] | None = None
     ) -> tuple[str, list[bytes], list[tuple[str, Any]]]:
-        """What another process needs to plan again: all splits, or these (ascending ids) and their files."""
+        """Recipe for another process to plan again: all splits, or these (ascending ids) and their files."""
     def memo(self, ids: Sequence[int] | None = None) -> bytes:
         """The splits for another process that has the same tables: all, or these (ascending ids)."""
     def sorted_by(self) -> list[tuple[str, bool]]:
@@ -300,7 +300,7 @@ class Plan:
     def positions(
         self, shards: Shards, rank: int, worker: int, cursor: Sequence[int], counts: Sequence[int]
     ) -> BatchStream:
-        """What a shard would deliver, as split and output row, without reading any."""
+        """The rows that a shard would deliver, as split and output row, without reading any."""
     @property
     def bytes(self) -> int:
         """Stored bytes of all splits."""
@@ -313,7 +313,7 @@ class Plan:
     def verifier(self) -> SplitVerifier:
         """Make the verification of its splits."""
     def parts(self, id: int) -> list[tuple[str, int | None]]:
-        """What is read and stored rows, by part of a split: row groups or stripes, or the split."""
+        """Each part of a split, in words, and its stored rows: row groups or stripes, or the split."""
     def without(self, bad: Mapping[int, Sequence[int]]) -> Plan:
         """Leave out some parts of its splits; a plan under a fingerprint of its own."""
     def options(self) -> tuple[int, int | None, bool]:
@@ -406,7 +406,7 @@ class Stage:
 
 @final
 class RankShare:
-    """What one rank reads in every epoch, whatever its number of workers."""
+    """The share of one rank in every epoch, whatever its number of workers."""
 
     @staticmethod
     def deal(
@@ -419,7 +419,7 @@ class RankShare:
         """Deal a plan's rows to all ranks, or to one; `request` is JSON, the others are by split."""
     @staticmethod
     def decode(bytes: bytes) -> RankShare:
-        """What `encode` wrote."""
+        """Read what `encode` wrote."""
     def encode(self) -> bytes:
         """As bytes, for another process."""
     @property
@@ -427,7 +427,7 @@ class RankShare:
         """The rank."""
     @property
     def weight(self) -> float:
-        """What its pieces weigh."""
+        """The weights of its pieces."""
     def split_ids(self) -> list[int]:
         """Ids of the splits that it reads, ascending."""
     def shards(self, plan: Plan, request: str) -> Shards:
@@ -503,7 +503,7 @@ class BatchStream:
     def last(self) -> bool:
         """Whether the batch handed out last is the shard's last."""
     def cache_trouble(self) -> str | None:
-        """What kept the local cache from being used, once."""
+        """The reason why the local cache was not used, once."""
     def close(self) -> None:
         """Stop the background work."""
     def counted(self) -> tuple[int, int]:
@@ -575,7 +575,7 @@ def end_calls(patience: float) -> None:
     """Refuse calls of functions from now on, and wait so many seconds for those under way."""
 
 def set_log_level(level: int) -> None:
-    """Ask for what crates say from this level of ``logging`` on; `tensorquery.logs.hand_over` gets it."""
+    """Ask for what crates say from this level of ``logging`` on; `tensorquery._util.logs.hand_over` gets it."""
 
 def quote_identifier(name: str) -> str:
     """Write `name` as an SQL identifier in double quotes."""

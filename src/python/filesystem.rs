@@ -35,7 +35,7 @@ async fn call<T: Send + 'static>(
     }
 }
 
-/// A `tensorquery.credentials.Credentials`.
+/// A `tensorquery.sql.credentials.Credentials`.
 pub struct PyCredentials {
     object: Arc<Py<PyAny>>,
     name: String,
@@ -70,7 +70,7 @@ impl ForeignCredentials for PyCredentials {
     }
 }
 
-/// A `tensorquery.storage.Files`.
+/// A `tensorquery.sql.storage.Files`.
 pub struct PyFiles {
     object: Arc<Py<PyAny>>,
     root: String,
@@ -135,7 +135,7 @@ impl ForeignFiles for PyFiles {
     }
 }
 
-/// `tensorquery.storage` opens URLs that `object_store` does not know.
+/// `tensorquery.sql.storage` opens URLs that `object_store` does not know.
 pub struct PyOpener;
 
 #[async_trait]
@@ -143,7 +143,7 @@ impl ForeignOpener for PyOpener {
     async fn knows(&self, scheme: &str) -> Result<bool> {
         let scheme = scheme.to_owned();
         call(move |py| {
-            let known = py.import("tensorquery.storage");
+            let known = py.import("tensorquery.sql.storage");
             let known = known.and_then(|module| module.call_method1("knows_scheme", (scheme,)));
             let known = known.and_then(|known| known.extract());
             known.map_err(|error| from_py(py, error, "cannot ask fsspec for its file systems"))
@@ -162,7 +162,7 @@ impl ForeignOpener for PyOpener {
         call(move |py| {
             let message = format!("cannot open {}", urls.first().map_or("", String::as_str));
             let open = || -> PyResult<(Arc<dyn ForeignFiles>, Vec<String>)> {
-                let module = py.import("tensorquery.storage")?;
+                let module = py.import("tensorquery.sql.storage")?;
                 let opened = module.call_method1("open_urls", (urls, options))?;
                 let (files, paths): (Bound<'_, PyAny>, Vec<String>) = opened.extract()?;
                 Ok((Arc::new(PyFiles::try_new(&files)?), paths))

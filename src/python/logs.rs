@@ -107,7 +107,7 @@ pub fn deliver(py: Python<'_>) -> PyResult<()> {
         briefly(&WAITING, |waiting| waiting.drain(..).collect()).unwrap_or_default();
     let lost = LOST.swap(0, Ordering::Relaxed);
     let handed = py
-        .import("tensorquery.logs")
+        .import("tensorquery._util.logs")
         .and_then(|module| module.call_method1("hand_over", (said, lost)));
     match handed {
         // A message must not end what it speaks of.

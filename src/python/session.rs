@@ -153,7 +153,7 @@ impl PySession {
         self.session.deregister(name).map_err(to_py)
     }
 
-    /// Registers a `tensorquery.functions.Function` for SQL.
+    /// Registers a `tensorquery.sql.functions.Function` for SQL.
     fn register_function(&self, function: &Bound<'_, PyAny>) -> PyResult<()> {
         let function = Arc::new(PyFunction::try_new(function)?);
         self.session.register_function(function).map_err(to_py)

@@ -21,7 +21,7 @@ use crate::session::{decode_schema, encode_schema};
 use crate::storage::ForeignFunction;
 use crate::{Error, ErrorKind, Result, suggestion};
 
-/// A `tensorquery.functions.Function`.
+/// A `tensorquery.sql.functions.Function`.
 pub struct PyFunction {
     object: Py<PyAny>,
     name: String,

@@ -6,8 +6,8 @@ A harness that finds nothing proves something only if it would have found these.
 from collections import deque
 from collections.abc import Callable
 
-from tensorquery import states
-from tensorquery.dataloader import QueryDataLoader
+from tensorquery.loading import epoch_state
+from tensorquery.loading.dataloader import QueryDataLoader
 
 
 def _count_prefetched_rows():
@@ -49,7 +49,7 @@ def _reuse_a_stale_file():
     def planted(state, constant, files):
         pass
 
-    states.check_same = planted
+    epoch_state.check_same = planted
 
 
 BUGS: dict[str, Callable[[], None]] = {

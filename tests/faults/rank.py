@@ -157,7 +157,7 @@ def _train(task, rank, gates, journal):
     else:
         loader.load_state_dict(json.loads(task.state))
     journal.state(0, loader.state_dict())
-    journal.opened(splits=dataset._plan.num_splits, clock=time.time() - time.monotonic())
+    journal.opened(splits=dataset._plan.core.num_splits, clock=time.time() - time.monotonic())
     batches, step = iter(loader), 0
     while True:
         step += 1

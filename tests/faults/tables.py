@@ -36,7 +36,7 @@ class Profile:
 
 
 PROFILES = {
-    # Worker processes send many of its batches in one parcel.
+    # Worker processes send many of its batches in one message.
     "short": Profile(4_000, 5, 60, True, (16, 25, 32, 40, 64)),
     # A loader has up to 65,536 rows ready ahead of the training loop: what happens to storage meets the rest.
     "long": Profile(400_000, 8, 5_000, False, (1_000, 1_500, 2_048, 3_000)),

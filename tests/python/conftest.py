@@ -85,7 +85,7 @@ def own_cache(monkeypatch, tmp_path_factory):
 @pytest.fixture
 def two_cpus(monkeypatch):
     """Reads ahead as a machine of two CPUs does: one of many has all of a small table open at once."""
-    monkeypatch.setattr("tensorquery.distributed.cpu_count", lambda: 2)
+    monkeypatch.setattr("tensorquery.distributed.topology.cpu_count", lambda: 2)
 
 
 @pytest.fixture

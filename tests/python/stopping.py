@@ -77,7 +77,7 @@ def shards_in_turn(loader):
     workers = []
     for worker in range(loader.num_workers):
         dataset = copy.copy(loader.dataset)
-        dataset._newest = None
+        dataset._state.newest = None
         # Each has its own, as processes do.
         pack = copy.copy(loader.collate_fn)
         workers.append((dataset._sender(worker, loader.num_workers), pack))

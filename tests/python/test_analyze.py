@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorquery as tq
-from tensorquery.command import main
+from tensorquery.cli import main
 from tensorquery.display.tree import operator_tree
 
 

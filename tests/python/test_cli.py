@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tensorquery as tq
-from tensorquery.command import main
+from tensorquery.cli import main
 
 PACKAGE = Path(tq.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE), *filter(None, sys.path)])}
@@ -184,7 +184,7 @@ def test_the_console_script_and_the_module_are_the_same(folder, capsys):
     assert capsys.readouterr().out == "1000\n"
     assert works("--version") == f"tensorquery {tq.__version__}\n"
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert 'tensorquery = "tensorquery.command:main"' in text
+    assert 'tensorquery = "tensorquery.cli:main"' in text
 
 
 def test_help_shows_examples(folder):
@@ -277,7 +277,7 @@ def test_options_reach_the_store_and_are_never_printed(folder):
 
 def test_warnings_are_a_line_on_stderr(folder):
     warned = (
-        "import warnings, tensorquery.command as command\n"
+        "import warnings, tensorquery.cli as command\n"
         "command.VERBS = {'count': lambda query, asked: warnings.warn('take care') or ['7']}\n"
         "raise SystemExit(command.main(['count', 'SELECT 1']))"
     )

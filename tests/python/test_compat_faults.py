@@ -168,7 +168,7 @@ def test_renamed_columns(tmp_path):
 def test_workers_are_counted_alike(files, monkeypatch):
     """None is every processor but one, here of those that this process may use."""
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    monkeypatch.setattr("tensorquery.distributed.cpu_count", lambda: 3)
+    monkeypatch.setattr("tensorquery.distributed.topology.cpu_count", lambda: 3)
     for library in SHARDS:
         assert structured(files, library, num_workers=None)[0].num_workers == 2
     assert_same_rows(lambda library: structured(files, library, num_workers=None)[0], least=1200)

@@ -19,11 +19,13 @@ import pytest
 
 import support
 import tensorquery as tq
-from tensorquery import counts, progress
-from tensorquery.counts import SplitCounts, split_counts
-from tensorquery.distributed import Topology
-from tensorquery.epochs import Deal, Epochs
-from tensorquery.shards import plan_splits
+from tensorquery.distributed.topology import Topology
+from tensorquery.metrics import progress
+from tensorquery.sharding import row_counts
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
+from tensorquery.sharding.row_counts import SplitCounts, split_counts
+from tensorquery.sharding.shards import plan_splits
 from test_pruning import chunk_bytes, split_bytes
 
 ALONE = Topology(0, 1)
@@ -267,10 +269,11 @@ def test_ctrl_c_ends_the_counting(served):
 _PROGRAM = """
 import json, sys
 import tensorquery as tq
-from tensorquery.counts import split_counts
-from tensorquery.distributed import Topology
-from tensorquery.epochs import Deal, Epochs
-from tensorquery.shards import plan_splits
+from tensorquery.sharding.row_counts import split_counts
+from tensorquery.distributed.topology import Topology
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
+from tensorquery.sharding.shards import plan_splits
 paths, sql = json.loads(sys.argv[1]), sys.argv[2]
 session = tq.Session()
 session.register_parquet("t", paths)
@@ -312,7 +315,7 @@ def half(tmp_path):
 
 
 def cache_files():
-    return sorted(counts.cache_folder().glob("*.json"))
+    return sorted(row_counts.cache_folder().glob("*.json"))
 
 
 def test_a_changed_file_is_counted_again(half, tmp_path):
@@ -360,8 +363,8 @@ def test_an_unusable_cache_is_a_warning_once(half, monkeypatch, tmp_path, caplog
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
         monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     else:
-        (counts.cache_folder() / f"{half().fingerprint}.json").mkdir(parents=True)
-    monkeypatch.setattr(counts, "_warned_of_cache", False)
+        (row_counts.cache_folder() / f"{half().fingerprint}.json").mkdir(parents=True)
+    monkeypatch.setattr(row_counts, "_warned_of_cache", False)
     with caplog.at_level(logging.WARNING, logger="tensorquery"):
         for _ in range(2):
             assert count(half()) == SplitCounts([50] * 10, "counted", 10, 0)
@@ -376,16 +379,16 @@ def test_where_the_cache_lies(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     monkeypatch.setenv("TENSORQUERY_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert counts.cache_folder() == tmp_path / "home/.cache/tensorquery/counts"
+    assert row_counts.cache_folder() == tmp_path / "home/.cache/tensorquery/counts"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert counts.cache_folder() == tmp_path / "xdg/tensorquery/counts"
+    assert row_counts.cache_folder() == tmp_path / "xdg/tensorquery/counts"
     monkeypatch.setenv("TENSORQUERY_CACHE", str(tmp_path / "own"))
-    assert counts.cache_folder() == tmp_path / "own/counts"
+    assert row_counts.cache_folder() == tmp_path / "own/counts"
 
 
 def test_the_cache_keeps_the_files_used_last(half, monkeypatch):
-    monkeypatch.setattr(counts, "_CACHE_FILES", 3)
-    folder = counts.cache_folder()
+    monkeypatch.setattr(row_counts, "_CACHE_FILES", 3)
+    folder = row_counts.cache_folder()
     folder.mkdir(parents=True)
     for age in range(5):
         (folder / f"{age}.json").write_text("{}")

@@ -12,6 +12,7 @@ import pytest
 import tensorquery as tq
 from storage_servers import clean_environment, s3_store, web_server
 from support import in_a_fork
+from tensorquery.sql.credentials import Credentials
 
 FILES = 12
 TABLE = pa.table({"id": list(range(FILES * 10))})
@@ -165,9 +166,11 @@ def test_workers_ask_for_themselves(store, tmp_path, context):
     assert loaded(loader) == IDS
     assert len(log.read_text().split()) == 3
     state = json.dumps(loader.state_dict())
-    text = dataset._plan.recipe([0])[0]
+    text = dataset._plan.core.recipe([0])[0]
     for secret in keys.values():
-        assert secret not in state + text + repr(dataset) + repr(dataset.__dict__)
+        assert secret not in state + text + repr(dataset) + repr(dataset.__dict__) + repr(
+            dataset._plan.__dict__
+        )
 
 
 class Asking:
@@ -367,6 +370,6 @@ def test_a_training_thread_that_holds_the_interpreter_is_no_deadlock(store):
 
 
 def test_credentials_hold_no_secret_in_their_text(store):
-    credentials = tq.credentials.Credentials(Fixed({"key": "hunter22"}, "/nowhere"))
+    credentials = Credentials(Fixed({"key": "hunter22"}, "/nowhere"))
     assert "hunter22" not in repr(credentials)
     assert pickle.loads(pickle.dumps(credentials)).name == credentials.name

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import support
 import tensorquery as tq
-from tensorquery.devices import copies_to, one_ahead
 from tensorquery.errors import ConfigError, DataError
+from tensorquery.loading.devices import copies_to, one_ahead
 
 ROWS, SIZE = 1_000, 50
 Pair = collections.namedtuple("Pair", ["left", "right"])
@@ -74,7 +74,7 @@ class Recorded:
 @pytest.fixture
 def recorded(monkeypatch):
     copies = Recorded()
-    monkeypatch.setattr("tensorquery.dataloader.copies_to", lambda device: copies)
+    monkeypatch.setattr("tensorquery.loading.dataloader.copies_to", lambda device: copies)
     return copies
 
 
@@ -240,7 +240,7 @@ def test_blocks_are_pinned_as_a_whole(folder, monkeypatch):
         return tensor.clone()
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr("tensorquery.dataloader.QueryDataLoader._pinner", lambda self: dict)
+    monkeypatch.setattr("tensorquery.loading.dataloader.QueryDataLoader._pinner", lambda self: dict)
     columns = ["id", "name", "code", "some", "inner"]
     found = list(loader_of(folder, columns=columns))
     assert len(pinned) == len(found) == ROWS // SIZE

@@ -401,6 +401,6 @@ def test_importing_the_package_imports_none_of_what_pictures_need():
 
 def test_where_torch_is_imported_the_loader_comes_with_the_package():
     """The first loader would wait for its modules."""
-    code = "import sys, torch, tensorquery; print('tensorquery.loader' in sys.modules)"
+    code = "import sys, torch, tensorquery; print('tensorquery.loading.create' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"

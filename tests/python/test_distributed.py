@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from tensorquery import cpus, distributed
-from tensorquery.distributed import Topology, detect
+from tensorquery._util import cpus
+from tensorquery.distributed import topology
+from tensorquery.distributed.topology import Topology, detect
 from tensorquery.errors import ConfigError
 
 
@@ -132,7 +133,7 @@ def test_explicit_values(bare_environment):
 
 
 def test_torch_is_never_imported():
-    code = "import sys; from tensorquery.distributed import detect; detect(); assert 'torch' not in sys.modules"
+    code = "import sys; from tensorquery.distributed.topology import detect; detect(); assert 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
@@ -357,22 +358,22 @@ def test_affinity_caps_the_quota(tmp_path, monkeypatch):
 
 
 def test_this_machine():
-    assert 1 <= distributed.cpu_count() <= (os.cpu_count() or 1)
+    assert 1 <= topology.cpu_count() <= (os.cpu_count() or 1)
 
 
 def test_workers_and_threads_share_the_machine(monkeypatch, caplog):
-    monkeypatch.setattr(distributed, "cpu_count", lambda: 16)
+    monkeypatch.setattr(topology, "cpu_count", lambda: 16)
     two = Topology(0, 8, 0, 2)
     with caplog.at_level(logging.INFO, logger="tensorquery"):
-        assert distributed.default_workers(two) == 7
+        assert topology.default_workers(two) == 7
     assert "num_workers=None: 7" in caplog.text
-    assert distributed.default_workers(Topology(0, 1)) == 15
-    assert distributed.default_workers(Topology(0, 32, 0, 32)) == 1
-    assert distributed.threads_for(two, 0) == 8
-    assert distributed.threads_for(two, 3) == 2
-    assert distributed.threads_for(two, 100) == 1
+    assert topology.default_workers(Topology(0, 1)) == 15
+    assert topology.default_workers(Topology(0, 32, 0, 32)) == 1
+    assert topology.threads_for(two, 0) == 8
+    assert topology.threads_for(two, 3) == 2
+    assert topology.threads_for(two, 100) == 1
 
 
 def test_loopback_world_shares_this_machine(monkeypatch):
-    assert distributed._local_place({"MASTER_ADDR": "127.0.0.1"}, fallback=4) == (None, 4)
-    assert distributed._local_place({"MASTER_ADDR": "node1"}, fallback=4) == (None, 1)
+    assert topology._local_place({"MASTER_ADDR": "127.0.0.1"}, fallback=4) == (None, 4)
+    assert topology._local_place({"MASTER_ADDR": "node1"}, fallback=4) == (None, 1)

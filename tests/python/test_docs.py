@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import tensorquery as tq
 from pages import ROOT, commands, run, run_script, snippets, text_of
-from tensorquery.command import main
+from tensorquery.cli import main
 
 README = text_of("README.md")
 

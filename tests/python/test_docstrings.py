@@ -11,16 +11,16 @@ import pytest
 
 import tensorquery as tq
 import tensorquery.compat
-import tensorquery.nodes
-import tensorquery.trainer
-from tensorquery import options
-from tensorquery.options import check_bool
+import tensorquery.integrations.nodes
+import tensorquery.integrations.trainer
+from tensorquery._util import options
+from tensorquery._util.options import check_bool
 
 MODULES = {
     tq: [*tq.__all__, "QueryNode", "load_ipython_extension", "unload_ipython_extension"],
     tq.compat: tq.compat.__all__,
-    tq.nodes: tq.nodes.__all__,
-    tq.trainer: tq.trainer.__all__,
+    tq.integrations.nodes: tq.integrations.nodes.__all__,
+    tq.integrations.trainer: tq.integrations.trainer.__all__,
 }
 CHECKS = {name for name in vars(options) if name.startswith("check_")}
 # Made for the program, by a function or method that the class' docstring names.

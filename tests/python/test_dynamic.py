@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import support
 import tensorquery as tq
-from tensorquery.dynamic import Ledger, message_of
+from tensorquery.sharding.dynamic_assignment import Ledger, message_of
 
 ROWS, SPLITS = 1200, 24
 SPLIT_ROWS = ROWS // SPLITS
@@ -317,7 +317,7 @@ def test_a_rank_that_received_nothing_merges(filtered):
 
 
 def test_a_damaged_state_is_refused(query):
-    from tensorquery.checkpoint import check_sum
+    from tensorquery.sharding.checkpoint import check_sum
 
     loader, _ = make(query)
     _, state = first(loader, 30)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tensorquery as tq
 from tensorquery.errors import ConfigError, QueryError
-from tensorquery.filters import to_sql
+from tensorquery.sql.filters.filter_forms import to_sql
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -394,7 +394,7 @@ def test_no_text_becomes_sql(name, value):
 
 
 def test_a_set_gives_the_same_text_in_every_process():
-    code = "from tensorquery.filters import to_sql; print(to_sql([('s', 'in', {'a', 'b', 'c', 'd', 'e'})]))"
+    code = "from tensorquery.sql.filters.filter_forms import to_sql; print(to_sql([('s', 'in', {'a', 'b', 'c', 'd', 'e'})]))"
     texts = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -423,7 +423,7 @@ def test_a_long_chain_stays_flat():
 def test_numpy_is_all_that_dnf_needs():
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from tensorquery.filters import to_sql\n"
+        "from tensorquery.sql.filters.filter_forms import to_sql\n"
         "assert to_sql([('a', '>', 1)]) == '\"a\" > 1 AND NOT isnan(\"a\")'"
     )
     subprocess.run(

@@ -23,7 +23,7 @@ from pyiceberg_tables import (
     typed_tables,
     value,
 )
-from tensorquery.iceberg_expression import to_scan_filter
+from tensorquery.sql.filters.pyiceberg_expression import to_scan_filter
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import tensorquery as tq
 from iceberg_lakes import lake_of, sample
 from iceberg_servers import fresh
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, state_of, take
-from tensorquery.parcels import Parcels
+from tensorquery.loading.workers.batch_messages import BatchRuns
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -218,7 +218,7 @@ def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
         raise tq.StorageError("the store does not answer")
 
     with monkeypatch.context() as patch, pytest.raises(tq.StorageError, match="not answer"):
-        patch.setattr("tensorquery.planning.find_plan", fail)
+        patch.setattr("tensorquery.loading.plan.find_plan", fail)
         loader.dataset.refresh()
     assert sorted(support.flat(ids(loader))) == list(range(60))
     assert len(loader.dataset.refresh()) == 1
@@ -242,13 +242,13 @@ def test_a_refresh_while_somebody_iterates_is_refused(lake):
 def test_batches_that_workers_keep_to_themselves_are_an_error(tmp_path, monkeypatch):
     query = query_of(stopping.write_table(tmp_path / "t"))
 
-    def two_runs(self, real=Parcels.__next__):
+    def two_runs(self, real=BatchRuns.__next__):
         if self._sent == 2:
             raise StopIteration
         return real(self)
 
     loader = loader_of(query, num_workers=2, multiprocessing_context="fork")
-    monkeypatch.setattr(Parcels, "__next__", two_runs)
+    monkeypatch.setattr(BatchRuns, "__next__", two_runs)
     received = []
     with pytest.raises(tq.DataError, match="worker 0 ended before its last batch"):
         for batch in loader:

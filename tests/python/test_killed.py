@@ -22,7 +22,7 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import SHUFFLES, ids, loader_of, query_of, resumed, take
-from tensorquery.processes import from_living
+from tensorquery.loading.workers.liveness import from_living
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -196,17 +196,18 @@ _PLANS = """
 import os, sys, threading, time
 import stopping
 import tensorquery as tq
-trainer, real = os.getpid(), tq.QueryDataset._here
-def here(dataset):
+from tensorquery.loading.epoch_state import EpochState
+trainer, real = os.getpid(), EpochState.here
+def here(state):
     if os.getpid() != trainer:
         os.write(1, b"worker %d\\n" % os.getpid())
         time.sleep(600)
-    return real(dataset)
+    return real(state)
 def other():
     if os.fork() == 0:
         os.write(1, b"other %d\\n" % os.getpid())
         time.sleep(600)
-tq.QueryDataset._here = here
+EpochState.here = here
 if sys.argv[2] == "other":
     threading.Timer(3, other).start()
 next(iter(stopping.loader_of(stopping.query_of(sys.argv[1]), num_workers=2, multiprocessing_context="fork")))

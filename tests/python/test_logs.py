@@ -10,7 +10,7 @@ import pytest
 
 import support
 import tensorquery as tq
-from tensorquery import logs
+from tensorquery._util import logs
 
 ROWS = 500
 FAULT = {"kind": "status", "times": 2}
@@ -118,7 +118,7 @@ def test_workers_hear_their_own(table, faults, tmp_path, monkeypatch, method):
 
 def test_warnings_of_the_engine_are_not_printed_where_nobody_set_up_logging():
     code = (
-        "from tensorquery import logs\n"
+        "from tensorquery._util import logs\n"
         "import tensorquery\n"
         "logs.hand_over([(30, 'datafusion::optimizer', 'quiet', 1.5, 'cpu-1')], 3)\n"
         "import logging\n"

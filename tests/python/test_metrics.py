@@ -16,10 +16,10 @@ from torch.utils.data import get_worker_info
 
 import ranks
 import tensorquery as tq
-from tensorquery import summary
-from tensorquery.measures import CORE_COUNTS
-from tensorquery.metrics import FIELDS, Metrics
-from tensorquery.samples import MOST_SAMPLES, Samples
+from tensorquery.metrics import epoch_report
+from tensorquery.metrics.counters import CORE_COUNTS
+from tensorquery.metrics.loader_metrics import FIELDS, Metrics
+from tensorquery.metrics.time_series import MOST_SAMPLES, Samples
 
 matplotlib.use("Agg")
 
@@ -300,7 +300,7 @@ def test_a_loop_that_waits_is_told_once(folder, caplog, monkeypatch, waits):
         time.sleep(0.004 if waits else 0.0)
         return batch
 
-    monkeypatch.setattr(summary, "LONG_EPOCH", 0.0)
+    monkeypatch.setattr(epoch_report, "LONG_EPOCH", 0.0)
     loader, _ = loader_of(folder, transform=slow)
     for _ in range(2):
         for _ in loader:
@@ -333,7 +333,7 @@ def test_advice_names_what_takes_the_time(changed, workers, advice):
         "throttled": 0.0,
         **changed,
     }
-    found = summary.input_advice(metrics, workers, threads=4)
+    found = epoch_report.input_advice(metrics, workers, threads=4)
     assert (found is None) == (advice is None)
     assert advice is None or advice in found
 
@@ -347,9 +347,9 @@ def epochs_of_a_rank(rank, world_size, folder, slow, leaves):
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    summary.LONG_EPOCH = 0.0
+    epoch_report.LONG_EPOCH = 0.0
     # Ranks of one busy machine differ by more than those of a quiet one.
-    summary.UNBALANCED = 0.25
+    epoch_report.UNBALANCED = 0.25
     said = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())

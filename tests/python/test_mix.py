@@ -54,7 +54,7 @@ def test_all_delivers_each_row_once_in_equal_steps(session, shuffle, world_size,
     for rank in range(world_size):
         options = {"rank": rank, "world_size": world_size, "batch_size": batch, **shuffle}
         dataset = tq.QueryDataset(mixture(session, "all"), output_format="numpy", **options)
-        dataset._workers = workers
+        dataset._state.workers = workers
         own = [batches(dataset._iterate(worker, workers)) for worker in range(max(1, workers))]
         steps.append(sum(map(len, own)))
         assert steps[-1] == len(dataset)

@@ -186,7 +186,7 @@ def test_a_state_of_another_query_is_refused(session):
 
 def test_the_node_is_listed():
     assert "QueryNode" in dir(tq)
-    assert tq.QueryNode.__module__ == "tensorquery.nodes"
+    assert tq.QueryNode.__module__ == "tensorquery.integrations.nodes"
 
 
 WITHOUT = """

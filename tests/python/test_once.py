@@ -17,9 +17,9 @@ import torch.distributed as dist
 import ranks
 import tensorquery as tq
 from support import serve
-from tensorquery import sharing
-from tensorquery.distributed import Topology
-from tensorquery.sharing import Channel
+from tensorquery.distributed import broadcast
+from tensorquery.distributed.broadcast import Channel
+from tensorquery.distributed.topology import Topology
 
 FILES, GROUPS, ROWS = 6, 4, 30
 ALL = [*range(FILES * GROUPS * ROWS)]
@@ -81,7 +81,7 @@ def test_one_finds_and_all_know():
 
 
 def test_the_next_does_it_where_rank_0_does_not_come(monkeypatch):
-    monkeypatch.setattr(sharing, "GRACE", 0.1)
+    monkeypatch.setattr(broadcast, "GRACE", 0.1)
 
     def work(channel, rank):
         if rank == 0:
@@ -118,8 +118,8 @@ def test_who_fails_says_so_to_all(error, kind):
 
 
 def test_nobody_waits_for_ever(monkeypatch):
-    monkeypatch.setattr(sharing, "PATIENCE", 0.3)
-    monkeypatch.setattr(sharing._Task, "alive", lambda self: contextlib.nullcontext())
+    monkeypatch.setattr(broadcast, "PATIENCE", 0.3)
+    monkeypatch.setattr(broadcast._Task, "alive", lambda self: contextlib.nullcontext())
     release = threading.Event()
 
     def work(channel, rank):
@@ -158,7 +158,7 @@ def plan_and_read(rank, world_size, how, url, log, options):
     planned = log.read_text() if rank == 0 else None
     dist.barrier()
     ids = [value for batch in loader for value in batch["id"].tolist()]
-    held = dataset._plan is not None and dataset._epochs.is_part
+    held = dataset._plan.core is not None and dataset._plan.epochs.is_part
     shards = dataset.shard_plan().to_dict()
     trace = dataset.trace(rank=(rank + 1) % world_size, step=0).rows
     # The whole plan comes from the store, which rank 0 serves.
@@ -252,7 +252,7 @@ def going_on(rank, world_size, folder, options):
     state = all_states(first)
     del iterator
     second, dataset = tq.create_dataloader(**options)
-    held = dataset._epochs.is_part
+    held = dataset._plan.epochs.is_part
     second.load_state_dict(state)
     again = iter(second)
     state = all_states(second)
@@ -336,7 +336,7 @@ def skipping(rank, world_size, url, log, cache):
         ids = [value for batch in loader for value in batch["id"].tolist()]
     dist.barrier()
     listed = [(part.path.rpartition("/")[2], part.unit) for part in dataset.quarantined]
-    return ids, len(loader), listed, dataset._epochs.is_part
+    return ids, len(loader), listed, dataset._plan.epochs.is_part
 
 
 def test_bad_files_are_left_out_by_all_as_one_rank_found_them(folder, tmp_path):
@@ -377,7 +377,7 @@ def from_file_system(rank, world_size, folder, how):
     loader, dataset = tq.create_dataloader(**options, batch_size=7)
     ids = [value for batch in loader for value in batch["id"].tolist()]
     dist.barrier()
-    return ids, dataset._epochs.is_part
+    return ids, dataset._plan.epochs.is_part
 
 
 @pytest.mark.parametrize("how", ["filesystem", "url"])
@@ -423,11 +423,11 @@ def dies(rank, port, folder, answers):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     # A rank that dies while gloo still connects it with the other fails that one, inside gloo.
     dist.barrier()
-    sharing.PATIENCE = 2.0
+    broadcast.PATIENCE = 2.0
     if rank == 0:
-        import tensorquery.found
+        import tensorquery.loading.shared_plan
 
-        tensorquery.found.plan_splits = lambda *_, **__: os._exit(3)
+        tensorquery.loading.shared_plan.plan_splits = lambda *_, **__: os._exit(3)
     try:
         tq.create_dataloader(path=str(folder), batch_size=4)
     except tq.StorageError as error:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorquery import errors, options
+from tensorquery import errors
+from tensorquery._util import options
 from tensorquery.errors import ConfigError
 
 

@@ -15,8 +15,9 @@ import tqdm
 import ranks
 import support
 import tensorquery as tq
-from tensorquery import planning, progress
-from tensorquery.distributed import Topology
+from tensorquery.distributed.topology import Topology
+from tensorquery.loading import plan as planning
+from tensorquery.metrics import progress
 
 ROWS = 4_000
 

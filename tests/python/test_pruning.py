@@ -248,7 +248,7 @@ def test_the_page_index_prunes_a_split_that_statistics_keep(tmp_path):
 _PROGRAM = """
 import sys
 import tensorquery as tq, torch
-from tensorquery.loader import create_dataloader
+from tensorquery.loading.create import create_dataloader
 def read():
     return int(open("/proc/self/io").read().split()[1])
 folder, sql = sys.argv[1:]

@@ -21,7 +21,7 @@ import ranks
 import support
 import tensorquery as tq
 from pyiceberg_tables import SIMPLE, make_lake, simple
-from tensorquery import quarantine
+from tensorquery.sharding import bad_files
 
 ROWS, GROUP = 3000, 100
 
@@ -595,7 +595,7 @@ def no_verification(monkeypatch):
     def refuse(*_):
         raise AssertionError("verified again")
 
-    monkeypatch.setattr(quarantine, "_verdicts", refuse)
+    monkeypatch.setattr(bad_files, "_verdicts", refuse)
 
 
 @pytest.mark.parametrize("sql", ["SELECT id, word FROM t", "SELECT id FROM t WHERE id % 3 < 2"])
@@ -675,7 +675,7 @@ def test_states_of_other_runs_are_refused(parquet, monkeypatch):
     fresh = dataset_of(query_of(folder, "SELECT id, word FROM t WHERE id < 1700"))
     with pytest.raises(tq.CheckpointMismatchError, match="the query"):
         fresh.load_state_dict(other)
-    assert not fresh._quarantine.is_settled
+    assert not fresh._plan.quarantine.is_settled
     damaged = json.loads(json.dumps(skipping))
     damaged["parts"]["quarantine"]["splits"] = [[0, [0]]]
     with pytest.raises(tq.CheckpointMismatchError, match="damaged"):
@@ -717,7 +717,7 @@ def test_verdicts_are_kept_on_disk(parquet, monkeypatch):
         def __init__(self, *_):
             raise AssertionError("verified again")
 
-    monkeypatch.setattr(quarantine, "_Verifying", Refusing)
+    monkeypatch.setattr(bad_files, "_Verifying", Refusing)
     [again] = read(query_of(folder, "SELECT id FROM t WHERE id >= 0 AND word <> ''"))
     assert again == found
 
@@ -739,8 +739,8 @@ def _train(rank, world_size, folder, cache, sql):
     os.environ["TENSORQUERY_CACHE"] = f"{cache}/{rank}"
     dist.init_process_group("gloo")
     verified = []
-    count = quarantine._Verifying.count
-    quarantine._Verifying.count = lambda self, ids: (verified.extend(ids), count(self, ids))[1]
+    count = bad_files._Verifying.count
+    bad_files._Verifying.count = lambda self, ids: (verified.extend(ids), count(self, ids))[1]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

@@ -13,8 +13,8 @@ import pytest
 import support
 import tensorquery as tq
 from servers.process import free_port
-from tensorquery import rendezvous
-from tensorquery.distributed import Topology, detect, group_store
+from tensorquery.distributed import rendezvous
+from tensorquery.distributed.topology import Topology, detect, group_store
 from test_counts import count, executed, plan_of
 
 # ------------------------------------------------------------------------------------------------

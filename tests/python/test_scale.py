@@ -12,9 +12,11 @@ import pytest
 import tensorquery as tq
 from synthetic import plan_of
 from tensorquery import _core
-from tensorquery.distributed import Topology
-from tensorquery.epochs import Deal, Epochs
-from tensorquery.shards import ShardPlan, plan_splits
+from tensorquery.distributed.topology import Topology
+from tensorquery.sharding.deal import Deal
+from tensorquery.sharding.epochs import Epochs
+from tensorquery.sharding.shard_plan import ShardPlan
+from tensorquery.sharding.shards import plan_splits
 
 FILES, GROUPS, ROWS = 40, 8, 50
 RANKS, WORKERS = 64, 8
@@ -124,8 +126,8 @@ def test_a_share_gives_the_shards_of_the_whole_deal(folder, remainder, workers, 
     for rank in range(5):
         epochs = Epochs(plan, deal, Topology(rank, 5), lambda: counts, None)
         epochs.prepare(workers)
-        copy, ids = epochs.for_share(workers, 1, ())
-        copy = pickle.loads(pickle.dumps(copy))
+        sent, ids = epochs.for_share(workers, 1, ())
+        copy = Epochs.received(pickle.loads(pickle.dumps(sent)))
         part = _core.Plan.from_recipe(*plan.recipe(ids))
         copy.moved_to(part, list)
         for epoch in (0, 1):
@@ -172,15 +174,15 @@ def test_a_worker_gets_the_share_of_its_rank_and_delivers_it(folder, start):
     wanted = sorted(value for batch in alone for value in batch["id"].tolist())
     whole = len(pickle.dumps(dataset))
     # As the loader does before it starts workers.
-    dataset._begin(2, 0, None)
-    dataset._pin_epoch(0)
-    dataset._starts_workers = True
+    dataset._state.begin(2, 0, None)
+    dataset._state.slots.deliver(0)
+    dataset._state.starts_workers = True
     sent = pickle.loads(pickle.dumps(dataset))
     assert len(pickle.dumps(dataset)) < whole / 2
-    recipe = json.loads(sent._recipe[0])
+    recipe = json.loads(sent._plan._recipe[0])
     [(_, table)] = recipe["tables"]
     assert len(table["Files"]["spec"]["files"]) <= 10 + 6
-    dataset._pin_epoch(None)
+    dataset._state.slots.deliver(None)
     for _ in range(2):
         found = [batch["id"].numpy() for batch in loader]
         assert sorted(np.concatenate(found).tolist()) == wanted

@@ -13,7 +13,7 @@ import torch
 
 import support
 import tensorquery as tq
-from tensorquery import epochs
+from tensorquery.sharding import epochs
 
 LABELS, FILES = 10, 10
 # The order depends on the paths of the files, so that every run draws anew: what mixes must fail once in a million runs,

@@ -21,8 +21,8 @@ import stopping
 import support
 import tensorquery as tq
 from stopping import ids, loader_of, query_of, resumed, state_of
-from tensorquery import processes
-from tensorquery.parcels import Parcels
+from tensorquery.loading.workers import liveness
+from tensorquery.loading.workers.batch_messages import BatchRuns
 
 # Not about the machine that runs the tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -134,10 +134,10 @@ def test_what_was_sent_before_that_is_received(monkeypatch):
 
     def feed(*arguments):
         with contextlib.suppress(SystemExit):
-            processes._fed(*arguments)
+            liveness._fed(*arguments)
 
-    monkeypatch.setattr(processes, "_end", end)
-    monkeypatch.setattr(Queue, "_on_queue_feeder_error", staticmethod(processes._not_sent))
+    monkeypatch.setattr(liveness, "_end", end)
+    monkeypatch.setattr(Queue, "_on_queue_feeder_error", staticmethod(liveness._not_sent))
     monkeypatch.setattr(Queue, "_feed", staticmethod(feed))
     fails = fails_from(threading.Condition, "wait", 1, MemoryError())
     monkeypatch.setattr(threading.Condition, "wait", threading.Condition.wait)
@@ -194,13 +194,13 @@ def test_a_training_process_may_ask_for_more_than_a_pipe_holds(query, method):
     ids=str,
 )
 def test_a_worker_that_ends_early_without_a_word_is_an_error(query, options, workers, monkeypatch):
-    def two_runs(self, real=Parcels.__next__):
+    def two_runs(self, real=BatchRuns.__next__):
         if self._sent == 2:
             raise StopIteration
         return real(self)
 
     loader = loader_of(query, num_workers=workers, multiprocessing_context="fork", **options)
-    monkeypatch.setattr(Parcels, "__next__", two_runs)
+    monkeypatch.setattr(BatchRuns, "__next__", two_runs)
     with pytest.raises(tq.DataError, match=r"ended before its last batch|pieces"):
         list(loader)
     monkeypatch.undo()
@@ -208,14 +208,14 @@ def test_a_worker_that_ends_early_without_a_word_is_an_error(query, options, wor
 
 
 def test_workers_that_say_too_early_that_they_have_ended_are_an_error(query, monkeypatch):
-    def two_runs(self, real=Parcels.__next__):
+    def two_runs(self, real=BatchRuns.__next__):
         if self._sent == 2:
             raise StopIteration
         run = real(self)
         return run._replace(batches=[batch._replace(last=True) for batch in run.batches])
 
     loader = loader_of(query, num_workers=2, multiprocessing_context="fork")
-    monkeypatch.setattr(Parcels, "__next__", two_runs)
+    monkeypatch.setattr(BatchRuns, "__next__", two_runs)
     with pytest.raises(tq.DataError, match=rf"delivered 4 of {len(loader)} batches"):
         list(loader)
     assert loader.state_dict()["step"] == 4

@@ -53,8 +53,8 @@ def test_every_public_name_is_in_the_reference(html):
     reference = "".join(text for page, text in html.items() if page.startswith("reference/"))
     anchors = set(re.findall(r'id="(tensorquery[\w.]*)"', reference))
     # An extension is shown under the name of its module.
-    moved = {"tensorquery.QueryNode": "tensorquery.nodes.QueryNode"}
-    moved["tensorquery.QueryTrainerMixin"] = "tensorquery.trainer.QueryTrainerMixin"
+    moved = {"tensorquery.QueryNode": "tensorquery.integrations.nodes.QueryNode"}
+    moved["tensorquery.QueryTrainerMixin"] = "tensorquery.integrations.trainer.QueryTrainerMixin"
     moved["tensorquery.compat.FileSplit"] = "tensorquery.compat.Split"
     moved["tensorquery.compat.CheckpointMismatchError"] = "tensorquery.CheckpointMismatchError"
     missing = []

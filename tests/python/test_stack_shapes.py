@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorquery.tensors import to_tensors
+from tensorquery.loading.tensors import to_tensors
 
 ROWS = [0, 1, 3, 7, 511, 512, 513, 1023, 1024, 8193]
 WIDTHS = [1, 2, 3, 4, 15, 16, 17, 63, 64, 65]

@@ -15,7 +15,7 @@ import support
 import tensorquery as tq
 from stopping import SHUFFLES, ids, query_of, take
 from tensorquery import _core
-from tensorquery.checkpoint import check_sum
+from tensorquery.sharding.checkpoint import check_sum
 
 SECRET = "hunter2-token"
 
@@ -69,7 +69,7 @@ def test_a_state_is_the_callers_to_change(folder):
 
 
 def test_thousands_of_files_stay_small():
-    from tensorquery.checkpoint import file_digests
+    from tensorquery.sharding.checkpoint import file_digests
 
     files = [(f"file-{number}", "identity") for number in range(10_000)]
     digests = file_digests(files)

@@ -67,7 +67,7 @@ def query(folder):
 _HEAD = """
 import sys, threading, time
 import tensorquery as tq, torch
-from tensorquery.loader import create_dataloader
+from tensorquery.loading.create import create_dataloader
 folder = sys.argv[1]
 session = tq.Session()
 session.register_parquet("t", folder)

@@ -13,7 +13,7 @@ import pytest
 
 import tensorquery as tq
 from tensorquery.errors import ConfigError, DataError
-from tensorquery.tensors import BatchBuilder, tensor_options, to_tensors
+from tensorquery.loading.tensors import BatchBuilder, tensor_options, to_tensors
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ class Block:
         if name.split(".")[0] in ("torch", "pyarrow"):
             raise ImportError(f"no {name} here")
 sys.meta_path.insert(0, Block())
-from tensorquery.tensors import BatchBuilder, check_output_format
+from tensorquery.loading.tensors import BatchBuilder, check_output_format
 check_output_format("numpy")
 for name, module in (("torch", "torch"), ("arrow", "pyarrow"), ("dict", "pyarrow")):
     try:

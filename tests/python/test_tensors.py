@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tensorquery import _core
 from tensorquery.errors import ConfigError, DataError, UnsupportedTypeError
-from tensorquery.tensors import BatchBuilder, Encoded, Jagged, to_tensors
+from tensorquery.loading.tensors import BatchBuilder, Encoded, Jagged, to_tensors
 
 FORMATS = ("torch", "numpy")
 

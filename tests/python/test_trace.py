@@ -103,7 +103,7 @@ def make(query, rank=0, world_size=1, **options):
 def check_epoch(query, world_size, workers, **options):
     """Every step of every rank, traced from rank 0, is what that rank delivers; returns the batches checked."""
     tracer = make(query, 0, world_size, **options)
-    tracer._workers = workers
+    tracer._state.workers = workers
     checked = 0
     for rank in range(world_size):
         batches = epoch_of(make(query, rank, world_size, **options), workers)
@@ -287,7 +287,7 @@ def test_text(tmp_path, kind, split_bytes):
     dataset = make(query, batch_size=16, shuffle=True, split_bytes=split_bytes, split_rows=None)
     # Rows by split, before any filter.
     every = make(session.sql("SELECT id, k FROM t"), split_bytes=split_bytes, split_rows=None)
-    counts = every._epochs.count()
+    counts = every._plan.epochs.count()
     starts = [0, *itertools.accumulate(counts)]
     units = set()
     for batch in dataset:
@@ -340,7 +340,7 @@ def test_excluded_ranges_are_left_out_and_nothing_else(session, name):
         ranks = []
         for rank in range(world_size):
             other = make(query, rank, world_size, **options)
-            other._workers = workers
+            other._state.workers = workers
             batches = epoch_of(other, workers)
             assert len(batches) == len(other)
             assert sum(batch.num_rows for batch in batches) == other.num_rows

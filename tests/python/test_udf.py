@@ -22,7 +22,7 @@ import pytest
 import support
 import tensorquery as tq
 import udf_functions
-from tensorquery import functions
+from tensorquery.sql import functions
 
 ROWS = 240
 TABLE = pa.table(

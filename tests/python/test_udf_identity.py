@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import support
-from tensorquery import functions
+from tensorquery.sql import functions
 
 _DIGEST = """
 import sys

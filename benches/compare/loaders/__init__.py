@@ -46,7 +46,7 @@ BARE = "import torch"
 """Not a loader: a process that imports torch, from which on memory is counted."""
 
 LOADERS = {
-    OURS: _loader("ours", "tensorquery.loader", "filters stack shuffle workers ranks"),
+    OURS: _loader("ours", "tensorquery.loading.create", "filters stack shuffle workers ranks"),
     "torch-dataloader-utils": _loader(
         "dataloader_utils",
         "torch_dataloader_utils pyarrow.dataset pyarrow.parquet",

@@ -1,4 +1,4 @@
-"""What both datasets share: options, epochs, metrics and states as torch-dataloader-utils has them."""
+"""The base of both datasets: options, epochs, metrics and states as torch-dataloader-utils has them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from tensorquery import _core
-from tensorquery.compat.batches import OUTPUT_FORMATS, CompatBatches, Output
-from tensorquery.compat.metrics import MOST_WORKERS, MeasuredIterator, WorkerMetrics, summary_of
+from tensorquery._util.options import check_choice, check_non_negative_int
+from tensorquery.compat.batches import OUTPUT_FORMATS, CompatOutput, Output
+from tensorquery.compat.metrics import MOST_WORKERS, RowBar, WorkerMetrics, summary_of
 from tensorquery.compat.order import order_options
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.compat.strategies import check_place
-from tensorquery.dataloader import QueryDataLoader
-from tensorquery.dataset import QueryDataset
-from tensorquery.distributed import default_workers, has_group
+from tensorquery.distributed.topology import default_workers, has_group
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.iterator import ShardIterator
-from tensorquery.measures import Measures
-from tensorquery.options import check_choice, check_non_negative_int
-from tensorquery.query import Query
-from tensorquery.tensors import BatchBuilder
+from tensorquery.loading.dataloader import QueryDataLoader
+from tensorquery.loading.dataset import QueryDataset
+from tensorquery.loading.devices import Copies
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.iterator import ShardIterator
+from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.tensors import TensorOutput
+from tensorquery.metrics.counters import SharedCounters
+from tensorquery.sql.query import Query
 
 __all__ = ["CompatDataset", "check_output"]
 
@@ -64,8 +66,7 @@ def check_output(output_format: str, filters: Any, collate_fn: Any, show_progres
 class CompatDataset(QueryDataset):
     """One rank's batches of a query, with the methods of torch-dataloader-utils; see its subclasses."""
 
-    _iterator_class = MeasuredIterator
-    _measures: Measures
+    _measures: SharedCounters
     _reports_here = True
     # Its bars are those of the workers.
     _shows_rows = False
@@ -93,7 +94,7 @@ class CompatDataset(QueryDataset):
         check_group(num_ranks, rank)
         self._output = Output.of(query.schema, output_format)
         self._bars = float(progress_interval_sec) if show_progress else None
-        self._measures = Measures(MOST_WORKERS)
+        self._measures = SharedCounters(MOST_WORKERS)
         order = order_options(
             split_strategy,
             files,
@@ -123,11 +124,14 @@ class CompatDataset(QueryDataset):
         dataset = make(num_workers=num_workers or 0, collate_fn=collate_fn, **options)
         if num_workers is None:
             num_workers = default_workers(dataset.topology)
-        loader = QueryDataLoader(dataset, collate_fn, num_workers=num_workers)
-        if not isinstance(dataset._deal.strategy, str):
+        return make._loader(dataset, num_workers, collate_fn), dataset
+
+    def _loader(self, num_workers: int, collate_fn: Callable[[Any], Any] | None) -> QueryDataLoader:
+        loader = QueryDataLoader(self, collate_fn, num_workers=num_workers)
+        if not isinstance(self._plan.deal.strategy, str):
             # What is wrong with a strategy's answer is said now, and workers are given the answer.
-            dataset._epochs.shards(num_workers, 0)
-        return loader, dataset
+            self._plan.epochs.shards(num_workers, 0)
+        return loader
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order; forgets the metrics of the one before.
@@ -145,7 +149,7 @@ class CompatDataset(QueryDataset):
         self._measures.mark = False
 
     def get_metrics(self) -> list[WorkerMetrics]:
-        """What each worker of this rank has read in the last epoch, once; logs a summary at INFO.
+        """Metrics of each worker of this rank in the last epoch, once; logs a summary at INFO.
 
         Returns:
             Metrics by worker; empty before the first epoch, and where they were asked for already.
@@ -170,7 +174,7 @@ class CompatDataset(QueryDataset):
             ConfigError: The workers of a DataLoader of your own have read: what the loop has received of that, nobody
                 knows here.
         """
-        if self._measures.mark and not self._is_in_worker():
+        if self._measures.mark and not self._plan.is_in_worker:
             raise ConfigError(
                 "the batches came through the workers of a DataLoader of your own, which does not say how many of them "
                 f"were received; use the loader of {type(self).__name__}.create_dataloader, or torchdata's "
@@ -194,25 +198,32 @@ class CompatDataset(QueryDataset):
                 f"end, and not what of it was received; begin the epoch anew: dataset.set_epoch({state.get('epoch', 0)!r})"
             )
         super().load_state_dict(state)
-        if not self._is_in_worker():
+        if not self._plan.is_in_worker:
             self.reset_metrics()
             self._measures.mark = False
 
-    def _iterate(self, worker: int, workers: int) -> ShardIterator:
-        iterator = super()._iterate(worker, workers)
+    def _iterator_over(
+        self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
+    ) -> ShardIterator:
+        if worker >= MOST_WORKERS:
+            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, of which metrics are kept")
+        iterator = super()._iterator_over(progress, worker, in_loader, copies)
+        if self._bars is not None:
+            iterator.observed_by(RowBar(lambda begun: self._progress_bar(worker, begun)))
         if get_worker_info() is not None and not iterator.in_loader:
             self._measures.mark = True
         return iterator
 
-    def _make_builder(self, plan: _core.Plan) -> BatchBuilder:
-        return CompatBatches(plan, self._output)
+    def _output_of(self, options: LoaderOptions) -> TensorOutput:
+        return CompatOutput(options.output.format, options.output.options, self._output)
 
-    def _progress_bar(self, worker: int, shards: _core.Shards) -> Any | None:
+    def _progress_bar(self, worker: int, progress: Progress) -> Any | None:
         """A bar over the rows of a shard, where one is wanted."""
         if self._bars is None:
             return None
         from tqdm import tqdm
 
+        shards = self._plan.epochs.shards(progress.workers or 0, progress.epoch, progress.parents)
         _, rows = shards.size(self.rank, worker)
         return tqdm(
             total=rows,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorquery.errors import DataError
-from tensorquery.tensors import BatchBuilder, tensor_options
+from tensorquery.loading.tensors import BatchBuilder, TensorOutput, tensor_options
 
-__all__ = ["OUTPUT_FORMATS", "CompatBatches", "Output"]
+__all__ = ["OUTPUT_FORMATS", "CompatBatches", "CompatOutput", "Output"]
 
 OUTPUT_FORMATS = ("arrow", "dict", "numpy", "torch")
 _FLOATS = ("halffloat", "float", "double")
@@ -72,7 +72,7 @@ class Output:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the dataset is made with."""
+        """The options with which the dataset is made."""
         return {"output_format": self.core, **({"nulls": self.nulls} if self.nulls else {})}
 
 
@@ -152,7 +152,7 @@ def _nones(values: Any, valid: Any) -> Any:
 
 
 class _Kit(ABC):
-    """What differs between tensors and arrays."""
+    """The operations that differ between tensors and arrays."""
 
     wrap: Callable[[Any], Any]
 
@@ -181,3 +181,14 @@ class _TorchKit(_Kit):
             f"filters=pyarrow.compute.field({name!r}).is_valid(), or choose what a null becomes by nulls= of "
             "tensorquery.create_dataloader"
         )
+
+
+@dataclass(frozen=True)
+class CompatOutput(TensorOutput):
+    """How batches come out, with the values and types of torch-dataloader-utils."""
+
+    columns: Output
+
+    def builder(self, schema: Any) -> BatchBuilder:
+        """A builder of such batches of a schema."""
+        return CompatBatches(schema, self.columns)

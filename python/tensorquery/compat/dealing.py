@@ -11,7 +11,7 @@ from typing import Any
 from tensorquery.compat.splits import DataFileInfo, Shard
 from tensorquery.compat.splits import Split as FilePart
 from tensorquery.errors import ConfigError
-from tensorquery.shards import Split
+from tensorquery.sharding.shards import Split
 
 __all__ = ["FileStrategy", "takes_ranks"]
 
@@ -170,7 +170,7 @@ class FileStrategy:
                 seen[path].insert(at, (first, last))
 
     def _take(self, left: dict[int, Split], part: FilePart) -> list[int]:
-        """What a part of the answer holds of a file, of what nobody has yet."""
+        """The splits of a file that a part of the answer holds, without those that somebody has already."""
         if part.row_range is None:
             taken = list(left)
         else:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tensorquery._util.callers import stack_level_outside
+from tensorquery._util.options import expanded_path
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.errors import TableNotFoundError
-from tensorquery.options import expanded_path
-from tensorquery.quality import stack_level_outside
-from tensorquery.query import Query
-from tensorquery.session import Session
+from tensorquery.sql.query import Query
+from tensorquery.sql.session import Session
 
 __all__ = [
     "MissingFilesError",

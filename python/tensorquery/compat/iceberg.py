@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tensorquery.compat.base import CompatDataset, check_group, check_output
 from tensorquery.compat.discovery import MissingFilesError
 from tensorquery.compat.splits import DataFileInfo, IcebergDataFileInfo, SplitStrategy
-from tensorquery.dataloader import QueryDataLoader
-from tensorquery.iceberg import register_from_config
-from tensorquery.loader import _once_per_job
-from tensorquery.query import Query
-from tensorquery.session import Session
+from tensorquery.loading.create import _once_per_job
+from tensorquery.loading.dataloader import QueryDataLoader
+from tensorquery.sql.iceberg import register_from_config
+from tensorquery.sql.query import Query
+from tensorquery.sql.session import Session
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -112,8 +112,8 @@ class IcebergDataset(CompatDataset):
             progress_interval_sec=progress_interval_sec,
             shuffle_buffer_size=shuffle_buffer_size,
         )
-        assert self._plan is not None
-        listed, pruned, _, _ = self._plan.pruning()
+        assert self._plan.core is not None
+        listed, pruned, _, _ = self._plan.core.pruning()
         if listed == pruned:
             raise MissingFilesError(
                 f"{table} has no data file to read (snapshot_id={snapshot_id}, {listed} before pruning): look at the table, "

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tensorquery.errors import ConfigError
-from tensorquery.iterator import Progress, ShardIterator
-from tensorquery.measures import Measures
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.iterator import ShardIterator
+from tensorquery.metrics.counters import SharedCounters
 
-if TYPE_CHECKING:
-    from tensorquery import _core
-    from tensorquery.compat.base import CompatDataset
-
-__all__ = ["EpochSummary", "MeasuredIterator", "WorkerMetrics", "summary_of"]
+__all__ = ["EpochSummary", "RowBar", "WorkerMetrics", "summary_of"]
 
 _LOG = logging.getLogger("tensorquery.compat")
 MOST_WORKERS = 1024
@@ -22,7 +19,7 @@ MOST_WORKERS = 1024
 
 @dataclass
 class WorkerMetrics:
-    """What one worker has read in an epoch.
+    """Metrics of one worker in an epoch.
 
     Attributes:
         worker_id: The worker's number; 0 is the training process where there are no workers.
@@ -96,8 +93,8 @@ class EpochSummary:
         )
 
 
-def summary_of(measures: Measures) -> EpochSummary:
-    """What the workers have written down that have ended."""
+def summary_of(measures: SharedCounters) -> EpochSummary:
+    """The counts of workers that have ended."""
     workers, last = [], 0
     for worker, (epoch, counts) in measures.ended().items():
         last = epoch
@@ -114,34 +111,28 @@ def summary_of(measures: Measures) -> EpochSummary:
     return EpochSummary(last, workers)
 
 
-class MeasuredIterator(ShardIterator):
-    """The batches of one shard, with a bar where that is wanted."""
+class RowBar:
+    """A bar over the rows of a shard while it is read.
 
-    _dataset: CompatDataset
+    Args:
+        make: Makes it when reading starts; None where none is wanted.
+    """
 
-    def __init__(
-        self, dataset: CompatDataset, progress: Progress, worker: int, in_loader: bool
-    ) -> None:
-        if worker >= MOST_WORKERS:
-            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, of which metrics are kept")
-        super().__init__(dataset, progress, worker, in_loader)
+    def __init__(self, make: Callable[[Progress], Any | None]) -> None:
+        self._make = make
         self._bar: Any | None = None
 
-    def __next__(self) -> Any:
-        if self._stream is None and not self.closed:
-            self._bar = self._dataset._progress_bar(self._worker, self._shards())
-        batch = super().__next__()
+    def begin(self, progress: Progress) -> None:
+        """Reading starts."""
+        self._bar = self._make(progress)
+
+    def delivered(self, iterator: ShardIterator) -> None:
+        """A batch was handed out."""
         if self._bar is not None:
-            self._bar.update(int(self.metrics()["rows"]) - self._bar.n)
-        return batch
+            self._bar.update(int(iterator.metrics()["rows"]) - self._bar.n)
 
     def close(self) -> None:
-        """Stop reading; nothing where it is closed already."""
-        super().close()
+        """The iterator is closed."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-    def _shards(self) -> _core.Shards:
-        progress = self._progress
-        return self._dataset._epochs.shards(progress.workers or 0, progress.epoch, progress.parents)

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorquery._util.callers import stack_level_outside
 from tensorquery.compat.dealing import FileStrategy
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.compat.strategies import TargetSizeSplitStrategy
-from tensorquery.quality import stack_level_outside
-from tensorquery.shards import DEFAULT_SPLIT_BYTES
+from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES
 
 __all__ = ["order_options"]
 

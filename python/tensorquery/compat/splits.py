@@ -79,7 +79,7 @@ FileSplit = Split
 
 @dataclass
 class Shard:
-    """What one worker reads, in this order.
+    """The splits of one worker, in the order in which it reads them.
 
     Attributes:
         id: The worker's number. What counts is the shard's place in the list that a strategy returns.
@@ -95,7 +95,7 @@ class Shard:
 
 
 class SplitStrategy(Protocol):
-    """What deals files to workers: any object with such a method.
+    """A strategy that deals files to workers: any object with such a method.
 
     One without the parameters `num_ranks` and `rank` will do as well: it is then asked for the shards of the workers
     of all ranks together, so that no two ranks read the same file. Each rank asks by itself, so the answer over several ranks must

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+from tensorquery._util.options import check_non_negative_int, check_positive_int, parse_bytes
 from tensorquery.compat.splits import DataFileInfo, RowRange, Shard, Split
 from tensorquery.errors import ConfigError
-from tensorquery.options import check_non_negative_int, check_positive_int, parse_bytes
-from tensorquery.session import Session
-from tensorquery.shards import DEFAULT_SPLIT_BYTES
+from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES
+from tensorquery.sql.session import Session
 
 __all__ = ["RoundRobinSplitStrategy", "SizeBalancedSplitStrategy", "TargetSizeSplitStrategy"]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tensorquery._util.options import expanded_path
 from tensorquery.compat.base import CompatDataset, check_group, check_output
 from tensorquery.compat.discovery import (
     MissingFilesError,
@@ -15,14 +16,13 @@ from tensorquery.compat.discovery import (
     open_path,
 )
 from tensorquery.compat.splits import DataFileInfo, SplitStrategy
-from tensorquery.dataloader import QueryDataLoader
 from tensorquery.errors import ConfigError, TableNotFoundError
-from tensorquery.files import PathOrPaths, table_format_of
-from tensorquery.filters import column_list
-from tensorquery.loader import _once_per_job
-from tensorquery.options import expanded_path
-from tensorquery.query import Query
-from tensorquery.session import Session
+from tensorquery.loading.create import _once_per_job
+from tensorquery.loading.dataloader import QueryDataLoader
+from tensorquery.sql.file_tables import PathOrPaths, table_format_of
+from tensorquery.sql.filters.filter_forms import column_list
+from tensorquery.sql.query import Query
+from tensorquery.sql.session import Session
 
 if TYPE_CHECKING:
     import pyarrow as pa

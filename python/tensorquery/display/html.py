@@ -72,7 +72,7 @@ def failure(error: BaseException | str) -> Raw:
 
 
 def folded(title: str, content: Raw) -> Raw:
-    """What is shown on a click."""
+    """Content that is shown on a click."""
     return Raw(f"<details><summary>{escape(title)}</summary>{content}</details>")
 
 

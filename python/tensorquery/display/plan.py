@@ -3,22 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tensorquery.display.html import Raw, box, failure, folded, line, sized, table, text_of
 
-if TYPE_CHECKING:
-    from tensorquery.shards import ShardPlan
-
-__all__ = ["Bar", "balance_svg", "bars_of", "plan_html"]
+__all__ = ["Bar", "Plan", "balance_svg", "bars_of", "plan_html", "spell_steps"]
 
 _SHOWN = 32
 _MOST_BARS = 256
 _WIDTH, _HEIGHT, _LEFT = 640, 120, 70
 
 
+class Load(Protocol):
+    """The load of one worker of a rank, as `Shard` says it."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        ...
+
+    @property
+    def worker(self) -> int:
+        """The worker on that rank."""
+        ...
+
+    @property
+    def splits(self) -> int:
+        """Number of splits."""
+        ...
+
+    @property
+    def rows(self) -> int | None:
+        """Rows before any filter, where known."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Stored bytes."""
+        ...
+
+    @property
+    def batches_at_most(self) -> int | None:
+        """Upper bound of batches, where known."""
+        ...
+
+
+class Steps(Protocol):
+    """The rows and steps of one rank, as `RankSteps` says them."""
+
+    @property
+    def rows(self) -> int:
+        """Rows."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Batches."""
+        ...
+
+
+class Plan(Protocol):
+    """The numbers of a plan, as `ShardPlan` has them."""
+
+    world_size: int
+    num_workers: int
+    imbalance: float
+    rank_imbalance: float
+    files: int
+    files_pruned: int
+    row_groups: int
+    row_groups_pruned: int
+    quarantined: int
+
+    @property
+    def num_splits(self) -> int:
+        """Number of splits."""
+        ...
+
+    @property
+    def shards(self) -> Sequence[Load]:
+        """The load of each (rank, worker)."""
+        ...
+
+    @property
+    def ranks(self) -> Sequence[Steps]:
+        """The rows and steps of each rank; empty where not known."""
+        ...
+
+    @property
+    def quality(self) -> Any:
+        """The prediction of shuffling: its text, and a ``warning``; None where nothing is shuffled."""
+        ...
+
+
 class Bar:
-    """What one shard, rank or run of ranks reads.
+    """A bar for the load of one shard, rank or run of ranks.
 
     Attributes:
         label: What it is, in words.
@@ -32,7 +111,7 @@ class Bar:
         self.odd = odd
 
 
-def bars_of(plan: ShardPlan) -> tuple[list[Bar], str]:
+def bars_of(plan: Plan) -> tuple[list[Bar], str]:
     """The bars of a picture, at most 256, and what one of them stands for.
 
     Args:
@@ -103,7 +182,7 @@ def balance_svg(bars: Sequence[Bar], what: str) -> Raw:
     )
 
 
-def plan_html(plan: ShardPlan) -> str:
+def plan_html(plan: Plan) -> str:
     """The plan in a box.
 
     Args:
@@ -118,9 +197,8 @@ def plan_html(plan: ShardPlan) -> str:
         return box("ShardPlan", failure(error))
 
 
-def _plan_html(plan: ShardPlan) -> str:
+def _plan_html(plan: Plan) -> str:
     # It imports this package.
-    from tensorquery.shards import spell_steps
 
     shards = plan.shards
     bounded = any(shard.batches_at_most is not None for shard in shards)
@@ -161,3 +239,15 @@ def _plan_html(plan: ShardPlan) -> str:
         balance_svg(*bars_of(plan)),
         folded("shards", Raw(shown + (line(f"… and {more:,} more shards") if more else ""))),
     )
+
+
+def spell_steps(ranks: Sequence[Steps]) -> str:
+    """Rows and steps in words."""
+
+    def between(numbers: list[int], what: str) -> str:
+        least, most = min(numbers), max(numbers)
+        return f"{least:,} {what}" if least == most else f"{least:,} to {most:,} {what}"
+
+    rows = between([rank.rows for rank in ranks], "rows")
+    steps = between([rank.steps for rank in ranks], "steps")
+    return f"every rank delivers {rows} in {steps}"

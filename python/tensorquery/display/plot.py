@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tensorquery.display.plan import bars_of
-
-if TYPE_CHECKING:
-    from tensorquery.shards import ShardPlan
+from tensorquery.display.plan import Plan, bars_of
 
 __all__ = ["draw_plan", "import_pyplot", "new_axes", "styled", "without_ground"]
 
@@ -64,7 +61,7 @@ def styled(axes: Any) -> Any:
     return axes
 
 
-def draw_plan(plan: ShardPlan, axes: Any | None) -> Any:
+def draw_plan(plan: Plan, axes: Any | None) -> Any:
     """The body of `ShardPlan.plot`."""
     if axes is None:
         axes = new_axes()

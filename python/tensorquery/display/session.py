@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from tensorquery import _core
 from tensorquery.display.html import Raw, box, failure, folded, line, muted, sized, table
 from tensorquery.display.limit import Limit
 
-if TYPE_CHECKING:
-    from tensorquery.session import Session
-
-__all__ = ["columns_of", "session_html"]
+__all__ = ["Table", "session_html"]
 
 _SECONDS = 2.0
 _TABLES = 50
 _COLUMNS = 100
 
 
-def columns_of(session: Session, name: str) -> list[tuple[str, str, bool]]:
-    """Name, type and nullability of a table's columns; nothing is read.
+class Table(Protocol):
+    """A registered table, as `TableInfo` describes it."""
 
-    Args:
-        session: The session.
-        name: A registered table's exact name.
+    @property
+    def name(self) -> str:
+        """The name in SQL."""
+        ...
 
-    Returns:
-        A tuple for each column.
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        ...
 
-    Raises:
-        QueryError: A view names a column that is gone.
-        TableNotFoundError: There is no such table.
-    """
-    sql = f"SELECT * FROM {_core.quote_identifier(name)}"
-    return session._core.query(sql).columns()
+    @property
+    def files(self) -> int | None:
+        """Number of files."""
+        ...
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes stored or held."""
+        ...
+
+    @property
+    def rows(self) -> int | None:
+        """Exact rows where known."""
+        ...
+
+    @property
+    def quarantined(self) -> Sequence[Any]:
+        """Files that are left out, each with a ``path``."""
+        ...
 
 
-def session_html(session: Session) -> str:
+def session_html(
+    tables: Sequence[Table],
+    catalogs: Sequence[str],
+    columns_of: Callable[[str], Sequence[tuple[str, str, bool]]],
+) -> str:
     """The session in a box; a table whose columns cannot be told has the error in their place.
 
     Args:
-        session: Any session.
+        tables: Its tables.
+        catalogs: The names of its catalogs.
+        columns_of: Name, type and nullability of a table's columns, by the table's name; nothing is read.
 
     Returns:
         HTML.
     """
-    try:
-        tables = session.tables
-        catalogs = session.catalogs
-    except Exception as error:
-        return box("Session", failure(error))
     # What a catalog holds it would have to be asked for, over a network perhaps.
     below = line(f"catalogs: {', '.join(catalogs)}") if catalogs else None
     if not tables:
@@ -68,7 +82,7 @@ def session_html(session: Session) -> str:
             ]
             rows.append(row)
             try:
-                found = columns_of(session, info.name)
+                found = columns_of(info.name)
             except Exception as error:
                 columns.append(folded(info.name, failure(error)))
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,16 +10,49 @@ from tensorquery.display.html import Raw, box, failure, line, text_of
 from tensorquery.display.plot import import_pyplot, styled, without_ground
 from tensorquery.errors import ConfigError
 
-if TYPE_CHECKING:
-    from tensorquery.samples import LoaderStatistics
-
-__all__ = ["draw_statistics", "statistics_html"]
+__all__ = ["Series", "draw_statistics", "statistics_html"]
 
 _WIDTH, _HEIGHT, _LEFT = 640, 60, 90
 
 
-def _curves(found: LoaderStatistics) -> list[tuple[str, Any, float | None]]:
-    """What is drawn: a title, the values, and the most that there can be."""
+class Series(Protocol):
+    """Samples of an epoch: arrays of the same length, as `LoaderStatistics` has them."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch; None before the first iteration."""
+        ...
+
+    @property
+    def seconds(self) -> Any:
+        """When each sample was taken, in seconds since the beginning."""
+        ...
+
+    @property
+    def rows(self) -> Any:
+        """Rows received until then."""
+        ...
+
+    @property
+    def rows_per_second(self) -> Any:
+        """Rows per second since the sample before."""
+        ...
+
+    @property
+    def wait_share(self) -> Any:
+        """Share of that time in which the training loop waited, 0 to 1."""
+        ...
+
+    @property
+    def buffered_rows(self) -> Any:
+        """Rows that were ready."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def _curves(found: Series) -> list[tuple[str, Any, float | None]]:
+    """The curves that are drawn: a title, the values, and the most that there can be."""
     return [
         ("rows/s", found.rows_per_second, None),
         ("wait share", found.wait_share, 1.0),
@@ -27,7 +60,7 @@ def _curves(found: LoaderStatistics) -> list[tuple[str, Any, float | None]]:
     ]
 
 
-def draw_statistics(found: LoaderStatistics, axes: Any | None) -> Any:
+def draw_statistics(found: Series, axes: Any | None) -> Any:
     """The body of `LoaderStatistics.plot`."""
     pyplot = import_pyplot()
     if axes is None:
@@ -50,7 +83,7 @@ def draw_statistics(found: LoaderStatistics, axes: Any | None) -> Any:
     return axes
 
 
-def statistics_html(found: LoaderStatistics) -> str:
+def statistics_html(found: Series) -> str:
     """The statistics in a box.
 
     Args:
@@ -70,7 +103,7 @@ def statistics_html(found: LoaderStatistics) -> str:
         return box("LoaderStatistics", failure(error))
 
 
-def _said(found: LoaderStatistics) -> str:
+def _said(found: Series) -> str:
     if not len(found):
         return "no samples yet"
     seconds, rows = float(found.seconds[-1]), float(found.rows[-1])

@@ -48,7 +48,7 @@ def operator_tree(operators: Sequence[tuple[int, str, int | None, int | None]]) 
 
 
 def _leads(depths: Sequence[int]) -> list[str]:
-    """What stands before each node of a tree in pre-order."""
+    """The text before each node of a tree in pre-order."""
     leads = []
     for number, depth in enumerate(depths):
         lead = ""

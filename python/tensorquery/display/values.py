@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorquery.arrow_c import import_pyarrow
+from tensorquery._util.arrow_c import import_pyarrow
 
 __all__ = ["python_value"]
 

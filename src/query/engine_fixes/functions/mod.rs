@@ -12,6 +12,7 @@ mod length;
 mod lists;
 mod overlay;
 mod replaced;
+mod round;
 mod struct_case;
 mod texts;
 mod times;
@@ -54,6 +55,7 @@ static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
         length::of_lists_too(),
         overlay::by_characters(),
         replaced::function(),
+        round::of_floats(),
         written_number(),
         decimals::rounded(),
         nested_order::function(),

@@ -51,11 +51,43 @@ use names::{Names, columns_of, keep_columns};
 pub(super) fn unnested(plan: LogicalPlan) -> Result<LogicalPlan> {
     match has_any(&plan)? {
         true => {
+            check_aggregates(&plan)?;
             let plan = Unnest::default().plan(plan)?;
             check_references(&plan)?;
             Ok(plan)
         }
         false => Ok(plan),
+    }
+}
+
+/// Refuses an aggregate in a subquery that names columns of a query around it alone. By the standard it is an aggregate of that query,
+/// whose rows it makes one group; the planner takes it for one of the subquery.
+fn check_aggregates(plan: &LogicalPlan) -> Result<()> {
+    let mut found = None;
+    plan.apply_with_subqueries(|node| {
+        let LogicalPlan::Aggregate(aggregate) = node else {
+            return Ok(TreeNodeRecursion::Continue);
+        };
+        for expr in &aggregate.aggr_expr {
+            expr.apply(|expr| {
+                if let Expr::AggregateFunction(_) = expr {
+                    let outer =
+                        expr.exists(|expr| Ok(matches!(expr, Expr::OuterReferenceColumn(..))))?;
+                    if outer && expr.column_refs().is_empty() {
+                        found = Some(expr.schema_name().to_string());
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    match found {
+        None => Ok(()),
+        Some(aggregate) => Err(Error::query(format!(
+            "{aggregate} in a subquery names columns of the query around it alone, so that it is an aggregate of that query by the \
+             standard; compute it there, or name a column of the subquery in it"
+        ))),
     }
 }
 

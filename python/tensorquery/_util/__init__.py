@@ -1,0 +1,1 @@
+"""Checks and helpers that every other package uses; they import none of them."""

@@ -1,0 +1,1 @@
+"""This process among the others: topology, rendezvous, and the broadcast of one rank's work."""

@@ -1,0 +1,422 @@
+"""`QueryDataLoader`: what hands out a dataset's batches, of this process or of workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from tensorquery.distributed.topology import check_still_alone, threads_for
+from tensorquery.errors import ConfigError, DataError
+from tensorquery.loading.accelerate import AcceleratePrepared, begin
+from tensorquery.loading.dataset import QueryDataset
+from tensorquery.loading.devices import copies_to, one_ahead
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.iterator import CLOSED_BY_NEWER, ShardIterator
+from tensorquery.loading.workers.batch_messages import (
+    BatchMessage,
+    BatchPacker,
+    TaggedBatch,
+    as_they_come,
+    in_turns,
+)
+from tensorquery.loading.workers.liveness import asking_at_once, from_living
+from tensorquery.loading.workers.shared_memory import SegmentPool
+from tensorquery.metrics.counters import SharedCounters
+from tensorquery.metrics.epoch_report import Reporter
+from tensorquery.metrics.iteration import Watch
+from tensorquery.metrics.progress import EpochBar, shows
+from tensorquery.metrics.time_series import LoaderStatistics
+
+__all__ = ["QueryDataLoader"]
+
+
+class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
+    """The DataLoader that `create_dataloader` makes.
+
+    With ``num_workers=0`` it hands out the dataset's batches directly; decoding goes on in Rust threads.
+    An exhausted loader that is iterated again starts the next epoch; after a ``break``, ``iter()`` starts
+    the same epoch anew, unless a state was loaded. A newer ``iter()`` closes the one before.
+    """
+
+    dataset: QueryDataset
+    _loaded: dict[str, Any] | None = None
+    _newest: tuple[int, object] | None = None
+    """The process that iterates, and what stands for its newest iterator."""
+    _pool: SegmentPool | None = None
+    _told: int | None = None
+    """The generation of the dataset when the workers started."""
+    _watch: Watch | None = None
+
+    def __init__(
+        self,
+        dataset: QueryDataset,
+        collate_fn: Callable[[Any], Any] | None,
+        device: torch.device | None = None,
+        **kwargs: Any,
+    ):
+        self._collate = collate_fn
+        self._copies = None if device is None else copies_to(device)
+        super().__init__(dataset, batch_size=None, collate_fn=BatchPacker(collate_fn), **kwargs)
+        dataset._state.workers = self.num_workers
+        dataset._state.in_order = getattr(self, "in_order", True)
+        self._sent = dataset._sent = dataset._sending(collate_fn is not None, self.timeout > 0)
+        known = dataset._measures
+        if self.num_workers and (known is None or known.workers < self.num_workers):
+            # Workers get it when they start.
+            dataset._measures = SharedCounters(self.num_workers)
+        self._reporter = Reporter(
+            dataset.topology,
+            dataset._plan.group,
+            dataset._plan.constant["fingerprint"],
+            threads_for(dataset.topology, self.num_workers),
+        )
+        _loaders.add(self)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How worker processes are started, as it was given."""
+        given = super().multiprocessing_context
+        return asking_at_once(given) if self.dataset._state.starts_workers else given
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, given: Any) -> None:
+        DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
+        check_still_alone(self.dataset.topology)
+        self.dataset._settle()
+        state, self._loaded = self._loaded, None
+        if state is None:
+            state, self.dataset._state.loaded = self.dataset._state.loaded, None
+        mine = self._newest = os.getpid(), object()
+        if self.num_workers == 0:
+            self.dataset._state.loaded = state
+            batches = self.dataset._iterate(0, 0, self._copies)
+            # Within the iterator, so that a batch on which one of them fails does not count as received.
+            pin = self._pinner()
+            if pin is not None and self._sent.raw:
+                batches.pin_blocks()
+            else:
+                batches.then(self._collate, pin)
+            progress = batches.progress
+            watch = self._watched(progress.epoch, 0)
+            return self._deliver(batches, batches, progress, watch, mine)
+        # Not part of the generator, which starts with its first batch: the state is right from now on.
+        self.dataset._state.here()
+        epoch = self.dataset.epoch if state is None else state["epoch"]
+        progress = self.dataset._state.begin(self.num_workers, epoch, state)
+        assert self.dataset._measures is not None
+        watch = self._watched(epoch, self.dataset._measures.begin())
+        found = self._from_workers(progress, state, mine, watch)
+        delivered = self._deliver(found, watch, progress, watch, mine)
+        self.dataset._state.loop = weakref.ref(delivered)
+        return delivered
+
+    def _deliver(
+        self,
+        batches: Iterator[Any],
+        teller: ShardIterator | Watch,
+        progress: Progress,
+        watch: Watch,
+        mine: tuple[int, object],
+    ) -> Iterator[Any]:
+        """Batches with what Accelerate wants to know of each; `watch` sees how long they take, and `teller` knows which is the last."""
+        self._check_newest(mine)
+        turn = begin(self)
+        clock, is_ending = time.perf_counter, sys.is_finalizing
+        complete = False
+        try:
+            asked = watch.begin(self._bar_over(progress))
+            for batch in batches:
+                now, last = clock(), teller.last
+                watch.input_seconds += now - asked
+                watch.batches += 1
+                if now >= watch.due:
+                    self._look(watch, now)
+                complete = last
+                yield batch if turn is None else turn.deliver(batch, last)
+                self._check_newest(mine)
+                asked = clock()
+            watch.input_seconds += clock() - asked
+            self._check_newest(mine)
+            # Also where it has no batch at all.
+            complete = True
+        finally:
+            # An interpreter that ends has taken apart what these need, and nobody is left to tell.
+            if not is_ending():
+                if turn is not None:
+                    turn.end()
+                self._leave(watch, complete)
+
+    def _check_newest(self, mine: tuple[int, object]) -> None:
+        """Refuse to go on with an iterator that another one, or a state, has taken the place of, or of another process."""
+        if mine[0] != os.getpid():
+            raise ConfigError(
+                "this iterator was made before a fork and belongs to the parent process; iterate over the loader again"
+            )
+        if self._newest is None:
+            raise ConfigError(
+                "this iterator was closed, because a state was loaded; iterate over the loader again to go on from it"
+            )
+        if self._newest is not mine:
+            raise ConfigError(CLOSED_BY_NEWER)
+
+    def _watched(self, epoch: int, iteration: int) -> Watch:
+        """Begin to take notes of this iteration; the one before is over."""
+        if self._watch is not None:
+            self._leave(self._watch, False)
+        self._watch = self.dataset._watch = Watch(epoch, self.num_workers, iteration)
+        return self._watch
+
+    def _look(self, watch: Watch, now: float) -> None:
+        newest = None if self.num_workers else self.dataset._state.iterator()
+        if newest is not None:
+            watch.look(now, *newest.counted())
+            return
+        counts = self.dataset.metrics()
+        watch.look(now, counts["rows"], counts["buffered_rows"])
+
+    def _leave(self, watch: Watch, complete: bool) -> None:
+        """An iteration is over, and was `complete` or not."""
+        if watch.ended:
+            return
+        if self.dataset._watch is not watch:
+            # Somebody reads the dataset without the loader, and counts that now.
+            watch.end(watch.rows)
+            return
+        watch.end(self.dataset.metrics()["rows"])
+        if complete:
+            self._reporter.epoch_ended(self.dataset.metrics(), watch.epoch, watch.workers)
+
+    def _bar_over(self, progress: Progress) -> EpochBar | None:
+        """A bar over the rows of an epoch, where one is wanted. Rows are not counted for it."""
+        dataset = self.dataset
+        show = dataset._show_progress
+        if not (dataset._shows_rows and shows(show, dataset.topology)):
+            return None
+        workers = progress.workers or 0
+        shards = dataset._plan.epochs.shards(workers, progress.epoch, progress.parents)
+        total: int | None = 0
+        for worker in range(dataset._plan.epochs.shards_per_rank(workers)):
+            _, rows = shards.size(dataset.rank, worker)
+            total = None if total is None or rows is None else total + rows
+        done = progress.step * dataset.batch_size
+        if total is not None:
+            done = min(done, total)
+        return EpochBar(progress.epoch, dataset.topology, total, done, below=show == "all")
+
+    @property
+    def statistics(self) -> LoaderStatistics:
+        """Throughput, wait share and buffer fill of the current or last iteration over time; ``plot()`` draws them."""
+        return LoaderStatistics.none() if self._watch is None else self._watch.statistics()
+
+    def _pinner(self) -> Callable[[Any], Any] | None:
+        # Older versions of torch know of CUDA alone.
+        if not (self.pin_memory and getattr(torch, "accelerator", torch.cuda).is_available()):
+            return None
+        return torch.utils.data._utils.pin_memory.pin_memory
+
+    def _from_workers(
+        self,
+        progress: Progress,
+        state: dict[str, Any] | None,
+        mine: tuple[int, object],
+        watch: Watch,
+    ) -> Iterator[Any]:
+        dataset = self.dataset
+        # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
+        steps = dataset._state.steps(progress)
+        dataset._state.slots.deliver(progress.epoch, resumed=state is not None, first=progress.turn)
+        if progress.ledger is not None:
+            dataset._state.take_anew()
+        dataset._state.loaded, dataset._state.starts_workers = state, True
+        pool = self._addressed()
+        try:
+            batches = super().__iter__()
+        finally:
+            dataset._state.loaded, dataset._state.starts_workers = None, False
+        _under_way.add(batches)
+        try:
+            waiting: TaggedBatch | None = None
+            reports: list[TaggedBatch] = []
+            taken = 0
+            for tagged in self._unpacked(watch.waiting(from_living(batches)), progress.turn):
+                if self._newest is not mine:
+                    break
+                if tagged.is_report:
+                    reports.append(tagged)
+                    continue
+                if steps is not None:
+                    yield self._received(tagged, progress, watch, progress.step + 1 == steps)
+                elif waiting is not None:
+                    yield self._received(waiting, progress, watch, False)
+                # What came after that batch counts from the next one on.
+                taken += self._heard(reports, progress)
+                waiting = tagged
+            if progress.ledger is not None and self._newest is mine:
+                progress.ledger.check(taken + sum(len(json.loads(each.cursor)) for each in reports))
+            if steps is None and waiting is not None and self._newest is mine:
+                yield self._received(waiting, progress, watch, True)
+        except Exception:
+            # Where one that lives on is dead, every further epoch would fail.
+            self._end_workers()
+            raise
+        finally:
+            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
+            # live on until the garbage collector runs, which then waits five seconds for each.
+            if not self.persistent_workers:
+                getattr(batches, "_shutdown_workers", _nothing)()
+                pool.close()
+            # An older iterator may be closed while a newer one still starts its workers.
+            if self._newest is mine and mine[0] == os.getpid():
+                dataset._state.slots.deliver(None)
+        if self._newest is not mine:
+            return
+        if steps is not None and progress.step != steps:
+            raise DataError(
+                f"the workers delivered {progress.step} of {steps} batches of this epoch; resume from the last state, and "
+                "please report it"
+            )
+        dataset._state.finished(progress)
+
+    def _addressed(self) -> SegmentPool:
+        """Where the workers that start now, or live on, send their messages; to be held as long as they are received."""
+        if self._told != self.dataset._state.generation:
+            self._end_workers()
+            self._told = self.dataset._state.generation
+        if self._pool is None or self.__dict__.get("_iterator") is None:
+            self._pool = SegmentPool(self.num_workers)
+            assert isinstance(self.collate_fn, BatchPacker)
+            self.collate_fn.header = self._pool.header()
+        return self._pool
+
+    def _unpacked(self, messages: Iterator[BatchMessage], turn: int) -> Iterator[TaggedBatch]:
+        """Batches from the messages of the workers, as the training loop sees them."""
+        build = self.dataset._state.here()[1].build if self._sent.raw else None
+        if self.dataset._state.in_order:
+            batches = in_turns(messages, turn, self.num_workers, build)
+        else:
+            batches = as_they_come(messages, self.num_workers, build)
+        return batches if self._copies is None else one_ahead(batches, self._copied)
+
+    def _copied(self, tagged: TaggedBatch) -> Callable[[], TaggedBatch]:
+        if tagged.is_report or self._copies is None:
+            return lambda: tagged
+        arrived = self._copies(tagged.batch)
+        return lambda: tagged._replace(batch=arrived())
+
+    def _received(self, tagged: TaggedBatch, progress: Progress, watch: Watch, last: bool) -> Any:
+        """Hand out a batch, which the training loop has consumed from now on."""
+        progress.step += 1
+        watch.rows += tagged.rows
+        watch.last = last
+        if progress.ledger is not None:
+            progress.ledger.received(tagged.worker, tagged.cursor)
+        else:
+            progress.turn = (tagged.worker + 1) % self.num_workers
+        if progress.ledger is None and progress.cursors is not None:
+            progress.cursors[tagged.worker] = tagged.cursor
+        if last:
+            self.dataset._state.finished(progress)
+        return tagged.batch
+
+    def _heard(self, reports: list[TaggedBatch], progress: Progress) -> int:
+        """Workers have ended, which took so many pieces."""
+        pieces = 0
+        for report in reports:
+            taken = json.loads(report.cursor)
+            pieces += len(taken)
+            if progress.ledger is not None:
+                progress.ledger.ended(report.worker, taken)
+        reports.clear()
+        return pieces
+
+    def __len__(self) -> int:
+        """Batches of this rank in an epoch; rows are counted where nobody knows them yet.
+
+        Raises:
+            TypeError: With ``remainder="uneven"``, where ranks differ, and with ``assignment="dynamic"``.
+        """
+        return len(self.dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, as `QueryDataset.set_epoch` does.
+
+        Args:
+            epoch: From 0.
+
+        Raises:
+            ConfigError: It is not a whole number of at least 0.
+        """
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which batches the training loop has received, as plain data; never those that were read ahead.
+
+        It takes microseconds: call it at every step if you like. With equal steps the states of all ranks are
+        the same. After an epoch's last batch the state begins the next epoch.
+
+        Returns:
+            A state for `load_state_dict`, ready for JSON.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
+
+        On the same topology the batches are bit-identical; with another number of ranks or workers or another
+        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
+        will do; otherwise give `merge_state_dicts` of all of them.
+
+        Args:
+            state: What ``state_dict()`` or `merge_state_dicts` returned.
+
+        Raises:
+            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
+        """
+        self._loaded = self.dataset._state.awaited = self.dataset._state.checked(state)
+        self.dataset._state.slots.epoch = self._loaded["epoch"]
+        # An iterator that is under way must not go on.
+        self._newest = None
+        if self._watch is not None:
+            self._leave(self._watch, False)
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        """End the workers that live on, which know nothing of what has changed since they started."""
+        iterator = self.__dict__.get("_iterator")
+        if iterator is not None:
+            getattr(iterator, "_shutdown_workers", _nothing)()
+            self._iterator = None
+
+
+_loaders: weakref.WeakSet[QueryDataLoader] = weakref.WeakSet()
+_under_way: weakref.WeakSet[Any] = weakref.WeakSet()
+"""torch's iterators over workers."""
+
+
+def _leave_workers_to_parent() -> None:
+    """In a forked process: whoever lets go of one of torch's iterators ends its workers."""
+    for iterator in _under_way:
+        iterator._shutdown = True
+    for loader in _loaders:
+        loader._iterator = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_workers_to_parent)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,618 @@
+"""The dataset: one rank's share of a query, iterated in this process or in DataLoader workers."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from tensorquery._util.logs import follow
+from tensorquery._util.options import MOST_EPOCHS, check_non_negative_int, reject_unknown
+from tensorquery.distributed.broadcast import channel_of
+from tensorquery.distributed.topology import Topology, check_still_alone, detect
+from tensorquery.errors import ConfigError
+from tensorquery.loading.accelerate import refuse_foreign
+from tensorquery.loading.delivery import AheadIterator, LoopIterator, WorkerIterator
+from tensorquery.loading.devices import Copies
+from tensorquery.loading.epoch_progress import Progress
+from tensorquery.loading.epoch_state import EpochState
+from tensorquery.loading.iterator import Reading, Refused, ShardIterator
+from tensorquery.loading.options import LoaderOptions
+from tensorquery.loading.plan import DatasetPlan
+from tensorquery.loading.shard_source import DatasetSource
+from tensorquery.loading.snapshot_pins import agreed
+from tensorquery.loading.tensors import TENSOR_OPTIONS, TensorOutput
+from tensorquery.loading.tracer import Tracer
+from tensorquery.loading.transform_threads import refuse_threads
+from tensorquery.loading.workers.batch_messages import BatchRuns, Sending, batches_per_message
+from tensorquery.loading.workers.liveness import end_with_trainer, end_with_what_is_lost
+from tensorquery.metrics.counters import SharedCounters
+from tensorquery.metrics.iteration import Watch
+from tensorquery.metrics.loader_metrics import Metrics, measured
+from tensorquery.sharding.bad_files import Quarantined
+from tensorquery.sharding.shard_plan import ShardPlan
+from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
+from tensorquery.sharding.trace import Trace
+from tensorquery.sql.iceberg import SnapshotChange
+from tensorquery.sql.mixture import Mixture
+from tensorquery.sql.query import Query
+from tensorquery.sql.stages import StagedRows
+
+__all__ = ["QueryDataset"]
+
+
+class QueryDataset(IterableDataset[Any]):
+    """One rank's batches of a query; each row of the query goes to exactly one rank and worker.
+
+    It yields finished batches, so a DataLoader around it takes ``batch_size=None``:
+    ``DataLoader(dataset, batch_size=None, num_workers=4)``. `create_dataloader` does that and more. Where rows must be counted
+    (a filtered query over several ranks), ask for ``dataset.num_rows`` before such a loader starts workers; with
+    ``on_error="skip"`` look at ``dataset.quarantined``.
+
+    Iterated in the training process, Rust threads decode ahead with the GIL released. Inside a DataLoader
+    worker (under fork, spawn and forkserver alike) the dataset plans again from a recipe, without listing
+    files, and reads its own shard.
+
+    Args:
+        query: The rows: a query, or a mixture of several (see `mix`).
+        batch_size: Rows per batch; only this rank's last batch is short. Of worker processes the last of each may be, where
+            shares are not counted: with ``remainder="uneven"``, and on one rank with a filter or over text (CSV, JSON).
+        shuffle: Permute the splits by seed and epoch, read several of them in turn, and mix their rows in a
+            window. "global": a uniform permutation of all rows, which are written to local disk first.
+        shuffle_seed: The seed; two runs with the same seed give the same order.
+        shuffle_buffer_size: Rows of the window, with or without `shuffle`; it is filled, permuted, and drained
+            in turn. None: with `shuffle` 65,536 (up to 262,144 where there are few splits, fewer where 64 MiB
+            hold fewer), else no window.
+        remainder: What happens to rows that ranks and batches do not divide. "even": all ranks take
+            S = ceil(ceil(N/W)/B) steps, and each row is delivered once (one rank whose workers' shares are not counted
+            takes a step for each short batch); "drop": only full batches; "pad": the
+            last batch is filled with rows of the query's beginning; "uneven": each rank delivers the rows of its
+            splits.
+        partitions: A fixed number of partitions, of which every step takes equal rows: the rows of a step over
+            all ranks then do not depend on the number of ranks. A multiple of the world size that divides
+            ``batch_size * world_size``; needs ``num_workers=0``.
+        assignment: "static": splits are dealt to workers before the epoch. "dynamic": the workers of a rank take the
+            next split when they finish one, for skewed work. Each row is still delivered once, before and after a
+            resume, but the order of batches and rows is not promised, and each worker ends with a short batch. Needs
+            the loader of `create_dataloader`; with several ranks ``remainder="uneven"``. Without worker processes
+            there is nobody to share with: the same as "static".
+        rank: This rank; together with `world_size`, or both None to detect them (see
+            `tensorquery.distributed.topology.detect`).
+        world_size: Number of ranks.
+        process_group: A `torch.distributed` group whose ranks share the data, where that is not the
+            global group (tensor or pipeline parallelism).
+        device_mesh: A one-dimensional `DeviceMesh` of the data-parallel ranks.
+        split_bytes: Stored bytes of the projected columns that a split grows towards.
+        split_rows: Rows that a split grows towards; takes precedence.
+        split_strategy: "lpt" (default), "round_robin", or an object with
+            ``generate(splits, num_shards, epoch)``.
+        sample_weight: An output column of weights, finite numbers of at least 0, by which the rows of an epoch are drawn,
+            over all ranks together, as torch's ``WeightedRandomSampler`` does; a function of seed and epoch. The column
+            stays in the batch. Rows are written to local disk first, as for ``shuffle="global"``; `shuffle` is then
+            False or "global", which mean the same: draws come in random order.
+        sample_replacement: Whether a row may be drawn again: each draw takes a row with the probability of its weight over
+            the sum of all. False: one row after the other is drawn from those that are left; every process then holds
+            8 bytes for each draw.
+        num_samples: Rows of an epoch, of all ranks together; None: as many as the query has.
+        exclude: Rows to leave out: ranges of `trace`, or (split, first row, one past the last) in output rows.
+        on_error: "raise": data that cannot be read end the epoch with an error. "skip": bad files, row groups, stripes
+            and byte ranges are left out, see `quarantined`. To know them before rows are dealt, all splits are executed
+            once before the first epoch, shared by the ranks of a process group and kept on disk for later runs. Where
+            reading fails for another reason than a file's content (storage, a changed file, the query itself, a null
+            policy), and where a split fails later that was good then, it is an error all the same.
+        stage: What happens to a query, or a part of one, that cannot run split by split (aggregates, windows, ORDER BY, LIMIT,
+            FULL JOIN, …; `Query.explain` shows it). "auto": it runs once, its rows are kept in `stage_dir`, and those are
+            sharded; "never": that is an error; "always": also where nothing asks for it, for a query that is costly to run in
+            every epoch.
+        stage_dir: A folder or an object-store URL where staged rows are kept, for all processes that can reach it, and for
+            later runs: of several processes one builds a stage. None: a folder of this user's on this machine
+            (``$TENSORQUERY_STAGES``, else in the temporary directory). Ranks on several machines need a place that all reach,
+            or build a stage each. See `tensorquery.clear_stages`.
+        stage_max_bytes: Bytes of all stages in `stage_dir`, as an int or a string such as "50GiB": when one is built, those used
+            longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
+        stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
+            table. They must have the query's columns; that they are its rows is not checked.
+        stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
+            ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
+        stage_timeout: Seconds to wait for another process that builds; None is an hour.
+        show_progress: Show bars of tqdm while files are listed and rows staged, counted or verified, and over the rows of each
+            epoch that a loader of `create_dataloader` delivers. True: of several ranks on a machine the first one shows them;
+            "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
+        output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
+        transform: Called on each batch, in the worker; what it returns is yielded.
+        transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
+            the training loop; batches come in the same order and with the same content. It pays where `transform`
+            releases the GIL, as numpy and torch do. None: the training loop's thread calls it. Not with worker
+            processes, which run side by side as they are.
+        **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories`` and ``decimal``; see `to_tensors`.
+
+    Raises:
+        ConfigError: An option is malformed; names the value and what is allowed.
+        NotShardableError: The query is not row-local above one scan, and ``stage="never"``; names the operator.
+        UnsupportedTypeError: A column has no tensor form; names the column.
+    """
+
+    _measures: SharedCounters | None = None
+    """Where the workers of a loader write down what they count."""
+    _reports_here = False
+    """Whether iterators of the training process write it down, too."""
+    _shows_rows = True
+    """Whether a loader shows a bar over the rows of an epoch, where that is wanted."""
+    _watch: Watch | None = None
+    """The notes of the loader that began last, on its iteration."""
+
+    def __init__(
+        self,
+        query: Query | Mixture,
+        *,
+        batch_size: int = 1024,
+        shuffle: bool | str = False,
+        shuffle_seed: int = 42,
+        shuffle_buffer_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        process_group: Any | None = None,
+        device_mesh: Any | None = None,
+        split_bytes: int | str = DEFAULT_SPLIT_BYTES,
+        split_rows: int | None = None,
+        split_strategy: SplitStrategy | str | None = None,
+        remainder: str = "even",
+        partitions: int | None = None,
+        assignment: str = "static",
+        sample_weight: str | None = None,
+        sample_replacement: bool = True,
+        num_samples: int | None = None,
+        exclude: Sequence[Any] | None = None,
+        on_error: str = "raise",
+        stage: str = "auto",
+        stage_dir: str | os.PathLike[str] | None = None,
+        stage_max_bytes: int | str | None = None,
+        stage_from: str | os.PathLike[str] | Query | None = None,
+        stage_engine: str | None = None,
+        stage_timeout: float | None = None,
+        show_progress: bool | str = False,
+        output_format: str = "torch",
+        transform: Callable[[Any], Any] | None = None,
+        transform_threads: int | None = None,
+        **tensor_kwargs: Any,
+    ) -> None:
+        if not isinstance(query, Query | Mixture):
+            raise ConfigError(
+                f"QueryDataset takes a Query, got {type(query).__name__}; make one with session.sql(…)"
+            )
+        # `inspect.signature` takes as long as planning a filter.
+        allowed = {"query", *(QueryDataset.__init__.__kwdefaults__ or ()), *TENSOR_OPTIONS}
+        reject_unknown(tensor_kwargs, allowed, "QueryDataset")
+        # The names of the arguments are those of the options.
+        self._prepare(query, LoaderOptions.of(locals() | tensor_kwargs))
+
+    @classmethod
+    def _of(cls, query: Query | Mixture, options: LoaderOptions) -> QueryDataset:
+        """A dataset by options that were checked already."""
+        dataset = cls.__new__(cls)
+        IterableDataset.__init__(dataset)
+        dataset._prepare(query, options)
+        return dataset
+
+    def _prepare(self, query: Query | Mixture, options: LoaderOptions) -> None:
+        """Agree with the other ranks on what is read, and plan it."""
+        self.topology: Topology = detect(
+            options.rank, options.world_size, options.process_group, options.device_mesh
+        )
+        self._transform = options.transform
+        self._transform_threads = options.threads
+        self._show_progress = options.show_progress
+        query = agreed(query, self.topology, options.group)
+        deal = options.deal
+        if isinstance(query, Mixture):
+            deal = replace(deal, mixture=query._weights())
+        channel = channel_of(self.topology, options.group)
+        self._plan = DatasetPlan(
+            query, deal, options, self.topology, self._output_of(options), channel
+        )
+        self._state = EpochState(self._plan)
+        self._tracer = Tracer(self._state)
+        self._counted: tuple[int, dict[str, float]] | None = None
+        self._sent = Sending()
+
+    def _output_of(self, options: LoaderOptions) -> TensorOutput:
+        """How batches come out."""
+        return options.output
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.topology.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.topology.world_size
+
+    @property
+    def remainder(self) -> str:
+        """The policy for rows that ranks and batches do not divide."""
+        return self._plan.deal.remainder
+
+    @property
+    def stages(self) -> list[StagedRows]:
+        """The stages that the query reads; empty where it runs split by split as it is, and in a worker."""
+        return self._plan.stages
+
+    @property
+    def quarantined(self) -> list[Quarantined]:
+        """The bad files, row groups, stripes and byte ranges that are left out; with ``on_error="skip"`` verifies.
+
+        Files that a table was registered without (``register_parquet(…, on_error="skip")``) are among them.
+
+        Raises:
+            DataError: Every split is bad; a file changed since it was pinned; the query fails on good data.
+            StorageError: A file cannot be reached.
+        """
+        return self._plan.quarantined
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration delivers."""
+        return self._state.slots.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
+
+        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here. While an epoch
+        is iterated over, this is for the one after it, and `state_dict` goes on saying how far that one was received. The
+        number of the epoch that is being iterated over changes nothing: to repeat it, set it after its last batch.
+
+        Args:
+            epoch: From 0. Persistent workers follow it too.
+
+        Raises:
+            ConfigError: It is not a whole number of 0 to 2^62.
+        """
+        refuse_foreign(self)
+        self._state.choose(check_non_negative_int("epoch", epoch, MOST_EPOCHS))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which rows of the epoch were consumed, as plain data.
+
+        In the training process: the batches that this dataset's iterator has handed out. In a DataLoader worker:
+        those that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
+        received: use its ``state_dict``.
+
+        Returns:
+            A state for `load_state_dict`, ready for JSON. After an epoch's last batch it begins the next epoch, or the one
+            that was set; what is set while an epoch is iterated over does not change the state of that one.
+        """
+        return self._state.current()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was saved: the next iteration delivers exactly the rest of its epoch.
+
+        On the same topology the batches are bit-identical; with another number of ranks or workers or another
+        batch size, the rows not consumed yet are divided anew. With equal steps the state of any one rank
+        will do; otherwise give `merge_state_dicts` of all of them.
+
+        Args:
+            state: What ``state_dict()`` or `merge_state_dicts` returned.
+
+        Raises:
+            CheckpointMismatchError: It is of another query, seed or file list; names what differs.
+        """
+        self._state.load(state)
+
+    def shard_plan(self, num_workers: int = 0) -> ShardPlan:
+        """How the splits are dealt to all ranks and workers.
+
+        Args:
+            num_workers: Worker processes per rank.
+
+        Returns:
+            The plan of the current epoch; with ``assignment="dynamic"`` that of the ranks, whose workers share it.
+
+        Raises:
+            ConfigError: Called inside a worker, which knows only its own share.
+        """
+        return self._tracer.shard_plan(num_workers)
+
+    def trace(
+        self, rank: int | None = None, step: int | None = None, *, epoch: int | None = None
+    ) -> Trace:
+        """Find the rows of a batch: their splits, files, row groups and physical rows.
+
+        Batches before it are not simulated, and other ranks take no part. Rows are counted where that was not done
+        yet, and the splits of the batch are read again.
+
+        Steps count from 0, in the order in which this rank receives its batches: after n batches of an epoch the
+        last one is step n - 1. A run that was resumed on the same topology goes on counting, and may trace the steps
+        before the resume too; on another topology step 0 is the first batch after the resume.
+
+        Args:
+            rank: The rank that delivers it, any of the topology; None: this one.
+            step: Which of its batches; None: the last one received.
+            epoch: The epoch; None: that of the last batch received, or, before any, the one that is delivered next.
+
+        Returns:
+            The trace; its ``ranges`` go into ``exclude=`` of a later run.
+
+        Raises:
+            ConfigError: There is no such rank or step, or nothing was received yet; names the bounds.
+            DataError: A file cannot be read, or has other rows than were counted.
+        """
+        return self._tracer.trace(rank, step, epoch)
+
+    def refresh(self) -> list[SnapshotChange]:
+        """Move the pins of the query's Iceberg tables to what is current now, for the epochs to come.
+
+        Call it between two epochs, on every rank: an epoch that is under way would be of two snapshots. States saved
+        before go on with the snapshots that they name. Where it fails, the rank stays at the snapshots that it had: call it
+        again, on every rank.
+
+        Returns:
+            What changed, by table; empty where nothing did.
+
+        Raises:
+            ConfigError: An epoch is under way, or the query is a mixture.
+            QueryError: A column that the query names is gone.
+            TableNotFoundError: A table was dropped.
+            StorageError: A catalog does not answer.
+        """
+        plan, state = self._plan, self._state
+        if plan.query is None:
+            raise ConfigError(
+                "this is a copy of a dataset, which does not refresh; call refresh() of the dataset itself, or make another one"
+            )
+        if not isinstance(plan.query, Query):
+            raise ConfigError("a mixture has no refresh(); refresh its queries, and mix them again")
+        iterator = state.iterator()
+        if state.loaded is not None or state.awaited is not None or state.is_under_way():
+            raise ConfigError(
+                "refresh() belongs between two epochs, and one is under way; finish it, or make a new loader"
+            )
+        if iterator is not None:
+            iterator.close()
+        query = Query(plan.query.session, plan.query._core, plan.query._narrowed)
+        changes = query.refresh()
+        query = agreed(query, self.topology, plan.group)
+        if changes or query._pins() != plan.query._pins():
+            # Each rank by itself: for some of them nothing may have changed. Where it fails, a later call tries again.
+            with plan.kept():
+                plan.open(query)
+            # What was begun or has ended is of other files.
+            state.progress, state.ended = Progress(self.epoch, state.progress.workers), None
+            state.changed()
+        return changes
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per batch; it is chosen when the dataset is made."""
+        return self._plan.deal.batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int) -> None:
+        raise ConfigError(
+            f"batch_size={self.batch_size} was chosen when the dataset was made; make another one with "
+            f"batch_size={batch_size!r}"
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that this rank delivers in an epoch, repeated ones included; counted where nobody knows them.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return sum(rows for _, rows in self._sizes())
+
+    def __len__(self) -> int:
+        """Batches that this rank delivers in an epoch; the same before and after a resume.
+
+        Raises:
+            TypeError: With ``remainder="uneven"``, where ranks differ.
+        """
+        if self._plan.epochs.is_dynamic(self._state.workers):
+            raise TypeError(
+                'with assignment="dynamic" the number of batches depends on which worker takes which split, and is '
+                'not known before; use assignment="static", or dataset.num_rows for the rows of this rank'
+            )
+        if self._plan.deal.remainder == "uneven":
+            raise TypeError(
+                'with remainder="uneven" each rank has its own number of batches, which is not known before '
+                'it is read; use remainder="even", or dataset.num_rows for the rows of this rank'
+            )
+        return sum(batches for batches, _ in self._sizes())
+
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Batches and rows of each worker of this rank."""
+        self._plan.epochs.prepare(self._state.workers)
+        for counted in (False, True):
+            if counted:
+                self._plan.widen()
+                self._plan.epochs.count()
+            shards = self._plan.epochs.shards(self._state.workers, self.epoch)
+            workers = self._plan.epochs.shards_per_rank(self._state.workers)
+            sizes = [shards.size(self.rank, worker) for worker in range(workers)]
+            known = [
+                (batches, rows)
+                for batches, rows in sizes
+                if batches is not None and rows is not None
+            ]
+            if len(known) == len(sizes):
+                return known
+        raise AssertionError("counted rows have a number")
+
+    def metrics(self) -> Metrics:
+        """Counts of this rank in the current or last iteration, together and by worker.
+
+        Nothing is asked of other processes: it takes some microseconds, at any time. Workers write down what they count fifty
+        times a second and with their last batch, so that at an epoch's end all of it is there. In a worker it is
+        that worker's.
+
+        Returns:
+            A dict by field, with a dict of each worker in ``workers``. All are numbers that begin at 0 with each iteration:
+
+            * ``rows``, ``batches``: received by the training loop (of a worker: sent); ``padded_rows``: repeated ones;
+            * ``splits``: read to their end (one that is cut between shards counts in each); ``files``: read of;
+            * ``split_share``: the mean part of a batch that comes from the split with most rows in its shuffle
+              window (1 without windows), as `ShardPlan.quality` predicts it;
+            * ``buffered_rows``: rows of finished batches that are ready now;
+            * ``elapsed_seconds``: since the first batch was asked for; ``input_seconds``: of these the seconds that the
+              training loop spent in getting batches, and ``wait_share`` their part (both only with a loader);
+            * ``wait_seconds``: of these the seconds that it waited for rows (of a worker: that the worker waited);
+            * ``decode_seconds``, ``convert_seconds``: spent reading and computing rows, and making tensors of them, in
+              all threads together;
+            * ``bytes_read``, ``requests``: of storage; ``cache_hits``, ``cache_bytes``: what came from the local cache
+              instead (see `Session`); of all network requests of the process ``retries`` (those that failed, were throttled
+              or broke off, and were sent again unless retries were used up), ``throttled`` among them, and
+              ``request_wait_seconds`` that requests waited for their turn;
+            * ``quarantined_splits``, ``quarantined_rows`` (as far as metadata says them): bad data that are left out,
+              with ``on_error="skip"``; see `quarantined`.
+
+            ``docs/metrics.md`` has more of each, and of ``to_prometheus()``.
+        """
+        return measured(
+            self._watch,
+            self._measures,
+            self._own_counts,
+            self._plan.quarantine.metrics(),
+            rank=self.rank,
+            epoch=self._state.progress.epoch,
+        )
+
+    def _own_counts(self) -> tuple[int, dict[str, float]] | None:
+        """Epoch and counts of this process' iterator, the current or the last one."""
+        newest = self._state.iterator()
+        if newest is not None:
+            self._counted = (newest.progress.epoch, newest.metrics())
+        return self._counted
+
+    def __iter__(self) -> ShardIterator | BatchRuns | Refused:
+        """Iterate over the batches of this process's shard."""
+        refuse_foreign(self)
+        if self._state.is_outdated:
+            return Refused(
+                "a state was loaded, or the dataset refreshed, and this worker process, which lives on, does not know of it; "
+                "use the loader of create_dataloader, or make a new DataLoader"
+            )
+        info = get_worker_info()
+        worker, workers = (0, 0) if info is None else (info.id, info.num_workers)
+        if workers:
+            end_with_trainer()
+            end_with_what_is_lost()
+        else:
+            check_still_alone(self.topology)
+            self._settle()
+        return self._sender(worker, workers)
+
+    def _sender(self, worker: int, workers: int) -> ShardIterator | BatchRuns:
+        """The batches of a shard, as this process delivers them: a worker of our own loader sends messages."""
+        iterator = self._iterate(worker, workers)
+        if not isinstance(iterator, WorkerIterator):
+            return iterator
+        return BatchRuns(iterator, self._sent.batches, iterator.sent)
+
+    def _settle(self) -> None:
+        """Have memory of its own to share with workers, where this is a copy, or a fork of the process that had it."""
+        if self._state.settle() and self._measures is not None:
+            self._measures = SharedCounters(self._measures.workers)
+
+    def _iterate(self, worker: int, workers: int, copies: Copies | None = None) -> ShardIterator:
+        """Begin the iteration of a shard in this process.
+
+        Args:
+            worker: The number of this worker process; 0 in the training process.
+            workers: How many there are; 0 in the training process.
+            copies: Copies batches to a device.
+        """
+        in_loader = workers > 0 and self._state.starts_workers
+        if self._plan.epochs.is_dynamic(workers) and not in_loader:
+            raise ConfigError(
+                'assignment="dynamic" needs the loader of create_dataloader, which tells its workers when an epoch '
+                'begins; use that, or assignment="static"'
+            )
+        if workers:
+            refuse_threads(self._transform_threads, workers)
+        follow()
+        state, self._state.loaded = self._state.loaded, None
+        slots = self._state.slots
+        if in_loader and not slots.is_resumed:
+            state = None
+        epoch = slots.delivered if in_loader else self.epoch
+        self._state.here()
+        progress = self._state.begin(workers, epoch if state is None else state["epoch"], state)
+        older = self._state.iterator()
+        if older is not None:
+            older.supersede()
+        # A loader that reads through it says so afterwards.
+        self._watch = None
+        if in_loader:
+            worker = (worker + slots.first) % workers
+        iterator = self._iterator_over(progress, worker, in_loader, copies)
+        self._state.newest = weakref.ref(iterator)
+        return iterator
+
+    def _iterator_over(
+        self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
+    ) -> ShardIterator:
+        """The iterator over a shard that delivers as this process wants it."""
+        counters = self._measures
+        if (counters is not None and worker >= counters.workers) or (
+            get_worker_info() is None and not self._reports_here
+        ):
+            counters = None
+        iteration = 0.0 if counters is None else counters.joined()
+        _, builder = self._state.here()
+        takes = self._plan.epochs.is_dynamic(progress.workers or 0)
+        is_raw = in_loader and self._sent.raw
+        reading = Reading(
+            _as_it_is if is_raw else builder.build,
+            self._transform,
+            self._transform_threads,
+            counters,
+            self._state.taking() if takes else None,
+            is_raw,
+        )
+        source = DatasetSource(self._state, self._note_counts, self.state_dict)
+        if in_loader:
+            return WorkerIterator(source, progress, worker, reading, iteration)
+        if copies is not None or self._transform_threads is not None:
+            return AheadIterator(source, progress, worker, reading, iteration, copies=copies)
+        return LoopIterator(source, progress, worker, reading, iteration)
+
+    def _sending(self, collates: bool, expires: bool) -> Sending:
+        """How workers send batches to a loader which `collates`, or which waits for a limited time only."""
+        builder = self._plan.builder
+        assert builder is not None
+        is_raw = builder.converter is not None and self._transform is None and not collates
+        # What the user's code does to a batch may take any time, and another worker waits for a split.
+        alone = not is_raw or expires or self._plan.deal.assignment == "dynamic"
+        row_bytes = builder.row_bytes
+        batch_bytes = self.batch_size * row_bytes
+        return Sending(
+            is_raw, 1 if alone else batches_per_message(batch_bytes, self._state.workers)
+        )
+
+    def _note_counts(self, epoch: int, counts: dict[str, float]) -> None:
+        """An iterator is closed, and has counted this."""
+        self._counted = (epoch, counts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_foreign(self)
+        state = self._state.sent()
+        sent = {"_state": state, "_plan": state.plan, "_tracer": Tracer(state), "_watch": None}
+        return {**self.__dict__, **sent}
+
+    def __repr__(self) -> str:
+        listed = self._plan.quarantine.listed
+        left_out = f", quarantined={len(listed)}" if listed else ""
+        return (
+            f"QueryDataset(rank {self.rank} of {self.world_size}, batch_size={self.batch_size}, "
+            f"remainder={self._plan.deal.remainder!r}{left_out})"
+        )
+
+
+def _as_it_is(raw: Any) -> Any:
+    return raw

@@ -1,0 +1,42 @@
+"""How far a rank has come in an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorquery.sharding.dynamic_assignment import Ledger
+
+__all__ = ["Progress"]
+
+
+@dataclass
+class Progress:
+    """How far this rank has come in the epoch that it delivers.
+
+    Attributes:
+        epoch: The epoch.
+        workers: Worker processes per rank; None before an iteration has begun.
+        parents: The runs of the same epoch before this one.
+        step: Batches consumed of this rank.
+        start: By worker, the cursor from which its shard is read; an empty one is the shard's start.
+        cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
+            follow from the step.
+        turn: The worker whose batch comes next.
+        ledger: What the workers have consumed, where they take splits as they come.
+        base: The part of a state's checksum that stays the same.
+        begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
+        left: Whether another epoch was chosen since its iteration was left.
+    """
+
+    epoch: int
+    workers: int | None = None
+    parents: tuple[dict[str, Any], ...] = ()
+    step: int = 0
+    start: list[list[int]] = field(default_factory=list)
+    cursors: list[list[int] | str] | None = None
+    turn: int = 0
+    ledger: Ledger | None = None
+    base: int | None = None
+    begun: bool = False
+    left: bool = False

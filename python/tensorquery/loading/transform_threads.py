@@ -1,0 +1,129 @@
+"""Transforms of successive batches side by side, in threads of the training process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tensorquery._util.callers import called
+from tensorquery._util.options import check_positive_int
+from tensorquery.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tensorquery import _core
+
+__all__ = ["TransformThreads", "Transformed", "check_threads", "refuse_threads"]
+
+_PREFETCH = 2
+"""Finished batches that may wait, besides those that the threads work on."""
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """A batch, and where the shard stands when the training loop has received it."""
+
+    batch: Any
+    cursor: list[int]
+    last: bool
+    rows: int
+    """Rows of the batch, whatever a transform has made of it."""
+
+
+def check_threads(threads: Any, transform: object) -> int | None:
+    """Return `threads` where it is None, or at least 1 and there is a transform to run; else raise `ConfigError`."""
+    if threads is None:
+        return None
+    count = check_positive_int("transform_threads", threads)
+    if transform is None:
+        raise ConfigError(
+            f"transform_threads={count} has nothing to run; give transform= too, or leave it out"
+        )
+    return count
+
+
+def refuse_threads(threads: int | None, workers: int) -> None:
+    """Raise `ConfigError` where there are worker processes, too."""
+    if threads is not None:
+        raise ConfigError(
+            f"transform_threads={threads} goes with num_workers=0: {workers} worker "
+            f"process{'es' if workers > 1 else ''} already run transform in parallel; leave one of the two out"
+        )
+
+
+class TransformThreads:
+    """Reads batches of a stream in order, calls `transform` on several at once, and hands them out in order.
+
+    At most ``threads + 2`` batches are read and not handed out. An exception, of reading or of `transform`, is raised in
+    the place of its batch.
+
+    Args:
+        stream: Where raw batches come from.
+        build: Makes a batch of a raw one; called by one thread at a time.
+        transform: Called by several threads at a time.
+        threads: How many.
+    """
+
+    def __init__(
+        self,
+        stream: _core.BatchStream,
+        build: Callable[[Any], Any],
+        transform: Callable[[Any], Any],
+        threads: int,
+    ) -> None:
+        self._stream, self._build, self._transform = stream, build, transform
+        self._ahead = threads + _PREFETCH
+        self._process = os.getpid()
+        # Its threads are waited for when the interpreter ends.
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tensorquery-transform")
+        self._reading = threading.Lock()
+        self._ended = False
+        self._closed = False
+        # Places of batches in order: all that were not handed out, and of these the ones that nobody reads yet.
+        self._places: deque[Future[Transformed | None]] = deque()
+        self._unread: deque[Future[Transformed | None]] = deque()
+
+    def next(self) -> Transformed | None:
+        """The next batch; None at the end."""
+        while len(self._places) < self._ahead and not self._ended:
+            place: Future[Transformed | None] = Future()
+            self._places.append(place)
+            self._unread.append(place)
+            self._pool.submit(self._work)
+        return self._places.popleft().result() if self._places else None
+
+    def _work(self) -> None:
+        with self._reading:
+            # Threads come here in any order; the first place is that of the batch which is read next.
+            place = self._unread.popleft()
+            try:
+                raw = None if self._ended or self._closed else self._stream.next()
+                if raw is None:
+                    self._ended = True
+                    place.set_result(None)
+                    return
+                batch, stream = self._build(raw), self._stream
+                made = Transformed(batch, stream.cursor(), stream.last, stream.rows)
+                self._ended = made.last
+            except BaseException as error:
+                self._ended = True
+                place.set_exception(error)
+                return
+        if self._closed:
+            place.set_result(None)
+            return
+        try:
+            place.set_result(replace(made, batch=called(self._transform, batch)))
+        except BaseException as error:
+            place.set_exception(error)
+
+    def close(self) -> None:
+        """Begin no further batch. What a thread is in the middle of, it finishes, and then the threads end."""
+        self._closed = True
+        # Inherited by a fork, the pool has no threads here, and its locks may be held forever.
+        if self._process == os.getpid():
+            self._pool.shutdown(wait=False, cancel_futures=True)

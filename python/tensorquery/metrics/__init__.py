@@ -1,0 +1,1 @@
+"""Counts, time series, progress bars and the report of an epoch."""

@@ -1,0 +1,98 @@
+"""Dynamic assignment: what the workers of one rank have consumed of the splits that they took."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+
+from tensorquery.errors import DataError
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The pieces of a rank that its workers have consumed, by what the training loop has received.
+
+    It takes as much memory as there are pieces in progress, however many there are in all: consumed ones are kept
+    as runs of neighbours, between which lie those that some worker has taken and not finished.
+
+    Args:
+        workers: Worker processes of the rank.
+        pieces: Pieces of the rank, which have the numbers 0 to ``pieces - 1``.
+    """
+
+    def __init__(self, workers: int, pieces: int) -> None:
+        self._pieces = pieces
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._holdings: list[str] = ["[]"] * workers
+        self._ended: dict[int, int] = {}
+
+    def received(self, worker: int, message: str) -> None:
+        """A batch has arrived.
+
+        Args:
+            worker: Whose it is.
+            message: JSON of the pieces that the worker has finished since the batch before, and of what it holds.
+        """
+        consumed, holding = message.split(_BETWEEN)
+        for piece in json.loads(consumed):
+            self._add(piece)
+        # It is only read where somebody asks for a state.
+        self._holdings[worker] = holding
+
+    def ended(self, worker: int, taken: list[int]) -> None:
+        """A worker has no more batches: all pieces that it took are consumed."""
+        for piece in taken:
+            self._add(piece)
+        self._holdings[worker] = "[]"
+
+    def check(self, taken: int) -> None:
+        """Check at the epoch's end that no piece is missing.
+
+        Args:
+            taken: Pieces that all workers together have taken to the end.
+
+        Raises:
+            DataError: Some were not delivered; the epoch must not count as complete.
+        """
+        if taken != self._pieces:
+            raise DataError(
+                f"the workers delivered {taken} of {self._pieces} pieces of this epoch; resume from the last state, "
+                "and please report it"
+            )
+
+    def cursors(self) -> list[list[int]]:
+        """The cursors of this rank for a state.
+
+        Returns:
+            Runs of consumed pieces, as pairs of first and one past the last; then by worker what it holds.
+        """
+        runs = [bound for run in zip(self._starts, self._ends, strict=True) for bound in run]
+        return [runs, *map(json.loads, self._holdings)]
+
+    def _add(self, piece: int) -> None:
+        starts, ends = self._starts, self._ends
+        at = bisect_right(starts, piece)
+        if at and piece < ends[at - 1]:
+            return
+        joins_before = at > 0 and ends[at - 1] == piece
+        joins_after = at < len(starts) and starts[at] == piece + 1
+        if joins_before and joins_after:
+            ends[at - 1] = ends.pop(at)
+            del starts[at]
+        elif joins_before:
+            ends[at - 1] = piece + 1
+        elif joins_after:
+            starts[at] = piece
+        else:
+            starts.insert(at, piece)
+            ends.insert(at, piece + 1)
+
+
+_BETWEEN = ";"
+
+
+def message_of(consumed: list[int], holding: list[int]) -> str:
+    """The message of a worker with a batch; see `Ledger.received`."""
+    return f"{json.dumps(consumed)}{_BETWEEN}{json.dumps(holding)}"

@@ -1,0 +1,1 @@
+"""Sessions, their tables, and queries over them."""

@@ -1,0 +1,1 @@
+"""Filters in every form that users write, as SQL predicates."""
