@@ -54,7 +54,9 @@ def test_any_number_of_threads(query, monkeypatch, mode):
     orders = []
     for threads in (1, 2, 7, 1):
         for module in ("shard_source", "plan"):
-            monkeypatch.setattr(f"tensorquery.loading.{module}.threads_for", lambda *_, n=threads: n)
+            monkeypatch.setattr(
+                f"tensorquery.loading.{module}.threads_for", lambda *_, n=threads: n
+            )
         orders.append(order(make(query, **MODES[mode])[0]))
     assert orders[0] == orders[1] == orders[2] == orders[3]
     assert len(orders[0]) > 5

@@ -623,3 +623,16 @@ def test_stages_of_joins_whose_columns_have_one_name(tmp_path, source):
         loader, _ = tq.create_dataloader(sql, session=session, batch_size=3, **options)
         found += [row for batch in loader for row in batch.to_pylist()]
     assert sorted((tuple(row.values()) for row in found), key=str) == by_duckdb(sql, **WITH_NULLS)
+
+
+def test_constants_stay_known_where_partitions_come_in_order(tmp_path):
+    table = pa.table({"id": [-1, -1, 2], "b": [1, 2, 3]})
+    session = session_of(tmp_path, {"t": table})
+    # The window relies on c being one value, whose inputs are two partitions.
+    sql = (
+        "SELECT c, lag(c) OVER (PARTITION BY c ORDER BY c DESC) AS l FROM (SELECT CAST(NULL AS BIGINT) AS c FROM t "
+        "INTERSECT (SELECT b FROM t UNION ALL SELECT NULL FROM t)) AS q"
+    )
+    loader, _ = tq.create_dataloader(sql, session=session, batch_size=2, output_format="arrow")
+    found = [tuple(row.values()) for batch in loader for row in batch.to_pylist()]
+    assert found == by_duckdb(sql, t=table)

@@ -2,6 +2,7 @@
 columns of every width alike."""
 
 import datetime as dt
+import math
 from collections import Counter
 from decimal import Decimal
 
@@ -82,6 +83,34 @@ def test_digits_of_decimals_and_integers_are_kept():
     assert value("round(CAST(2.5 AS DECIMAL(2, 1)), NULL)") is None
     with pytest.raises(tq.QueryError, match="does not fit the type"):
         value(f"round(CAST('{'9' * 38}' AS DECIMAL(38, 0)), -1)")
+
+
+def test_a_float_rounded_to_more_digits_than_it_has_is_itself():
+    numbers = [53.0, 2.345, -2.5, 0.0, 1e300, None, math.inf]
+    table = pa.table({"x": numbers, "p": [400, 2, 0, -400, 15, 1, 2]})
+    assert column("SELECT round(x, p) AS v FROM t", t=table) == [
+        53,
+        2.35,
+        -3,
+        0,
+        1e300,
+        None,
+        math.inf,
+    ]
+    assert column("SELECT round(x, 15) AS v FROM t", t=table) == numbers
+    assert column("SELECT round(x, -2) AS v FROM t", t=table) == [
+        100,
+        0,
+        0,
+        0,
+        1e300,
+        None,
+        math.inf,
+    ]
+    narrow = pa.table({"x": pa.array([0.1, 1e30, -0.5], pa.float32())})
+    assert column("SELECT round(x, 300) AS v FROM t", t=narrow) == narrow["x"].to_pylist()
+    assert value("round(53, 32767)") == 53
+    assert value("round(53, NULL)") is None
 
 
 @pytest.mark.parametrize("kind", WIDTHS, ids=str)

@@ -357,3 +357,11 @@ def test_what_cannot_be_planned_says_so(session):
             "SELECT id, (WITH RECURSIVE r AS (SELECT a.k AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) "
             "SELECT count(*) FROM r) AS m FROM a"
         )
+    # An aggregate of the outer query, by the standard.
+    for sql in (
+        "SELECT id, (SELECT max(a.x)) AS m FROM a",
+        "SELECT id FROM a WHERE id IN (SELECT count(a.x) FROM b)",
+        "SELECT id, (SELECT sum(a.x + a.k) FROM b WHERE b.k = a.k) AS m FROM a",
+    ):
+        with pytest.raises(QueryError, match="aggregate of that query by the standard"):
+            session.sql(sql)

@@ -109,10 +109,6 @@ fn compared(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
             let high = order(*expr, above, *high, schema)?;
             Transformed::yes(if negated { low.or(high) } else { low.and(high) })
         }
-        Expr::AggregateFunction(mut call) => {
-            let is_changed = sorts(&mut call.params.order_by, schema)?;
-            Transformed::new(Expr::AggregateFunction(call), is_changed, TreeNodeRecursion::Continue)
-        }
         Expr::WindowFunction(mut call) => {
             let is_changed = sorts(&mut call.params.order_by, schema)?;
             Transformed::new(Expr::WindowFunction(call), is_changed, TreeNodeRecursion::Continue)
@@ -217,6 +213,18 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
                 };
                 let is_compared =
                     matches!(function, "min" | "max" | "greatest" | "least" | "nullif");
+                if let Expr::AggregateFunction(call) = &expr
+                    && call.params.order_by.iter().any(|key| is_nested(&key.expr, &schema).unwrap_or(false))
+                {
+                    refused.get_or_insert_with(|| {
+                        Error::query(format!(
+                            "{}(… ORDER BY x) by lists, structs or maps is not supported; number the rows in a subquery, row_number() OVER \
+                             (ORDER BY x ROWS UNBOUNDED PRECEDING), and order by the number",
+                            call.func.name()
+                        ))
+                    });
+                    return Ok(Transformed::no(expr));
+                }
                 if let Expr::WindowFunction(call) = &expr
                     && call.params.window_frame.units != WindowFrameUnits::Rows
                     && call.params.order_by.iter().any(|key| is_struct(&key.expr, &schema))
