@@ -107,7 +107,8 @@ class Registry(FileTables, IcebergTables):
 
         Examples:
             >>> import pyarrow as pa, pyarrow.compute as pc
-            >>> session = Session()
+            >>> import tensorquery as tq
+            >>> session = tq.Session()
             >>> session.register_table("points", pa.table({"x": [1, 2, 3]}))
             >>> session.register_udf("twice", lambda x: pc.multiply(x, 2), ["int64"], "int64")
             >>> session.sql("SELECT twice(x) AS y FROM points").to_arrow().to_pydict()
