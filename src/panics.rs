@@ -10,7 +10,7 @@ use futures::FutureExt;
 
 use crate::{Error, Result};
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
@@ -25,7 +25,7 @@ pub(crate) fn caught<T>(
         .unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref()))))
 }
 
-/// The same of a future.
+/// Catches a panic of a future.
 pub(crate) async fn caught_later<T>(
     work: impl Future<Output = Result<T>>,
     describe: impl FnOnce(&str) -> Error,
@@ -50,7 +50,8 @@ pub(crate) fn evaluated<T>(
         .unwrap_or_else(|panic| Err(of_engine(message_of(panic.as_ref())).into()))
 }
 
-/// What a backtrace of this library takes, with some to spare: names of functions, and lines of their files.
+/// Memory that a backtrace of this library takes, with some to spare: names of functions, and lines
+/// of their files.
 #[cfg(feature = "python")]
 const BACKTRACE_BYTES: usize = 64 << 20;
 

@@ -51,7 +51,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was counted since `before`.
+    /// The counts since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             retries: self.retries.saturating_sub(before.retries),
@@ -63,7 +63,7 @@ impl Counts {
 
 #[derive(Debug)]
 struct Limit {
-    /// What it grows towards.
+    /// The limit up to which it grows.
     most: usize,
     now: usize,
     /// Permits that are taken away as soon as they come back.
@@ -100,7 +100,7 @@ impl Default for RequestLimiter {
 }
 
 impl RequestLimiter {
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         Counts {
             retries: self.retries.load(Ordering::Relaxed),

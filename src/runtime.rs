@@ -240,7 +240,7 @@ impl<T: Clone> PerProcess<T> {
         (of == std::process::id()).then_some(made)
     }
 
-    /// What this process has made, or makes now.
+    /// Returns the value that this process has made, or makes it now.
     ///
     /// # Errors
     /// Those of making it; the next call tries again.
@@ -261,7 +261,7 @@ impl<T: Clone> PerProcess<T> {
 /// Largest block that glibc's allocator learns from, less what it puts around it.
 const LEARNT_BYTES: usize = (32 << 20) - (64 << 10);
 
-/// What an arena of glibc's allocator may use from its first block on.
+/// Bytes that an arena of glibc's allocator may use from its first block on.
 const ARENA_BYTES: usize = 16 << 20;
 
 /// Has glibc ask the system once for what this thread's arena is likely to need, where it would for each page or two that the
@@ -273,7 +273,7 @@ fn open_arena() {
     std::hint::black_box(block);
 }
 
-/// What the allocator does for this process.
+/// Configures the allocator of this process.
 fn settle_allocator() {
     learn_to_keep();
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -42,7 +42,7 @@ impl Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }

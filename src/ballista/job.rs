@@ -51,7 +51,8 @@ pub(super) async fn run(cluster: Cluster<'_>, session: &str, plan: Vec<u8>) -> R
     task.join_unwind().await.map_err(stopped)?
 }
 
-/// What the scheduler plans by. The first ones are about right answers: see `session_config` for those of this process.
+/// Scheduler settings. The first ones are needed for right answers; `session_config` has those of
+/// this process.
 fn settings(partitions: usize, name: &str) -> Vec<KeyValuePair> {
     let partitions = partitions.to_string();
     let part_bytes = PART_BYTES.to_string();

@@ -7,7 +7,8 @@
 //!     TableScan: lineitem        a table of pinned files, which only this process knows
 //!     TableScan: orders
 //! ```
-//! What the scheduler gets; executors read the files by their URLs, and one task writes the stage's file:
+//! The plan that the scheduler gets. Executors read the files by their URLs, and one task writes
+//! the stage's file:
 //! ```text
 //! CopyTo: s3://…/<key>/<build>/part-00000.parquet
 //!   Projection: the stage's columns
@@ -56,7 +57,7 @@ pub struct Cluster<'a> {
     pub partitions: usize,
 }
 
-/// What a cluster computes and where it writes it.
+/// A part of a query that a cluster computes, and the place to which it writes the rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
     /// The part of a query.

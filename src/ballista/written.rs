@@ -1,4 +1,4 @@
-//! What a cluster has written: looked at before it becomes a stage.
+//! Checks the files that a cluster has written before they become a stage.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the files of one table have in common: a format, and columns that fit together.
+//! Finds the common format of a table's files and a schema that fits all of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -36,7 +36,7 @@ impl BadFiles {
         items.retain(|_| !last.next().copied().unwrap_or(false));
     }
 
-    /// The same, out of four lists.
+    /// Takes the files that were found last out of four lists.
     pub(super) fn take_out<A, B, C, D>(
         &self,
         a: &mut Vec<A>,
@@ -91,7 +91,7 @@ impl Infer<'_> {
     /// The schemas of the files that can be read; the others are noted.
     ///
     /// # Errors
-    /// What is not the content of a file; the first error where no file can be read.
+    /// Errors that are not about a file's content; the first error if no file can be read.
     pub(super) async fn those_that_can(
         &self,
         files: &[ObjectMeta],

@@ -39,10 +39,10 @@ pub(super) async fn infer(
     Ok(found.into_schema())
 }
 
-/// What other programs put between fields in place of a comma.
+/// Separators that other programs write in place of a comma.
 const OTHER_DELIMITERS: &[u8; 3] = b"\t;|";
 
-/// What the records so far show.
+/// Types and column count found in the records so far.
 struct Found<'a> {
     csv: &'a CsvFormat,
     /// None before the first record.

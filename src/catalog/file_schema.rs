@@ -30,7 +30,7 @@ use crate::{Error, ErrorKind, Result};
 pub(super) struct Infer<'a> {
     pub session: &'a dyn Session,
     pub store: &'a Arc<dyn ObjectStore>,
-    /// The same, where whole files are read as text.
+    /// The store for whole files read as text.
     pub unpacked: &'a Arc<dyn ObjectStore>,
     pub footers: &'a FooterCache,
     pub format: &'a Format,
@@ -40,7 +40,7 @@ pub(super) struct Infer<'a> {
     pub is_declared: bool,
 }
 
-/// What one file says of itself.
+/// Schema and facts found in one file.
 pub(super) struct FileSchema {
     pub schema: Schema,
     /// Exact; None where the format does not say before the file is planned.
@@ -164,7 +164,7 @@ fn in_microseconds(schema: &Schema) -> Schema {
     Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone())
 }
 
-/// What went wrong below a decoder: what the store said, where it is that.
+/// Converts an error from below a decoder: keeps the store's error if there is one.
 fn unpacking(compression: Compression, error: DataFusionError) -> Error {
     let DataFusionError::IoError(error) = error else { return error.into() };
     match error.downcast::<DataFusionError>() {

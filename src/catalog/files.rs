@@ -113,7 +113,7 @@ pub fn statistics(table: &TableFiles, outline: &Outline) -> Statistics {
     statistics
 }
 
-/// What a scan of a table of which this process has a part was over all of its files.
+/// Records the outline of a scan over all files of a table of which this process has only a part.
 ///
 /// # Errors
 /// `Data` where no such scan was planned by the process that has all of them.

@@ -297,7 +297,7 @@ impl FilesSpec {
         Ok(self.open_in(inner, schema, partition_values, store_url, counters, cache))
     }
 
-    /// The same in a store that is open.
+    /// Infers the table's schema in a store that is already open.
     pub fn open_in(
         &self,
         inner: Arc<dyn ObjectStore>,
@@ -335,7 +335,7 @@ impl FilesSpec {
     }
 }
 
-/// What stands before an object's path when it is shown to the user.
+/// The prefix of an object's path when it is shown to the user.
 fn display_root(root: &str) -> String {
     format!("{}/", root.strip_prefix("file://").unwrap_or(root))
 }

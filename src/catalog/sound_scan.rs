@@ -49,7 +49,7 @@ impl SoundScan {
         &self.config
     }
 
-    /// The same over what the file scan became; what is no file scan stays what it is.
+    /// Wraps a file scan; returns any other source unchanged.
     fn over(source: Arc<dyn DataSource>) -> Arc<dyn DataSource> {
         match source.as_any().downcast_ref::<FileScanConfig>() {
             Some(config) => Arc::new(Self::new(config.clone())),
@@ -76,7 +76,7 @@ pub fn of_table(
 /// Pushes filters into a file scan, but for those that `stays_above`.
 ///
 /// # Errors
-/// What judging or pushing finds.
+/// Errors of judging or pushing the filters.
 pub fn push_filters(
     config: &FileScanConfig,
     filters: &[Arc<dyn PhysicalExpr>],
@@ -112,7 +112,7 @@ async fn open_file(
     Ok(caught_rows(caught(opened).await?).boxed())
 }
 
-/// The same, whose panics are not caught.
+/// Opens a file without catching panics.
 async fn open_known(
     config: Arc<FileScanConfig>,
     file: PartitionedFile,

@@ -16,7 +16,7 @@ use self::pass_through::redeem;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, and so which Python exception it becomes.
+/// The kind of an error, which decides its Python exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// An option is unknown, malformed or contradicts another one.
@@ -131,7 +131,7 @@ impl Error {
         self.kind == ErrorKind::Data && !self.of_user_code && !self.of_other_file
     }
 
-    /// What went wrong.
+    /// The kind of this error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

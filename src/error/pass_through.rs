@@ -20,7 +20,7 @@ const KEPT: usize = 256;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static ERRORS: Mutex<VecDeque<(u64, Arc<Error>)>> = Mutex::new(VecDeque::new());
 
-/// What stands for `error` in layers that make text of it.
+/// Stores `error` and returns a placeholder for layers that turn errors into text.
 pub(crate) fn check_in(error: Error) -> Error {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let ticket = Error::new(error.kind(), format!("{MARK}{number}."));

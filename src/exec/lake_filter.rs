@@ -1,5 +1,5 @@
-//! What a scan of an Iceberg data file does to its rows where the file format does not do it: equality deletes, and for
-//! ORC files positions and the predicate too. It stands below the scan's projection.
+//! Filters the rows of an Iceberg data file where the file format does not: equality deletes, and
+//! for ORC files positions and the predicate as well. It stands below the scan's projection.
 
 use std::sync::Arc;
 

@@ -52,7 +52,7 @@ impl LakeScan {
         files.filter_map(|file| FileRef::of(file).map(|file| file.index))
     }
 
-    /// The same over what the file scan became.
+    /// Wraps the source that the file scan became; None if that is no file scan.
     fn over(&self, source: &Arc<dyn DataSource>) -> Option<Arc<dyn DataSource>> {
         let config = source.as_any().downcast_ref::<FileScanConfig>()?.clone();
         Some(Arc::new(Self { table: Arc::clone(&self.table), config, count: self.count }))

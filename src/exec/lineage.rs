@@ -1,4 +1,5 @@
-//! What a rewritten plan does to the rows of its driving scans, and which tables it reads.
+//! Traces what a rewritten plan does to the rows of its driving scans, and lists the tables that it
+//! reads.
 
 use std::sync::Arc;
 
@@ -147,7 +148,8 @@ fn through(fate: RowFate, projection: &[ProjectionExpr]) -> Result<RowFate> {
     Ok(RowFate::Filtered(below))
 }
 
-/// What makes two scans read the same table: the pinned files or batches that they share.
+/// The identity of a scan's table: the address of its pinned files or batches, which scans of one
+/// table share.
 fn identity(source: &ScanSource) -> Option<usize> {
     match source {
         ScanSource::Files { table, .. } => Some(Arc::as_ptr(table) as usize),

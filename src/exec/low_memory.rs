@@ -146,7 +146,8 @@ impl SharedPool {
         Ok(Self { limit, share, spilling, used: AtomicUsize::new(0) })
     }
 
-    /// What each sort may set aside for merging what it spills: together half of what they do not share, and no more than `most`.
+    /// Bytes that each sort may reserve for merging spilled data: all sorts together half of the
+    /// unshared memory, each at most `most`.
     pub fn merging(&self, most: usize) -> usize {
         most.min(self.limit / 10 * (10 - SPILLING_TENTHS) / 2 / self.spilling.max(1))
     }

@@ -35,13 +35,13 @@ impl MemoryTable {
         Self { schema, batches, bytes, content: None, stands_for: None }
     }
 
-    /// The same table, in whose place a plan shows what it stands for.
+    /// Names the table or stage that plans show in place of this one.
     #[must_use]
     pub fn standing_for(self, what: String) -> Self {
         Self { stands_for: Some(Arc::from(what)), ..self }
     }
 
-    /// The same table, whose rows have this digest.
+    /// Sets the digest of the rows.
     #[must_use]
     pub fn with_digest(self, digest: &str) -> Self {
         Self { content: Some(Arc::from(digest)), ..self }

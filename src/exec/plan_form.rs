@@ -135,7 +135,8 @@ fn operator(
     Ok(())
 }
 
-/// What a scan reads of its files. Which files a table has, and what they hold, a fingerprint says elsewhere.
+/// Writes the parts of a scan that decide which data it reads from a file. The fingerprint covers
+/// the files and their content elsewhere.
 fn write_scan(
     form: &mut Form,
     scan: &FileScanConfig,

@@ -47,8 +47,8 @@ use crate::{Error, Result};
 /// The name of the last column. Nothing looks it up by name, but two columns of one name would confuse a reader.
 const ROW: &str = "row of the driving scan";
 
-/// The same plan with a last column, UInt64: which of the rows that its driving scan put out a row comes from,
-/// counted from 0 in each partition. `scanned` grows by the rows that scans put out.
+/// Adds a last column, UInt64, to a plan: the number of the scanned row from which an output row
+/// comes, counted from 0 in each partition. `scanned` grows by the rows that scans put out.
 ///
 /// # Errors
 /// An internal error where the plan has an operator that the rewrite does not let pass.

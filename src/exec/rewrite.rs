@@ -54,7 +54,7 @@ pub struct DrivingScan {
     pub source: ScanSource,
     /// For files: indices into the table's files, in plan order, hive pruning done.
     pub files: Vec<usize>,
-    /// What it reads of them.
+    /// Columns and predicate that the driving scan reads.
     pub request: ScanRequest,
 }
 

@@ -45,7 +45,7 @@ use super::split_scan::{ScanSource, SplitScanExec};
 use crate::formats::{FileRef, Split, SplitUnit, TableFiles};
 use crate::sharding::{Bernoulli, FileSample};
 
-/// What share of a table's rows is kept, and which.
+/// The share of a table's rows that is kept, and the seed that picks them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Of 100 rows; in 0..=100.
@@ -144,7 +144,7 @@ impl SampleExec {
         Self { input, sample, properties }
     }
 
-    /// The same over another scan of the same rows.
+    /// The sample over another scan of the same rows.
     pub(super) fn over(&self, input: Arc<dyn ExecutionPlan>) -> Self {
         Self::new(input, self.sample)
     }

@@ -28,7 +28,7 @@ use crate::formats::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
 use crate::iceberg::LakeTable;
 use crate::matrix::{MatrixColumns, places};
 
-/// What a driving scan reads from.
+/// The source of a driving scan.
 #[derive(Clone, Debug)]
 pub enum ScanSource {
     /// Files; the configuration carries projection and predicate, and no file groups.
@@ -50,7 +50,8 @@ pub enum ScanSource {
         projection: Option<Vec<usize>>,
         /// The digest of its rows, where it has any.
         content: Option<Arc<str>>,
-        /// What a plan shows in its place, where it has no rows of its own: a stage that may not be built yet.
+        /// Text that a plan shows for a table without rows of its own: a stage that may not be
+        /// built yet.
         stands_for: Option<Arc<str>>,
     },
     /// Nothing to read: the planner proved that no row comes from here.
@@ -96,7 +97,7 @@ impl SplitScanExec {
         Self { source, splits, schema, properties }
     }
 
-    /// What it reads from.
+    /// The source that it reads from.
     pub fn source(&self) -> &ScanSource {
         &self.source
     }
@@ -150,8 +151,9 @@ impl SplitScanExec {
         Ok(Some(Self::new(source, splits, Arc::new(all.project(&read)?))))
     }
 
-    /// The same scan with those of `matrices` that save something, after all other output columns: of columns of local Parquet files, all of
-    /// which are read. None where none does.
+    /// Appends those of `matrices` that save something after all other output columns. Matrices are
+    /// made from columns of local Parquet files, all of which must be read. Returns None if none
+    /// saves anything.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.

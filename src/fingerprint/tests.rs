@@ -359,7 +359,8 @@ fn formats_and_units_differ_by_each_option() {
     assert_eq!(names.len(), forms.len());
 }
 
-/// What is here was committed: a change of it makes states, stages and caches of before useless, and raises [`VERSION`].
+/// These forms were committed: a change makes older states, stages and caches useless and must
+/// raise [`VERSION`].
 #[test]
 fn forms_stay_what_they_are() {
     let all: Fielded = vec![

@@ -31,7 +31,7 @@ pub async fn blame_content(
     Ok(error)
 }
 
-/// What `work` finds; a panic of a decoder, which trusted what it read, is an error of the data.
+/// Runs `work` and turns a decoder's panic, caused by data that it trusted, into a data error.
 ///
 /// # Errors
 /// That of `work`; `Data` for a panic.
@@ -39,7 +39,7 @@ pub async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     caught_later(work, gave_up).await
 }
 
-/// The same of work whose own errors name `file`: that of a panic names it too.
+/// Runs work whose own errors name `file`; the error of a panic names it too.
 ///
 /// # Errors
 /// As [`caught`].
@@ -50,12 +50,14 @@ pub(super) async fn caught_of<T>(
     caught_later(work, |message| gave_up(message).with_context("file", file)).await
 }
 
-/// The same of the rows of a file that come one after the other; after a panic there are no more.
+/// Passes the rows of a file on and turns a panic into a data error, after which there are no more
+/// rows.
 pub fn caught_rows<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
     caught_by(rows, gave_up)
 }
 
-/// The same of the rows of a plan, whose scans have caught the panics of their decoders: what is left is the engine's.
+/// Passes a plan's rows on. Its scans have caught the panics of their decoders, so any other panic
+/// is the engine's.
 pub fn caught_answer<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
     caught_by(rows, of_engine)
 }

@@ -30,7 +30,7 @@ const WANTED_SPLITS: u64 = 256;
 /// Text splits are not made smaller than this unless the user says so.
 const MIN_TEXT_BYTES: u64 = 4 << 20;
 
-/// What a driving scan reads of its files.
+/// Columns and predicate that a driving scan reads from its files.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
     /// Names of the file columns read, those of the predicate included.
@@ -162,7 +162,8 @@ async fn balanced(
     Ok(SplitTarget { bytes: target.bytes.min(wanted.max(1)), ..target })
 }
 
-/// The same, where a file whose content cannot be understood is one split that nobody will read.
+/// Discovers the splits of a table. A file that cannot be understood becomes one split that nobody
+/// will read.
 async fn discover_tolerantly(
     table: &TableFiles,
     index: usize,

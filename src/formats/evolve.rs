@@ -40,7 +40,8 @@ impl PhysicalExprAdapterFactory for ByName {
 struct FileAdapter {
     table: SchemaRef,
     file: SchemaRef,
-    /// What DataFusion does for every table: null for absent columns, casts between types that are not nested.
+    /// DataFusion's own adapter: null for absent columns, and casts between types that are not
+    /// nested.
     rest: Arc<dyn PhysicalExprAdapter>,
 }
 

@@ -38,7 +38,7 @@ pub struct TableFiles {
     pub store: Arc<dyn ObjectStore>,
     /// Names `store` to DataFusion; one per table, so that each has its own pins and credentials.
     pub store_url: ObjectStoreUrl,
-    /// What the user sees in front of a file's path, for example `s3://bucket/`.
+    /// The prefix of a file's path when it is shown to the user, for example `s3://bucket/`.
     pub root: String,
     /// The files in plan order.
     pub files: Vec<TableFile>,
@@ -46,11 +46,11 @@ pub struct TableFiles {
     pub footers: Arc<FooterCache>,
     /// For the files of an Iceberg table, its metadata of them.
     pub metadata: Option<Arc<dyn TableMetadata>>,
-    /// What scans of it have found.
+    /// Results of scans of this table.
     pub scans: Scans,
 }
 
-/// What a scan found of a table: by which DataFusion's planner chooses between plans.
+/// Sizes that a scan found in a table; DataFusion's planner chooses between plans by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outline {
     /// Files that are scanned.
@@ -140,8 +140,8 @@ impl TableFiles {
     }
 }
 
-/// What a `PartitionedFile` carries through DataFusion's planner, so that the plan rewrite knows
-/// which pinned file of which table it is.
+/// Marks a `PartitionedFile` in DataFusion's planner, so that the plan rewrite knows the pinned
+/// file and its table.
 #[derive(Clone, Debug)]
 pub struct FileRef {
     /// The table.

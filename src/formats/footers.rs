@@ -63,7 +63,7 @@ type FooterLock = Arc<tokio::sync::Mutex<()>>;
 /// The schema that was asked for last, which most files of a table have: making it takes as long as decoding a small footer.
 struct FileSchema {
     stored: Arc<SchemaDescriptor>,
-    /// What the writer put beside it, the Arrow schema of the file's columns among it.
+    /// Key-value metadata of the footer, which includes the Arrow schema of the columns.
     notes: Option<Vec<KeyValue>>,
     schema: SchemaRef,
 }
@@ -132,12 +132,12 @@ impl FooterCache {
         &self.orc
     }
 
-    /// What is known of Arrow IPC files.
+    /// The cached heads of Arrow IPC files.
     pub(super) fn ipc(&self) -> &Kept<IpcHead> {
         &self.ipc
     }
 
-    /// What is known of Avro files.
+    /// The cached heads of Avro files.
     pub(super) fn avro(&self) -> &Kept<AvroHead> {
         &self.avro
     }

@@ -58,7 +58,8 @@ impl Compression {
         }
     }
 
-    /// What is left for DataFusion to unpack of files that a store has unpacked by [`members`](Self::members).
+    /// The compression that DataFusion itself has to undo, after a store has unpacked
+    /// [`members`](Self::members).
     fn left(self) -> CompressionTypeVariant {
         match self.members() {
             Some(_) => CompressionTypeVariant::UNCOMPRESSED,

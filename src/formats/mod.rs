@@ -127,7 +127,7 @@ pub struct Split {
     pub scan: u32,
     /// Index into that scan's pinned files.
     pub file: u32,
-    /// What it reads of the file.
+    /// The part of the file that is read.
     pub unit: SplitUnit,
     /// Rows before any filter, from the file's metadata and exact, without deleted ones; None where the format does
     /// not say.

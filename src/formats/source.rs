@@ -53,7 +53,7 @@ pub struct ColumnRead {
 /// A format whose files have a head or footer that says where their units lie.
 #[async_trait]
 pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
-    /// What is known of a file before its rows are read.
+    /// The facts of a file that are needed before its rows are read.
     type Footer: Send + Sync + 'static;
 
     /// The name that plans show.
@@ -118,7 +118,8 @@ impl<F: UnitFormat> UnitSource<F> {
         }
     }
 
-    /// What a filter above keeps, over the table's schema: rows of which it is not true need not be read.
+    /// The predicate of a filter above, over the table's schema. Rows for which it is not true need
+    /// not be read.
     pub fn pruning_predicate(&self) -> Option<&Arc<dyn PhysicalExpr>> {
         self.predicate.as_ref()
     }

@@ -18,7 +18,7 @@ pub struct UnitRange {
     pub bytes: u64,
 }
 
-/// What units are called, and so what a split of some of them is.
+/// The name of a format's units, and so of a split made of some of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UnitKind {
     Stripes,

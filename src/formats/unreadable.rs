@@ -25,7 +25,7 @@ const REASON: &str = "tensorquery:unreadable";
 /// Levels of a schema with columns that are not read: some fifty lists in lists.
 const MOST_LEVELS: usize = 128;
 
-/// What the key of a note in a footer begins with; the name of the column follows.
+/// The prefix of a note's key in a footer; the column's name follows.
 const NOTE: &str = "tensorquery:unreadable:";
 
 /// The field, marked as one that is not read for this reason.
@@ -91,8 +91,9 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
     with_schema(footer, &schema, found)
 }
 
-/// The same of a footer whose columns have this `schema`, where it has dictionaries of values of which the crate reads none: they are plain
-/// columns that say that they were others. None where it has none.
+/// Replaces dictionaries of values that the crate cannot read in a footer whose columns have this
+/// `schema`. They become plain columns with a note of their former type. Returns None if there are
+/// none.
 ///
 /// # Errors
 /// Those of the format's own checks.
@@ -161,7 +162,7 @@ fn first_hidden(of: &Type) -> Option<String> {
     hidden(of).or_else(|| below().flatten())
 }
 
-/// What a type is that would be shown as its storage.
+/// The name of a type that would otherwise be shown as its storage.
 fn hidden(of: &Type) -> Option<String> {
     match of.get_basic_info().logical_type_ref()? {
         LogicalType::Variant { .. } => {
@@ -174,7 +175,7 @@ fn hidden(of: &Type) -> Option<String> {
     }
 }
 
-/// The same footer with another schema, of the same columns, and other notes.
+/// Replaces a footer's schema, keeping the columns, and its notes.
 fn with_schema(
     footer: ParquetMetaData,
     schema: &Arc<SchemaDescriptor>,

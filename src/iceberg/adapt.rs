@@ -83,7 +83,7 @@ impl PhysicalExprAdapterFactory for FieldAdapter {
 struct FileAdapter {
     fields: FieldAdapter,
     physical: SchemaRef,
-    /// What DataFusion does for every table: null for absent columns, casts between primitive types.
+    /// DataFusion's own adapter: null for absent columns, and casts between primitive types.
     rest: Arc<dyn PhysicalExprAdapter>,
 }
 

@@ -10,7 +10,7 @@ use iceberg::spec::{DataFile, Datum, PrimitiveLiteral, Transform};
 
 use super::types::primitive_scalar;
 
-/// What is known of a column's values in one file; None where nothing is.
+/// Bounds of a column's values in one file; None where metadata has none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
     /// No value is less.

@@ -58,7 +58,7 @@ impl fmt::Display for TravelTo {
 }
 
 impl TravelTo {
-    /// The same where its last snapshot, and the schema, are these.
+    /// The table at this snapshot and schema.
     #[must_use]
     pub fn pinned(&self, snapshot: i64, schema: i32) -> Self {
         match self {
@@ -69,7 +69,8 @@ impl TravelTo {
         }
     }
 
-    /// What `VERSION AS OF` says: a snapshot id, or the name of a branch or tag. A name may be a number too: see [`pin`].
+    /// Parses the value of `VERSION AS OF`: a snapshot id, or the name of a branch or tag. A name
+    /// may be a number as well: see [`pin`].
     pub fn version(text: &str) -> Self {
         match text.parse::<i64>() {
             Ok(id) if id.to_string() == text => Self::Snapshot(id),
@@ -77,7 +78,8 @@ impl TravelTo {
         }
     }
 
-    /// What `TIMESTAMP AS OF` says: a date, or a date and time, in UTC unless it names an offset.
+    /// Parses the value of `TIMESTAMP AS OF`: a date, or a date and time, in UTC unless it names an
+    /// offset.
     ///
     /// # Errors
     /// `Query` where it is neither.

@@ -50,7 +50,7 @@ impl DataFile {
     }
 }
 
-/// What a delete file holds.
+/// The kind of a delete file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeleteKind {
     /// Paths of data files and positions in them.
@@ -79,7 +79,7 @@ pub struct DeleteFile {
     pub format: Storage,
     /// Its data sequence number.
     pub sequence: i64,
-    /// What it holds.
+    /// The kind of deletes in it.
     pub kind: DeleteKind,
     /// For position deletes, the data file they are of, where metadata says that it is only one.
     pub target: Option<String>,
@@ -132,7 +132,8 @@ impl LakeSpec {
         Self { files, ..self.clone() }
     }
 
-    /// What identifies the rows and how they are read: the snapshot, and the schema, which changes without one.
+    /// Fingerprints the rows and the way they are read: the snapshot, and the schema, which can
+    /// change without one.
     ///
     /// # Errors
     /// `Config` where the schema cannot be written as JSON.

@@ -54,7 +54,7 @@ impl LakeTable {
         &self.spec
     }
 
-    /// What metadata says of the files' columns, as one batch.
+    /// The values that metadata has for the files' columns, as one batch.
     pub fn values(&self) -> &FileValues {
         &self.values
     }

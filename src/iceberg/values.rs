@@ -1,5 +1,5 @@
-//! What the metadata says of each data file's columns: constants of identity partitions, and bounds by which files
-//! are pruned.
+//! Column values that metadata has for each data file: constants of identity partitions, and bounds
+//! for pruning.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct FileValues {
     columns: HashMap<String, HashMap<Role, usize>>,
 }
 
-/// What one column of the batch says of a column of the table.
+/// The role of a batch column for a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     /// The value in files that do not store the column.

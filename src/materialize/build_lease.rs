@@ -53,7 +53,7 @@ pub(super) struct BuildLease {
     is_lost: bool,
 }
 
-/// What a try for the lease came to.
+/// The result of trying to take the lease.
 pub(super) enum Claim {
     Mine(Box<BuildLease>),
     /// Another process has it, and this is what it wrote last.

@@ -23,7 +23,7 @@ use super::write::write_rows;
 use crate::runtime::Runtimes;
 use crate::{Error, ErrorKind, Result};
 
-/// What the builder of a folder writes about itself, for whoever waits to show.
+/// The file in which a folder's builder reports its progress to waiting processes.
 const PROGRESS: &str = "progress.json";
 
 /// How often a waiting process looks again.
@@ -39,7 +39,7 @@ pub enum Attempt {
     Thrifty,
 }
 
-/// What an attempt gives.
+/// The result of an attempt.
 pub enum Made {
     /// Rows, which are to be written.
     Rows(SendableRecordBatchStream),
@@ -50,7 +50,7 @@ pub enum Made {
 /// A stage that is there.
 #[derive(Debug)]
 pub struct OpenStage {
-    /// What it is.
+    /// The stage's manifest.
     pub manifest: Manifest,
     /// Whether this process built it now.
     pub built: bool,
@@ -63,7 +63,7 @@ pub struct OpenStage {
 pub struct Wanted<'a> {
     /// Where it is kept.
     pub place: &'a StagePlace,
-    /// What it is the rows of.
+    /// The key of the staged rows.
     pub key: &'a str,
     /// Why they are staged.
     pub why: &'a str,
@@ -236,7 +236,7 @@ enum Turn {
     Theirs(Note),
 }
 
-/// What gives a process its turn.
+/// The lock or lease that gives a process its turn.
 enum Holder {
     Lock(Lock),
     BuildLease(Box<BuildLease>),
@@ -267,14 +267,15 @@ impl Holder {
 }
 
 impl Note {
-    /// What the process that builds in a folder, or below a URL, says of itself; None where it has not yet, or nobody builds.
+    /// Reads the progress that a builder writes to its folder or URL. Returns None if it has
+    /// written none yet, or nobody builds.
     pub(super) async fn of_builder(place: &StagePlace, key: &str) -> Option<Self> {
         let name = if place.folder().is_some() { PROGRESS } else { LEASE };
         let found = place.store().get(&place.path([key, name])).await.ok()?;
         serde_json::from_slice(&found.bytes().await.ok()?).ok()
     }
 
-    /// What the process that holds a lock says of itself; empty where it has not yet.
+    /// Reads the progress of the process that holds a lock; unknown if it has written none yet.
     fn of_lock(folder: &std::path::Path, key: &str) -> Self {
         let text = std::fs::read(folder.join(key).join(PROGRESS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_else(|_| Self::unknown())

@@ -1,4 +1,4 @@
-//! What keeps a stage that somebody reads from being removed.
+//! Keeps a stage from being removed while somebody reads it.
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ pub struct StageInfo {
     pub used: DateTime<Utc>,
 }
 
-/// What was removed.
+/// The stages and bytes that were removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Stages.

@@ -1,4 +1,4 @@
-//! What a stage says about itself. It appears in one step, and last: without it there is no stage.
+//! The manifest of a stage. It appears in one step, and last: without it there is no stage.
 
 use std::fmt::Display;
 
@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     version: u32,
-    /// What it is the rows of.
+    /// The key of the staged rows.
     pub key: String,
     /// The folder of its files, below that of the key.
     pub build: String,
@@ -92,7 +92,7 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// The same, where all its files are there.
+    /// Reads the manifest of a stage whose files are all there.
     ///
     /// # Errors
     /// As for [`read`](Self::read).

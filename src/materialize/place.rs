@@ -21,7 +21,7 @@ pub struct StagePlace {
     access: StoreAccess,
     /// The folder, where it is local.
     folder: Option<PathBuf>,
-    /// What its stages may take together; None for any number of bytes.
+    /// Bytes that all stages may take together; None for no limit.
     max_bytes: Option<u64>,
     /// Whether the store has refused to write under conditions.
     has_no_conditions: Arc<AtomicBool>,
@@ -50,7 +50,7 @@ impl StagePlace {
         Ok(found)
     }
 
-    /// The same, where a folder that is missing is not made: it holds no stage.
+    /// Opens a place without making its folder: a missing folder holds no stage.
     ///
     /// # Errors
     /// `Config`, as for [`open`](Self::open).
@@ -93,13 +93,13 @@ impl StagePlace {
         }
     }
 
-    /// The same place, in which stages that nobody uses make way for new ones above so many bytes.
+    /// Bounds the bytes of all stages. Above the bound, unused stages make way for new ones.
     #[must_use]
     pub fn bounded(self, max_bytes: Option<u64>) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// What its stages may take together.
+    /// Bytes that all stages may take together.
     pub(super) fn max_bytes(&self) -> Option<u64> {
         self.max_bytes
     }

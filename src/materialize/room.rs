@@ -9,7 +9,7 @@ use std::path::Path;
 use super::place::StagePlace;
 use crate::Error;
 
-/// What writing a stage failed with, in words where there was no room; else the same error.
+/// Rewords an error of writing a stage if the device was full; returns other errors unchanged.
 pub(super) fn no_room_for_stage(error: Error, place: &StagePlace, written: u64) -> Error {
     match place.folder() {
         Some(folder) if is_full(&error) => Error::storage(format!(
@@ -23,7 +23,8 @@ pub(super) fn no_room_for_stage(error: Error, place: &StagePlace, written: u64) 
     }
 }
 
-/// What computing the rows of a stage failed with, in words where there was no room to spill; else the same error.
+/// Rewords an error of computing a stage if there was no room to spill; returns other errors
+/// unchanged.
 pub(super) fn no_room_to_spill(error: Error) -> Error {
     if !is_full(&error) {
         return error;

@@ -55,7 +55,7 @@ pub struct MatrixColumns {
 /// The columns of rows of which some have become matrices.
 #[derive(Clone, Debug)]
 pub struct MatrixSchema {
-    /// What these were, by their places before.
+    /// The columns that became matrices, by their former places.
     pub matrices: Vec<MatrixColumns>,
     /// The other columns, and then a column for each matrix.
     pub schema: SchemaRef,

@@ -57,7 +57,7 @@ pub(crate) fn transpose_words(_: &[&[u8]], _: &mut [u8], _: usize, _: usize) {
     unreachable!("are_words says so");
 }
 
-/// What is left over of [`transpose_words`].
+/// Copies the lanes that [`transpose_words`] left over.
 #[cfg(target_arch = "x86_64")]
 fn one_by_one(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
     let rows = rows.chunks_exact_mut(row_bytes);
@@ -154,8 +154,8 @@ fn fetch(lane: &[u8], at: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(lane.as_ptr().wrapping_add(at).cast()) };
 }
 
-/// The same of a line that will be written, which the processor reads first: rows lie too far from each other for it to see them
-/// coming.
+/// Fetches a cache line that will be written, which the processor reads first. Rows are too far
+/// apart for the processor to foresee them.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn fetch_to_write(rows: &[u8], at: usize) {

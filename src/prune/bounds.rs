@@ -1,4 +1,4 @@
-//! What is known of one column in each of some containers.
+//! Bounds of one column in each of several containers.
 
 use std::sync::Arc;
 

@@ -19,12 +19,12 @@ use crate::floats::is_plain_float;
 /// Of a list with more items, only the least and the greatest are asked for.
 const MOST_ITEMS: usize = 256;
 
-/// What is known of some containers, all of one kind.
+/// Bounds and counts of several containers, all of one kind.
 pub trait Bounds {
     /// How many they are.
     fn containers(&self) -> usize;
 
-    /// What is known of a column of theirs; None where that is nothing.
+    /// Bounds of one of their columns; None if there are none.
     fn column(&self, column: &Column) -> Option<ColumnBounds>;
 
     /// Which containers have no row in which the column is this value, as a hash of its values says. None where nothing does.
@@ -34,7 +34,7 @@ pub trait Bounds {
     }
 }
 
-/// What is proven of each container.
+/// The facts that are proven of each container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// No row of it matches: it may be left out.
@@ -56,7 +56,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// What a condition may be; anything where it is not understood.
+    /// The possible outcomes of a condition; all of them if it is not understood.
     fn truth(&self, expr: &Arc<dyn PhysicalExpr>) -> Truth {
         let found = match is_condition(expr) {
             true => self.known_truth(expr),
@@ -65,7 +65,8 @@ impl Judge<'_> {
         found.unwrap_or_else(|| Truth::unknown(self.containers))
     }
 
-    /// The same of one that [`is_condition`]; None where it is not understood.
+    /// The possible outcomes of an expression for which [`is_condition`] is true; None if it is not
+    /// understood.
     fn known_truth(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Truth> {
         let node = expr.as_any();
         if let Some(not) = node.downcast_ref::<NotExpr>() {
@@ -169,7 +170,8 @@ impl Judge<'_> {
         Some(found)
     }
 
-    /// The same, where a value between the least and the greatest item may be one of them or none.
+    /// The possible outcomes of a long IN list. A value between the least and the greatest item may
+    /// be one of them or none.
     fn in_long_list(&self, value: &Range, items: &[&ScalarValue]) -> Option<Truth> {
         let has_null = items.iter().any(|item| item.is_null());
         let known = items.iter().filter(|item| !item.is_null());

@@ -1,4 +1,4 @@
-//! What an expression may be, container by container: between two bounds, NaN, or NULL.
+//! The possible values of an expression in each container: between two bounds, NaN, or NULL.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a condition may be, container by container: true, false or NULL for some row.
+//! The possible outcomes of a condition in each container: true, false or NULL for some row.
 
 use arrow::buffer::BooleanBuffer;
 
@@ -17,7 +17,7 @@ impl Truth {
         Self { is_true: all.clone(), is_false: all.clone(), is_null: all }
     }
 
-    /// The same everywhere.
+    /// One outcome for all containers.
     pub(super) fn constant(value: Option<bool>, containers: usize) -> Self {
         let mask = |is: bool| match is {
             true => BooleanBuffer::new_set(containers),

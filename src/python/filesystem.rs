@@ -173,7 +173,7 @@ impl ForeignOpener for PyOpener {
     }
 }
 
-/// What travels beside a recipe: "credentials", "files" or "function", and the object.
+/// An object sent along with a worker's plan: "credentials", "files" or "function", and the object.
 pub type Shipped = (&'static str, Py<PyAny>);
 
 /// A foreign thing as an object of Python.

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::tensor::fill_view;
 use crate::runtime::Forks;
 
-/// What stands in the byte of a segment: nobody sees it, and its owner may fill it anew.
+/// The value of a free segment's byte: nobody uses it, and its owner may fill it again.
 const FREE: u8 = 0;
 
 /// Another process may see it: its owner must forget it.

@@ -1,4 +1,5 @@
-//! What the crates below say through `log` (and `tracing`, which passes on to it), on its way to Python's `logging`.
+//! Forwards log records of the crates below, from `log` (and `tracing`, which passes on to it), to
+//! Python's `logging`.
 //!
 //! Threads of the engine never wait for Python: they leave a record in a short queue, and whoever calls the engine next, or
 //! waits for it, hands the queue over. What nobody wants to hear is not even formatted: the level is that of Python's
@@ -98,7 +99,7 @@ impl Log for Forward {
 /// Hands over what waits; costs nothing where nothing does.
 ///
 /// # Errors
-/// What ends a program, Ctrl-C for one, if it comes meanwhile.
+/// An exception that ends a program, such as Ctrl-C, if it arrives meanwhile.
 pub fn deliver(py: Python<'_>) -> PyResult<()> {
     if !IS_ANY.swap(false, Ordering::Acquire) {
         return Ok(());

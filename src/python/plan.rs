@@ -194,7 +194,7 @@ impl PyPlan {
         Ok(())
     }
 
-    /// What each shard reads, and the imbalance over shards and over ranks.
+    /// Summarises the reads of each shard, and the imbalance over shards and over ranks.
     fn summarize(
         &self,
         lists: Vec<Vec<u32>>,
@@ -210,8 +210,9 @@ impl PyPlan {
         Ok((rows, imbalance.shards, imbalance.ranks))
     }
 
-    /// What another process needs to plan again, text, bytes, and objects of the package with their kinds: all splits, or those with these ids (ascending), and then
-    /// only the files that they are read from.
+    /// The text, bytes and objects (each with its kind) from which another process plans again.
+    /// They cover all splits, or those with these ids (ascending) and only the files that these are
+    /// read from.
     #[pyo3(signature = (ids=None))]
     fn recipe<'py>(
         &self,
@@ -341,7 +342,8 @@ impl PyPlan {
         Ok(BatchStream::new(stream, session, before).fed_by(feed).loose(loose))
     }
 
-    /// What a shard would deliver from a cursor on, as split and output row, without reading any.
+    /// The split and output row of each row that a shard would deliver from a cursor on, without
+    /// reading any.
     fn positions(
         &self,
         py: Python<'_>,

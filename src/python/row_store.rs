@@ -70,8 +70,8 @@ impl PyStage {
         weight_column(&plan.plan().schema(), column).map(drop).map_err(to_py)
     }
 
-    /// The same stage, from which epochs of `draws` rows are drawn by the weights in `column`; None draws as many rows
-    /// as there are.
+    /// The stage with weighted epochs: each draws `draws` rows by the weights in `column`. None
+    /// draws as many rows as there are.
     fn weighed(
         &self,
         py: Python<'_>,

@@ -31,7 +31,7 @@ type TableRow =
 /// A function of a session: name, types of the arguments, return type, volatility.
 type FunctionRow = (String, Vec<String>, String, &'static str);
 
-/// What a refresh changed in one table.
+/// The changes that a refresh found in one table.
 type ChangeRow = (String, Option<i64>, Option<i64>, (usize, usize), (usize, usize));
 
 /// Depth, text, rows and nanoseconds of an operator that ran.
@@ -76,7 +76,7 @@ impl PySession {
         Ok(Self { session })
     }
 
-    /// What went wrong with the plan cache since the last call.
+    /// Takes the plan cache's warnings since the last call.
     fn take_warnings(&self) -> Vec<String> {
         self.session.take_warnings()
     }
@@ -91,7 +91,7 @@ impl PySession {
         Ok(path_memos(py, at_once(|| self.session.view_memos(name))?))
     }
 
-    /// What kept the local cache from being used, once.
+    /// The reason why the local cache was not used, told once.
     fn cache_trouble(&self) -> Option<String> {
         self.session.cache().and_then(|cache| cache.trouble())
     }
@@ -311,12 +311,12 @@ impl PyQuery {
         self.query.quarantined()
     }
 
-    /// What its functions of the time stand for, in ISO 8601; None where it has none.
+    /// The time for which the query's time functions stand, in ISO 8601; None if it has none.
     fn moment(&self) -> Option<String> {
         self.query.moment().map(Moment::text)
     }
 
-    /// The same query at another moment.
+    /// The query at another moment.
     fn at_moment(&self, py: Python<'_>, moment: &str) -> PyResult<Self> {
         let (query, moment) = (self.query.clone(), at_once(|| Moment::parse(moment))?);
         let replan = move || async move { query.at_moment(moment).await };
@@ -434,7 +434,7 @@ impl PyQuery {
         self.query.functions()
     }
 
-    /// What went wrong with the session's plan cache since the last call.
+    /// Takes the session's plan cache warnings since the last call.
     fn take_warnings(&self) -> Vec<String> {
         self.query.session().take_warnings()
     }

@@ -18,7 +18,7 @@ use crate::sharding::{
 use crate::stream::RowSource;
 use crate::{Error, Result};
 
-/// What the shards of an epoch follow from, beside the plan and its counts.
+/// The inputs that decide an epoch's shards, beside the plan and its counts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
@@ -37,7 +37,8 @@ impl Request {
         serde_json::from_str(text).map_err(unreadable)
     }
 
-    /// What is dealt: `counts` are output rows by split, where counted; `sources` the source by split, in a mixture.
+    /// The input of the deal. `counts` are output rows by split, where counted; `sources` the
+    /// source by split, in a mixture.
     fn input(
         &mut self,
         plan: &Plan,
@@ -62,7 +63,7 @@ impl Request {
     }
 }
 
-/// What one rank reads, whatever its number of workers.
+/// The share of one rank, for any number of workers.
 #[pyclass(name = "RankShare", module = "tensorquery._core", frozen)]
 pub struct PyRankShare {
     share: RankShare,
@@ -94,7 +95,7 @@ impl PyRankShare {
         compute(py, deal)
     }
 
-    /// What `encode` wrote.
+    /// Decodes a share that `encode` wrote.
     #[staticmethod]
     fn decode(bytes: &[u8]) -> PyResult<Self> {
         Ok(Self { share: at_once(|| RankShare::decode(bytes))? })
@@ -115,7 +116,7 @@ impl PyRankShare {
         self.share.split_ids()
     }
 
-    /// What its pieces weigh, as a float.
+    /// The total weight of its pieces, as a float.
     #[getter]
     fn weight(&self) -> f64 {
         self.share.weight() as f64
@@ -294,7 +295,8 @@ impl PyShards {
         }
     }
 
-    /// What a rank's worker takes pieces from, with windows of its own; and how many pieces there are.
+    /// The shard from which a rank's worker takes pieces, with windows of its own, and the number
+    /// of these pieces.
     pub fn of_taker(&self, rank: usize, worker: usize) -> Result<(Shard, u32)> {
         let shard = self.get(rank, 0)?.of_taker(worker);
         let pieces = shard.lanes.iter().map(|lane| lane.pieces.len() as u32).sum();

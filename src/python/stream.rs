@@ -34,7 +34,7 @@ pub struct BatchStream {
     before: IoCounts,
 }
 
-/// What the stores of a session were asked for, and what the network did meanwhile.
+/// Requests and bytes of a session's stores, and the network's activity meanwhile.
 #[derive(Clone, Copy)]
 pub struct IoCounts {
     bytes: u64,
@@ -60,7 +60,8 @@ impl IoCounts {
     }
 }
 
-/// What was received of the stream and not handed out, and where that which was has left the shard.
+/// Batches received from the stream and not handed out, and the places in the shard of those that
+/// were.
 #[derive(Default)]
 struct Ahead {
     /// Not in Python yet.
@@ -110,14 +111,14 @@ impl BatchStream {
         }
     }
 
-    /// The same for a stream that takes its pieces from `feed`.
+    /// Takes pieces from the work queue `feed`.
     #[must_use]
     pub fn fed_by(mut self, feed: Arc<WorkQueue>) -> Self {
         self.feed = Some(feed);
         self
     }
 
-    /// The same for a consumer that copies the memory of each batch: it comes in parts.
+    /// Delivers batches in parts, for a consumer that copies the memory of each batch.
     #[must_use]
     pub fn loose(mut self, loose: bool) -> Self {
         self.loose = loose;
@@ -244,7 +245,7 @@ impl BatchStream {
         self.at_last(|place| place.last).unwrap_or(false)
     }
 
-    /// What kept the local cache from being used, once.
+    /// The reason why the local cache was not used, told once.
     fn cache_trouble(&self) -> Option<String> {
         self.session.cache().and_then(|cache| cache.trouble())
     }

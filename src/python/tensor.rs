@@ -42,11 +42,11 @@ pub struct PyBlock {
     owner: Owner,
 }
 
-/// What keeps the memory of a [`PyBlock`].
+/// The owner of a [`PyBlock`]'s memory.
 enum Owner {
     /// An allocation, taken apart.
     Own { allocation: *mut u8, length: usize, capacity: usize },
-    /// What was decoded. Others may keep the same allocation, for other rows.
+    /// A decoded buffer. Others may hold the same allocation for other rows.
     Lent { _memory: Buffer },
 }
 
@@ -243,7 +243,7 @@ pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTup
     (rows, block, slots, texts, categories).into_pyobject(py)
 }
 
-/// The same, but that all slots lie in one [`PyLooseBlock`].
+/// Converts a batch with all its slots in one [`PyLooseBlock`].
 pub fn to_loose(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
     let mut slots = slots_of(&batch);
     let (texts, categories) = objects_of(py, &batch)?;

@@ -133,7 +133,8 @@ impl ForeignFunction for PyFunction {
     }
 }
 
-/// The same values in memory of this crate's, checked on the way: a damaged array would be undefined behaviour.
+/// Copies an array into memory of this crate, and checks it on the way: a damaged array would be
+/// undefined behaviour.
 fn own(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(make_array(own_data(&array.to_data())?))
 }

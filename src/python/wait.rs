@@ -28,8 +28,8 @@ pub fn wait<T: Send, F: Future<Output = Result<T>>>(
     wait_with(py, make, |_| Ok(()))
 }
 
-/// The same, and calls `on_tick` after each [`PATIENCE`] of waiting, on the calling thread. Its exception drops the
-/// future.
+/// Waits for a future and calls `on_tick` after each [`PATIENCE`] of waiting, on the calling
+/// thread. An exception of `on_tick` drops the future.
 pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     py: Python<'_>,
     make: impl FnOnce() -> F + Send,
@@ -97,7 +97,7 @@ pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send)
     py.detach(|| caught(work, of_engine)).map_err(to_py)
 }
 
-/// The same with the GIL held, for work that takes no time.
+/// Runs work that takes no time, with the GIL held.
 pub fn at_once<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
     caught(work, of_engine).map_err(to_py)
 }

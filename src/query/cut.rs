@@ -72,7 +72,7 @@ impl Cut {
     }
 }
 
-/// What sizes are judged by.
+/// The sizes by which sides of a join are judged.
 #[derive(Clone, Copy)]
 pub struct Sizes<'a> {
     /// Stored bytes of the columns that a scan reads.
@@ -179,7 +179,7 @@ fn must_stage(plan: &LogicalPlan, sizes: Sizes<'_>) -> Option<String> {
     }
 }
 
-/// What becomes of a join.
+/// The decision about a join.
 struct Verdict {
     /// The side whose rows it goes by; the other is held by each process.
     side: Side,
@@ -269,7 +269,7 @@ fn bytes_below(plan: &LogicalPlan, sizes: Sizes<'_>) -> u64 {
     }
 }
 
-/// What a node is called in SQL, with its verb.
+/// The SQL name of a node, with its verb.
 fn operator(plan: &LogicalPlan) -> String {
     match plan {
         LogicalPlan::Aggregate(_) => "an aggregate (GROUP BY, DISTINCT, count, sum, …) is",

@@ -16,13 +16,14 @@ const MOST_OPERATORS: usize = 1000;
 /// Joins, set operations and common table expressions of a statement. The same stack holds more than 300.
 const MOST_RELATIONS: usize = 300;
 
-/// What a common table expression counts for among them: planned within each other, they take as much more.
+/// Levels for which a common table expression counts: CTEs planned within each other take that much
+/// more.
 const TABLE_EXPRESSION: usize = 3;
 
 /// Brackets within each other beyond which the parser refuses the text by itself, and much beyond.
 const PARSED_BRACKETS: usize = 500;
 
-/// What stands between two brackets, so far.
+/// Operator counts between two brackets, so far.
 #[derive(Clone, Copy, Default)]
 struct Level {
     /// Of the expression in progress: `OR`, `AND` since the last of them, and other operators since the last of both. They

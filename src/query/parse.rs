@@ -236,7 +236,7 @@ pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// What a query that only reads, and needs nothing besides its text, may not hold.
+/// A construct that a query may not hold: it only reads, and needs nothing besides its text.
 enum Refused {
     Write(&'static str),
     Placeholder(String),
@@ -330,7 +330,7 @@ impl TableFinder<'_> {
     }
 }
 
-/// What a table at a point of its history is registered under.
+/// The name under which a table at a point of its history is registered.
 fn lake_key(parts: &[String], at: &TravelTo) -> String {
     let quoted: Vec<String> = parts
         .iter()

@@ -46,7 +46,7 @@ impl fmt::Display for SampleName {
 }
 
 impl SampleName {
-    /// What [`Display`](fmt::Display) wrote; None for other text.
+    /// Parses the text that [`Display`](fmt::Display) wrote; None for other text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ' ');
         let (percent, seed, name) = (parts.next()?, parts.next()?, parts.next()?);

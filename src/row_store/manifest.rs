@@ -1,4 +1,4 @@
-//! What a stage's directory says about itself.
+//! The manifest of a stage's directory.
 
 use std::fs;
 use std::io;
@@ -61,7 +61,7 @@ pub(super) fn file_name(index: usize) -> String {
 }
 
 impl FileEntry {
-    /// What the file system says of a file.
+    /// The size and time of a file, from the file system.
     pub(super) fn of(metadata: &fs::Metadata) -> io::Result<Self> {
         let since = metadata.modified()?.duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
         Ok(Self {

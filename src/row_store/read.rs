@@ -55,7 +55,7 @@ impl Stage {
         Ok(Self::look(dir, wanted)?)
     }
 
-    /// The same, or whether it may be written anew.
+    /// Opens a stage if it is the `wanted` one; the error says whether it may be written anew.
     pub(super) fn look(dir: &Path, wanted: &str) -> Result<Self, Unusable> {
         let (manifest, schema) = Manifest::read(dir)?;
         if manifest.fingerprint != wanted {

@@ -63,7 +63,7 @@ impl Progress {
     }
 }
 
-/// What all writing tasks share.
+/// State that all writing tasks share.
 struct Job {
     plan: EpochPlan,
     ids: Vec<u32>,
@@ -75,7 +75,7 @@ struct Job {
     batch_bytes: usize,
     /// Where files are written.
     dir: PathBuf,
-    /// What that directory is renamed to.
+    /// The final name of that directory.
     target: PathBuf,
     progress: Arc<Progress>,
 }
@@ -231,7 +231,7 @@ struct Partial {
     completed: bool,
 }
 
-/// What ends the name of a stage that is not complete.
+/// The suffix of an incomplete stage's name.
 pub(super) const PARTIAL: &str = ".partial";
 
 /// A name beside `dir` that no other process or thread uses.

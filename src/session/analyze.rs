@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use super::query::Query;
 use crate::{Error, Result};
 
-/// What an operator says of a run.
+/// Metrics of an operator's run.
 #[derive(Clone, Debug)]
 pub struct OperatorRun {
     /// Operators above it.
@@ -55,7 +55,7 @@ fn collect(operator: &Arc<dyn ExecutionPlan>, depth: usize, runs: &mut Vec<Opera
     }
 }
 
-/// What decoding takes, scans of files count under a name of their own.
+/// The time that an operator computed. Scans of files count their decoding under another name.
 fn computed(metrics: &MetricsSet) -> Option<usize> {
     let decoded = metrics.sum_by_name("time_elapsed_processing").map(|time| time.as_usize());
     metrics.elapsed_compute().max(decoded)

@@ -47,7 +47,7 @@ impl Plan {
     /// counter should count all.
     ///
     /// # Errors
-    /// What planning finds.
+    /// Errors of planning.
     pub async fn counter(self: &Arc<Self>) -> Result<SplitCounter> {
         self.whole()?;
         let fates = self.rewritten.fates()?;

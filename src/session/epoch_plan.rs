@@ -27,7 +27,8 @@ const LONG_BATCH_BYTES: usize = 2 << 20;
 /// array to tensor, and takes fresh pages for each: vectors of 1 KiB take a third longer in batches of 8 MiB.
 const COLUMN_BYTES: u64 = 1 << 20;
 
-/// The same of a matrix, which is written once: what it takes is used again by the next one, up to some such size.
+/// Bytes of a matrix in a batch, about. It is written once, and the next one uses its memory again,
+/// up to some such size.
 const MATRIX_BYTES: u64 = 8 << 20;
 
 /// Rows of a batch that are not worth a batch of fewer: each is handled by itself.
@@ -145,7 +146,7 @@ impl EpochPlan {
         })
     }
 
-    /// The same rows in longer batches, as far as they are not wide: of at most [`LONG_BATCH_ROWS`].
+    /// Puts rows that are not wide into longer batches, of at most [`LONG_BATCH_ROWS`].
     #[must_use]
     pub fn in_long_batches(self) -> Self {
         let config = self.context.session_config().clone();
@@ -154,8 +155,8 @@ impl EpochPlan {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// The same rows with those of `matrices` that save something, after all other columns; None where none does. Batches are as long as
-    /// before, but where the widest matrix would take more than [`MATRIX_BYTES`].
+    /// Appends those of `matrices` that save something after all other columns; None if none does.
+    /// The length of batches stays, unless the widest matrix would take more than [`MATRIX_BYTES`].
     ///
     /// # Errors
     /// Where DataFusion cannot project so.
@@ -232,7 +233,7 @@ impl EpochPlan {
         Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, wanted.start))
     }
 
-    /// What is read of the file of split `id`; None where it is all of the split.
+    /// The rows to read from the file of split `id`; None for the whole split.
     async fn access_to(&self, id: u32, wanted: &Range<u64>) -> Result<Option<ParquetAccessPlan>> {
         match self.table_of(id) {
             Some((table, split)) if *wanted != ALL_ROWS => {

@@ -65,7 +65,7 @@ impl std::fmt::Debug for LakeOrigin {
     }
 }
 
-/// What a refresh changed in one table.
+/// The changes that a refresh found in one table.
 #[derive(Clone, Debug)]
 pub struct LakeChange {
     /// The table's name in the query.

@@ -38,7 +38,7 @@ impl Session {
 }
 
 impl Query {
-    /// What its functions of the time stand for; None where it has none.
+    /// The moment for which the query's time functions stand; None if it has none.
     pub fn moment(&self) -> Option<Moment> {
         self.tables().iter().find_map(|(_, registered)| match registered {
             Registered::Moment(moment) => Some(*moment),
@@ -46,7 +46,7 @@ impl Query {
         })
     }
 
-    /// The same query at another moment.
+    /// The query at another moment.
     ///
     /// # Errors
     /// As for [`Session::query`].

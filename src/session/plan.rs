@@ -38,7 +38,7 @@ impl Default for PlanOptions {
     }
 }
 
-/// What planning found in one driving scan.
+/// Facts that planning found in one driving scan.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanReport {
     /// Files that the scan lists after hive pruning.
@@ -66,7 +66,7 @@ pub struct SplitInfo {
     pub snapshot: Option<i64>,
 }
 
-/// What is known of all splits of a plan together.
+/// Totals over all splits of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Splits.
@@ -130,7 +130,8 @@ pub struct Plan {
     fingerprint: String,
 }
 
-/// What a plan is before its splits: query, rewritten plan, options, what it was before the rewrite, and its fingerprint.
+/// A plan before its splits are known: query, rewritten plan, options, the plan before the rewrite,
+/// and its fingerprint.
 pub(super) type Base = (Query, Rewritten, PlanOptions, Shape, String);
 
 impl Plan {
@@ -222,7 +223,7 @@ impl Plan {
         self.damaged.get(&id).map(String::as_str)
     }
 
-    /// The same of all splits, by id.
+    /// The files that could not be understood, by split id.
     pub(super) fn damaged(&self) -> &BTreeMap<u32, String> {
         &self.damaged
     }
@@ -262,12 +263,12 @@ impl Plan {
         }
     }
 
-    /// What is known of all splits of the plan, also where this process has only its share.
+    /// Totals over all splits of the plan, even if this process has only its share.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// What pruning left out, by driving scan.
+    /// Files and splits that pruning left out, by driving scan.
     pub fn reports(&self) -> &[ScanReport] {
         &self.reports
     }
@@ -282,7 +283,7 @@ impl Plan {
         &self.fingerprint
     }
 
-    /// What another process must plan to read some of the splits.
+    /// A digest that another process's plan must match to read some of the splits.
     pub(super) fn shape_digest(&self) -> Result<String> {
         shape_digest(&self.query, &self.options, &self.shape)
     }

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::storage::{Location, Scheme, StoreAccess};
 use crate::{Error, Result};
 
-/// What every entry begins with; a new layout of memos gets a new number.
+/// The first bytes of every entry; a new layout of memos gets a new number.
 const MAGIC: &[u8] = b"tensorquery plan cache 1\n";
 const DIGEST_BYTES: usize = 32;
 
@@ -107,13 +107,13 @@ impl PlanCache {
         }
     }
 
-    /// What went wrong since the last call.
+    /// Takes the warnings since the last call.
     pub(super) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What follows the digest, where that is right.
+/// The content after the digest, if the digest is right.
 fn content(bytes: &[u8]) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (digest, memo) = rest.split_at_checked(DIGEST_BYTES)?;

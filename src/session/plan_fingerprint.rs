@@ -11,7 +11,7 @@ use crate::Result;
 use crate::exec::{Rewritten, rewrite, write_plan};
 use crate::fingerprint::Form;
 
-/// What a plan was before the rewrite.
+/// A plan's form before the rewrite.
 #[derive(Debug)]
 pub(super) struct Shape {
     /// As people read it.

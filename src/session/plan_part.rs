@@ -127,7 +127,7 @@ pub(super) fn pack_splits(splits: &[Split]) -> Vec<u8> {
     writer.finish()
 }
 
-/// What [`pack_splits`] packed.
+/// Unpacks splits that [`pack_splits`] packed.
 pub(super) fn unpack_splits(bytes: &[u8]) -> Result<Vec<Split>> {
     let mut reader = Reader::new(bytes);
     let count = reader.length()?;
@@ -177,7 +177,7 @@ pub(super) fn pack_ids(ids: &[u32]) -> Vec<u8> {
     writer.finish()
 }
 
-/// What [`pack_ids`] packed.
+/// Unpacks ids that [`pack_ids`] packed.
 pub(super) fn unpack_ids(bytes: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(bytes);
     let mut before = 0;

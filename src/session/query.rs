@@ -39,7 +39,7 @@ pub struct Query {
     tables: Vec<(TableKey, Registered)>,
     /// Where parts of it are staged: `plan` is the rest.
     parts: Arc<[StagedPart]>,
-    /// What planning found while it looked for what is to be staged: whoever plans next takes it.
+    /// Results of an earlier search for parts to stage; the next planning takes them.
     classified: Arc<Mutex<Option<Classified>>>,
 }
 
@@ -73,12 +73,12 @@ impl Query {
         &self.parts
     }
 
-    /// The same query by another plan.
+    /// The query with another plan.
     pub(super) fn with_plan(&self, plan: LogicalPlan) -> Self {
         Self { plan, classified: Arc::default(), ..self.clone() }
     }
 
-    /// The same query, which reads these stages, too.
+    /// The query, reading these stages as well.
     pub(super) fn with_parts(
         mut self,
         stages: Vec<(TableKey, Registered)>,
@@ -95,7 +95,7 @@ impl Query {
         *self.classified.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
     }
 
-    /// What was left, once: plans hold the state of one execution.
+    /// Takes the results of the earlier search, once: plans hold the state of one execution.
     pub(super) fn take_classified(&self) -> Option<Classified> {
         self.classified.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -135,11 +135,11 @@ impl Query {
         self.session.of_tables(&tables).await?.query(&sql).await
     }
 
-    /// The same query over its Iceberg tables as they are now, or at these snapshots and schemas by table name; with what changed. Other
-    /// tables stay as they were pinned.
+    /// The query over its Iceberg tables as they are now, or at these snapshots and schemas by
+    /// table name; with the changes. Other tables stay as they were pinned.
     ///
     /// # Errors
-    /// What loading a table finds; `Query` where a column that the query names is gone.
+    /// Errors of loading a table; `Query` if a column that the query names is gone.
     pub async fn refreshed(
         &self,
         at: &BTreeMap<String, (i64, i32)>,
@@ -309,7 +309,7 @@ impl Query {
         self.physical_plan_of(&self.plan).await
     }
 
-    /// The same, where the plan is optimised already.
+    /// The physical plan of a logical plan that is optimised already.
     pub(super) async fn physical_plan_of_optimized(
         &self,
         plan: &LogicalPlan,
@@ -336,7 +336,7 @@ impl Query {
     /// Runs the query in this process and streams its rows.
     ///
     /// # Errors
-    /// What planning or opening the first file finds.
+    /// Errors of planning, or of opening the first file.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
         self.run(self.plan.clone()).await
     }
@@ -366,7 +366,7 @@ impl Query {
     /// All rows.
     ///
     /// # Errors
-    /// What planning or reading finds; damage in a file is named with the file and the part of it.
+    /// Errors of planning or reading; damage in a file is named with the file and the part of it.
     pub async fn collect(&self) -> Result<Vec<RecordBatch>> {
         self.gather(self.plan.clone()).await
     }
@@ -388,14 +388,15 @@ impl Query {
         }
     }
 
-    /// The same error with its place, where reading split by split meets one: DataFusion's own scan
-    /// does not say which file it was in.
+    /// Adds the place to an error, if reading split by split finds it: DataFusion's own scan does
+    /// not name the file.
     async fn locate(&self, error: Error) -> Error {
         // Boxed: with all that planning awaits, the future would be nested more deeply than the compiler follows.
         self.damage().boxed().await.unwrap_or(error)
     }
 
-    /// The same for an error of a part of a plan: each table that it reads is looked at by itself.
+    /// Adds the place to an error of a part of a plan; each table that it reads is searched by
+    /// itself.
     pub(super) async fn locate_below(&self, part: &LogicalPlan, error: Error) -> Error {
         if !error.may_be_of_content() {
             return error;
@@ -438,7 +439,7 @@ impl Query {
     /// The first `rows` rows.
     ///
     /// # Errors
-    /// What planning or reading finds.
+    /// Errors of planning or reading.
     pub async fn head(&self, rows: usize) -> Result<Vec<RecordBatch>> {
         let plan = LogicalPlanBuilder::from(self.plan.clone()).limit(0, Some(rows))?.build()?;
         self.gather(plan).await
@@ -447,7 +448,7 @@ impl Query {
     /// The exact number of rows; from metadata where that suffices.
     ///
     /// # Errors
-    /// What planning or reading finds.
+    /// Errors of planning or reading.
     pub async fn count(&self) -> Result<u64> {
         use datafusion::functions_aggregate::expr_fn::count;
         use datafusion::logical_expr::{Expr, lit};
@@ -467,7 +468,8 @@ impl Query {
     /// stage is built; of those that are in `place` it says the size.
     ///
     /// # Errors
-    /// What planning finds; `Config` or `Storage` where a part is staged and the place cannot be opened.
+    /// Errors of planning; `Config` or `Storage` if a part is staged and the place cannot be
+    /// opened.
     pub async fn explain(
         &self,
         options: &PlanOptions,
@@ -510,7 +512,7 @@ impl Query {
         caught_later(Plan::discover(self.clone(), options, false), not_planned).await
     }
 
-    /// The same, where a file whose footer or record borders cannot be read is a split that
+    /// Plans tolerantly: a file whose footer or record borders cannot be read is a split that
     /// [`SplitVerifier`](super::SplitVerifier) finds bad.
     ///
     /// # Errors

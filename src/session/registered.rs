@@ -1,4 +1,4 @@
-//! What names stand for, and how that is told apart and shown.
+//! The kinds of objects that names stand for, and how they are told apart and shown.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct TableInfo {
     pub quarantined: Vec<(String, String)>,
 }
 
-/// What a name stands for.
+/// The object that a name stands for.
 #[derive(Clone, Debug)]
 pub(super) enum Registered {
     /// Pinned files.
@@ -48,7 +48,7 @@ pub(super) enum Registered {
     View { sql: String, tables: Vec<(TableKey, Registered)> },
     /// A function of the user's.
     Function(Arc<dyn ForeignFunction>),
-    /// What functions of the time stand for.
+    /// The moment of the time functions.
     Moment(Moment),
 }
 

@@ -39,7 +39,7 @@ pub(super) const TABLE_SCHEMA: &str = "public";
 /// The schema under which functions are kept, apart from tables.
 pub(super) const FUNCTION_SCHEMA: &str = "function";
 
-/// What names stand for.
+/// All registered names.
 pub(super) type Names = BTreeMap<TableKey, Registered>;
 
 /// Settings of a session.
@@ -121,7 +121,7 @@ impl Session {
         self.plan_cache.as_ref()
     }
 
-    /// What went wrong with the plan cache since the last call.
+    /// Takes the plan cache's warnings since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         self.plan_cache.as_ref().map(|cache| cache.take_warnings()).unwrap_or_default()
     }
@@ -294,7 +294,7 @@ impl Session {
         self.bind_in(&mut self.names_mut(), key, registered)
     }
 
-    /// The same where the names are locked already.
+    /// Binds a name in names that are locked already.
     pub(super) fn bind_in(
         &self,
         names: &mut Names,
@@ -352,12 +352,12 @@ impl Session {
         Ok(())
     }
 
-    /// What all names stand for.
+    /// All names, to read.
     pub(super) fn names(&self) -> RwLockReadGuard<'_, Names> {
         self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to change it.
+    /// All names, to change.
     pub(super) fn names_mut(&self) -> RwLockWriteGuard<'_, Names> {
         self.names.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -367,7 +367,7 @@ impl Session {
         self.names_mut().remove(key).is_some()
     }
 
-    /// What a name stands for.
+    /// The object that a name stands for.
     pub(super) fn registered(&self, key: &TableKey) -> Option<Registered> {
         self.names().get(key).cloned()
     }
@@ -383,7 +383,7 @@ impl Session {
         self.not_found_among(&self.names(), name)
     }
 
-    /// The same where the names are locked already.
+    /// The error for an unknown name, in names that are locked already.
     pub(super) fn not_found_among(&self, names: &Names, name: &str) -> Error {
         let tables = tables_of(names);
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();

@@ -17,7 +17,7 @@ use crate::storage::{FilePin, IoCounters, OpenedPaths, RangeCache};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
-/// What a table over files is, but for its store's options.
+/// A table over files, without its store's options.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TableHead {
@@ -86,7 +86,7 @@ pub(super) fn open_table(
     Ok((table, spec))
 }
 
-/// What planning found, but for the splits.
+/// A plan without its splits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanHead {
@@ -130,7 +130,7 @@ pub(super) fn of_plan(plan: &Plan, ids: Option<&[u32]>) -> Result<Vec<u8>> {
     Ok(writer.finish())
 }
 
-/// What [`of_plan`] wrote.
+/// Decodes a plan that [`of_plan`] wrote.
 ///
 /// # Errors
 /// `Config` where the memo is damaged or of another version.

@@ -36,7 +36,7 @@ pub(super) const STAGE_SCHEMA: &str = "stage";
 /// Stored bytes of one side of a join that each process may hold, where no memory limit says less.
 const BROADCAST_BYTES: u64 = 256 << 20;
 
-/// What a part of the memory limit one side of a join may take, stored.
+/// The share of the memory limit that one side of a join may take, stored: one part in so many.
 const BROADCAST_SHARE: u64 = 8;
 
 /// Whether parts of a query are staged.
@@ -101,7 +101,7 @@ impl StagedPart {
 pub struct Building<'a> {
     /// Where they are kept.
     pub place: &'a StagePlace,
-    /// What computes their rows.
+    /// The engine that computes the rows.
     pub engine: &'a StageEngine,
     /// How long to wait for another process that builds.
     pub timeout: Duration,
@@ -113,7 +113,7 @@ impl Query {
     /// The parts that are staged in this mode; none where the query runs split by split as it is.
     ///
     /// # Errors
-    /// What planning finds.
+    /// Errors of planning.
     pub async fn cuts(&self, mode: StageMode) -> Result<Vec<Cut>> {
         if mode == StageMode::Never {
             return Ok(Vec::new());
@@ -186,8 +186,8 @@ impl Query {
     /// The query over what is staged of it: stages are built where they are not there yet.
     ///
     /// # Errors
-    /// What computing the staged rows finds; `Storage` where they cannot be written, or another process takes longer than
-    /// the timeout to build them; what an engine refuses.
+    /// Errors of computing the staged rows; `Storage` if they cannot be written, or if another
+    /// process takes longer than the timeout to build them; refusals of the engine.
     pub async fn staged(&self, mode: StageMode, how: Building<'_>) -> Result<Self> {
         let cuts = self.cuts(mode).await?;
         if cuts.is_empty() {

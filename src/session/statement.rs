@@ -30,7 +30,8 @@ impl Session {
         self.register_view_over(name, sql, &[]).await
     }
 
-    /// The same where another process has listed these paths: see [`view_memos`](Self::view_memos).
+    /// Registers a view with paths that another process has listed: see
+    /// [`view_memos`](Self::view_memos).
     ///
     /// # Errors
     /// As those of [`register_view`](Self::register_view); `Config` where a memo is damaged.
@@ -60,8 +61,8 @@ impl Session {
         self.query_over(sql, false, &[]).await
     }
 
-    /// The same. With `skip_bad`, files of path literals that cannot be read are left out; those of `paths` another process
-    /// has listed, see [`Query::path_memos`].
+    /// A lazy query with options. With `skip_bad`, files of path literals that cannot be read are
+    /// left out. The files of `paths` were listed by another process, see [`Query::path_memos`].
     ///
     /// # Errors
     /// As those of [`query`](Self::query); `Config` where a memo is damaged.
@@ -82,8 +83,9 @@ impl Session {
         caught_later(planned, not_planned).await
     }
 
-    /// What a statement names that `own` does not hold: tables, views with all that they read, paths (listed here but for those of
-    /// `known`, see [`Query::path_memos`]), tables of catalogs, and every function, since a name of one may stand anywhere.
+    /// The objects that a statement names and `own` does not hold: tables, views with all that they
+    /// read, paths, and tables of catalogs. Paths are listed here, except those of `known`, see
+    /// [`Query::path_memos`]. Every function is included, since its name may stand anywhere.
     ///
     /// # Errors
     /// As those of [`query`](Self::query); `Query` where a view reads another table of a name that `own` holds.

@@ -21,10 +21,11 @@ use crate::{Error, Result};
 /// Splits executed on one copy of the plan; see [`SplitCounter`](super::SplitCounter).
 const SPLITS_PER_COPY: usize = 1024;
 
-/// What is known of one part of a split: a row group, a stripe, or all of a split that has no smaller parts.
+/// The state of one part of a split: a row group, a stripe, or all of a split that has no smaller
+/// parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartVerdict {
-    /// What is read, for example "row group 3".
+    /// The name of the part, for example "row group 3".
     pub unit: String,
     /// Its rows before any filter, where metadata says them.
     pub stored_rows: Option<u64>,
@@ -32,7 +33,7 @@ pub struct PartVerdict {
     pub rows: std::result::Result<u64, String>,
 }
 
-/// What is known of one split.
+/// The state of one split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SplitVerdict {
     /// It can be read; its output rows.
@@ -138,7 +139,8 @@ impl SplitVerifier {
     /// `progress`: called in this task with each split's verdict; an error from it ends the verification.
     ///
     /// # Errors
-    /// What is not the content of a file: storage errors, files that changed, errors of the query.
+    /// Errors that are not about a file's content: storage errors, files that changed, errors of
+    /// the query.
     pub async fn verify(
         &self,
         ids: &[u32],
@@ -276,7 +278,7 @@ fn other_rows(split: &Split, rows: u64) -> Error {
     ))
 }
 
-/// What work above the scans finds; a panic there is the engine's.
+/// Runs work above the scans; a panic there is the engine's.
 async fn answered<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     caught_later(work, of_engine).await
 }

@@ -94,7 +94,7 @@ enum WorkerTable {
     },
     /// Among the recipe's foreign things.
     Function(usize),
-    /// What functions of the time stand for.
+    /// The moment of the time functions.
     Moment(Moment),
 }
 

@@ -27,7 +27,7 @@ impl Bernoulli {
         Self { kept: (share * 2_f64.powi(64)) as u128, seed }
     }
 
-    /// The same for the rows of one file, by its place in its table.
+    /// The sample of one file, by its place in its table.
     pub fn of_file(self, place: u64) -> FileSample {
         FileSample { kept: self.kept, key: derive_key(&[SAMPLE, self.seed, place]) }
     }

@@ -144,7 +144,8 @@ impl LaneCursor {
         self.window.as_ref().map_or(&self.state, |window| &window.end).next()
     }
 
-    /// The same position in the list of only those pieces that it needs, with their positions in the old one.
+    /// The position in a list of only those pieces that it needs, with their positions in the old
+    /// list.
     pub fn narrowed(&self) -> (Self, Vec<u32>) {
         let (state, touched) = self.state.narrowed(self.opened());
         let window = self
@@ -221,7 +222,7 @@ impl ShardCursor {
         numbers
     }
 
-    /// What [`encode`](Self::encode) wrote for a shard of these lanes.
+    /// Decodes a cursor that [`encode`](Self::encode) wrote for a shard of these lanes.
     ///
     /// # Errors
     /// `Checkpoint` where the numbers are no cursor of such a shard.
@@ -229,7 +230,8 @@ impl ShardCursor {
         Self::decode_checked(numbers, lanes, true)
     }
 
-    /// The same for lanes of only those pieces that the cursor needs: what was consumed before does not show.
+    /// Decodes a cursor for lanes of only those pieces that it needs. Earlier consumption does not
+    /// show.
     ///
     /// # Errors
     /// As those of [`decode`](Self::decode).
@@ -294,7 +296,7 @@ impl ShardCursor {
     }
 }
 
-/// What one (rank, worker) reads and delivers.
+/// The rows that one (rank, worker) reads and delivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
     /// Most shards have one; partitions and mixtures have several, which share each batch.

@@ -86,7 +86,7 @@ fn all_shards(
     Ok(shards)
 }
 
-/// What a run left of its shards.
+/// The pieces that a run left of its shards.
 fn left_by(run: &EarlierRun, shards: &[Shard]) -> Result<Vec<RowSlice>> {
     let workers = run.layout.workers();
     if let Some(rank) = run.cursors.keys().find(|rank| **rank >= run.layout.world_size) {

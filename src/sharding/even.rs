@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::row_slice::RowSlice;
 use crate::{Error, Result};
 
-/// What happens to rows that do not divide evenly by ranks and batches.
+/// The policy for rows that do not divide evenly by ranks and batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Remainder {

@@ -145,8 +145,8 @@ impl Interleave {
         self.next
     }
 
-    /// The same position in the list of only those pieces that are read from here until `next`, the first one
-    /// that is not opened; with that list's positions in the old one.
+    /// The position in a list of only those pieces that are read from here until `next`, the first
+    /// one that is not opened. Also returns that list's positions in the old one.
     pub fn narrowed(&self, next: u32) -> (Self, Vec<u32>) {
         let open = (0_u32..).zip(&self.open).map(|(piece, open)| Open { piece, row: open.row });
         let touched = self.open.iter().map(|open| open.piece).chain(self.next..next);
@@ -154,8 +154,8 @@ impl Interleave {
         (narrowed, touched.collect())
     }
 
-    /// The same position in the list of only the pieces `touched`, all of them opened; it is behind the position
-    /// that [`narrowed`](Self::narrowed) gave them.
+    /// The position in a list of only the pieces `touched`, all of them opened. It is behind the
+    /// position that [`narrowed`](Self::narrowed) gave them.
     pub fn within(&self, touched: &[u32]) -> Self {
         let place = |piece: u32| touched.iter().position(|old| *old == piece);
         let open = self.open.iter().filter_map(|open| {

@@ -1,4 +1,4 @@
-//! What is dealt, and how: the splits of a plan, layouts, and the runs of an epoch.
+//! The input of a deal: the splits of a plan, layouts, and the runs of an epoch.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Layout {
     pub num_workers: u32,
     /// Rows per batch.
     pub batch_size: u64,
-    /// What happens to rows that do not divide evenly.
+    /// The policy for rows that do not divide evenly.
     pub remainder: Remainder,
     /// Whether the workers of a rank take its pieces one by one; otherwise they are dealt to them.
     pub dynamic: bool,
@@ -42,7 +42,7 @@ pub struct Layout {
     pub mixing: Mixing,
 }
 
-/// What is dealt: the same for every layout.
+/// The input of a deal, equal for every layout.
 #[derive(Clone, Debug, Default)]
 pub struct ShardInput {
     /// By split: what balancing goes by.
@@ -59,7 +59,7 @@ pub struct ShardInput {
     pub exclude: Vec<(u32, u64, u64)>,
 }
 
-/// What the order of an epoch depends on beside the layout.
+/// The values on which an epoch's order depends, beside the layout.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderKey<'a> {
     /// The user's seed.
@@ -158,7 +158,7 @@ impl ShardInput {
         pieces
     }
 
-    /// What a piece weighs: see [`RowSlice::weight`].
+    /// The weight of a piece: see [`RowSlice::weight`].
     pub(super) fn weight(&self, piece: &RowSlice, counted: bool) -> u64 {
         piece.weight(counted, &|id| self.weight_of_split(id))
     }

@@ -27,7 +27,7 @@ impl Builtin {
     }
 }
 
-/// What a split weighs: its projected bytes, or its rows where no bytes are stored, as for a query
+/// The weight of a split: its projected bytes, or its rows if no bytes are stored, as for a query
 /// that only counts.
 pub fn weight(split: &Split) -> u64 {
     if split.bytes > 0 { split.bytes } else { split.rows.unwrap_or(0) }
@@ -86,12 +86,12 @@ impl Assignment {
         &self.shards
     }
 
-    /// The same, taken out.
+    /// The ids of each shard, taken out.
     pub fn into_shards(self) -> Vec<Vec<u32>> {
         self.shards
     }
 
-    /// What each shard reads of `splits`, the list that was assigned.
+    /// Summarises each shard. `splits` is the list that was assigned.
     pub fn summaries(&self, splits: &[Split]) -> Vec<ShardSummary> {
         let summary = |(index, ids): (usize, &Vec<u32>)| {
             let own = || ids.iter().filter_map(|&id| splits.get(id as usize));
@@ -123,7 +123,7 @@ impl Assignment {
     }
 }
 
-/// What one shard reads.
+/// The reads of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardSummary {
     /// The rank.

@@ -18,7 +18,7 @@ pub enum Source {
 /// A shuffle window that can be filled again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// What it was filled from.
+    /// The pieces from which the window was filled.
     pub pieces: Vec<RowSlice>,
     /// Where in `pieces` its first row lies.
     pub from: Interleave,
@@ -83,9 +83,9 @@ impl RowSlice {
         }
     }
 
-    /// What it weighs: its part of its split, or, where a layout does not go by counted rows, the whole
-    /// split. A run that knows the counts must deal as one that does not. `split` has the weight and the rows of a
-    /// split.
+    /// The weight of a slice: its part of its split, or the whole split for a layout that does not
+    /// use counted rows. A run that knows the counts must deal like one that does not. `split`
+    /// returns the weight and the rows of a split.
     pub(super) fn weight(&self, counted: bool, split: &dyn Fn(u32) -> (u64, Option<u64>)) -> u64 {
         match &self.source {
             Source::Split(id) => {

@@ -373,7 +373,7 @@ mod tests {
         assert!(Order::drawn(&sampler, 5, sampler.num_positive() + 1, false).is_err());
     }
 
-    /// What a draw costs: `cargo test --lib a_draw_takes -- --ignored --nocapture`, optimised.
+    /// Measures a draw: `cargo test --lib a_draw_takes -- --ignored --nocapture`, optimised.
     #[test]
     #[ignore = "prints how long a draw takes and asserts nothing: it is run by hand, optimised"]
     fn a_draw_takes() {

@@ -18,7 +18,7 @@ pub struct AccessConfig {
     /// and those of `object_store` (`aws_endpoint`); others are no business of a store.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// What is added for URIs that start with the prefix; the longest prefix wins.
+    /// Properties added for URIs that start with the prefix; the longest prefix wins.
     #[serde(default)]
     pub credentials: Vec<(String, BTreeMap<String, String>)>,
 }
@@ -58,7 +58,7 @@ impl AccessConfig {
     }
 }
 
-/// What is one credential, and when it ends.
+/// The properties of one credential, and its expiry.
 const CREDENTIALS: &[&[&str]] = &[
     &[
         "s3.access-key-id",

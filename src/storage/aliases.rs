@@ -20,7 +20,7 @@ use crate::{Error, Result};
 pub(super) const PROFILE: &str = "aws_profile";
 /// An OAuth2 token for Google; no option of `object_store`.
 pub(super) const GOOGLE_TOKEN: &str = "google_bearer_token";
-/// What a header of every request to an HTTP server starts with; no option of `object_store`.
+/// The prefix of a header for every request to an HTTP server; no option of `object_store`.
 pub(super) const HEADERS: &str = "headers.";
 
 /// s3fs's names, and those that AWS's own tools print.
@@ -111,7 +111,7 @@ const TUNING: &[&str] = &[
     "version_aware",
 ];
 
-/// What a nested option that has no meaning here starts with, and whose it is.
+/// Prefixes of nested options that have no meaning here, each with its owner.
 const REFUSED: &[(&str, &str)] = &[
     ("config_kwargs.", "of botocore"),
     ("client_kwargs.", "of the library's HTTP client"),
@@ -196,7 +196,7 @@ fn table(scheme: Scheme) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What one option means; `name` as the user wrote it, `lower` the same in small letters.
+/// The meaning of one option. `name` is the user's spelling, and `lower` has it in small letters.
 fn meaning(scheme: Scheme, name: &str, lower: &str, value: &str) -> Result<Meaning> {
     if scheme == Scheme::Http {
         let header = ["client_kwargs.headers.", HEADERS]

@@ -14,7 +14,7 @@ use super::pinned::STORE;
 use super::requests::NO_RANGES;
 use crate::Error;
 
-/// What is known of one file, to check each answer with.
+/// The facts about one file that check each answer.
 #[derive(Clone)]
 pub(super) struct Guard {
     pub(super) root: Arc<str>,
@@ -50,7 +50,7 @@ impl Guard {
         self.pin.as_ref().map_or(Ok(()), |pin| self.check_end_of(end, pin.size))
     }
 
-    /// The same of a file whose size is known.
+    /// Checks that a read ends within a file of known size.
     pub(super) fn check_end_of(&self, end: u64, size: u64) -> Result<()> {
         if end <= size {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What code outside this crate gives: credentials, whole file systems, and functions over columns. The Python
-//! bindings implement these traits; nothing here knows Python.
+//! Objects from outside this crate: credentials, whole file systems, and functions over columns.
+//! The Python bindings implement these traits; nothing here knows Python.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ pub struct ForeignFile {
     pub last_modified: Option<DateTime<Utc>>,
 }
 
-/// What is in a directory of a foreign file system.
+/// The content of a directory in a foreign file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignListing {
     /// Files, in no order.
@@ -57,8 +57,8 @@ pub struct ForeignListing {
 /// A file system that is reached by functions of the user's. Paths are below its root.
 #[async_trait]
 pub trait ForeignFiles: Any + Send + Sync {
-    /// What stands before a path and a slash when it is shown, and tells this file system from others:
-    /// `memory:/`, `https://host`.
+    /// The prefix of a path (before a slash) when it is shown, which tells this file system from
+    /// others: `memory:/`, `https://host`.
     fn root(&self) -> String;
 
     /// A file as it is now, whatever was cached; None where there is none.
@@ -145,7 +145,7 @@ impl fmt::Debug for dyn ForeignFunction {
     }
 }
 
-/// What travels to a worker process beside a recipe, since it is no plain data.
+/// An object sent to a worker process beside its plan, because it is not plain data.
 #[derive(Clone)]
 pub enum Foreign {
     /// Asked for credentials.

@@ -17,7 +17,7 @@ pub(super) struct Glob {
     parts: Vec<Segment>,
 }
 
-/// What one name, or with `**` any number of directories, has to look like.
+/// The pattern for one name, or with `**` for any number of directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
     /// `**`: any number of directories, none of them hidden.

@@ -78,7 +78,7 @@ pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> R
     list_within(store, locations, Vec::new()).await
 }
 
-/// The same where these directories have keys of their own: what lies above them is not asked for.
+/// Lists files where these directories have keys of their own: nothing above them is asked for.
 ///
 /// # Errors
 ///

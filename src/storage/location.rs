@@ -1,4 +1,4 @@
-//! What a user types as a path: which store it names, where in it, and with which pattern.
+//! Parses a path that a user types: the store, the place in it, and the pattern.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ const SCHEMES: &[(&str, Scheme)] = &[
     ("https", Scheme::Http),
 ];
 
-/// What the query of a signed URL holds.
+/// Query parameters of a signed URL.
 const SIGNATURES: &[&str] =
     &["?sig=", "&sig=", "x-amz-signature=", "x-amz-credential=", "x-goog-signature="];
 

@@ -52,7 +52,7 @@ impl Members {
     }
 }
 
-/// What the store said, where it is that; else the file is damaged, or no such file.
+/// The store's error if there is one; otherwise an error of a damaged or missing file.
 fn told(error: io::Error) -> StoreError {
     match error.downcast::<StoreError>() {
         Ok(of_store) => of_store,

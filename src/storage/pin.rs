@@ -45,7 +45,8 @@ impl FilePin {
         form.name()
     }
 
-    /// What differs in `now`, the same file asked for again, in words; None where it is unchanged.
+    /// Describes the difference between the pin and `now`, the file asked for again; None if it is
+    /// unchanged.
     pub(super) fn difference(&self, now: &ObjectMeta) -> Option<String> {
         if self.size != now.size {
             return Some(format!("size {} -> {}", self.size, now.size));

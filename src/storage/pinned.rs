@@ -50,7 +50,7 @@ pub struct PinnedStore {
     counters: Arc<IoCounters>,
     snapshot: Option<Arc<str>>,
     cache: Option<Arc<RangeCache>>,
-    /// What the files belong to where none is ever written twice; for the cache.
+    /// The owner of the files, if no file is ever written twice; part of the cache's key.
     scope: Option<Arc<str>>,
 }
 
@@ -234,7 +234,7 @@ impl PinnedStore {
         Ok(result)
     }
 
-    /// The same by one request.
+    /// Gets a file or a range with one request.
     async fn get_at_once(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let guard = self.guard(location);
         let head = options.head;

@@ -25,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The profile without a name.
 const DEFAULT: &str = "default";
 
-/// What two files say of profiles, by name.
+/// Profiles from two files, by name.
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
     profiles: BTreeMap<String, BTreeMap<String, String>>,
     services: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What a profile says beside its keys.
+/// A profile's settings beside its keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile {
     pub(super) name: String,
@@ -43,8 +43,8 @@ pub(super) struct Profile {
 }
 
 impl Profiles {
-    /// What the files say that `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE` name, or those in
-    /// `~/.aws`; nothing where there are none.
+    /// Reads the files named by `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE`, or those in
+    /// `~/.aws`; returns no profiles if there are none.
     pub(super) fn read() -> Self {
         let text = |variable: &str, name: &str| {
             let path = match std::env::var(variable) {

@@ -9,7 +9,7 @@ use super::location::{Location, Scheme};
 use super::options::{AZURE_OPTIONS, CLIENT_OPTIONS, GCS_OPTIONS, S3_OPTIONS};
 use crate::{Error, Result};
 
-/// What opens one store.
+/// The location and options that open one store.
 pub(super) struct StoreOptions {
     /// The store's root, which Azure needs in another spelling than the files' names have.
     pub(super) location: Location,
@@ -260,7 +260,7 @@ fn half_of(given: &str, missing: &str) -> Error {
     Error::config(format!("{given} is given without {missing}; pass both"))
 }
 
-/// What some catalogs say of all the credentials that they give.
+/// The expiry that some catalogs give for all their credentials.
 pub(super) fn other_expiry(known: Properties<'_>) -> Option<i64> {
     known.millis("expires-at-ms").or(known.millis("expiration-time"))
 }

@@ -15,7 +15,7 @@ use super::store::Provider;
 use super::vended::{CredentialCache, provider_for};
 use crate::{Error, Result};
 
-/// What opens a store.
+/// The options and credentials that open a store.
 pub(super) struct Provided {
     /// Options of `object_store` alone.
     pub(super) options: BTreeMap<String, String>,

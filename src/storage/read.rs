@@ -40,7 +40,7 @@ impl OpenInstead {
 /// A local file as a store opened it.
 pub(super) struct OpenFile {
     pub(super) file: File,
-    /// What the file was when it was opened, its pin already checked.
+    /// The file's metadata when it was opened; its pin is already checked.
     pub(super) opened: ObjectMeta,
     pub(super) guard: Guard,
 }
@@ -72,8 +72,8 @@ impl OpenFile {
         blocking(move || file.read_ranges(&ranges)).await
     }
 
-    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell. No memory is
-    /// asked for where a range is not in the file.
+    /// Reads ranges that the system has in memory. Returns None if they are not all there, or if
+    /// the file system cannot tell. Allocates nothing for a range outside the file.
     fn read_cached(&self, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
         let size = self.opened.size;
         if let Some(range) = ranges.iter().find(|range| range.end > size) {
@@ -158,7 +158,8 @@ impl LocalFile {
         Ok(self.counted(self.0.read(ranges).await?))
     }
 
-    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell.
+    /// Reads ranges that the system has in memory. Returns None if they are not all there, or if
+    /// the file system cannot tell.
     ///
     /// # Errors
     /// Where the file changed since it was opened.
@@ -238,8 +239,8 @@ fn read_exact_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<
     file.read_exact(buffer)
 }
 
-/// The same of what is in memory; an error where some of it is not, or the file system cannot tell (on networks, for
-/// example). It never waits for a device.
+/// Fills a buffer from memory only. Fails if some bytes are not there, or if the file system cannot
+/// tell (network file systems, for example). Never waits for a device.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn read_cached_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     use std::os::fd::AsRawFd;

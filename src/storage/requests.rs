@@ -16,7 +16,7 @@ const WASTE: u64 = 4;
 /// Larger requests are cut: one connection to a store is slower than several.
 const LARGEST: u64 = 16 << 20;
 
-/// What to do about a server that answers a request for a range by the whole file.
+/// Advice for a server that answers a range request with the whole file.
 pub(super) const NO_RANGES: &str =
     "; its server sends whole files only: download the file, or use a server that sends ranges";
 
@@ -85,7 +85,7 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
-    /// What is asked for, and that every range comes back whole.
+    /// Checks the requests, and that every range comes back whole.
     fn check(ranges: &[Range<u64>], expected: &[Range<u64>]) {
         let requests = requests_of(ranges);
         assert_eq!(requests, expected);

@@ -51,7 +51,7 @@ struct ResumableBody {
     retry: RetryConfig,
     meta: ObjectMeta,
     body: BoxStream<'static, Result<Bytes>>,
-    /// What did not come yet.
+    /// The range that did not arrive yet.
     left: Range<u64>,
     repeats: usize,
     began: Instant,

@@ -31,7 +31,7 @@ pub(super) struct Account {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Where its credentials come from, if they can be asked for again.
     pub(super) credential_cache: Option<Arc<CredentialCache>>,
-    /// What no error may repeat.
+    /// Values that no error may repeat.
     pub(super) secrets: BTreeMap<String, String>,
 }
 
@@ -54,7 +54,7 @@ struct Scoped {
     accounts: Arc<[Account]>,
     /// The process that opened them.
     process: u32,
-    /// What opens them; None for a store inside of another one, which opens both.
+    /// The access that opens them; None for a store inside another one, which opens both.
     opener: Option<(StoreAccess, Location)>,
     /// Those of a forked process.
     again: Mutex<Option<(u32, Arc<[Account]>)>>,
@@ -172,7 +172,8 @@ fn failed(error: crate::Error) -> StoreError {
     StoreError::Generic { store: "ScopedStore", source: Box::new(error) }
 }
 
-/// What S3 repeats of a request that it refuses: the key, the token, and what was signed.
+/// XML elements in which S3 repeats parts of a refused request: the key, the token, and the signed
+/// text.
 const REPEATED: &[&str] = &[
     "AWSAccessKeyId",
     "Token-0",

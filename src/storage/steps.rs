@@ -51,7 +51,7 @@ struct Steps<F> {
     /// Bytes that pass before the first request ahead: who looks for the end of a line wants no more than some.
     left: u64,
     ahead: VecDeque<SpawnedTask<Result<Vec<Bytes>>>>,
-    /// What was not asked for yet.
+    /// The range not asked for yet.
     rest: Range<u64>,
     fetch: F,
 }

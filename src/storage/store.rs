@@ -41,7 +41,7 @@ pub fn open_store(
     open_with(location, &translate(location.scheme(), options)?, None)
 }
 
-/// What gives a store its credentials, request by request.
+/// The source of a store's credentials, request by request.
 pub(super) enum Provider {
     S3(AwsCredentialProvider),
     Gcs(GcpCredentialProvider),

@@ -90,7 +90,7 @@ fn is_iceberg_metadata(name: &str) -> bool {
     is_numbered && (name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz"))
 }
 
-/// What is known of such folders while the locations of one table are listed.
+/// The folders found while the locations of one table are listed.
 #[derive(Default)]
 pub(super) struct TableFolders {
     /// The folders that listings and questions to the store have shown.

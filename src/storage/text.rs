@@ -23,7 +23,7 @@ const PROBES: usize = 16;
 /// Bytes of a piece of whole records, about.
 const PIECE: u64 = 4 * 1024;
 
-/// What separates the records of a text file.
+/// The separators of a text file's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextDialect {
     /// Encloses fields that may hold terminators; doubled, it stands for itself. None: every
@@ -182,7 +182,7 @@ async fn probe(
 /// Text that comes in chunks, however they are cut, in pieces of whole records.
 pub struct WholeRecords {
     scanner: Scanner,
-    /// What was fed and not given yet.
+    /// Bytes that were fed and not returned yet.
     open: Vec<u8>,
     /// Where that begins in the text.
     start: u64,

@@ -40,7 +40,7 @@ pub(super) struct Place {
     pub(super) root: String,
     /// The key as the store wants it.
     pub(super) key: Path,
-    /// What the outer path starts with before the key: `s3a:/bucket`.
+    /// The outer path's part before the key: `s3a:/bucket`.
     pub(super) start: String,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct CredentialCache {
     failed: Mutex<Option<Instant>>,
 }
 
-/// What a catalog said at one time.
+/// A catalog's answer at one time.
 pub(super) struct Issue {
     /// Counts the answers.
     pub(super) number: u64,

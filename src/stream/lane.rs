@@ -169,7 +169,7 @@ struct Draining {
     pieces_read: u64,
 }
 
-/// What the filling task sends. A task that ends without `End` or an error has panicked.
+/// A message of the filling task. A task that ends without `End` or an error has panicked.
 enum Filled {
     Window(Box<Draining>),
     Failed(Error),

@@ -28,7 +28,8 @@ const SMALL_ROWS: usize = GROUP_ROWS / 4;
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
 
-/// What goes over: batches in their order, which count as waiting until they are received; or why there are no more.
+/// A message of the outbox: batches in their order, which count as waiting until they are received;
+/// or the reason why there are no more.
 pub(super) type Handed = Result<(Vec<Delivered>, OwnedSemaphorePermit)>;
 
 /// The consumer is gone.

@@ -1,4 +1,4 @@
-//! What reading took: time spent decoding, and the files of which something was read.
+//! Costs of reading: time spent decoding, and the number of files read.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -35,8 +35,8 @@ const ROUNDS: u64 = 2;
 /// Pieces beyond the usual ones that are fetched at most because of latency.
 const MOST_FETCHED: u64 = 64;
 
-/// What a decoding task sends. A task that ends without `End` or an error has panicked: its rows must
-/// not be lost silently.
+/// A message of a decoding task. A task that ends without `End` or an error has panicked: its rows
+/// must not be lost silently.
 enum Message {
     Rows(BatchSlice, OwnedSemaphorePermit),
     Failed(Error),
@@ -46,7 +46,7 @@ enum Message {
 /// A piece that is being decoded.
 struct Reading {
     receiver: UnboundedReceiver<Message>,
-    /// What is left of the batch that was received last.
+    /// The rest of the batch that was received last.
     rest: Option<BatchSlice>,
 }
 
@@ -102,8 +102,9 @@ impl Rows {
         }
     }
 
-    /// The same for rows that leave in batches of `batch_size` rows, all of them, one piece after the other: what is decoded from here on
-    /// ends where such a batch does, if the rows of all pieces are known.
+    /// Aligns decoding with batches of `batch_size` rows that deliver all rows, one piece after the
+    /// other. Decoding then ends where such a batch does, if the row counts of all pieces are
+    /// known.
     #[must_use]
     pub fn cut_every(mut self, batch_size: u64) -> Self {
         self.borders = Borders::of(&self.pieces, batch_size);

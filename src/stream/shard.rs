@@ -25,7 +25,7 @@ use crate::sharding::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::tensor::{BatchSlice, Converter, TensorBatch};
 use crate::{Error, Result};
 
-/// What batches become.
+/// The form of delivered batches.
 #[derive(Debug)]
 pub enum Output {
     /// One block of tensor memory per batch.
@@ -66,7 +66,7 @@ pub struct Delivered {
     pub last: bool,
 }
 
-/// What [`ShardStream::next`] found.
+/// The result of [`ShardStream::next`].
 #[derive(Debug)]
 pub enum Next {
     /// The next batch, and those that were finished with it. Each counts as handed out when
@@ -97,7 +97,7 @@ pub struct StreamCounters {
     pub padded_rows: AtomicU64,
     /// Rows of finished batches, handed to the consumer or not.
     pub finished_rows: AtomicU64,
-    /// What reading took.
+    /// Costs of reading.
     pub reads: Arc<Reads>,
     /// Time that the consumer waited for a batch.
     pub wait_nanos: AtomicU64,
@@ -139,7 +139,7 @@ pub struct ShardStream {
     ended: bool,
 }
 
-/// What belongs to the process that started the stream.
+/// State of the process that started the stream.
 #[derive(Debug)]
 struct Live {
     receiver: Receiver<Handed>,
@@ -281,7 +281,7 @@ impl ShardStream {
         }
     }
 
-    /// What was handed out and how long it was waited for.
+    /// Counts of delivered batches, and time waited for them.
     pub fn counters(&self) -> &Arc<StreamCounters> {
         &self.counters
     }
@@ -490,7 +490,7 @@ async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Ve
 }
 
 impl Output {
-    /// The same, where columns may have memory of their own: see [`Converter::lending`].
+    /// Lets columns have memory of their own: see [`Converter::lending`].
     #[must_use]
     pub fn lending(self) -> Self {
         match self {
@@ -499,7 +499,8 @@ impl Output {
         }
     }
 
-    /// The same of rows in which stacks of columns are matrices already, and those rows of `source`, if it has them so.
+    /// Uses rows of `source` whose stacked columns are a matrix already, if it can deliver such
+    /// rows. Returns the output and the rows.
     ///
     /// # Errors
     /// Where DataFusion cannot project so.

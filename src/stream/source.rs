@@ -45,7 +45,7 @@ const FETCHED_PART: u64 = 4;
 /// A stream of batches.
 pub type Batches = BoxStream<'static, Result<RecordBatch>>;
 
-/// What the numbers of splits stand for.
+/// The rows behind the numbers of splits.
 #[derive(Clone, Debug)]
 pub enum RowSource {
     /// The splits of a plan.
@@ -81,7 +81,7 @@ impl RowSource {
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
-    /// The same rows in longer batches, where they are decoded: a batch that is handed out seldom has rows of two of them.
+    /// Decodes rows in longer batches, so that a delivered batch seldom has rows of two of them.
     #[must_use]
     pub fn in_long_batches(self) -> Self {
         match self {
@@ -90,7 +90,7 @@ impl RowSource {
         }
     }
 
-    /// The same rows with those of `matrices` that save something, after all other columns; None where none does.
+    /// Appends those of `matrices` that save something after all other columns; None if none does.
     ///
     /// # Errors
     /// Where DataFusion cannot project so.
@@ -222,7 +222,7 @@ fn positions(split: u32, start: u64, end: u64) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(schema, vec![Arc::new(splits), Arc::new(rows)])?)
 }
 
-/// What is left to do of a split.
+/// The rows of a split that remain to be trimmed.
 struct Trim {
     rows: Batches,
     skip: u64,

@@ -73,7 +73,7 @@ fn piece_of(number: i64) -> u32 {
     number as u32
 }
 
-/// What one worker takes in one iteration.
+/// The queue from which one worker takes pieces in one iteration.
 pub struct WorkQueue {
     counter: Counter,
     iteration: u32,

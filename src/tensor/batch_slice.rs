@@ -48,7 +48,7 @@ impl BatchSlice {
         Self { schema, columns, rows: count, picked, alone: None }
     }
 
-    /// The same, of which the memory of these columns is held by portions alone, and their rows are in no other.
+    /// Marks columns whose memory only these slices hold, without rows of other slices.
     #[must_use]
     pub fn owning(self, columns: Arc<[bool]>) -> Self {
         Self { alone: columns.contains(&true).then_some(columns), ..self }
@@ -69,7 +69,7 @@ impl BatchSlice {
         Self { schema, columns, rows, picked: None, alone }
     }
 
-    /// What its columns are.
+    /// The schema of its columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -121,8 +121,8 @@ impl BatchSlice {
         Ok(RecordBatch::try_new_with_options(self.schema, columns, &options)?)
     }
 
-    /// The same for somebody who may keep it for long: what is a small part of memory that only portions hold, such as that of a
-    /// shuffle window, is copied.
+    /// The rows for an owner that may keep them for long. Small parts of memory that only slices
+    /// hold, such as that of a shuffle window, are copied.
     ///
     /// # Errors
     /// `Data` where the engine's arrays contradict the schema.

@@ -40,7 +40,7 @@ impl Lent {
         std::ptr::with_exposed_provenance_mut(self.0.as_ptr().addr())
     }
 
-    /// What keeps the memory. Others may keep the same allocation, but look at other rows of it.
+    /// The owner of the memory. Others may hold the same allocation, but look at other rows of it.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }

@@ -10,8 +10,9 @@ use arrow::datatypes::DataType;
 
 use crate::Result;
 
-/// The same array, and whether its values lie in memory that nothing else holds: no other array, slice, column or cache,
-/// and no mapped file or other library. Only arrays without nulls are looked at; they are left without a bitmap of them.
+/// The array, and whether nothing else holds its values' memory: no other array, slice, column or
+/// cache, and no mapped file or other library. Only arrays without nulls are checked; their
+/// validity bitmap is dropped.
 ///
 /// Taking the array is the proof: memory that somebody else could see cannot be taken out of it.
 pub(crate) fn sole_owner(array: ArrayRef) -> (ArrayRef, bool) {

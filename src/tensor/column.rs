@@ -37,7 +37,7 @@ pub(super) struct Column {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The same number of elements in each row.
+    /// An equal number of elements in each row.
     Fixed { fixed: Fixed, slot: usize },
     /// Lists of variable length.
     List(List),
@@ -59,7 +59,7 @@ pub(super) struct Fixed {
     pub(super) depth: usize,
     /// Elements per row.
     pub(super) width: usize,
-    /// What is written over a null row; None: it is an error.
+    /// The value of a null row; None: a null is an error.
     pub(super) patch: Option<Scalar>,
     /// True where a null inside a valid list is covered too.
     pub(super) covers_elements: bool,
@@ -93,7 +93,7 @@ impl Column {
         portions.iter().map(|portion| self.part(portion)).collect()
     }
 
-    /// The same, but that values are left where they are picked from, where [`Fixed::write`] can pick them itself.
+    /// The slices of this column. Values that [`Fixed::write`] can pick itself stay where they are.
     pub(super) fn parts_in_place(&self, portions: &[BatchSlice]) -> Result<Vec<ColumnSlice>> {
         match &self.kind {
             Kind::Fixed { fixed, .. } if fixed.picks() && self.path.len() == 1 => {
@@ -148,7 +148,7 @@ impl Column {
         self.check_nulls(count, parts.iter().map(ColumnSlice::rows).sum(), covers)
     }
 
-    /// The same of `count` nulls among so many `rows`.
+    /// Checks `count` nulls among so many `rows`.
     pub(super) fn check_nulls(&self, count: usize, rows: usize, covers: bool) -> Result<()> {
         if count > 0 && !covers {
             let what = format!(" in a batch of {rows} rows");

@@ -60,7 +60,8 @@ impl Converter {
         self.plan.matrices()
     }
 
-    /// The same conversion of rows that have some of the [`matrices`](Self::matrices) in place of their columns.
+    /// A conversion for rows that have some of the [`matrices`](Self::matrices) in place of their
+    /// columns.
     #[must_use]
     pub fn of_matrices(mut self, rows: MatrixSchema) -> Self {
         let (left, first) = places(self.schema.fields().len(), &rows.matrices);
@@ -68,8 +69,8 @@ impl Converter {
         Self { schema: rows.schema, ..self }
     }
 
-    /// What every batch becomes, in the order of the dictionary: columns, each with its mask after it,
-    /// then stacks.
+    /// The outputs of every batch, in the order of the dictionary: columns, each with its mask
+    /// after it, then stacks.
     pub fn outputs(&self) -> &[OutputSpec] {
         &self.plan.outputs
     }

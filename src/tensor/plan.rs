@@ -143,7 +143,7 @@ struct Planner<'a> {
     names: BTreeMap<String, DataType>,
 }
 
-/// What a field takes over from the struct around it.
+/// The properties that a field inherits from the struct around it.
 #[derive(Clone, Copy)]
 struct Parent<'a> {
     name: &'a str,
@@ -405,7 +405,7 @@ impl Planner<'_> {
     }
 }
 
-/// What planning one column needs to know about it.
+/// The facts that planning one column needs.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     name: &'a str,

@@ -1,4 +1,5 @@
-//! What a converter delivers, fixed by the schema and the options before any row is read.
+//! The description of a converter's outputs, fixed by the schema and the options before any row is
+//! read.
 
 use serde::Serialize;
 

@@ -23,7 +23,7 @@ pub(super) struct Stack {
     pub(super) matrix: Option<Column>,
 }
 
-/// What arrived of a stack.
+/// The received parts of a stack.
 pub(super) enum StackParts {
     /// The pieces of each column.
     Columns(Vec<Vec<ColumnSlice>>),

@@ -247,7 +247,7 @@ async fn plans_differ_by_what_they_compute() {
     }
 }
 
-/// What is here was committed, as in `crate::fingerprint`.
+/// These forms were committed; see `crate::fingerprint`.
 #[tokio::test]
 async fn forms_of_plans_stay_what_they_are() {
     let all = expressions();

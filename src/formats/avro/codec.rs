@@ -19,7 +19,7 @@ const NEVER: u64 = 1 << 30;
 /// In between, a block may become this many times as large as it is stored.
 const RATIO: u64 = 256;
 
-/// What snappy gains at most: three bytes stand for 64.
+/// The highest ratio of snappy: three bytes stand for 64.
 const SNAPPY_RATIO: usize = 22;
 
 /// How blocks are compressed.

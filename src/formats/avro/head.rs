@@ -30,7 +30,7 @@ const FIRST: u64 = 64 << 10;
 /// Headers of more bytes are taken for damaged.
 const LONGEST: u64 = 64 << 20;
 
-/// What an Avro file says of itself.
+/// Schema, codec and sync marker found in an Avro file's header.
 pub struct AvroHead {
     schema: SchemaRef,
     /// A header that says the normalized schema and no codec, as the decoder reads it.

@@ -62,7 +62,7 @@ pub(super) fn widen_single_unions(schema: &mut Value) {
     }
 }
 
-/// What kind of type it is; None for unions.
+/// The name of a type's kind; None for unions.
 pub(super) fn kind_of(schema: &Value) -> Option<&str> {
     schema.as_str().or_else(|| schema.get("type")?.as_str())
 }

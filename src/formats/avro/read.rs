@@ -193,7 +193,7 @@ impl Queue {
     }
 }
 
-/// What the decoder reads from: the header, then the blocks.
+/// The decoder's input: the header, then the blocks.
 struct Input {
     queue: Queue,
     current: Vec<u8>,

@@ -26,7 +26,7 @@ const LARGE_WINDOW: u64 = 4 << 20;
 /// Rows of a block, at most: beyond it a number is taken for damage.
 const MAX_ROWS: i64 = i32::MAX as i64;
 
-/// What stands before the rows of a block.
+/// The header of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockHead {
     pub rows: u64,

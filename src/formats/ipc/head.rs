@@ -1,4 +1,4 @@
-//! What is known of an Arrow IPC file before its rows are read: columns, and where the record batches lie.
+//! The head of an Arrow IPC file: its columns, and the places of its record batches.
 
 use std::fmt;
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub enum MessageIndex {
     },
 }
 
-/// What the metadata of all record batches of a file say.
+/// Row counts and places of all record batches of a file, from their metadata.
 #[derive(Debug)]
 pub struct Batches {
     /// Rows and place of each.

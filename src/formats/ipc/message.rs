@@ -13,13 +13,13 @@ use super::compressed::{self, Codec};
 use crate::error::plain_text;
 use crate::{Error, ErrorKind, Result};
 
-/// What stands before the metadata of a message since version 0.15 of Arrow.
+/// The marker before a message's metadata since version 0.15 of Arrow.
 pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// Rows of a record batch, at most: nothing in a batch of null columns proves more.
 const MAX_ROWS: i64 = i32::MAX as i64;
 
-/// What kind of message it is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Rows.
@@ -221,7 +221,7 @@ fn buffer_count(
     })
 }
 
-/// What the decoder found, an error of decompression included: none of them comes from the store.
+/// Converts an error of the decoder or of decompression. None of them comes from the store.
 pub(super) fn decoding(error: ArrowError) -> Error {
     damaged(&plain_text(&error.to_string()))
 }

@@ -57,8 +57,8 @@ pub async fn discover(
     Ok(FileSplits { splits, units: stripes.len(), pruned, ..FileSplits::default() })
 }
 
-/// What part of a stripe's bytes the projected columns are, as a fraction: by the footer of the first stripe, since
-/// those of all would cost a request each.
+/// The fraction of a stripe's bytes that the projected columns take. It comes from the first
+/// stripe's footer: reading all footers would cost a request each.
 async fn share(
     table: &TableFiles,
     index: usize,

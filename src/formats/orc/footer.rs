@@ -35,7 +35,7 @@ pub struct OrcFooter {
     metadata: FileMetadata,
     attributes: Vec<TypeAttributes>,
     stripes: Vec<UnitRange>,
-    /// What wrote the file, by its number in the specification.
+    /// The program that wrote the file, by its number in the specification.
     writer: u64,
     /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its writer is not trusted.
     statistics: Bytes,

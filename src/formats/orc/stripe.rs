@@ -41,7 +41,7 @@ const NANOSECONDS: u64 = 5;
 /// The encoding of integers by version 2.
 const DIRECT_V2: u64 = 2;
 
-/// What [`open`] reads of a file, and how.
+/// The stripes and columns that [`open`] reads from a file, and the way it reads them.
 #[derive(Clone, Debug)]
 pub struct OrcRead {
     /// The stripes.
@@ -375,7 +375,7 @@ fn timestamps_of(projection: &Projection) -> Vec<Timestamp> {
     found
 }
 
-/// What a stripe's footer says of its columns.
+/// Streams and encodings of the columns, from a stripe's footer.
 #[derive(Debug, Default)]
 pub struct StripeFooter {
     streams: Vec<StreamInfo>,

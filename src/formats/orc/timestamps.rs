@@ -48,7 +48,7 @@ fn unknown(zone: &str) -> Error {
     Error::data(format!("the ORC file's time zone {zone:?} is not known"))
 }
 
-/// The same times with nanoseconds that are not negative; None where they are so already.
+/// Normalises times whose nanoseconds are negative; returns None if there are none.
 ///
 /// # Arguments
 /// `seconds`, `nanoseconds`: the streams, decompressed.

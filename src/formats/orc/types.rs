@@ -20,7 +20,7 @@ const ICEBERG_ID: &str = "iceberg.id";
 const LAST_KIND: u64 = 18;
 const STRUCT: u64 = 12;
 
-/// What the footer says of one type beside what `orc-rust` takes from it.
+/// The attributes of one type in the footer, which `orc-rust` ignores.
 #[derive(Clone, Debug, Default)]
 pub struct TypeAttributes(HashMap<String, String>);
 

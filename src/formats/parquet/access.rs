@@ -16,10 +16,10 @@ use crate::formats::{Split, SplitUnit};
 /// All rows that are not deleted.
 pub const ALL_ROWS: Range<u64> = 0..u64::MAX;
 
-/// What is read of a file: the row groups of `split` without the rows that position deletes take out, and of the
-/// others those whose number is in `wanted`. None where the split is not of row groups, or where some rows cannot be told
-/// by their number (equality deletes). Other than [`ALL_ROWS`] is only for scans without a predicate, whose rows are those
-/// of the file.
+/// The rows to read from a file: the row groups of `split` without rows removed by position
+/// deletes, and from the other groups the rows numbered in `wanted`. Returns None if the split is
+/// not made of row groups, or if rows cannot be told by their number (equality deletes). Anything
+/// but [`ALL_ROWS`] is only for scans without a predicate, whose rows are those of the file.
 ///
 /// # Errors
 /// `Data` where the footer or a delete file is damaged; storage errors as they are.

@@ -1,4 +1,5 @@
-//! What footers and page indexes of Parquet files say of columns, as bounds that carry what they do not say.
+//! Column bounds from the footers and page indexes of Parquet files; whatever these leave out stays
+//! unknown.
 //!
 //! A minimum and a maximum count only where they are in the order of the column's type: files of old writers have those of
 //! another, and files that do not say an order may have any, unless a type has one only. A NULL count that nobody wrote is
@@ -98,7 +99,7 @@ impl<'a> Leaf<'a> {
         Some((nullif(&lower, &doubted).ok()?, nullif(&upper, &doubted).ok()?))
     }
 
-    /// What is known of the column in these row groups.
+    /// Bounds of the column in these row groups.
     pub(super) fn of_groups(&self, groups: &[&RowGroupMetaData]) -> ColumnBounds {
         let bounds = ColumnBounds::unknown(self.data_type, groups.len());
         let nulls =
@@ -134,7 +135,7 @@ impl<'a> Leaf<'a> {
         starts.iter().zip(ends).map(|(start, end)| end.checked_sub(*start)).collect()
     }
 
-    /// What is known of the column in the pages of row group `number`.
+    /// Bounds of the column in the pages of row group `number`.
     fn of_pages(&self, number: usize) -> Option<ColumnBounds> {
         let rows = self.page_rows(number)?;
         let bounds = ColumnBounds::unknown(self.data_type, rows.len());

@@ -30,7 +30,7 @@ struct Element<'a> {
 /// Refuses a footer that is not whole, or a schema that is no tree, or chunks of other types than the schema's.
 ///
 /// # Errors
-/// What is wrong with it.
+/// `Data`, with the first fault of the footer.
 pub(super) fn check_stored(footer: &[u8]) -> Result<()> {
     let (mut schema, mut wrong) = (None, None);
     let mut walk = Walk::new(footer);
@@ -182,7 +182,7 @@ fn path(elements: &[Element], mut place: usize) -> String {
 /// Refuses row groups that cannot be: with chunks that lie nowhere, or rows that no column has.
 ///
 /// # Errors
-/// What is wrong with them.
+/// `Data`, with the first fault of the row groups.
 pub(super) fn check_groups(footer: &ParquetMetaData) -> Result<()> {
     let mut all = 0_i64;
     for (number, group) in footer.row_groups().iter().enumerate() {

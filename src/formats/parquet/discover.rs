@@ -245,7 +245,7 @@ impl<'a> Adapter<'a> {
     /// For file `index`, whose columns are decoded as `physical`.
     ///
     /// # Errors
-    /// What making the engine's adapter finds.
+    /// Errors of the engine's own adapter.
     pub(in crate::formats) fn try_new(
         table: &'a TableFiles,
         index: usize,

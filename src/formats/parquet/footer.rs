@@ -25,7 +25,8 @@ use crate::storage::LocalFile;
 /// Bytes asked for at the end of a file in the first request: most footers fit, and another request costs more than they do.
 const FIRST_BYTES: usize = 64 << 10;
 
-/// The same of a local file, where it does not: every process of a job reads the footers.
+/// Bytes asked for at the end of a local file. Another request costs little there, and every
+/// process of a job reads the footers.
 const FIRST_LOCAL_BYTES: usize = 8 << 10;
 
 /// A file whose footer is read.
@@ -36,7 +37,7 @@ pub(in crate::formats) struct FooterOf<'a> {
     first_bytes: usize,
     /// The file, once it was opened, if it is a local one: it is opened once.
     local: Option<LocalFile>,
-    /// What was read, by its first byte.
+    /// The ranges read so far, each with the offset of its first byte.
     read: Vec<(u64, Bytes)>,
 }
 
@@ -81,9 +82,9 @@ impl<'a> FooterOf<'a> {
         Ok(footer)
     }
 
-    /// The same footer with its page index; without one where the file has none, or it is damaged, or says what cannot be: what it says
-    /// can be found without it. None where its parts do not fit each other, as parquet-go writes them of columns without bounds: the
-    /// footer is lost with it.
+    /// Loads the page index into a footer. Leaves it out if the file has none, or if it is damaged
+    /// or impossible: rows can be found without it. Returns None if its parts do not fit each
+    /// other, as parquet-go writes them for columns without bounds; the footer is lost with it.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -185,7 +186,8 @@ impl MetadataFetch for &mut FooterOf<'_> {
     }
 }
 
-/// The same footer, which says of no column that it has a page index: whoever reads the file would look for it again.
+/// Removes all references to page indexes from a footer. Otherwise every reader of the file would
+/// look for them again.
 pub(in crate::formats) fn without_index(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
     let mut without = footer.into_builder().set_column_index(None).set_offset_index(None);
     for group in without.take_row_groups() {
@@ -214,7 +216,7 @@ fn index_can_be(footer: &ParquetMetaData) -> bool {
     })
 }
 
-/// The same of the pages of one chunk that has `rows` rows, one at least.
+/// Checks the page locations of one chunk that has `rows` rows, at least one.
 fn pages_can_be(pages: &[PageLocation], chunk: Range<u64>, rows: u64) -> bool {
     let (mut at, mut firsts) = (chunk.start, 0..1);
     !pages.is_empty()

@@ -86,7 +86,7 @@ impl Groups {
         Ok(footer.build())
     }
 
-    /// The same footer with these row groups only, without their numbers.
+    /// Encodes the footer with only these row groups, without their numbers.
     fn with(&self, bytes: &[u8], groups: &[Group]) -> Vec<u8> {
         let mut found = bytes[..self.list.start].to_vec();
         match u8::try_from(groups.len()) {

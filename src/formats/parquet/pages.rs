@@ -8,7 +8,8 @@ use parquet::schema::types::ColumnPath;
 
 use super::thrift::{PageHeader, page_header};
 
-/// What a page may become, however little is stored of it. Writers end pages at a megabyte, DuckDB at a hundred.
+/// The decoded size that any page may have, however small it is stored. Writers end pages at a
+/// megabyte, DuckDB at a hundred.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// How many times what is stored of it a larger page may become: what deflate can make of it at most. Brotli and zstd can make

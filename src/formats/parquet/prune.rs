@@ -1,4 +1,5 @@
-//! What a predicate leaves of a Parquet file, by the bounds in its footer and page index; DataFusion's own pruning is off.
+//! Prunes row groups and pages of a Parquet file by the bounds in its footer and page index.
+//! DataFusion's own pruning is off.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -73,7 +74,8 @@ fn selected(rows: &[u64], left_out: &BooleanBuffer) -> RowGroupAccess {
     }
 }
 
-/// What such a predicate leaves of the row groups `groups`, by statistics and page index; of the others nothing is said.
+/// Finds the rows of the row groups `groups` that the predicate may keep, by statistics and page
+/// index. The other groups are not judged.
 pub(super) fn wanted_groups(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
@@ -91,8 +93,9 @@ pub(super) fn wanted_groups(
     access
 }
 
-/// What DataFusion's scan of `split` may read, which prunes nothing itself: of the rows in `only`, those that a predicate over the
-/// table's schema may keep. None where that is all, or the split is not of a Parquet file.
+/// The rows of `split` that DataFusion's scan has to read, since it prunes nothing itself: the rows
+/// in `only` that a predicate over the table's schema may keep. Returns None if that is all rows,
+/// or if the split is not of a Parquet file.
 ///
 /// # Errors
 /// `Data` where the footer is damaged; storage errors as they are.

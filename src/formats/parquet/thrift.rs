@@ -11,7 +11,7 @@ use super::shapes::{CHECKSUM, COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PA
 /// The fields of a structure, by their numbers. It may have others.
 pub(in crate::formats) type Fields = &'static [(i16, Shape)];
 
-/// What a field is.
+/// The type of a field.
 #[derive(Debug)]
 pub(in crate::formats) enum Shape {
     Truth,
@@ -45,7 +45,7 @@ pub(in crate::formats) fn is_whole(bytes: &[u8], fields: Fields) -> bool {
     Walk { rest: bytes }.structure(fields, 0).is_some()
 }
 
-/// What stands before a page: <https://parquet.apache.org/docs/file-format/data-pages/>.
+/// The header of a page: <https://parquet.apache.org/docs/file-format/data-pages/>.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageHeader {
     /// Bytes of the header itself.
@@ -56,9 +56,9 @@ pub(super) struct PageHeader {
     pub(super) declared: u64,
     /// The CRC-32 of what is stored behind the header, if its writer put one there.
     pub(in crate::formats) checksum: Option<u32>,
-    /// What the page is; its number in the format.
+    /// The page's type; its number in the format.
     pub(in crate::formats) kind: Option<i64>,
-    /// What is said of pages of this kind.
+    /// The fields for pages of this type.
     pub(super) details: Details,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     })
 }
 
-/// What was not looked at yet. None of a step means that it ends before it should, or is something else.
+/// The bytes not visited yet. A step returns None if the bytes end too early or hold another type.
 pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
         matches!(kind, I16..=I64).then(|| Walk { rest: self.rest }.signed())?
     }
 
-    /// The same of a text.
+    /// The text that comes next, if it is one.
     pub(super) fn text_ahead(&self, kind: u8) -> Option<&'a [u8]> {
         let mut ahead = Walk { rest: self.rest };
         let length = if kind == BINARY { ahead.number()? } else { return None };
@@ -133,7 +133,8 @@ impl<'a> Walk<'a> {
         self.structure_by(fields, depth, |_, _, _| Some(false))
     }
 
-    /// The same, but that `take` may go through the value of a field itself, by its number and type, and says whether it did.
+    /// Walks through a structure. `take` gets the number and type of each field and returns true if
+    /// it has consumed the value itself.
     pub(super) fn structure_by(
         &mut self,
         fields: Fields,

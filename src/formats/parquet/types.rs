@@ -91,8 +91,8 @@ fn is_map(of: &Type) -> bool {
         || info.logical_type_ref() == Some(&LogicalType::Map)
 }
 
-/// The same type with lists as newer writers have them: a repeated group around the element, which is required. Its columns
-/// have the same levels.
+/// Rewrites lists as newer writers have them: a repeated group around the element, which is
+/// required. The columns keep their levels.
 ///
 /// # Errors
 /// Those of the format's own checks.

@@ -90,7 +90,7 @@ pub(super) fn parsed(batch: &RecordBatch, table: &Schema, first: usize) -> Resul
         .map_err(|error| DataFusionError::from(error).into())
 }
 
-/// What errors say of where a value stands.
+/// The place of a value in error messages.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     column: &'a str,

@@ -14,7 +14,7 @@ const SHARED: &[(&str, &str)] = &[
     ("profile_name", "profile-name"),
 ];
 
-/// What the crate for Glue takes.
+/// Translates properties for the Glue crate.
 pub(super) fn glue_properties(
     properties: &BTreeMap<String, String>,
 ) -> Result<HashMap<String, String>> {
@@ -45,7 +45,7 @@ pub(super) fn glue_files(properties: &BTreeMap<String, String>) -> BTreeMap<Stri
     files
 }
 
-/// What the crate for S3 Tables takes.
+/// Translates properties for the S3 Tables crate.
 pub(super) fn s3tables_properties(
     properties: &BTreeMap<String, String>,
 ) -> Result<HashMap<String, String>> {

@@ -1,4 +1,4 @@
-//! What every kind of catalog answers, and how one is reached.
+//! The interface of every kind of catalog, and the way to connect to one.
 
 use std::collections::BTreeMap;
 use std::future::Future;

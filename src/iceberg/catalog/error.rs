@@ -38,7 +38,8 @@ pub fn iceberg_error(error: iceberg::Error) -> Error {
     }
 }
 
-/// What a dump of a client's error says in words: the crates for Glue and S3 Tables show no more.
+/// Extracts readable words from the dump of a client's error. The crates for Glue and S3 Tables
+/// show no more.
 pub(super) fn words_of(dump: &str) -> String {
     // The longest dump that is shown where nothing in it is known.
     const SHOWN: usize = 400;

@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// A catalog of one of those crates.
 struct ForeignClient {
-    /// What it is, and where it was looked for.
+    /// The service's name and address, for error messages.
     service: String,
     catalog: Arc<dyn Catalog>,
     access: StorageAccess,

@@ -1,5 +1,5 @@
-//! What nothing here reads of a table's metadata, found where it does not parse: the parser itself says neither the column
-//! nor the type of types of format version 3.
+//! Finds the column and type that cannot be read in metadata that does not parse. The parser names
+//! neither for types of format version 3.
 
 use serde::Deserialize;
 use serde_json::Value;

@@ -142,7 +142,8 @@ fn keep_node(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfor
     })
 }
 
-/// What the expressions of a node are over: of a table with filters all of its columns.
+/// The schema over which a node's expressions are written: for a table with filters, all of its
+/// columns.
 pub(super) fn inputs_of(plan: &LogicalPlan) -> Result<DFSchemaRef> {
     Ok(match plan {
         LogicalPlan::TableScan(scan) => Arc::new(DFSchema::try_from_qualified_schema(
@@ -508,7 +509,7 @@ pub(super) fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// What a text begins with that a pattern of LIKE, with backslashes as escapes, takes.
+/// The literal prefix of every text that matches a LIKE pattern (with backslash escapes).
 fn literal_prefix(pattern: &str) -> String {
     let mut prefix = String::new();
     let mut chars = pattern.chars();

@@ -20,7 +20,7 @@ use super::timestamp_units::finer_units;
 use super::volatile_calls::drawn_once;
 use crate::Result;
 
-/// The same query, as it is planned.
+/// Applies all fixes to a query before it is planned.
 ///
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.

@@ -2,8 +2,9 @@
 //! above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats by their bits, in whose order -0.0 comes before 0.0, so that
 //! `x >= 0` lost rows, and a NaN with a sign, which processors make of `inf - inf`, before all numbers.
 //!
-//! What is compared, ordered or grouped goes through [`plain_float`](crate::floats::plain_float) first, unless it is a constant that has one
-//! form, or is only asked whether it is one.
+//! Normalises values through [`plain_float`](crate::floats::plain_float) before they are compared,
+//! ordered or grouped. A constant with only one form is exempt, and so is a value that is only
+//! tested for being one.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinConstraint, ScalarValue};
@@ -322,7 +323,7 @@ fn is_number(expr: &Expr) -> bool {
     }
 }
 
-/// The same value in its one form.
+/// Normalises a value to one form.
 pub(in crate::query) fn plain(expr: Expr) -> Expr {
     match expr {
         Expr::Literal(value, metadata) if !value.data_type().is_nested() => {

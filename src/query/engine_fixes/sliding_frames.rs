@@ -155,7 +155,7 @@ impl AggregateUDFImpl for Anew {
     }
 }
 
-/// What an accumulator is made of.
+/// The arguments of an accumulator.
 #[derive(Debug)]
 struct Args {
     return_field: FieldRef,

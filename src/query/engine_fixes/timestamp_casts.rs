@@ -160,7 +160,7 @@ impl ToInstant {
     }
 }
 
-/// What a clock shows, of a time without a zone.
+/// The clock reading of a time without a zone.
 fn clock(value: &ArrayRef) -> Option<chrono::NaiveDateTime> {
     let none = DataType::Timestamp(TimeUnit::Nanosecond, None);
     let strict = CastOptions { safe: false, ..CastOptions::default() };

@@ -278,7 +278,7 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// What timestamps that meet are cast to.
+/// The unit and zone to which timestamps are cast when they meet.
 #[derive(Clone, Default)]
 struct Meet {
     /// The finest of their units; None where there is no timestamp.

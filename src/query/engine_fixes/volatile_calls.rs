@@ -29,7 +29,7 @@ use datafusion::logical_expr::{
 
 use crate::{Error, Result};
 
-/// What the names of drawn columns begin with.
+/// The prefix of a drawn column's name.
 const PREFIX: &str = "__drawn_";
 
 /// The plan in which each volatile function is called once for each row.

@@ -60,7 +60,7 @@ impl Visitor for Walk<'_> {
     }
 }
 
-/// What a query calls and reads.
+/// Functions and tables that a query uses.
 struct Uses<'a> {
     is_volatile: &'a dyn Fn(&str) -> bool,
     names: &'a [String],

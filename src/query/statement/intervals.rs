@@ -236,7 +236,7 @@ fn seconds_of(text: &str) -> Option<i64> {
     digits(whole)?.checked_mul(SECOND)?.checked_add(fraction)
 }
 
-/// What follows the `P` of an ISO 8601 duration.
+/// Parses the text after the `P` of an ISO 8601 duration.
 fn iso(text: &str) -> Option<Span> {
     let (date, time) = match text.split_once('T') {
         Some((date, time)) if !time.is_empty() => (date, time),

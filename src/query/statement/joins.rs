@@ -44,7 +44,7 @@ fn no_key(table: &str, column: &str) -> String {
     format!("{MARK}{}", hidden(table, column))
 }
 
-/// What a column of the marked relation's name asks for.
+/// The request that a column of the marked relation encodes.
 pub(super) enum Asked<'a> {
     Keep { table: &'a str, key: &'a str },
     NoKey { table: &'a str, column: &'a str },
@@ -222,7 +222,7 @@ impl Wrapper {
         Ok(alias.map(folded).or_else(|| name_of(factor)).into_iter().collect())
     }
 
-    /// What the relation of a join is asked for.
+    /// Finds the request that a join's relation encodes.
     fn asked(
         &mut self,
         operator: &JoinOperator,

@@ -36,7 +36,7 @@ impl Counted {
         }
     }
 
-    /// What a relation's name stands for.
+    /// The operation for which a relation's name stands.
     pub(super) fn of_mark(name: &str) -> Option<Self> {
         [Self::Intersect, Self::Except].into_iter().find(|counted| counted.mark() == name)
     }

@@ -16,7 +16,7 @@ use super::key::Key;
 
 const MAGIC: &[u8; 8] = b"TQRANGE1";
 const HEADER: usize = 64;
-/// What the header's checksum covers of the header.
+/// Bytes of the header under the header's checksum.
 const COVERED: usize = 56;
 /// Content per checksum: what a read of a few bytes has to look at.
 const CHUNK: u64 = 64 << 10;

@@ -24,7 +24,7 @@ pub(in crate::storage) struct CachedFile {
     size: u64,
 }
 
-/// What the cache has of a range, in order.
+/// The cached parts of a range, in order; None for missing ones.
 #[derive(Debug)]
 struct Found(Vec<(Range<u64>, Option<Bytes>)>);
 

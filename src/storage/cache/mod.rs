@@ -119,7 +119,7 @@ impl RangeCache {
         Ok(cache)
     }
 
-    /// What kept this cache from being used, once; None where nothing did or it was told.
+    /// The reason why this cache was not used; None if there is none, or if it was told.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.get()?;
         (!self.told.swap(true, Ordering::Relaxed)).then(|| trouble.clone())

@@ -63,7 +63,7 @@ pub(in crate::storage) struct Tee {
 }
 
 impl Tee {
-    /// The same stream, whose first byte is that at `start` of the file.
+    /// A stream whose first byte is the one at `start` of the file.
     pub(in crate::storage) fn of(
         file: CachedFile,
         start: u64,

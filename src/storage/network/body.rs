@@ -125,7 +125,7 @@ fn broken(error: BrokenBody) -> HttpError {
     HttpError::new(HttpErrorKind::Interrupted, error)
 }
 
-/// What is wrong with a body.
+/// The fault of a body.
 #[derive(Debug)]
 enum BrokenBody {
     Short { seen: u64, promised: u64 },

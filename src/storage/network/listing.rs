@@ -70,7 +70,7 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once("</")?.0.trim())
 }
 
-/// What an answer is that is no page of a listing.
+/// An answer that is not a page of a listing.
 #[derive(Debug)]
 enum WrongPage {
     /// An error, by its code and message.

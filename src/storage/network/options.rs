@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer times are slips, such as milliseconds taken for seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What a user chose of [`NETWORK_OPTIONS`].
+/// The user's choices among [`NETWORK_OPTIONS`].
 #[derive(Clone, Debug)]
 pub(in crate::storage) struct NetworkOptions {
     /// How failed requests are repeated: exponential back-off with jitter.

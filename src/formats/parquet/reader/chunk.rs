@@ -24,14 +24,14 @@ const DATA_V2: i64 = PageType::DATA_PAGE_V2 as i64;
 /// A column chunk, or some of its pages, at their place in the file.
 pub(super) struct Chunk {
     range: Range<u64>,
-    /// What is here of it, by where that begins in the file, ascending.
+    /// Parts of the chunk in memory, each with its offset in the file, ascending.
     pieces: Vec<(u64, Bytes)>,
     /// Where its data pages lie, by the page index, and how many rows they have. Empty where all of the chunk is here.
     index: Vec<PageLocation>,
     rows: usize,
 }
 
-/// What the page index says of a data page.
+/// The page index's entry for a data page.
 pub(super) struct Indexed {
     pub(super) rows: u32,
     /// Where it ends in the chunk.
@@ -81,7 +81,7 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// What is here of several chunks, for a reader that is told where their pages lie.
+    /// Joins the parts of several chunks, for a reader that is told where their pages lie.
     pub(super) fn together<'a>(chunks: impl Iterator<Item = &'a Arc<Self>>) -> Self {
         let pieces = chunks.flat_map(|chunk| chunk.pieces.iter().cloned());
         let mut pieces: Vec<(u64, Bytes)> = pieces.collect();
@@ -119,7 +119,7 @@ impl Chunk {
         })
     }
 
-    /// What is here from `at` in the chunk on.
+    /// The bytes in memory from offset `at` of the chunk on.
     pub(super) fn from(&self, at: usize) -> Option<&[u8]> {
         let (piece, at) = self.find(self.range.start.checked_add(at as u64)?)?;
         piece.get(at..)

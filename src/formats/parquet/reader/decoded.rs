@@ -92,7 +92,8 @@ fn repeats(chunk: &ColumnChunkMetaData) -> bool {
     chunk.dictionary_page_offset().is_some() || chunk.encodings().any(repeats)
 }
 
-/// The same of a chunk that is here, of whose values `at_once` are decoded together.
+/// Returns true if text decoded from a chunk in memory may grow too large, when `at_once` of its
+/// values are decoded together.
 ///
 /// # Errors
 /// Where its dictionary is damaged.

@@ -39,7 +39,7 @@ use crate::storage::LocalFile;
 /// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
 const DENSE: f64 = 0.8;
 
-/// What a value that is no number is taken to have.
+/// Assumed size of a value that is not a number.
 const WIDE_BYTES: usize = 1 << 10;
 
 /// Columns of a row group are read from its file and decoded together up to so many bytes: what was read is then still in
@@ -150,7 +150,7 @@ impl Group {
         Self { footer, schema, number, row_bytes, part: None, chunks: HashMap::new() }
     }
 
-    /// The same, but that of the chunks only pages with `wanted` rows are read.
+    /// Limits reading to the pages with `wanted` rows.
     pub(super) fn part(self, wanted: &Wanted) -> Self {
         Self { part: wanted.some.clone(), ..self }
     }
@@ -197,7 +197,8 @@ impl Group {
         leaves
     }
 
-    /// What is to be read of the chunks of `roots` that are not here yet: ranges of the file, ascending, and the leaf of each.
+    /// The chunks of `roots` that are not in memory yet: the leaf of each, and its ranges of the
+    /// file, ascending.
     pub(super) fn missing(&self, roots: &[usize]) -> (Vec<usize>, Vec<Range<u64>>) {
         let missing = self.leaves(roots).into_iter().filter(|leaf| !self.chunks.contains_key(leaf));
         missing.flat_map(|leaf| iter::repeat(leaf).zip(self.ranges(leaf))).unzip()
@@ -344,8 +345,8 @@ impl Group {
         Ok(read)
     }
 
-    /// The same of all rows, but that pages are read from the file when it is their turn. None where a column is not decoded here, or the
-    /// system does not have it in memory.
+    /// Reads all rows, each page from the file when it is needed. Returns None if a column is not
+    /// decoded here, or if the system does not have it in memory.
     pub(super) fn read_by_pages(
         &self,
         file: &LocalFile,

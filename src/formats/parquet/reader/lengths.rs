@@ -49,7 +49,7 @@ impl Lengths {
         self.most
     }
 
-    /// The same after so many rows.
+    /// The lengths after so many rows.
     pub(super) fn after(self, rows: usize) -> Self {
         Self { at: (self.at + rows % self.every) % self.every, ..self }
     }

@@ -18,7 +18,7 @@ use super::unpacked::is_unpacked;
 /// The width in bits of the dictionary indices that are written: their bytes are those of a `u32`.
 const INDEX_BITS: u8 = MOST_BITS;
 
-/// What is to be known of a column to take its pages apart.
+/// Facts about a column that are needed to split its pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageLayout {
     /// Whether pages begin with definition levels.

@@ -58,10 +58,11 @@ pub struct Eligible<'a> {
 }
 
 impl<'a> ColumnRequest<'a> {
-    /// The same split, if it is read column by column. None where DataFusion's own scan is to be taken: for other formats, where Bloom
-    /// filters may leave row groups out, for types that it reads in its own way, where part of a row group is read in which values cannot be
-    /// passed over, and for remote files without a predicate and for parts of row groups, which gain nothing here. What that scan reads
-    /// wrongly is read here nevertheless: see [`is_hard`].
+    /// Takes a split that can be read column by column. Returns None if DataFusion's own scan is to
+    /// read it: other formats; files whose Bloom filters may exclude row groups; types that it
+    /// reads in its own way; parts of row groups with values that cannot be skipped. Remote files
+    /// without a predicate, and parts of row groups, gain nothing here. Columns that DataFusion
+    /// reads wrongly are read here in any case: see [`is_hard`].
     ///
     /// # Errors
     /// `Data` where the footer is damaged; storage errors as they are.
@@ -128,7 +129,8 @@ impl<'a> ColumnRequest<'a> {
         }))
     }
 
-    /// The same of a file that the engine's own scan reads wrongly, or not at all; None for others.
+    /// Takes a split of a file that the engine's own scan reads wrongly or not at all; returns None
+    /// for others.
     ///
     /// # Errors
     /// As [`eligible`](Self::eligible).

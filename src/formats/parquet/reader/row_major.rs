@@ -95,7 +95,7 @@ impl Matrices {
         self.0.len()
     }
 
-    /// What is projected: `columns` of the file, and then the matrices.
+    /// The projected schema: `columns` of the file, and then the matrices.
     pub(super) fn schema(&self, file: &Schema, columns: &[usize]) -> DfResult<SchemaRef> {
         let mut fields = file.project(columns)?.fields().to_vec();
         for made in &self.0 {

@@ -45,7 +45,7 @@ impl GroupRows {
         Self { lengths, batches: 1, filter, at: 0, parts, order, roots }
     }
 
-    /// The same, so many batches of a column at a time.
+    /// Sets how many batches of a column are decoded at a time.
     pub(super) fn at_a_time(self, batches: usize) -> Self {
         Self { batches, ..self }
     }
@@ -65,7 +65,7 @@ impl GroupRows {
         self.order.sort_unstable_by_key(|at| self.roots[*at]);
     }
 
-    /// What is to be read of the file before the next batch is decoded, by column.
+    /// The ranges to read from the file before the next batch is decoded, each with its column.
     pub(super) fn missing(&self) -> Vec<(usize, Range<u64>)> {
         let mut missing = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {

@@ -109,7 +109,7 @@ impl ColumnScan {
         put(group, &leaves, &ranges, chunks)
     }
 
-    /// The same of what the system has in memory; false where that is not all.
+    /// Fetches columns from the system's page cache; returns false if they are not all there.
     fn fetch_cached(&self, group: &mut Group, columns: &[usize]) -> DfResult<bool> {
         let Some(file) = &self.local else { return Ok(false) };
         let (leaves, ranges) = group.missing(columns);
@@ -314,7 +314,7 @@ struct Tile {
     rows: TileRows,
 }
 
-/// What is read of them; None before the first rows are.
+/// The tile's rows; None before they are read.
 enum TileRows {
     Columns(Option<RowsOf>),
     /// They become a line of a matrix.

@@ -313,7 +313,7 @@ fn between_wanted_rows_that_alternate_with_others_pages_may_be_missing() {
     }
 }
 
-/// What is made of where the pages of a column lie.
+/// A change to the page locations of a column.
 type Change<'a> = &'a dyn Fn(&mut Vec<PageLocation>);
 
 #[test]

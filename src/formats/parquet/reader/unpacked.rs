@@ -199,7 +199,7 @@ fn lowest_bits(bits: &[u8], at: usize, width: usize) -> u32 {
     ((word >> shift) & ((1_u64 << kept) - 1)) as u32
 }
 
-/// What is left of packed differences.
+/// The rest of some bit-packed differences.
 struct Packed<'a>(&'a [u8]);
 
 impl<'a> Packed<'a> {

@@ -72,7 +72,8 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 /// method's exceptions.
 ///
 /// # Errors
-/// What the connection says; `InvalidData` for an answer that is not of the protocol.
+/// Sends a call and returns the connection's answer; `InvalidData` if the answer is not of the
+/// protocol.
 pub fn ask(stream: &mut (impl Read + Write), call: &[u8], framed: bool) -> io::Result<Value> {
     if framed {
         stream.write_all(&(call.len() as u32).to_be_bytes())?;

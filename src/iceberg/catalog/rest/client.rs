@@ -25,14 +25,14 @@ pub(in super::super) struct RestClient {
 
 struct Inner {
     http: Http,
-    /// What the user gave, for processes that connect again.
+    /// Properties from the user, for processes that connect again.
     given: BTreeMap<String, String>,
     /// The catalog's defaults, the user's properties, the catalog's overrides.
     properties: BTreeMap<String, String>,
     /// `https://host/path/v1/prefix`.
     base: String,
     separator: String,
-    /// What the catalog says that it can do; empty where it says nothing.
+    /// Endpoints that the catalog lists; empty if it lists none.
     endpoints: Vec<String>,
 }
 
@@ -101,12 +101,12 @@ impl RestClient {
         Ok(Self { inner: std::sync::Arc::new(inner) })
     }
 
-    /// What the user gave.
+    /// Properties from the user.
     pub(super) fn given(&self) -> &BTreeMap<String, String> {
         &self.inner.given
     }
 
-    /// What the user and the catalog said together.
+    /// The merged properties from the user and the catalog.
     pub(super) fn properties(&self) -> &BTreeMap<String, String> {
         &self.inner.properties
     }
@@ -138,8 +138,8 @@ impl RestClient {
         encode(&namespace.join(&self.inner.separator))
     }
 
-    /// What is sent with every page where the user wants a size; a server that knows pages begins them
-    /// with an empty token.
+    /// The page size to send with every page, if the user wants one. A server that knows pages
+    /// begins them with an empty token.
     fn page_size(&self) -> Option<&str> {
         self.inner.properties.get("rest-page-size").map(String::as_str)
     }

@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a request is sent that a server refuses for now, or breaks off.
 const ATTEMPTS: u32 = 6;
-/// The same where no server answers: the address may be wrong.
+/// How often a request is sent while no server answers: the address may be wrong.
 const ATTEMPTS_TO_REACH: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest part of a server's message that is repeated.
@@ -36,7 +36,7 @@ pub(super) struct Http {
     properties: BTreeMap<String, String>,
 }
 
-/// What a server answered instead of what was asked for.
+/// A server's answer that is not the expected one.
 pub(super) enum Refusal {
     /// 404; whether the server says that it is the namespace which is unknown.
     NotFound {
@@ -99,8 +99,7 @@ impl Http {
         })
     }
 
-    /// The same with the properties that the catalog has added; a token is kept where they do not change
-    /// how one is asked for.
+    /// Adds the catalog's properties. A token is kept if they do not change how one is requested.
     pub(super) fn with_properties(&self, properties: &BTreeMap<String, String>) -> Result<Self> {
         note_secrets(properties);
         let auth = match Auth::is_same(&self.properties, properties) {

@@ -179,7 +179,8 @@ fn by_clock(time: i64, unit: TimeUnit, part: TimeField) -> Option<i64> {
     }
 }
 
-/// The same by the clocks of a zone. None also for years that its rules do not reach.
+/// The time at which a part begins by the clocks of a zone. Returns None for years that its rules
+/// do not reach, too.
 fn at_zone(time: i64, unit: TimeUnit, zone: Tz, part: TimeField) -> Option<i64> {
     let second = DateTime::from_timestamp(time.div_euclid(per_second(unit)), 0)?;
     let local = second.with_timezone(&zone);

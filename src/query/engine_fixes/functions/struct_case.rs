@@ -35,7 +35,7 @@ pub(super) fn makes_null_structs(expr: &Expr, schema: &DFSchema) -> bool {
     chooses && expr.get_type(schema).is_ok_and(|found| found.is_nested())
 }
 
-/// The same value, with nothing in what is NULL.
+/// Makes the fields of NULL values NULL.
 pub(super) fn null_fields(expr: Expr) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&NULL_FIELDS), vec![expr]))
 }

@@ -361,7 +361,7 @@ impl Unnest {
     }
 }
 
-/// The same order, whose subqueries may refer to columns that the SELECT list leaves out.
+/// Lets the subqueries of an ORDER BY refer to columns that the SELECT list leaves out.
 fn with_hidden_columns(sort: Sort) -> DfResult<Sort> {
     let LogicalPlan::Projection(projection) = &*sort.input else { return Ok(sort) };
     let mut exprs = projection.expr.clone();

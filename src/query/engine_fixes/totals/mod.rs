@@ -72,7 +72,7 @@ pub fn exact_totals() -> [AggregateUDF; 2] {
     })
 }
 
-/// What becomes of a total.
+/// The kind of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Rule {
     Sum,

@@ -52,7 +52,7 @@ impl Codec {
         }
     }
 
-    /// What `stored` becomes, which has to be `declared` bytes.
+    /// Decompresses `stored`, which must become `declared` bytes.
     ///
     /// # Errors
     /// Where it does not.

@@ -1,4 +1,4 @@
-//! What the headers of a column chunk say of its pages.
+//! Reads the page headers of a column chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;

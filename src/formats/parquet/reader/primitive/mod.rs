@@ -40,7 +40,7 @@ pub(super) trait FlatColumn: Send {
     /// Where the chunk is damaged.
     fn next(&mut self, rows: usize) -> Result<ArrayRef>;
 
-    /// The same, in the page that they were read from where they can stay there.
+    /// The next `rows` rows, left in the page that they were read from if possible.
     ///
     /// # Errors
     /// Where the chunk is damaged.
@@ -48,7 +48,8 @@ pub(super) trait FlatColumn: Send {
         Ok(Cells::Decoded(self.next(rows)?))
     }
 
-    /// What is to be read of the file before the next `rows` rows are asked for; nothing of a chunk that is in memory.
+    /// The ranges to read from the file before the next `rows` rows; none if the chunk is in
+    /// memory.
     fn missing(&self, _rows: usize) -> Vec<Range<u64>> {
         Vec::new()
     }
@@ -166,7 +167,7 @@ macro_rules! word {
 word!(u32);
 word!(u64);
 
-/// What is to be known of a chunk, whatever its numbers are.
+/// The parts of a chunk that do not depend on its number type.
 struct Parts {
     pages: Pages,
     codec: Codec,

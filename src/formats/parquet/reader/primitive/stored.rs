@@ -14,7 +14,8 @@ use crate::formats::parquet::reader::chunk::{Chunk, Indexed};
 use crate::formats::parquet::thrift::{PageHeader, page_header};
 use crate::storage::LocalFile;
 
-/// What is read of a file to find the header of a page of numbers. None is longer, unless its writer put there what others do not.
+/// Bytes read from a file to find the header of a page of numbers. No header is longer, unless its
+/// writer added unusual fields.
 const HEADER_BYTES: u64 = 256;
 
 /// A column chunk.
@@ -54,7 +55,8 @@ impl Stored {
         matches!(self, Self::Read(_))
     }
 
-    /// What the page index says of a data page that begins at `at`, where only some pages are in memory.
+    /// The page index's entry for the data page that begins at `at`, if only some pages are in
+    /// memory.
     pub(super) fn indexed(&self, at: usize) -> Option<Indexed> {
         match self {
             Self::Read(chunk) => chunk.indexed(at),

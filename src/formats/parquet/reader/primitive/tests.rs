@@ -359,7 +359,8 @@ fn what_does_not_fit_together_is_not_read() {
     assert!(error.to_string().contains("the dictionary does not have"), "{error}");
 }
 
-/// What is stored otherwise than it is in Arrow, nested or encoded in another way, the `parquet` crate reads.
+/// Columns with a different layout from Arrow's, nested ones and other encodings are left to the
+/// `parquet` crate.
 #[test]
 fn other_columns_are_left_to_the_parquet_crate() {
     let other = |data_type: DataType, properties: WriterPropertiesBuilder| {
