@@ -1,4 +1,4 @@
-"""The command line in words: what may stand there, and what is said where it is wrong."""
+"""The command line in words: its arguments, and the messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Arguments:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and what was probably meant."""
+    """Reports errors in one line, with the likely intention."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: ") and "--" not in message:
@@ -80,10 +80,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
         arguments: What stands behind the program's name.
 
     Returns:
-        What was asked for.
+        The parsed arguments.
 
     Raises:
-        SystemExit: It is wrong (2), or asks for help (0); what is to be said has been printed.
+        SystemExit: It is wrong (2), or asks for help (0); the message has been printed.
     """
     parser = _Parser(
         prog="tensorquery",

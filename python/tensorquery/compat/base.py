@@ -68,7 +68,7 @@ class CompatDataset(QueryDataset):
 
     _measures: SharedCounters
     _reports_here = True
-    # Its bars are those of the workers.
+    # The workers show its bars.
     _shows_rows = False
 
     def __init__(
@@ -129,14 +129,14 @@ class CompatDataset(QueryDataset):
     def _loader(self, num_workers: int, collate_fn: Callable[[Any], Any] | None) -> QueryDataLoader:
         loader = QueryDataLoader(self, collate_fn, num_workers=num_workers)
         if not isinstance(self._plan.deal.strategy, str):
-            # What is wrong with a strategy's answer is said now, and workers are given the answer.
+            # Errors in a strategy's answer are raised now, and workers are given the answer.
             self._plan.epochs.shards(num_workers, 0)
         return loader
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order; forgets the metrics of the one before.
 
-        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here.
+        After `load_state_dict` the next iteration continues the epoch of the state and ignores a value set here.
 
         Args:
             epoch: From 0.

@@ -38,7 +38,7 @@ class FileStrategy:
 
     Args:
         strategy: Any object with a three- or five-argument `generate`.
-        files: What it is asked to deal.
+        files: The files that it has to deal.
         paths: The paths of these files in the plan, by their own.
         num_ranks: Number of ranks.
 
@@ -170,7 +170,7 @@ class FileStrategy:
                 seen[path].insert(at, (first, last))
 
     def _take(self, left: dict[int, Split], part: FilePart) -> list[int]:
-        """The splits of a file that a part of the answer holds, without those that somebody has already."""
+        """The splits of a file that a part of the answer holds, without splits that somebody has already."""
         if part.row_range is None:
             taken = list(left)
         else:

@@ -36,7 +36,7 @@ _KEYS = {
     "check": int,
 }
 _RUN_KEYS = {"layout": dict, "step": int, "cursors": dict}
-# Counts have a bound of the core's own: what it multiplies must not overflow.
+# The core bounds counts: its products must not overflow.
 _LAYOUT_KEYS: dict[str, tuple[type, ...]] = {
     "world_size": (int,),
     "num_workers": (int,),
@@ -80,7 +80,7 @@ def check_state(state: Any) -> dict[str, Any]:
     """Return `state` where it is one of ours and whole.
 
     Raises:
-        CheckpointMismatchError: It is not; names what is missing or of the wrong type.
+        CheckpointMismatchError: It is not; names the key that is missing or of the wrong type.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         raise CheckpointMismatchError(
@@ -184,7 +184,7 @@ def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def check_sum(state: Mapping[str, Any], base: int | None = None) -> int:
-    """A checksum of what says how far a run came. Against damage, not against a forger.
+    """A checksum of a run's progress. It protects against damage, not against forgery.
 
     Args:
         state: The state.
@@ -364,7 +364,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 )
     cursors, turns = _of_ranks(checked)
     if not cursors:
-        # Equal steps: each state is that of all ranks.
+        # Equal steps: each state holds for all ranks.
         for state in checked:
             if state["step"] != first["step"]:
                 raise CheckpointMismatchError(
