@@ -182,8 +182,9 @@ impl Forks {
     }
 }
 
-/// A lock of which no fork makes a trap: a task that holds it may wait for the network, and in a forked process nobody is
-/// left who would let it go. There it is open: what it keeps apart may be done twice, and does no harm.
+/// A lock that stays safe across forks. A task that holds it may wait for the network, and in a
+/// forked process nobody is left to release it. There it is open: the work that it separates may
+/// then be done twice, which does no harm.
 #[derive(Debug)]
 pub struct ForkLock {
     process: u32,

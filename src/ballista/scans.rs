@@ -28,7 +28,7 @@ use crate::formats::{Format, TableFiles};
 use crate::query::provider_of;
 use crate::{Error, Result};
 
-/// Hive directories of one table, each of which is a scan of its own.
+/// The number of Hive directories of one table, each a scan of its own.
 const MOST_DIRECTORIES: usize = 2_000;
 
 /// Files that are looked at side by side.

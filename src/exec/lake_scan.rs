@@ -32,7 +32,7 @@ const FILES_AHEAD: usize = 2;
 pub struct LakeScan {
     table: Arc<TableFiles>,
     config: FileScanConfig,
-    /// Files that are scanned, of which this process may have a part.
+    /// The number of files in the whole scan; this process may have only some of them.
     count: u64,
 }
 

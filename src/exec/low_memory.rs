@@ -118,8 +118,8 @@ fn true_or_false(filter: &JoinFilter) -> JoinFilter {
     JoinFilter::new(condition, columns, schema)
 }
 
-/// Memory of which each operator that can spill has the same share, fixed before the first one runs: DataFusion's fair pool
-/// shrinks the shares of those that run already, and its greedy one lets the first take all.
+/// A memory pool with equal, fixed shares for all operators that can spill. DataFusion's fair pool
+/// shrinks the shares of operators that run already, and its greedy one lets the first take all.
 #[derive(Debug)]
 pub struct SharedPool {
     limit: usize,

@@ -1,4 +1,4 @@
-//! `TABLESAMPLE BERNOULLI`: a table of which every row is kept or not by its number.
+//! `TABLESAMPLE BERNOULLI`: a table whose rows are kept or not by their numbers.
 //!
 //! ```text
 //! FilterExec                       of the query; it never gets below the sample

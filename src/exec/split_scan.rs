@@ -204,8 +204,8 @@ impl SplitScanExec {
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), matrices)))
     }
 
-    /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are
-    /// read without a predicate, which counts other rows.
+    /// The files in which an execution may leave out rows by their number ([`ReadOnly`]): Parquet
+    /// files without a predicate, which would count other rows.
     pub fn skippable(source: &ScanSource) -> Option<Arc<TableFiles>> {
         match source {
             ScanSource::Files { table, config } => (matches!(table.format, Format::Parquet)

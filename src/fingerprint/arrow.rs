@@ -56,7 +56,7 @@ fn columns(form: &mut Form, spelled: &FFI_ArrowSchema) -> Result<()> {
 /// The type and the values of an array, bit by bit: -0.0 is not 0.0, and two NaN of other bits are two values.
 ///
 /// # Errors
-/// `Config` for a union and for run-end encoded values, of which no literal of SQL is one.
+/// `Config` for a union and for run-end encoded values: no SQL literal has these types.
 pub fn values(form: &mut Form, tag: &str, array: &dyn Array) -> Result<()> {
     form.nested(tag, "values", |form| {
         data_type(form, "type", array.data_type())?;

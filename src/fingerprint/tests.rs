@@ -115,7 +115,7 @@ fn pair(name: &str, x: i32) -> ArrayRef {
     Arc::new(StructArray::from(vec![(field, Arc::new(Int32Array::from(vec![x])) as ArrayRef)]))
 }
 
-/// Arrays of which no two are the same, though many look alike as text.
+/// Arrays that all differ, though many look alike as text.
 fn arrays() -> Vec<ArrayRef> {
     let floats = |value: f64| -> ArrayRef { Arc::new(Float64Array::from(vec![value])) };
     let decimal = |precision, scale| -> ArrayRef {
@@ -302,7 +302,7 @@ fn json_differs_by_content_and_not_by_the_order_of_keys() {
     }
 }
 
-/// Formats and units of which no two are the same.
+/// Formats and units that all differ.
 fn formats_and_units() -> Vec<Form> {
     let csv = CsvFormat::default();
     let formats = [

@@ -84,7 +84,7 @@ pub struct ScanSplits {
     pub units: usize,
     /// Of those, pruned.
     pub units_pruned: usize,
-    /// Files of which nothing is left.
+    /// Files that are not read at all.
     pub files_pruned: usize,
     /// Of a tolerant request, the places in `splits` of files that cannot be understood, and why.
     pub damaged: Vec<(usize, String)>,

@@ -120,7 +120,7 @@ impl TableFiles {
             .with_extensions(Arc::new(FileRef { table: Arc::clone(self), index }))
     }
 
-    /// The place of file `index` among all files that were pinned, of which this process may have a part.
+    /// The place of file `index` among all pinned files; this process may have only some of them.
     pub fn place(&self, index: usize) -> u64 {
         self.scans.places.get(index).map_or(index as u64, |place| u64::from(*place))
     }

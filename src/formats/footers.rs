@@ -279,8 +279,8 @@ fn known(cache: &FooterCache, meta: &ObjectMeta, page_index: bool) -> Option<Arc
     cache.get(&meta.location).filter(|footer| !page_index || has_page_index(footer))
 }
 
-/// The schema in which intervals have months, days and nanoseconds. The `parquet` crate makes days and milliseconds of all of which an
-/// Arrow schema in the file does not say more.
+/// The schema in which intervals have months, days and nanoseconds. The `parquet` crate reads
+/// intervals as days and milliseconds unless an Arrow schema in the file says more.
 fn with_whole_intervals(
     schema: Schema,
     stored: &SchemaDescriptor,

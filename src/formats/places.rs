@@ -24,7 +24,7 @@ impl<'a> Places<'a> {
         Self(places)
     }
 
-    /// An expression over that schema, of which it has other places.
+    /// Moves an expression over that schema to the other places.
     pub(super) fn reassign(&self, expr: Arc<dyn PhysicalExpr>) -> DfResult<Arc<dyn PhysicalExpr>> {
         expr.transform_down(|node| {
             let Some(column) = node.as_any().downcast_ref::<Column>() else {

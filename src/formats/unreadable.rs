@@ -1,4 +1,5 @@
-//! Columns of which it is known before they are read that they cannot be, or would be shown as something that they are not.
+//! Marks columns that are known to be unreadable before they are read, or that would be shown as
+//! another type.
 //!
 //! Such a column spoils no other one: it keeps its place in the schema, with the reason in its field's metadata, and is refused where a
 //! query reads it. In a Parquet footer it becomes what it is stored as, with the reason as a note, so that the `parquet` crate, which
@@ -56,7 +57,7 @@ pub(super) fn is_misread(footer: &ParquetMetaData) -> bool {
     has_element(root, &|of| hidden(of).is_some() || is_legacy_list(of))
 }
 
-/// A footer of which the `parquet` crate understands every column.
+/// A footer whose columns the `parquet` crate all understands.
 ///
 /// # Errors
 /// Those of the format's own checks.

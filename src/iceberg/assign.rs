@@ -123,7 +123,7 @@ impl Deletes {
         all.copied().filter(applies).collect()
     }
 
-    /// The groups of equality deletes of which one at least may apply to a data file.
+    /// The groups of equality deletes that may apply to a data file, at least one delete of each.
     pub fn equality(&self, data: &Entry) -> Vec<u32> {
         let partition = partition_of(data);
         let newer = |group: &u32| {

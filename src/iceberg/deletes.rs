@@ -117,7 +117,8 @@ impl DeleteCache {
     }
 }
 
-/// A position delete file: columns `file_path` and `pos`, the first of which is only read where it says something.
+/// Reads a position delete file, with the columns `file_path` and `pos`. The first is only read if
+/// it can differ.
 async fn read_positions(
     store: &Arc<dyn ObjectStore>,
     file: &DeleteFile,

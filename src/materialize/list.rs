@@ -153,7 +153,8 @@ impl Rules<'_> {
     }
 }
 
-/// Removes a stage: its manifest first, so that nobody opens one of which half is gone. False where it is in use.
+/// Removes a stage: its manifest first, so that nobody opens a stage that is half gone. Returns
+/// false if it is in use.
 async fn remove(place: &StagePlace, key: &str) -> Result<bool> {
     let locks = match place.folder() {
         Some(folder) => {

@@ -52,7 +52,7 @@ pub struct MatrixColumns {
     pub columns: Vec<usize>,
 }
 
-/// The columns of rows of which some have become matrices.
+/// The columns of rows after some have become matrices.
 #[derive(Clone, Debug)]
 pub struct MatrixSchema {
     /// The columns that became matrices, by their former places.
@@ -95,8 +95,8 @@ pub(crate) fn native_bytes(array: &dyn Array) -> &[u8] {
     )
 }
 
-/// Whether nothing but `array` holds the memory of its values, which was a [`Matrix`] of which nothing is null: then they may be
-/// written to.
+/// Returns true if `array` alone holds the memory of its values, from a [`Matrix`] without nulls:
+/// then they may be written to.
 pub(crate) fn is_alone(array: &ArrayRef) -> bool {
     let values = array.as_fixed_size_list().values();
     let holders = |values: &dyn Array| -> Option<usize> {

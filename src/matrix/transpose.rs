@@ -14,7 +14,7 @@ pub(crate) const LINE_BYTES: usize = 64;
 /// in runs that are long enough to be fetched ahead.
 pub(crate) const TILE_ROWS: usize = 512;
 
-/// The cells of some columns, of which each has room for [`TILE_ROWS`].
+/// The cells of some columns, with room for [`TILE_ROWS`] in each.
 pub(crate) type Scratch = [u8; LINE_BYTES * TILE_ROWS];
 
 /// Whether cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others by [`transpose`].

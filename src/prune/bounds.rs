@@ -32,7 +32,7 @@ pub struct ColumnBounds {
 }
 
 impl ColumnBounds {
-    /// Of containers of which nothing is known.
+    /// Bounds of containers about which nothing is known.
     pub fn unknown(data_type: &DataType, containers: usize) -> Self {
         let all = BooleanBuffer::new_set(containers);
         let nan = match data_type.is_floating() {

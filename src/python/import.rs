@@ -1,7 +1,8 @@
 //! Arrow from Python, by the PyCapsule interface.
 //!
-//! `pyo3_arrow` does the same, but not where a struct lies in a struct, or in a list of one length, of which only a part of the rows is
-//! meant, as in `table.slice(10)`: arrow takes that part of the inner struct twice, and panics. Here each part is taken once.
+//! Imports Arrow data as `pyo3_arrow` does, with one fault fixed. Arrow takes the part of a struct
+//! in a struct, or in a list of one length, twice, and panics, if only a part of the rows is meant,
+//! as in `table.slice(10)`. Here each part is taken once.
 
 use std::ffi::CStr;
 

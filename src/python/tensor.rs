@@ -165,8 +165,8 @@ impl PyLooseBlock {
 ///
 /// # Safety
 ///
-/// `view` is one that Python wants filled; the bytes are writable and live as long as `owner`, of which the filled view
-/// takes a reference.
+/// `view` is one that Python wants filled; the bytes are writable and live as long as `owner`. The
+/// filled view takes a reference to `owner`.
 pub unsafe fn fill_view<T>(
     owner: &Bound<'_, T>,
     view: *mut ffi::Py_buffer,

@@ -85,9 +85,9 @@ pub struct SplitCounter {
 }
 
 impl SplitCounter {
-    /// The output rows of these splits, in the order of `ids`. A split of whose row groups statistics
-    /// prove that the query keeps every row is not read; of the others, the columns that joins, filters
-    /// and unnesting need. Dropping the future cancels what is under way.
+    /// The output rows of these splits, in the order of `ids`. A split is not read if the
+    /// statistics of its row groups prove that the query keeps every row. From the others, only
+    /// columns for joins, filters and unnesting are read. Dropping the future cancels all work.
     ///
     /// # Arguments
     /// `threads`: how many splits decode at the same time; twice as many are open.

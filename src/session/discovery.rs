@@ -77,7 +77,8 @@ impl Plan {
     }
 }
 
-/// The driving scans of a query as an input of a UNION ALL; reads nothing. One of which all files are left out is a scan, too.
+/// Counts the driving scans of a query as an input of a UNION ALL; reads nothing. A scan whose
+/// files are all left out counts as well.
 pub(super) async fn count_scans(query: &Query) -> Result<usize> {
     if query.is_proven_empty()? {
         return Ok(0);

@@ -68,8 +68,8 @@ impl Plan {
         stored / splits.max(1)
     }
 
-    /// Rows of a decoded batch at most: a power of two, of which whole batches are made, so that the widest column takes
-    /// [`COLUMN_BYTES`].
+    /// Rows of a decoded batch at most: a power of two that divides batches evenly, chosen so that
+    /// the widest column takes [`COLUMN_BYTES`].
     fn batch_rows(&self) -> usize {
         let schema = self.schema();
         let widths = schema.fields().iter().map(|field| fixed_width(field.data_type()));
@@ -109,8 +109,8 @@ pub struct EpochPlan {
     partitions: Arc<[u32]>,
     /// The ids of the splits, where they are only some of a plan's.
     ids: Option<Arc<[u32]>>,
-    /// The splits, and by driving scan the files of which only some rows can be read: Parquet files whose rows are the
-    /// output rows.
+    /// The splits, and by driving scan the files that can be read in part: Parquet files whose rows
+    /// are the output rows.
     skippable: Option<(Arc<[Split]>, Skippable)>,
     /// Stored bytes of a split that a network brings, in the mean; 0 where none is, or nobody asks.
     split_bytes: u64,

@@ -45,7 +45,7 @@ pub struct ScanReport {
     pub files: usize,
     /// Files of the table.
     pub files_total: usize,
-    /// Files of which no split is left.
+    /// Files without any remaining split.
     pub files_pruned: usize,
     /// Row groups of the listed files.
     pub units: usize,
@@ -135,7 +135,7 @@ pub struct Plan {
 pub(super) type Base = (Query, Rewritten, PlanOptions, Shape, String);
 
 impl Plan {
-    /// The plan of the same query over other splits, of which `without` says what is not there.
+    /// The plan of its query over other splits; `without` names the missing ones.
     pub(super) async fn over(&self, splits: Vec<Split>, without: String) -> Result<Self> {
         let query = self.query.clone();
         let (rewritten, shape) = classify(&query).await?;

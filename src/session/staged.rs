@@ -1,4 +1,4 @@
-//! Queries of which a part is staged: what is cut, under which key, and the query over the rest.
+//! Queries with staged parts: the cuts, their keys, and the query over the rest.
 
 use std::sync::Arc;
 use std::time::Duration;

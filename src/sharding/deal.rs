@@ -290,8 +290,8 @@ pub(super) fn group(pieces: Vec<RowSlice>, bin_of: &[u32], bins: usize) -> Vec<V
     groups
 }
 
-/// `partitions` lists of equal rows, of which each rank has every W-th: what a step delivers over all ranks does
-/// not depend on their number.
+/// Deals `partitions` lists of equal rows; each rank has every W-th. The rows of a step over all
+/// ranks do not depend on the number of ranks.
 fn deal_partitions(
     input: &ShardInput,
     pieces: Vec<RowSlice>,

@@ -24,8 +24,8 @@ pub struct AccessConfig {
 }
 
 impl AccessConfig {
-    /// Access by properties alone, of which those of no store are left out: a worker needs no
-    /// password of a catalog.
+    /// Access by properties alone. Properties of no store are left out: a worker needs no password
+    /// of a catalog.
     pub fn new(properties: &BTreeMap<String, String>) -> Self {
         let properties = properties
             .iter()

@@ -131,7 +131,8 @@ pub trait ForeignFunction: Any + Send + Sync {
     /// the function changes.
     fn digest(&self) -> &str;
 
-    /// Its values for arrays of [`input_types`](Self::input_types), each of `rows` rows, of which there is at least one.
+    /// Its values for arrays of [`input_types`](Self::input_types), each of `rows` rows, at least
+    /// one.
     ///
     /// # Errors
     ///

@@ -176,7 +176,8 @@ async fn list_directory(
     })
 }
 
-/// The one file of an address of which HEAD tells nothing: some servers do not know it, refuse it, or tell no length.
+/// The one file of an address for which HEAD fails: some servers do not know it, refuse it, or give
+/// no length.
 async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<FilePin> {
     let options = GetOptions::new().with_range(Some(0..1));
     match store.get_opts(location.prefix(), options).await {

@@ -194,8 +194,8 @@ fn read_all(file: &File, ranges: &[Range<u64>], read_at: ReadAt) -> io::Result<V
     read.map(|read| read.concat())
 }
 
-/// Ranges of which each begins where the one before ends: the column chunks of a row group, of which all are wanted. They
-/// are read by few calls.
+/// Reads ranges that each begin where the one before ends: the column chunks of a row group, if all
+/// are wanted. They need few calls.
 fn read_neighbours(
     file: &File,
     mut ranges: &[Range<u64>],

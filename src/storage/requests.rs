@@ -41,7 +41,7 @@ pub(super) fn requests_of(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     requests.into_iter().flat_map(cut).collect()
 }
 
-/// Whether `range` is asked for together with `last`, of which `wanted` bytes are wanted.
+/// Returns true if `range` is requested together with `last`, which holds `wanted` wanted bytes.
 fn joins(last: &Range<u64>, wanted: u64, range: &Range<u64>) -> bool {
     let Some(gap) = range.start.checked_sub(last.end) else { return true };
     let both = wanted + (range.end - range.start);

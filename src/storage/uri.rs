@@ -8,7 +8,7 @@ use object_store::path::Path;
 
 use crate::{Error, Result, suggestion};
 
-/// The root of a [`RoutedStore`](super::RoutedStore), of which all URIs are paths.
+/// The root of a [`RoutedStore`](super::RoutedStore), below which every URI is a path.
 pub(super) const ROUTED_ROOT: &str = "routed://";
 
 /// The first name of a local file's path.

@@ -18,7 +18,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `bytes` in all, of which `least` are left when a batch is begun. With none, a batch waits beside those that use them up.
+    /// `bytes` in all; `least` of them are left when a batch is begun. With none, a batch waits
+    /// beside those that use them up.
     pub fn new(bytes: usize, least: usize) -> Self {
         let all = (bytes / KIB).max(1);
         let least = (least / KIB).min(all);

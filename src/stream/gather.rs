@@ -23,7 +23,7 @@ pub(super) enum Column {
     /// Made one array, from which rows are picked where they are written: narrow values, and dictionaries, since
     /// `interleave` would join those of all pieces again for every batch.
     Whole(ArrayRef),
-    /// In the order of delivery, in arrays of [`BLOCK_ROWS`]: numbers of which none is null.
+    /// In the order of delivery, in arrays of [`BLOCK_ROWS`]: numbers without nulls.
     Mixed(Vec<ArrayRef>),
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Column {
 pub(super) const BLOCK_ROWS: usize = 131_072;
 
 impl Column {
-    /// The column whose arrays are `pieces`, of which the rows are delivered in this `order`.
+    /// The column with the arrays `pieces`, whose rows are delivered in this `order`.
     pub(super) fn new(pieces: Vec<ArrayRef>, order: &[u32]) -> Self {
         if let Some(mixed) = mixed(&pieces, order) {
             return Self::Mixed(mixed);

@@ -27,7 +27,7 @@ impl Reads {
         self.decode_nanos.load(Ordering::Relaxed)
     }
 
-    /// Files of which something was read.
+    /// Files that were read at least in part.
     pub fn files(&self) -> usize {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

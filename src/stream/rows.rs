@@ -125,7 +125,7 @@ impl Rows {
         Self { feed: Some(feed), fetch: None, ..rows }
     }
 
-    /// The number of pieces in its list, of which there are `wanted` or all.
+    /// The number of pieces in its list: `wanted` of them, or all.
     fn listed(&self, wanted: u32) -> u32 {
         match &self.feed {
             Some(feed) => feed.take_until(wanted),

@@ -87,7 +87,7 @@ pub struct StreamCounters {
     pub batches: AtomicU64,
     /// Pieces read to their end; a split is one piece, but where it is cut between shards.
     pub splits: AtomicU64,
-    /// Lanes of which every batch takes equal rows; 0 and 1 say the same.
+    /// Lanes from which every batch takes equal rows; 0 and 1 say the same.
     pub equal_lanes: u64,
     /// Rows of all shuffle windows.
     pub window_rows: AtomicU64,

@@ -122,7 +122,7 @@ pub struct Window {
     columns: Vec<Column>,
     /// Which of them are picked.
     picked: Arc<[bool]>,
-    /// Of which of them each portion owns its part: those that are mixed already.
+    /// Marks the columns whose memory each portion owns: those that are mixed already.
     owned: Arc<[bool]>,
     /// Where each piece begins, for columns that are gathered by piece.
     starts: Vec<u32>,

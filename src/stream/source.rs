@@ -148,7 +148,8 @@ impl RowSource {
         }
     }
 
-    /// The rows of a split, of which those that are not `wanted` may be left out; and how many are, before the first.
+    /// The rows of a split; rows that are not `wanted` may be left out. Also returns how many are,
+    /// before the first.
     async fn execute_rows(
         &self,
         id: u32,
@@ -233,8 +234,8 @@ struct Trim {
     seen: u64,
 }
 
-/// The rows of one split that a piece takes, of which the first `skipped` are not among `rows`. A split that has other rows than were counted is an error: rows
-/// would be lost, or read twice.
+/// The rows of one split that a piece takes; the first `skipped` are not among `rows`. A split with
+/// another number of rows than was counted is an error: rows would be lost, or read twice.
 fn trim(rows: Batches, piece: &RowSlice, split: u32, skipped: u64) -> Batches {
     let (skip, to_end) = (piece.start - skipped, piece.to_end);
     let state = Trim { rows, skip, left: piece.rows(), to_end, split, seen: skipped };

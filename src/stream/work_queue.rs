@@ -118,7 +118,7 @@ impl WorkQueue {
 /// Which of the pieces that a worker took were consumed since it said so last.
 #[derive(Default)]
 pub(super) struct TakenCount {
-    /// Pieces taken, of which nobody has heard that they were consumed, with their positions.
+    /// Pieces that were taken and not reported as consumed, with their positions.
     open: Vec<(u32, u32)>,
     seen: u32,
 }

@@ -22,8 +22,8 @@ pub struct BatchSlice {
     columns: Vec<ArrayRef>,
     rows: usize,
     picked: Option<Picked>,
-    /// Of which columns these rows are in no other portion, and their memory is held by portions alone. So a portion
-    /// cannot be cloned.
+    /// Marks columns whose rows are in no other portion and whose memory only portions hold. So a
+    /// portion cannot be cloned.
     alone: Option<Arc<[bool]>>,
 }
 

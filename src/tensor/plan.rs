@@ -84,7 +84,8 @@ impl Plan {
             .collect()
     }
 
-    /// Takes `matrices` in place of their columns, the first of which is column `first`; `left` says which places other columns have then.
+    /// Takes `matrices` in place of their columns, which begin at column `first`; `left` says which
+    /// places other columns have then.
     pub(super) fn with_matrices(
         &mut self,
         matrices: &[MatrixColumns],

@@ -158,7 +158,7 @@ impl Messages {
         }
     }
 
-    /// The next `length` bytes, of which fewer are left only where the stream ends within them.
+    /// The next `length` bytes; fewer only if the stream ends within them.
     async fn peek(&mut self, length: u64) -> Result<Buffer> {
         let length = length.min(self.size - self.at);
         Ok(match &mut self.source {

@@ -217,8 +217,8 @@ impl File {
         Ok(chunks)
     }
 
-    /// Replaces the streams of timestamps that have negative nanoseconds, and refuses times of which the zone's offset is
-    /// not known.
+    /// Replaces the streams of timestamps that have negative nanoseconds, and refuses times whose
+    /// zone offset is unknown.
     fn repair_timestamps(
         &self,
         footer: &StripeFooter,

@@ -101,7 +101,8 @@ const NANOSECONDS: Range<i64> = -9_223_372_037..9_223_372_037;
 /// Seconds of the years that the decoder's calendar has, but for the first and the last one.
 const CALENDAR: Range<i64> = -8_334_569_692_800..8_210_235_340_800;
 
-/// Years of which each calendar day stands for the same days of later years: all weekdays of it, leap years or not.
+/// Years whose calendar days stand for those of later years. They cover every pair of first weekday
+/// and leap year.
 const KNOWN_YEARS: std::ops::RangeInclusive<i32> = 2072..=2099;
 
 /// The zone in which a stripe was written, where it has daylight saving time that is not known after 2099.

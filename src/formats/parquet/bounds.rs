@@ -24,7 +24,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use crate::prune::{Bounds, ColumnBounds, above_cut};
 
-/// A column of a file of which bounds may be known: one that is not nested.
+/// A column of a file that may have bounds: one that is not nested.
 pub(super) struct Leaf<'a> {
     physical: &'a SchemaRef,
     footer: &'a ParquetMetaData,

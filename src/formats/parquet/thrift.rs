@@ -235,7 +235,7 @@ impl<'a> Walk<'a> {
         (count <= self.rest.len() as u64).then_some((count, header & 0x0f))
     }
 
-    /// The numbers of a structure, of which those of other structures are none.
+    /// The numbers of a structure, without those of nested structures.
     fn numbers(&mut self) -> Option<Details> {
         let (mut field, mut numbers) = (0, Details::default());
         while let Some(kind) = self.field(&mut field)? {

@@ -7,7 +7,7 @@ use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::errors::Result;
 use parquet::schema::types::{Type, TypePtr};
 
-/// A type, of whose elements those that are `stripped` have no logical type.
+/// Removes the logical types of all `stripped` types within a type.
 ///
 /// # Errors
 /// Those of the format's own checks.

@@ -1,6 +1,7 @@
-//! DISTINCT and GROUP BY without keys. DataFusion knows of which columns the rows of a group or a numbered row are unique, and takes
-//! that over joins and `unnest`, which repeat rows: DISTINCT of such a column vanished there, and so did columns of GROUP BY. Here DISTINCT
-//! always groups, and what is known of keys is cleared before columns are pruned.
+//! Clears functional dependencies before DISTINCT and GROUP BY without keys. DataFusion knows
+//! columns whose values are unique in a group or a numbered row, and keeps them across joins and
+//! `unnest`, which repeat rows. So DISTINCT of such a column vanished, and so did columns of GROUP
+//! BY. Here DISTINCT always groups, and known keys are cleared before columns are pruned.
 
 use std::sync::Arc;
 

@@ -526,7 +526,7 @@ fn literal_prefix(pattern: &str) -> String {
     prefix
 }
 
-/// The IN lists of an expression of which several are over the same value.
+/// Values of an expression with several IN lists.
 struct Lists {
     /// Where unknown and false are not the same: how many by value.
     several: HashMap<Expr, usize>,

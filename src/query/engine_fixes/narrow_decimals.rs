@@ -13,7 +13,7 @@ use datafusion::logical_expr::{
     Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Union, cast,
 };
 
-/// Plans operators between both with decimals of 128 bits, of which the engine has the right types.
+/// Plans operators between decimals of 128 bits, for which the engine has the right types.
 #[derive(Debug)]
 pub struct NarrowDecimals;
 

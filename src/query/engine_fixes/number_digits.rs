@@ -266,7 +266,7 @@ fn of_list(list: InList, schema: &DFSchema) -> Transformed<Expr> {
     Transformed::yes(Expr::InList(InList { expr, list, negated }))
 }
 
-/// A number as it is written: `units` of which 10^`places` are one.
+/// A written number: `units` divided by 10^`places`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Number {
     units: i256,

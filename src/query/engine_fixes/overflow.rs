@@ -165,8 +165,9 @@ fn operation(op: Operator) -> Option<Operation> {
     }
 }
 
-/// The type of an expression, of which calls of our own functions have their first argument's: the engine writes down the name of
-/// each call below another for its type, so that a sum of a thousand terms took minutes.
+/// The type of an expression; a call of our own functions has its first argument's type. The engine
+/// instead writes out the name of each nested call to find the type, so that a sum of a thousand
+/// terms took minutes.
 fn type_of(mut expr: &Expr, schema: &DFSchema) -> Result<DataType> {
     while let Expr::ScalarFunction(call) = expr
         && call.func.inner().as_any().is::<Checked>()

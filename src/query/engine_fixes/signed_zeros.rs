@@ -289,7 +289,8 @@ fn is_settled(left: &Expr, op: Operator, right: &Expr) -> bool {
         && (is_number(left) || is_number(right))
 }
 
-/// Whether it may be a float of which there are other forms: literals of other types are not.
+/// Returns true for an expression that may be a float with several forms: literals of other types
+/// are not.
 fn may_be_odd(expr: &Expr) -> bool {
     match expr {
         Expr::Literal(value, _) => has_floats(&value.data_type()) && !value.is_null(),

@@ -247,7 +247,8 @@ fn is_conditional(expr: &Expr) -> bool {
     }
 }
 
-/// Rows of which some columns are drawn by the projection below. What reads those does not move below it.
+/// Rows with some columns drawn by the projection below. An expression that reads these columns
+/// does not move below it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Drawn {
     input: LogicalPlan,

@@ -144,7 +144,7 @@ pub(super) fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
     }
 }
 
-/// Columns that a SELECT names with their tables, and tables of which it takes all columns.
+/// Columns that a SELECT names with their tables, and tables whose columns it takes all.
 #[derive(Default)]
 struct Named {
     columns: HashSet<Key>,

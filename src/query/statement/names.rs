@@ -31,7 +31,7 @@ pub fn distinct_names(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
-/// Names of which no two are the same; None where that is so already.
+/// Makes names unique; returns None if they are already.
 pub(super) fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
     let all: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
     if all.len() == names.len() {

@@ -38,8 +38,9 @@ impl CachedFile {
         self.size
     }
 
-    /// The bytes of `ranges`, of which `fetch` reads what is not here; it is asked at most once, for ranges in
-    /// ascending order that do not overlap. `hit` is told the bytes of each range that was here in whole or in part.
+    /// The bytes of `ranges`. Missing bytes come from `fetch`, which is called at most once, for
+    /// ranges in ascending order that do not overlap. `hit` is told the bytes of each range that
+    /// was here in whole or in part.
     ///
     /// # Errors
     /// Those of `fetch`, and where it brings less than it was asked for; the cache has none.

@@ -47,8 +47,8 @@ impl Chunk {
         Self { range, pieces: vec![(start, bytes)], index: Vec::new(), rows: 0 }
     }
 
-    /// These pages, ascending, of those of the chunk in `range`, of which the `index` knows the data pages: they have so many `rows`. What lies
-    /// before them, a dictionary, is one of the pages.
+    /// The given pages, ascending, among those of the chunk in `range`; they have so many `rows`.
+    /// The `index` lists the data pages. Bytes before them, a dictionary, count as one page.
     ///
     /// # Errors
     /// Where a page is another than the index says, which decided what is read. How many rows a page has is not known where the column
@@ -210,7 +210,7 @@ impl Iterator for OneChunk {
 
 impl PageIterator for OneChunk {}
 
-/// Pages of the rows `places` of a row group alone; pages of which no row is wanted are left out.
+/// Pages that hold the rows `places` of a row group; pages without a wanted row are left out.
 struct ShortPages {
     reader: Unpacked<SerializedPageReader<Chunk>>,
     layout: PageLayout,

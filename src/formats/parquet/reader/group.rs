@@ -139,7 +139,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Row group `number` of a file, of which the top-level columns `roots` are wanted, without its chunks.
+    /// Row group `number` of a file with the wanted top-level columns `roots`, without its chunks.
     pub(super) fn new(
         footer: Arc<ParquetMetaData>,
         schema: SchemaRef,

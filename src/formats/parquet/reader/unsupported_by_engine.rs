@@ -31,8 +31,9 @@ const EPOCH_DAY: i128 = 2_440_588;
 
 const DAY_NANOSECONDS: i128 = 86_400_000_000_000;
 
-/// Whether that is so of some of the `leaves` in some of the row groups, of which rows may be passed over where the scan `skips`. With a page
-/// index, it does so page by page as far as it can, and it is better to read no more than these.
+/// Returns true if the scan would read some of the `leaves` wrongly in some of the row groups. It
+/// may pass rows over if it `skips`. With a page index it does so page by page as far as possible,
+/// so reading only these pages is better.
 pub(super) fn is_hard(
     footer: &ParquetMetaData,
     groups: Range<usize>,

@@ -29,7 +29,7 @@ const NO_SUCH_OBJECT: i16 = 2;
 /// The parameter that Iceberg keeps in a table of the metastore.
 const METADATA_LOCATION: &str = "metadata_location";
 
-/// One metastore, or several of which any answers. Each question opens a connection of its own.
+/// One metastore, or several equivalent ones. Each question opens a connection of its own.
 pub(super) struct HiveClient {
     addresses: Vec<String>,
     framed: bool,

@@ -391,7 +391,7 @@ fn partitioned(expr: Expr, keys: &[Expr]) -> DfResult<Expr> {
     }
 }
 
-/// Grouping sets of which each has the keys, too.
+/// Adds the keys to each grouping set.
 fn in_each_set(groups: Vec<Expr>, keys: &[Expr]) -> DfResult<Vec<Expr>> {
     let sets = enumerate_grouping_sets(groups)?;
     let [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] = &sets[..] else {

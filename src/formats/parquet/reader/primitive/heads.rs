@@ -38,7 +38,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Of a page of which no row is wanted, and nothing was read.
+    /// The head of a page without wanted rows, which was not read.
     fn passed_over(rows: u32) -> Self {
         Self {
             stored: 0..0,

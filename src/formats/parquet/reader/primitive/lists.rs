@@ -135,8 +135,8 @@ fn all_are(level: u32, levels: &[u8], width: u8, count: usize) -> bool {
     true
 }
 
-/// Whether of the first `count` repetition levels, the first of which is that of value number `at`, those are zero, and only those,
-/// which belong to the first value of a list of `length`.
+/// Returns true if the first `count` repetition levels are zero exactly where a list of `length`
+/// begins. The first level belongs to value number `at`.
 pub(super) fn begin_every(length: usize, levels: &[u8], at: usize, count: usize) -> bool {
     let begins = |number: usize| (at + number).is_multiple_of(length);
     let mut runs = Runs::new(levels, 1);

@@ -227,7 +227,7 @@ impl<T: Word> Flat<T> {
         }
     }
 
-    /// The next page of which rows are wanted.
+    /// The next page with wanted rows.
     fn page(&mut self) -> Result<Open<T>> {
         if let Some(open) = self.opened.pop_front() {
             return Ok(open);
@@ -246,7 +246,8 @@ impl<T: Word> Flat<T> {
         }
     }
 
-    /// Opens a page, of which all rows are wanted, or some, counted so that its first one has a number.
+    /// Opens a page. All of its rows are wanted, or some, counted so that its first one has a
+    /// number.
     fn read(&mut self, head: &Head, wanted: Option<(u32, &[u32])>) -> Result<Open<T>> {
         let (present, bytes, at) = self.parts.unpack(head)?;
         if let Values::Indices = head.values {

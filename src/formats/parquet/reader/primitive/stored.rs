@@ -79,7 +79,7 @@ impl Stored {
         check_page(&header).is_ok().then_some(header)
     }
 
-    /// The pages, none of which is taken yet, of a column.
+    /// All pages of a column, before any is taken.
     pub(super) fn pages(self, column: &ColumnPath) -> Pages {
         match self {
             Self::Read(chunk) => Pages::Read(Some(chunk)),
