@@ -1,6 +1,6 @@
-//! The function after which floats compare as the product has it: zero equals zero, and NaN equals NaN and is above all
-//! numbers, whatever their signs. The engine compares by bits, in whose order -0.0 comes before 0.0, and NaN with a sign, which
-//! processors make of `inf - inf`, before all numbers.
+//! The function after which floats compare as the product has it: zero equals zero, and NaN equals
+//! NaN and is above all numbers, for any signs. The engine compares by bits, in whose order -0.0
+//! comes before 0.0, and NaN with a sign, which processors make of `inf - inf`, before all numbers.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};

@@ -23,7 +23,7 @@
 //! - `storage`: URL → object store; options, credentials, retries, caches
 //! - `tensor`: Arrow batches → dtype, shape, strides
 //! - `matrix`: columns of one type written side by side
-//! - `fingerprint`: what is hashed, as an explicit versioned form
+//! - `fingerprint`: the hashed values, in an explicit versioned form
 //! - `varint`: numbers in few bytes
 //! - `panics`: panics of other crates as errors
 //! - `runtime`: tokio runtimes, rebuilt after a fork

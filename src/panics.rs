@@ -34,7 +34,7 @@ pub(crate) async fn caught_later<T>(
     outcome.unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref()))))
 }
 
-/// The error for a panic outside of what decodes files: nobody's data are to blame for it.
+/// The error for a panic outside of file decoders: no data are to blame for it.
 pub(crate) fn of_engine(message: &str) -> Error {
     Error::query(format!(
         "the engine failed on this query ({message}): that is an internal error, not one of the files; write the query in \

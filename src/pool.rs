@@ -19,8 +19,8 @@ const TRIES: usize = 100;
 /// Kept memory, the last one given back at the end: it is the likeliest to be in a cache.
 static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it has whatever was written to it before. None where the system
-/// has no such memory.
+/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it holds earlier content.
+/// Returns None if the system has no such memory.
 pub fn take(bytes: usize) -> Option<(Vec<u8>, bool)> {
     if let Some(memory) = kept(bytes) {
         return Some((memory, false));
@@ -59,8 +59,8 @@ fn kept(bytes: usize) -> Option<Vec<u8>> {
     Some(memory)
 }
 
-/// A little more than `bytes`, so that needs that are almost alike, as those of row groups are, fit the same memory: otherwise each
-/// that is a little larger than all before it takes memory of its own.
+/// A little more than `bytes`, so that similar needs, such as those of row groups, fit the same
+/// memory. Otherwise each need slightly larger than all before would take memory of its own.
 fn roomy(bytes: usize) -> usize {
     match (bytes / 4).checked_ilog2() {
         Some(bits) if bytes <= MOST_BYTES / 2 => bytes.next_multiple_of(1 << bits),

@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 /// Concurrent requests of a process, unless a store's options say less.
 pub const MOST_REQUESTS: usize = 128;
 
-/// A store that throttles is left alone for so long at most, whatever it asks for: retries have a time limit, too.
+/// The longest pause for a store that throttles, even if it asks for more: retries have a time
+/// limit, too.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// By how many requests the limit grows in the time in which as many succeed as it allows at once.

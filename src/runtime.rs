@@ -1,7 +1,7 @@
 //! The threads of a process, and the one place that knows about `fork`.
 //!
-//! tokio's worker threads do not survive `fork()`: in the child a runtime looks alive, and whatever is
-//! spawned on it waits forever. So the child's first step, taken inside `fork` itself
+//! tokio's worker threads do not survive `fork()`: in the child a runtime looks alive, and every
+//! task spawned on it waits forever. So the child's first step, taken inside `fork` itself
 //! (`pthread_atfork`), is to forget the runtimes it inherited; the next use starts fresh ones. The
 //! inherited ones are leaked, never dropped: dropping would wait for threads that do not exist.
 
@@ -107,7 +107,8 @@ impl Runtimes {
         self.io.handle()
     }
 
-    /// A pause. Its clock is that of the I/O runtime: that of the CPU runtime stands still while all its threads compute.
+    /// A pause. It uses the clock of the I/O runtime: the clock of the CPU runtime stands still
+    /// while all its threads compute.
     pub fn sleep(&self, time: Duration) -> Sleep {
         let _io = self.io().enter();
         tokio::time::sleep(time)
@@ -244,7 +245,7 @@ impl<T: Clone> PerProcess<T> {
     /// Returns the value that this process has made, or makes it now.
     ///
     /// # Errors
-    /// Those of making it; the next call tries again.
+    /// Errors of making it; the next call tries again.
     pub async fn get_or_make(&self, make: impl Future<Output = Result<T>>) -> Result<T> {
         if let Some(made) = self.get() {
             return Ok(made);

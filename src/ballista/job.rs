@@ -51,8 +51,8 @@ pub(super) async fn run(cluster: Cluster<'_>, session: &str, plan: Vec<u8>) -> R
     task.join_unwind().await.map_err(stopped)?
 }
 
-/// Scheduler settings. The first ones are needed for right answers; `session_config` has those of
-/// this process.
+/// Scheduler settings. The first ones are needed for right answers; `session_config` has this
+/// process's settings.
 fn settings(partitions: usize, name: &str) -> Vec<KeyValuePair> {
     let partitions = partitions.to_string();
     let part_bytes = PART_BYTES.to_string();

@@ -1,4 +1,4 @@
-//! Which operators run on a cluster as they run here. Whatever is not known does not.
+//! Lists operators that run on a cluster as they run here. Unknown operators do not.
 
 use std::collections::HashSet;
 use std::sync::Arc;

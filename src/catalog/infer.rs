@@ -111,8 +111,8 @@ impl ListedFiles {
         &self.opened
     }
 
-    /// All that a table's schema and rows follow from: the store, the pinned files, and the options but for those of
-    /// the store.
+    /// Everything that decides a table's schema and rows: the store, the pinned files, and the
+    /// options except the store's.
     ///
     /// # Errors
     /// `Config` where a declared type has no form.

@@ -22,7 +22,7 @@ const PROBE: u64 = 64 << 10;
 /// Whether the file's first character opens an array; no line of an object each begins so.
 ///
 /// # Errors
-/// Those of the store, and `Data` where the file cannot be decompressed.
+/// Errors of the store, and `Data` where the file cannot be decompressed.
 pub(super) async fn is_array(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -46,7 +46,7 @@ pub(super) async fn is_array(
 /// The schema of the first `rows` objects of the array.
 ///
 /// # Errors
-/// Those of the store, and `Data` where the file is no array of objects.
+/// Errors of the store, and `Data` where the file is no array of objects.
 pub(super) async fn infer(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,

@@ -20,7 +20,8 @@ const LONGEST: usize = 64 << 20;
 /// `store`: unpacks what DataFusion does not ([`Compression::members`]).
 ///
 /// # Errors
-/// `Data` for a line that is; storage errors of the first request. What is damaged is told by who reads it next.
+/// `Data` for such a line; storage errors of the first request. Damage is reported by the next
+/// reader.
 pub(super) async fn check_lines(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,

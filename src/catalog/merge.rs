@@ -58,8 +58,8 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
     Ok(Schema::new(fields))
 }
 
-/// The columns of all files by their first appearance, whatever their types: for files that are read
-/// as a declared schema, where it does not matter that they disagree.
+/// The columns of all files by their first appearance, without a check of types: for files that are
+/// read as a declared schema, so that their own types may disagree.
 pub fn column_names<'a>(files: impl IntoIterator<Item = &'a Schema>) -> Schema {
     let mut known: Vec<FieldRef> = Vec::new();
     let mut names: HashSet<&str> = HashSet::new();
@@ -154,7 +154,7 @@ fn widen_struct(a: &Fields, b: &Fields) -> Option<DataType> {
     Some(DataType::Struct(fields?.into()))
 }
 
-/// The entries of a map: keys and values by their places, whatever they are called.
+/// The entries of a map: keys and values by their places; their names do not matter.
 fn widen_entries(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
     let (DataType::Struct(x), DataType::Struct(y)) = (a.data_type(), b.data_type()) else {
         return None;

@@ -31,8 +31,8 @@ use crate::formats::{ColumnRequest, FileRef, Split, access_to_matches, caught, c
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
 
-/// A file scan that is told what to read of each Parquet file. These are opened one by one, those of them by their columns that DataFusion
-/// cannot read, or reads wrongly.
+/// A file scan with a list of rows to read in each Parquet file. These files are opened one by one.
+/// Files with columns that DataFusion cannot read, or reads wrongly, are read by columns.
 #[derive(Clone, Debug)]
 pub struct SoundScan {
     config: FileScanConfig,

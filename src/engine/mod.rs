@@ -14,7 +14,7 @@ pub use planner::Planner;
 /// How one of DataFusion's rules is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// It runs as it is.
+    /// It runs unchanged.
     On,
     /// It runs inside a rule of ours.
     Guarded,

@@ -33,7 +33,7 @@ pub(super) const RULES: &[Listed] = &[
     ("SanityCheckPlan", Use::On),
 ];
 
-/// The rules that run: those of DataFusion that are on, and ours.
+/// The rules that run: DataFusion's rules that are on, and ours.
 pub fn physical_rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = vec![Arc::new(PaddedSides)];
     for rule in PhysicalOptimizer::new().rules {

@@ -225,7 +225,7 @@ pub fn functions_of(plan: &LogicalPlan) -> Result<Vec<Arc<dyn ForeignFunction>>>
     Ok(found)
 }
 
-/// One name is that of two functions in a query.
+/// The error for two functions with one name in a query.
 pub fn two_functions(name: &str) -> Error {
     Error::query(format!(
         "the name {name:?} means two functions here: it was registered again after a view that calls it; register \

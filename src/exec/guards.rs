@@ -73,7 +73,8 @@ fn below(
     plan.with_new_children(children)
 }
 
-/// Whether a filter above this operator may move below it: its rows are those of its inputs, and no two columns have one name.
+/// Returns true if a filter above this operator may move below it: its rows come from its inputs
+/// unchanged, and no two columns have one name.
 fn lets_through(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let any = plan.as_any();
     let passes = plan.children().is_empty()
@@ -87,9 +88,10 @@ fn lets_through(plan: &Arc<dyn ExecutionPlan>) -> bool {
     passes && schema.fields().iter().all(|field| names.insert(field.name()))
 }
 
-/// The rule that moves projections towards scans, for parts of plans without semi, anti and mark joins. It takes the columns of every join
-/// for the left input's, and after them the right input's, which those of such joins are not: it then reads a column of the other
-/// input ("Input field name … does not match with the projection expression").
+/// The rule that moves projections towards scans, for parts of plans without semi, anti and mark
+/// joins. It takes the columns of every join for the left input's, and after them the right
+/// input's, which is wrong for such joins: it then reads a column of the other input ("Input field
+/// name … does not match with the projection expression").
 #[derive(Debug)]
 pub struct ProjectionsWithoutSemiJoins {
     inner: Rule,
@@ -120,7 +122,7 @@ impl PhysicalOptimizerRule for ProjectionsWithoutSemiJoins {
     }
 }
 
-/// Whether this is a join whose columns are not those of both its inputs.
+/// Returns true for a join whose columns are not the columns of both its inputs.
 fn has_one_side(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let two_sides = [JoinType::Inner, JoinType::Left, JoinType::Right, JoinType::Full];
     join_type(plan).is_some_and(|kind| !two_sides.contains(&kind))

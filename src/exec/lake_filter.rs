@@ -20,9 +20,10 @@ use crate::iceberg::EqualityKeys;
 
 /// The filter of one file.
 pub(super) struct LakeFilter {
-    /// The columns that are read: those of the projection, of the keys and of the predicate, by place in the table.
+    /// The columns that are read, for the projection, the keys and the predicate, by place in the
+    /// table.
     pub needed: Vec<usize>,
-    /// Of what is put out.
+    /// The schema of the output.
     pub schema: SchemaRef,
     keys: Vec<(Arc<EqualityKeys>, Vec<usize>)>,
     sequence: i64,

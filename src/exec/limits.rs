@@ -1,9 +1,11 @@
 //! LIMIT and OFFSET stay where the query has them, over the order that the query gives them.
 //!
-//! DataFusion's own rules move limits through operators, into windows and aggregates, and leave out files and row groups for them by
-//! statistics; and its enforcement of orders passes over limits: `ORDER BY a OFFSET 5` below another order became that other order, and
-//! below an aggregate none. Here a limit is a wall while orders are enforced: what is above it does not see what is below. Afterwards a
-//! sort right below one keeps as few rows as are asked for, and a scan without a filter ends after them.
+//! DataFusion's own rules move limits through operators, into windows and aggregates, and leave out
+//! files and row groups for them by statistics; and its enforcement of orders passes over limits:
+//! `ORDER BY a OFFSET 5` below another order became that other order, and below an aggregate none.
+//! Here a limit is a wall while orders are enforced: operators above it do not see those below.
+//! Afterwards a sort right below one keeps as few rows as are asked for, and a scan without a
+//! filter ends after them.
 
 use std::any::Any;
 use std::fmt;
@@ -26,7 +28,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 
 use super::rewrite::file_scan;
 
-/// A limit that shows nothing of what is below it.
+/// A limit that hides everything below it.
 #[derive(Debug)]
 struct WallExec {
     limit: Arc<dyn ExecutionPlan>,

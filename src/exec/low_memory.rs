@@ -16,8 +16,8 @@
 //!       SortExec: right keys
 //!         right
 //! ```
-//! A hash join keeps the order of its right side, and the planner leaves sorts out that would make it again: those of
-//! windows, groups and ORDER BY.
+//! A hash join keeps the order of its right side, so the planner omits sorts that would restore it:
+//! for windows, groups and ORDER BY.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ use crate::Result;
 /// merge what they have spilled, and for operators that cannot.
 const SPILLING_TENTHS: usize = 6;
 
-/// The plan with joins that spill. One that knows NULLs as NOT IN does stays as it is.
+/// The plan with joins that spill. A join that treats NULLs like NOT IN stays unchanged.
 ///
 /// # Errors
 /// An internal error where DataFusion refuses the new operators.
@@ -64,8 +64,8 @@ fn as_before(join: &HashJoinExec, rows: Arc<dyn ExecutionPlan>) -> Arc<dyn Execu
     }
 }
 
-/// The join that sorts, whose left side decides where only one side does: from the right, it takes columns of one side for those of
-/// the other.
+/// The sort-merge join, driven from the left where only one side decides: driven from the right, it
+/// confuses the columns of the sides.
 fn from_left(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
     use JoinType::{RightAnti, RightMark, RightSemi};
     if !matches!(join.join_type, RightSemi | RightAnti | RightMark) {

@@ -100,8 +100,8 @@ fn open(
     Ok(futures::stream::once(opened).try_flatten().boxed())
 }
 
-/// Whether splits are read column by column, those of the predicate first, unless there is more against it in a file: see
-/// [`ColumnRequest::eligible`].
+/// Returns true if splits are read column by column, the predicate's columns first, unless a file
+/// gives more reasons against it: see [`ColumnRequest::eligible`].
 fn is_by_columns(table: &TableFiles, config: &FileScanConfig) -> bool {
     let is_first = || parquet_options(config).global.pushdown_filters;
     table.format == Format::Parquet

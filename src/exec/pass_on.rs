@@ -18,7 +18,8 @@ use datafusion::physical_plan::{
 pub enum Reason {
     /// The projection below draws (`random()`): no filter and no projection moves into it, and none is merged with it.
     Drawn,
-    /// An outer join above adds NULLs to the columns, so that none is constant above it, whatever it is below.
+    /// An outer join above adds NULLs to the columns, so that no column is constant above it, even
+    /// if it is below.
     Padded,
 }
 

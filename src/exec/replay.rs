@@ -1,8 +1,8 @@
 //! A plan whose rows say which row of their driving scan they come from.
 //!
-//! Output rows do not always lie in the order of the rows they were made of: an outer join puts the rows without a
-//! match at the end of each batch. So the plan runs as it is, batch for batch, and a number goes along with every
-//! row, as a last column that no expression looks at:
+//! Output rows do not always lie in the order of the rows they were made of: an outer join puts the
+//! rows without a match at the end of each batch. So the plan runs unchanged, batch for batch, and
+//! a number goes along with every row, as a last column that no expression looks at:
 //! ```text
 //! ProjectionExec: expr=[a, b + 1, row]
 //!   HashJoinExec: mode=CollectLeft, join_type=Right
@@ -10,7 +10,7 @@
 //!     NumberedScanExec
 //!       SplitScanExec: splits=96
 //! ```
-//! The numbers are those of the rows that the scan puts out, after the predicate that was pushed into it.
+//! The numbers count the rows that the scan puts out, after the predicate that was pushed into it.
 
 use std::any::Any;
 use std::fmt;

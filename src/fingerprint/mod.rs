@@ -7,9 +7,10 @@
 //! field = length (4 bytes) | tag | type (1 byte) | length (8 bytes) | value      numbers are little-endian
 //! ```
 //!
-//! Each length stands in front of what it counts, so that two forms have the same bytes only where kinds, tags, types and values
-//! are the same. Nothing in a form follows from `Debug` or from the name of a Rust type: each kind names its fields and variants
-//! itself, so that a change of names changes no fingerprint.
+//! Each length stands in front of the counted values, so that two forms have the same bytes only
+//! where kinds, tags, types and values are the same. Nothing in a form follows from `Debug` or from
+//! the name of a Rust type: each kind names its fields and variants itself, so that a change of
+//! names changes no fingerprint.
 
 mod arrow;
 mod json;
@@ -97,7 +98,7 @@ impl Form {
     /// A form as a value: its kind, and the fields that `write` adds.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// Errors of `write`.
     pub fn nested(
         &mut self,
         tag: &str,
@@ -117,7 +118,7 @@ impl Form {
     /// memory.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// Errors of `write`.
     pub fn list<T>(
         &mut self,
         tag: &str,

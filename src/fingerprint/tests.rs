@@ -55,7 +55,7 @@ fn bytes_of(kind: &str, fields: &Fielded) -> Vec<u8> {
     form.bytes
 }
 
-/// Of few letters and numbers, so that what is near to another is frequent.
+/// Fields of few letters and numbers, so that near values are frequent.
 fn fields() -> impl Strategy<Value = Fielded> {
     let leaf = prop_oneof![
         "[a\0]{0,2}".prop_map(Field::Text),

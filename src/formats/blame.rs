@@ -34,7 +34,7 @@ pub async fn blame_content(
 /// Runs `work` and turns a decoder's panic, caused by data that it trusted, into a data error.
 ///
 /// # Errors
-/// That of `work`; `Data` for a panic.
+/// The error of `work`; `Data` for a panic.
 pub async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     caught_later(work, gave_up).await
 }

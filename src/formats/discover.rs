@@ -1,4 +1,4 @@
-//! Finding the splits of a scan: what is asked, how large splits become, and the way by format.
+//! Finding the splits of a scan: the request, the size of splits, and the way by format.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub fn concurrent_files(format: &Format) -> usize {
 }
 
 /// Splits that a table should have at least, where its units allow: enough for LPT to balance
-/// dozens of shards, whatever the world size, so that the splits do not depend on the topology.
+/// dozens of shards for any world size, so that the splits do not depend on the topology.
 const WANTED_SPLITS: u64 = 256;
 
 /// Text splits are not made smaller than this unless the user says so.
@@ -33,7 +33,7 @@ const MIN_TEXT_BYTES: u64 = 4 << 20;
 /// Columns and predicate that a driving scan reads from its files.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
-    /// Names of the file columns read, those of the predicate included.
+    /// Names of the file columns read, the predicate's included.
     pub columns: Vec<String>,
     /// The pushed-down predicate over the table's schema.
     pub predicate: Option<Arc<dyn PhysicalExpr>>,

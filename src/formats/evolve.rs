@@ -1,5 +1,5 @@
-//! Expressions over a table's columns as expressions over those of one of its files, where both differ in what lies inside of
-//! structs, lists and maps. What is not nested, DataFusion adapts.
+//! Expressions over a table's columns become expressions over the columns of one of its files, if
+//! both differ inside structs, lists and maps. DataFusion adapts columns that are not nested.
 
 use std::any::Any;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Footers: read once per file and process, then shared by planning and execution; how those of Parquet files are
-//! read.
+//! Footers: read once per file and process, then shared by planning and execution. Also the reading
+//! of Parquet footers.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

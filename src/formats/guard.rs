@@ -6,7 +6,7 @@ use crate::{Error, Result};
 /// Runs a decoder of `format` data.
 ///
 /// # Errors
-/// Those of `decode`; `Data` where it panics.
+/// Errors of `decode`; `Data` where it panics.
 pub(super) fn guarded<T>(format: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
     caught(decode, |message| Error::data(format!("the {format} data are damaged: {message}")))
 }

@@ -125,7 +125,7 @@ fn field_of(stored: &StructArray, field: &FieldRef) -> Result<ArrayRef> {
     }
 }
 
-/// Lists, whatever their type: where each begins and ends among the items, which are these lists' alone.
+/// Lists of any type: where each begins and ends among the items, which are these lists' alone.
 struct Items {
     offsets: Vec<i64>,
     values: ArrayRef,

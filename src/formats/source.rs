@@ -44,7 +44,7 @@ pub struct ColumnRead {
     pub range: Option<Range<u64>>,
     /// Top-level columns by their places in the file, ascending; the batches have them in this order.
     pub columns: Vec<usize>,
-    /// Every top-level column of the file, as it is decoded.
+    /// Every top-level column of the file, as decoded.
     pub schema: SchemaRef,
     /// Rows of a batch, at most.
     pub batch_rows: usize,

@@ -60,7 +60,7 @@ pub(super) fn is_misread(footer: &ParquetMetaData) -> bool {
 /// A footer whose columns the `parquet` crate all understands.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
     let file = footer.file_metadata();
     let (schema, notes) = (file.schema_descr(), file.key_value_metadata());
@@ -97,7 +97,7 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
 /// none.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(super) fn without_odd_dictionaries(
     footer: &ParquetMetaData,
     schema: &Schema,

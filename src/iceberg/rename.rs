@@ -47,8 +47,9 @@ impl ColumnMap {
         Self { schema, mapping }
     }
 
-    /// The schema in which an ORC file is decoded, and that with the root columns under the table's names. Nested fields
-    /// keep theirs, and are found by their ids: those of the file, or where it says none, of the mapping.
+    /// The schema in which an ORC file is decoded, and the schema with the root columns under the
+    /// table's names. Nested fields keep their names, and are found by their ids: the file's ids,
+    /// or the mapping's if it has none.
     pub fn of_orc(&self, file: SchemaRef) -> (SchemaRef, SchemaRef) {
         let file = match &self.mapping {
             Some(mapping) if !says_ids(&file) => {
@@ -243,8 +244,8 @@ fn struct_child(
     }
 }
 
-/// `file` under `name`, and what lies below it under the names of `wanted`; as it is where nothing is wanted, or
-/// where the file has another kind of type, which reading then refuses.
+/// Renames `file` to `name`, and the fields below it as in `wanted`. It stays unchanged if nothing
+/// is wanted, or if the file has another kind of type, which reading then refuses.
 fn typed(
     file: &Arc<ParquetType>,
     name: &str,

@@ -38,7 +38,7 @@ pub enum TravelTo {
         from: i64,
         /// Inclusive; None: the current one.
         to: Option<i64>,
-        /// The schema; None: the current one, or that of the snapshot `to`.
+        /// The schema; None: the current one, or the one of the snapshot `to`.
         #[serde(default)]
         schema: Option<i32>,
     },

@@ -85,7 +85,8 @@ pub struct DeleteFile {
     pub target: Option<String>,
 }
 
-/// Equality deletes by the same columns and of the same partition (or of all), whatever their sequence numbers.
+/// Equality deletes by the same columns and of the same partition (or of all), of any sequence
+/// numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqualityGroup {
     /// The columns' names in [`LakeSpec::schema`].
@@ -107,7 +108,7 @@ pub struct LakeSpec {
     pub snapshot: Option<i64>,
     /// For an incremental scan, the snapshot after which it starts.
     pub after: Option<i64>,
-    /// The columns that a query sees, then those of equality deletes that the table has dropped.
+    /// The columns that a query sees, then columns of equality deletes that the table has dropped.
     #[serde(deserialize_with = "super::defaults::deserialize")]
     pub schema: Arc<IcebergSchema>,
     /// How many of the columns a query sees.

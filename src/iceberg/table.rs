@@ -1,4 +1,4 @@
-//! A pinned snapshot with what is kept of it in this process.
+//! A pinned snapshot, with the facts about it that this process keeps.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -310,9 +310,10 @@ impl prune::Bounds for FileValues {
     }
 }
 
-/// Whether the metrics that a file has of a field are those of the column that is read for it, even in a file without ids. Metrics go by
-/// the id that the field had when they were written; such a file is read by the names that the mapping has by now, and a name that a column
-/// has lost may be another's.
+/// Returns true if a file's metrics of a field belong to the column that is read for it, even in a
+/// file without ids. Metrics go by the id that the field had when they were written; such a file is
+/// read by the names that the mapping has by now, and a name that a column has lost may be
+/// another's.
 fn is_read_as_written(
     metadata: &TableMetadata,
     mapped: &HashMap<&str, Option<i32>>,

@@ -83,7 +83,7 @@ pub struct Wanted<'a> {
 /// is swept later, and never seen.
 ///
 /// # Errors
-/// Those of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than
+/// Errors of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than
 /// the timeout.
 pub async fn ensure<F>(wanted: Wanted<'_>, make: impl Fn(Attempt, Path) -> F) -> Result<OpenStage>
 where

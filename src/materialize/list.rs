@@ -27,7 +27,7 @@ pub struct StageInfo {
     pub key: String,
     /// Its rows; None where it is not complete.
     pub rows: Option<u64>,
-    /// Bytes of everything under its key; of what is being built, those written so far.
+    /// Bytes of everything under its key; for an unfinished build, the bytes written so far.
     pub bytes: u64,
     /// Why its rows were staged.
     pub why: String,
@@ -96,8 +96,8 @@ pub async fn clear_stages(
     Rules { unused, keep, spared: Duration::ZERO, own: None }.apply(place, Utc::now()).await
 }
 
-/// Removes what nobody has used for long, what killed processes left, and what is more than the place may hold, but for the
-/// stage that the caller has just built.
+/// Removes stages that nobody has used for long, remains of killed processes, and stages above the
+/// limit of the place. The stage that the caller has just built stays.
 pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
     // The times of a store are by its own clock, and so must the present be: that of the last write.
     let written: Vec<ObjectMeta> =

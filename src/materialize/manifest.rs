@@ -20,7 +20,7 @@ pub struct Manifest {
     version: u32,
     /// The key of the staged rows.
     pub key: String,
-    /// The folder of its files, below that of the key.
+    /// The folder of its files, below the key's folder.
     pub build: String,
     /// In the order of the rows; at least one.
     pub files: Vec<StageFile>,

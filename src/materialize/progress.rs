@@ -56,7 +56,7 @@ impl StageProgress {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// As it is now.
+    /// The current state.
     pub fn state(&self) -> StageState {
         StageState {
             begun: self.begun.load(Ordering::Relaxed),

@@ -15,7 +15,7 @@ use super::views::release;
 use crate::formats::stored_field;
 use crate::{Error, ErrorKind, Result};
 
-/// The query's schema and that of the files.
+/// The query's schema and the files' schema.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSchema {
     query: SchemaRef,

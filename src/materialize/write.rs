@@ -166,7 +166,7 @@ impl Files<'_> {
 }
 
 impl File {
-    /// Hands over what is encoded.
+    /// Hands over the encoded bytes.
     async fn send(&mut self, hash: &mut Sha256) -> Result<u64> {
         let encoded = std::mem::take(self.encoder.get_mut());
         hash.update(&encoded);

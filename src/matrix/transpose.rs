@@ -135,7 +135,8 @@ const WORDS: usize = 4;
 #[cfg(target_arch = "x86_64")]
 const VECTOR_BYTES: usize = WORDS * WORD_BYTES;
 
-/// How far ahead of what is transposed each lane is fetched. The processor follows a few lanes by itself, not sixty.
+/// How far ahead of the transposed bytes each lane is fetched. The processor follows a few lanes by
+/// itself, not sixty.
 #[cfg(target_arch = "x86_64")]
 const AHEAD_BYTES: usize = 4 * LINE_BYTES;
 

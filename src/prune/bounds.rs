@@ -16,7 +16,7 @@ use half::f16;
 /// Writers cut texts to 16 bytes and more. A maximum of fewer bytes was not cut.
 const SHORTEST_CUT: usize = 16;
 
-/// Bounds of a column, a value per container. Whatever is not known leaves every value possible.
+/// Bounds of a column, a value per container. Unknown bounds leave every value possible.
 #[derive(Clone, Debug)]
 pub struct ColumnBounds {
     /// No value is less, NaN aside; null where unknown.

@@ -43,7 +43,7 @@ pub struct Verdict {
     pub all: BooleanBuffer,
 }
 
-/// The verdict over a predicate whose columns are those of `bounds`.
+/// The verdict over a predicate whose columns have these `bounds`.
 pub fn judge(predicate: &Arc<dyn PhysicalExpr>, bounds: &dyn Bounds) -> Verdict {
     let containers = bounds.containers();
     let truth = Judge { bounds, containers }.truth(predicate);
@@ -95,7 +95,8 @@ impl Judge<'_> {
         }
     }
 
-    /// A test whether `expr` is NULL, which is one or the other even of what is not understood.
+    /// A test whether `expr` is NULL. It is true or false even for expressions that are not
+    /// understood.
     fn null_test(&self, expr: &Arc<dyn PhysicalExpr>) -> Truth {
         match self.range(expr) {
             Some(range) => range.null_test(),

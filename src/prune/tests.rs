@@ -1,5 +1,6 @@
-//! Property: a container that is left out has no row that matches, and one that is counted as a whole has no other, whatever of its
-//! statistics is absent, inexact or odd. Rows are asked by the engine.
+//! Property: a container that is left out has no row that matches, and one that is counted as a
+//! whole has no other. This holds for absent, inexact or odd statistics. The engine decides about
+//! the rows.
 
 use std::sync::Arc;
 

@@ -104,7 +104,7 @@ impl Arrays {
     /// The batches that they are.
     ///
     /// # Errors
-    /// As those of [`schema`](Self::schema); those of the stream; `Data` where a whole row is null.
+    /// As for [`schema`](Self::schema); those of the stream; `Data` where a whole row is null.
     pub fn batches(self) -> Result<Vec<RecordBatch>> {
         let schema = self.schema()?;
         self.map(|array| batch(&schema, array?.as_ref())).collect()

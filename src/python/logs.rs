@@ -1,9 +1,10 @@
 //! Forwards log records of the crates below, from `log` (and `tracing`, which passes on to it), to
 //! Python's `logging`.
 //!
-//! Threads of the engine never wait for Python: they leave a record in a short queue, and whoever calls the engine next, or
-//! waits for it, hands the queue over. What nobody wants to hear is not even formatted: the level is that of Python's
-//! logger, asked for when a session or an iteration begins.
+//! Threads of the engine never wait for Python: they leave a record in a short queue, and whoever
+//! calls the engine next, or waits for it, hands the queue over. Records that nobody wants are not
+//! even formatted: the level is that of Python's logger, asked for when a session or an iteration
+//! begins.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -31,9 +31,10 @@ pub fn mode(name: &str) -> Result<StageMode> {
     }
 }
 
-/// The query over what is staged of it. Above `max_bytes`, stages of the place that nobody uses make way. `progress` is
-/// called with (stages begun, stages, rows, bytes, builder) now and then; the builder is another process, where one is waited
-/// for. `engine` is the URL of what computes the rows; None is this process.
+/// The query with its stages. Above `max_bytes`, unused stages of the place make way. `progress` is
+/// called with (stages begun, stages, rows, bytes, builder) now and then; the builder is another
+/// process, if one is waited for. `engine` is the URL of the cluster that computes the rows; None
+/// is this process.
 #[pyfunction]
 #[pyo3(signature = (query, stage, place, timeout, max_bytes=None, progress=None, engine=None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]

@@ -252,7 +252,8 @@ impl PyPlan {
         PySplitVerifier::new(self.plan.verifier())
     }
 
-    /// The parts of a split that are verified one by one: what is read, and rows where metadata says them.
+    /// The parts of a split that are verified one by one: their names, and their rows if metadata
+    /// says them.
     fn parts(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(String, Option<u64>)>> {
         let plan = Arc::clone(&self.plan);
         let parts = wait(py, move || async move { plan.parts(id).await })?;

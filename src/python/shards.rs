@@ -184,8 +184,8 @@ impl PyShards {
         Ok(self.get(rank, worker).map_err(to_py)?.rows())
     }
 
-    /// The rows that lie at these positions, by their run and the position in it: of a permutation of `len` rows, or
-    /// of what is drawn from `stage`.
+    /// The rows that lie at these positions, by their run and the position in it: of a permutation
+    /// of `len` rows, or of the draws from `stage`.
     #[pyo3(signature = (positions, len, stage=None))]
     fn permuted(
         &self,

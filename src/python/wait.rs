@@ -65,8 +65,9 @@ pub fn attached<T>(work: impl FnOnce(Python<'_>) -> T) -> T {
     block_in_place(|| Python::attach(work))
 }
 
-/// A future that plans, on a thread of the runtime, whose stack has a known size. DataFusion looks how much of the stack is left: where it
-/// is that of the process's first thread, that takes a millisecond, in which glibc reads the list of all that is mapped.
+/// Runs a future that plans on a thread of the runtime, whose stack has a known size. DataFusion
+/// checks how much of the stack is left. On the process's first thread that takes a millisecond, in
+/// which glibc reads the list of all mappings.
 pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
     make: impl FnOnce() -> F + Send + 'static,
 ) -> Result<T> {

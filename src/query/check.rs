@@ -59,7 +59,7 @@ pub fn check_repeatable(plan: &LogicalPlan) -> Result<()> {
 /// being the user's own, may give one on every planning.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
     let found = unrepeatable_function(plan)?;
     Ok(found.map(|(name, volatility)| match volatility {
@@ -73,7 +73,7 @@ pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
 /// The first function that gives another value on every call, or, being the user's own, may give one on every planning.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub fn volatile_function(plan: &LogicalPlan) -> Result<Option<String>> {
     Ok(unrepeatable_function(plan)?.map(|(name, _)| name))
 }
@@ -93,7 +93,7 @@ fn unrepeatable_function(plan: &LogicalPlan) -> Result<Option<(String, Volatilit
 /// Calls `look` with every scalar function of a plan and of its subqueries.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub(super) fn each_function(plan: &LogicalPlan, mut look: impl FnMut(&ScalarUDF)) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {

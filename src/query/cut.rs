@@ -66,7 +66,7 @@ impl Cut {
         cuts
     }
 
-    /// The names of its columns in its stage: those of the plan, told apart where two are the same.
+    /// The names of its columns in its stage: the plan's names, told apart if two are equal.
     pub fn column_names(&self) -> Vec<String> {
         stage_columns(&self.plan)
     }
@@ -157,7 +157,8 @@ fn descend(node: &Numbered<'_>, sizes: Sizes<'_>, cuts: &mut Vec<Cut>) {
     }
 }
 
-/// Why the part below a node runs once, where it must. Filters and projections belong to what is below them.
+/// Why the part below a node runs once, if it must. Filters and projections belong to the part
+/// below them.
 fn must_stage(plan: &LogicalPlan, sizes: Sizes<'_>) -> Option<String> {
     match plan {
         LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) => {

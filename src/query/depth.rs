@@ -33,7 +33,8 @@ struct Level {
     is_from: bool,
 }
 
-/// Refuses text with chains that are too long. What is no SQL passes: the parser says what is wrong with it.
+/// Refuses text with chains that are too long. Text that is no SQL passes: the parser reports its
+/// errors.
 ///
 /// # Errors
 /// `Query`.

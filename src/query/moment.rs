@@ -99,7 +99,7 @@ pub fn fix_moment(
     Ok((fixed.data, Some(Moment { at, day })))
 }
 
-/// The literal that a function of the time stands for; any other expression as it is.
+/// The literal for which a function of the time stands; any other expression unchanged.
 fn value_of(expr: Expr, context: &SimplifyContext) -> DfResult<Transformed<Expr>> {
     match expr {
         Expr::ScalarFunction(function)

@@ -53,7 +53,7 @@ pub struct ParsedQuery {
 /// Parses one read-only statement.
 ///
 /// # Arguments
-/// `is_catalog`: whether a name is that of a registered catalog.
+/// `is_catalog` returns true for the name of a registered catalog.
 ///
 /// # Errors
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.

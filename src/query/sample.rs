@@ -1,7 +1,7 @@
 //! `FROM t TABLESAMPLE BERNOULLI (10) REPEATABLE (7)`: rows kept by their numbers, the same in every process.
 //!
-//! DataFusion's planner passes over the clause. So it is taken out of the statement, and the table's name becomes one
-//! in [`SAMPLE_SCHEMA`] that says what is sampled and how.
+//! DataFusion's planner passes over the clause. So it is taken out of the statement, and the
+//! table's name becomes one in [`SAMPLE_SCHEMA`] that encodes the table and the sample.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -139,7 +139,8 @@ fn next(tokens: &[Token], at: usize) -> Option<usize> {
 /// Moves the sample clauses of a statement, whose paths and catalog tables have been replaced, into the tables' names.
 ///
 /// # Errors
-/// `Query` for a sample that would not be the same in every process, and for a sample of what is no table.
+/// `Query` for a sample that would differ between processes, and for a sample of a relation that is
+/// no table.
 pub fn take_samples(query: &mut Query) -> Result<()> {
     let mut finder = SampleFinder::default();
     match VisitMut::visit(query, &mut finder) {

@@ -19,7 +19,7 @@ impl Stage {
     /// the future cancels waiting and writing.
     ///
     /// # Errors
-    /// Those of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the splits only, as
+    /// Errors of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the splits only, as
     /// a worker's does: there, open the stage.
     pub async fn ensure(
         plan: &Plan,
@@ -71,7 +71,8 @@ fn lock_path(dir: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The stage in a directory; None where there is none, or what is left of one: its place may be cleaned up file by file.
+/// The stage in a directory; None if there is none, or only its remains: its place may be cleaned
+/// up file by file.
 ///
 /// A stage by the same fingerprint may be of fewer splits, where somebody wrote it so.
 fn find_whole(plan: &Plan, dir: &Path) -> Result<Option<Stage>> {

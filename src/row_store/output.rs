@@ -163,7 +163,8 @@ impl Output {
     }
 }
 
-/// A file that counts what is written to it. The IPC writer hands over whole batches, so it needs no buffer.
+/// A file that counts the bytes written to it. The IPC writer hands over whole batches, so it needs
+/// no buffer.
 struct Counted {
     file: File,
     progress: Arc<Progress>,
@@ -181,7 +182,7 @@ impl Write for Counted {
     }
 }
 
-/// An error while writing: of the disk, or of what is written.
+/// An error while writing: of the disk, or of the rows.
 fn failed(dir: &Path, progress: &Progress, error: ArrowError) -> Error {
     match error {
         ArrowError::IoError(_, error) => {

@@ -133,7 +133,7 @@ impl Stage {
         self.batches.len()
     }
 
-    /// A column of a record batch as it is stored; it lies in the map.
+    /// A column of a record batch, as stored; it lies in the map.
     pub(super) fn stored(&self, batch: usize, column: usize) -> Result<ArrayRef> {
         Ok(Arc::clone(self.batch(batch)?.column(column)))
     }

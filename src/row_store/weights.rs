@@ -185,8 +185,8 @@ fn check(array: &dyn Array, first: u64, column: &str) -> Result<()> {
 
 /// Some values of a numeric array as float64, in pieces; none of other types, which `weight_column` refuses.
 ///
-/// A decimal becomes the float64 that is nearest to its digits as a whole number, divided by that of its power of ten, as
-/// `CAST(w AS DOUBLE)` does.
+/// A decimal becomes a float64: the one nearest to its digits as a whole number, divided by the one
+/// of its power of ten, as `CAST(w AS DOUBLE)` does.
 fn values(array: &dyn Array, rows: Range<usize>, each: &mut dyn FnMut(&[f64])) {
     macro_rules! visit {
         ($kind:ty, $value:ident => $weight:expr) => {{

@@ -27,7 +27,7 @@ impl Query {
     /// Runs the query in this process without keeping its rows: its operators, each before those below it.
     ///
     /// # Errors
-    /// As those of [`collect`](Self::collect).
+    /// As for [`collect`](Self::collect).
     pub async fn analyze(&self) -> Result<Vec<OperatorRun>> {
         let physical = self.physical_plan().await?;
         let mut rows = self.start(Arc::clone(&physical))?;

@@ -23,8 +23,9 @@ use crate::{Error, Result};
 const LONG_BATCH_ROWS: usize = 32_768;
 const LONG_BATCH_BYTES: usize = 2 << 20;
 
-/// Bytes of one column in a batch, about. What is larger goes through memory, not through the processor's cache, from page to
-/// array to tensor, and takes fresh pages for each: vectors of 1 KiB take a third longer in batches of 8 MiB.
+/// Bytes of one column in a batch, about. A larger column goes through memory, not through the
+/// processor's cache, from page to array to tensor, and takes fresh pages for each: vectors of 1
+/// KiB take a third longer in batches of 8 MiB.
 const COLUMN_BYTES: u64 = 1 << 20;
 
 /// Bytes of a matrix in a batch, about. It is written once, and the next one uses its memory again,
@@ -243,7 +244,7 @@ impl EpochPlan {
         }
     }
 
-    /// Split `id` and its table, where the rows of the file are those of the query.
+    /// Split `id` and its table, if the rows of the file are the query's rows.
     fn table_of(&self, id: u32) -> Option<(&Arc<TableFiles>, &Split)> {
         let (splits, tables) = self.skippable.as_ref()?;
         let split = splits.get(position(self.ids.as_deref(), self.partitions.len(), id)?)?;

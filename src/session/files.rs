@@ -30,8 +30,8 @@ impl Session {
         self.bind((TABLE_SCHEMA.to_owned(), name.to_owned()), listed)
     }
 
-    /// Registers files that another process has listed and inferred; of the options, those of the store are this process's
-    /// own, and the others are not looked at.
+    /// Registers files that another process has listed and inferred. Options of the store are this
+    /// process's own; the other options are ignored.
     ///
     /// # Errors
     /// `Config` where the memo is damaged or of another store, or the options are not valid.

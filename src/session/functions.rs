@@ -21,7 +21,7 @@ pub struct FunctionInfo {
     pub name: String,
     /// The types of its arguments.
     pub input_types: Vec<String>,
-    /// The type of what it returns.
+    /// The type of its result.
     pub return_type: String,
     /// `immutable`, `stable` or `volatile`.
     pub volatility: &'static str,

@@ -39,7 +39,7 @@ pub fn digest(schema: &Schema, batches: &[RecordBatch]) -> Result<(String, u64)>
     Ok((hex(&written.hash.finalize()), written.bytes))
 }
 
-/// Hashes and counts what is written to it.
+/// Hashes and counts the bytes written to it.
 struct Digester {
     hash: Sha256,
     bytes: u64,

@@ -205,7 +205,7 @@ impl Session {
         )
     }
 
-    /// Loads and pins a table that a query names, or keeps what is pinned where the table has not changed.
+    /// Loads and pins a table that a query names, or keeps the pin if the table has not changed.
     pub(super) async fn loaded(&self, name: &LakeName) -> Result<Registered> {
         let (source, metadata_table) = self.source_of(name)?;
         let Some(kind) = metadata_table else {
@@ -298,8 +298,8 @@ impl Session {
         let table = open_lake(lake, store, url, Arc::clone(self.counters()), self.cache())?;
         Ok(Lake { table: Arc::new(table), access: loaded.access, source: Some(source.clone()) })
     }
-    /// These tables, those of Iceberg loaded again: at the point in history that was asked for, or that `at` says for their
-    /// names. With what changed.
+    /// These tables, with Iceberg tables loaded again: at the requested point in history, or at the
+    /// one in `at` for their names. Also returns the changes.
     pub(super) async fn reload(
         &self,
         tables: &[(TableKey, Registered)],

@@ -1,4 +1,4 @@
-//! A query's plan by splits: what is read, in which pieces, under which fingerprint.
+//! A query's plan by splits: the data read, its division, and its fingerprint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::formats::{SortedColumn, Split, sorted_columns};
 use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
-/// How large splits become, and what is left out of them.
+/// The size of splits, and the rows left out of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOptions {
@@ -60,7 +60,7 @@ pub struct SplitInfo {
     pub path: String,
     /// The file's size in bytes.
     pub file_size: u64,
-    /// Hive values, or those of identity partitions, by column, as text; None is null.
+    /// Values of hive or identity partitions, by column, as text; None is null.
     pub partition_values: Vec<(String, Option<String>)>,
     /// The Iceberg snapshot.
     pub snapshot: Option<i64>,
@@ -94,9 +94,9 @@ impl Totals {
 #[derive(Debug, Default)]
 pub(super) struct Planned {
     pub splits: Vec<Split>,
-    /// Where these are only some: their ids, ascending, and what is known of all.
+    /// For a part of the splits: their ids, ascending, and the totals of all.
     pub part: Option<(Vec<u32>, Totals)>,
-    /// The fingerprint of the whole plan; None takes that of the plan that is made here.
+    /// The fingerprint of the whole plan; None takes the fingerprint of the plan that is made here.
     pub fingerprint: Option<String>,
     /// Where the tables have only some of their files: what planning again must reproduce, see
     /// [`Plan::shape_digest`]. Otherwise that is the fingerprint.
@@ -213,7 +213,7 @@ impl Plan {
         self.physical.schema()
     }
 
-    /// The splits that this process has: all of them, where a split's position is its id, or those of its share.
+    /// The splits that this process has: all of them, with the position as id, or its share.
     pub fn splits(&self) -> &[Split] {
         &self.splits
     }
@@ -301,7 +301,8 @@ impl Plan {
         self.query.files()
     }
 
-    /// As bytes for another process that has the same tables: all splits, or those of these ids, ascending.
+    /// Encodes the splits for another process that has the same tables: all of them, or the ones
+    /// with these ids, ascending.
     ///
     /// # Errors
     /// `Config` for an id that the plan does not have.

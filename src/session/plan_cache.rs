@@ -1,8 +1,9 @@
 //! The plan cache: memos in a folder or an object store, so that a later run of the same files reads no footer.
 //!
-//! An entry's name is a digest of all that it follows from: the pinned files of a listing and the options of the table, or a
-//! plan's fingerprint. So an entry never goes out of date, and two processes that write one write the same. What is damaged,
-//! or cannot be read, is as if it were not there, with a warning.
+//! An entry's name is a digest of all its inputs: the pinned files of a listing and the options of
+//! the table, or a plan's fingerprint. So an entry never goes out of date, and two processes that
+//! write one write the same. An entry that is damaged or unreadable counts as missing, with a
+//! warning.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

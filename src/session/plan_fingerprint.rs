@@ -60,7 +60,7 @@ impl PlanOptions {
     }
 }
 
-/// A digest of what planning a query by splits comes to, whichever of its files this process has.
+/// A digest of a query's plan by splits, independent of the files that this process has.
 pub(super) fn shape_digest(query: &Query, options: &PlanOptions, shape: &Shape) -> Result<String> {
     let mut form = Form::new("shape");
     write_planning(&mut form, query, options, shape)?;

@@ -71,7 +71,8 @@ pub(super) fn place(table: &Arc<TableFiles>) -> usize {
     Arc::as_ptr(table) as usize
 }
 
-/// The tables that a plan reads, by their places in memory; tables in memory by those of their batches.
+/// The tables that a plan reads, by their places in memory; tables in memory by the places of their
+/// batches.
 pub(super) fn tables_read(plan: &Plan) -> Result<BTreeSet<usize>> {
     let mut tables = tables_read_whole(plan)?;
     tables.extend(plan.rewritten.scans.iter().filter_map(|scan| match &scan.source {

@@ -105,7 +105,8 @@ impl Query {
     }
 
     /// A query around this one: `select` gets this query's SQL to write it into its FROM clause. It
-    /// reads the tables that this query read when it was made, whatever their names mean by now.
+    /// reads the tables that this query read when it was made, even if their names have changed
+    /// their meaning.
     ///
     /// # Errors
     /// As for [`Session::query`].
@@ -114,9 +115,9 @@ impl Query {
         session.query(&select(&as_relation(&self.sql))).await
     }
 
-    /// Some columns (None: all) of the rows of this query that a predicate keeps. What the predicate names beside the tables and
-    /// functions of this query is that of `session`; paths of `known` another process has listed, see
-    /// [`path_memos`](Self::path_memos).
+    /// Some columns (None: all) of the rows of this query that a predicate keeps. Other tables and
+    /// functions that the predicate names come from `session`; paths of `known` another process has
+    /// listed, see [`path_memos`](Self::path_memos).
     ///
     /// # Errors
     /// As for [`Session::query`].
@@ -464,8 +465,8 @@ impl Query {
             .ok_or_else(|| Error::data("the counting query returned no count"))
     }
 
-    /// DataFusion's plan, what is staged of it and why, and the plan whose driving scans were replaced by splits. No
-    /// stage is built; of those that are in `place` it says the size.
+    /// DataFusion's plan, its staged parts with the reasons, and the plan whose driving scans were
+    /// replaced by splits. No stage is built; the sizes of stages in `place` are shown.
     ///
     /// # Errors
     /// Errors of planning; `Config` or `Storage` if a part is staged and the place cannot be
@@ -535,7 +536,7 @@ pub(super) fn not_planned(message: &str) -> Error {
     ))
 }
 
-/// Memos of those of these tables that are path literals, by path.
+/// Memos of path literals among these tables, by path.
 pub(super) fn path_memos(tables: &[(TableKey, Registered)]) -> Result<Vec<(String, Vec<u8>)>> {
     let mut memos = Vec::new();
     for ((schema, name), registered) in tables {

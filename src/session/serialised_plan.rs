@@ -99,7 +99,7 @@ struct PlanHead {
     damaged: BTreeMap<u32, String>,
 }
 
-/// A plan as a memo: all of its splits, or those of these ids, ascending.
+/// Encodes a plan as a memo, with all of its splits, or the ones with these ids, ascending.
 ///
 /// # Errors
 /// `Config` for an id that the plan does not have.

@@ -110,7 +110,8 @@ pub struct Building<'a> {
 }
 
 impl Query {
-    /// The parts that are staged in this mode; none where the query runs split by split as it is.
+    /// The parts that are staged in this mode; none if the query runs split by split without
+    /// stages.
     ///
     /// # Errors
     /// Errors of planning.
@@ -183,7 +184,7 @@ impl Query {
         Ok(sizes)
     }
 
-    /// The query over what is staged of it: stages are built where they are not there yet.
+    /// The query with its stages; builds stages that do not exist yet.
     ///
     /// # Errors
     /// Errors of computing the staged rows; `Storage` if they cannot be written, or if another
@@ -385,7 +386,7 @@ impl Session {
     }
 }
 
-/// Stored bytes of what a scan reads.
+/// Stored bytes that a scan reads.
 fn stored_bytes(scan: &datafusion::logical_expr::TableScan) -> u64 {
     let Some(provider) = provider_of(scan) else { return 0 };
     let provider = provider.as_any();

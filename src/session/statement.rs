@@ -34,7 +34,7 @@ impl Session {
     /// [`view_memos`](Self::view_memos).
     ///
     /// # Errors
-    /// As those of [`register_view`](Self::register_view); `Config` where a memo is damaged.
+    /// As for [`register_view`](Self::register_view); `Config` where a memo is damaged.
     pub async fn register_view_over(
         &self,
         name: &str,
@@ -65,7 +65,7 @@ impl Session {
     /// left out. The files of `paths` were listed by another process, see [`Query::path_memos`].
     ///
     /// # Errors
-    /// As those of [`query`](Self::query); `Config` where a memo is damaged.
+    /// As for [`query`](Self::query); `Config` where a memo is damaged.
     pub async fn query_over(
         self: &Arc<Self>,
         sql: &str,
@@ -88,7 +88,7 @@ impl Session {
     /// [`Query::path_memos`]. Every function is included, since its name may stand anywhere.
     ///
     /// # Errors
-    /// As those of [`query`](Self::query); `Query` where a view reads another table of a name that `own` holds.
+    /// As for [`query`](Self::query); `Query` where a view reads another table of a name that `own` holds.
     pub(super) async fn beside(
         &self,
         sql: &str,
@@ -120,8 +120,8 @@ impl Session {
         Ok(found.split_off(own.len()))
     }
 
-    /// The plan with the types that its rows will have, which the planner finds out later: those of a UNION ALL of an integer and a
-    /// fraction, for example.
+    /// The plan with the types that its rows will have, which the planner finds out later, for
+    /// example for a UNION ALL of an integer and a fraction.
     fn analysed(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
         let state = self.context().state();
         let options = state.config_options();

@@ -129,7 +129,8 @@ pub struct SplitVerifier {
 }
 
 impl SplitVerifier {
-    /// The verdicts on these splits, in the order of `ids`. Dropping the future cancels what is under way.
+    /// The verdicts on these splits, in the order of `ids`. Dropping the future cancels all running
+    /// work.
     ///
     /// A split is bad where executing it fails, its file is still the pinned one, and reading its columns without the
     /// query fails, too: an expression that fails on good data is the query's error.

@@ -47,7 +47,8 @@ struct Body {
     tables: Vec<(TableKey, WorkerTable)>,
     sql: String,
     plan_options: PlanOptions,
-    /// Of the whole plan; null takes that of the plan that is made again.
+    /// The fingerprint of the whole plan; null takes the fingerprint of the plan that is made
+    /// again.
     fingerprint: Option<String>,
     /// Of the plan that is made again, where it is a part; see `Plan::shape_digest`.
     shape: Option<String>,
@@ -56,7 +57,7 @@ struct Body {
     stages: Vec<(usize, String, String, String)>,
     /// Packed splits.
     splits: usize,
-    /// Where these are only some: packed ids, and what is known of all.
+    /// For a part of the splits: packed ids, and the totals of all.
     part: Option<(usize, Totals)>,
 }
 
@@ -102,8 +103,8 @@ enum WorkerTable {
 pub(super) type PackedSplit = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
 
 impl WorkerPlan {
-    /// The recipe of a plan with all of its splits, or with those of these ids, ascending; and then only with the files
-    /// that they are read from.
+    /// The recipe of a plan with all of its splits, or with the ones with these ids, ascending, and
+    /// then only with the files that these are read from.
     ///
     /// # Errors
     /// `Config` for an id that the plan does not have; where a table in memory cannot be written as Arrow IPC.

@@ -6,7 +6,7 @@ use super::rng::{GOLDEN_RATIO, mix};
 /// Tells the keys of samples from other keys.
 const SAMPLE: u64 = 0x7361_6d70_6c65;
 
-/// A Bernoulli sample: every row is kept with one probability, whatever becomes of the others.
+/// A Bernoulli sample: every row is kept with one probability, independent of the others.
 ///
 /// A row's fate is 64 bits of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number
 /// Generators", OOPSLA 2014) at a place that (seed, file, row) name, compared with the probability. So it is the same

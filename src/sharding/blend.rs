@@ -3,8 +3,9 @@
 /// How many of a batch's `size` rows come from each lane: in proportion to `weights` (evenly where there are
 /// none), of lanes that have `left` rows left. A lane that has too few gives all, the others the rest.
 ///
-/// A pure function of what is left, so that a resumed run goes on as if it had not been stopped. Over many
-/// batches each lane's part is exact but for rounding, also with batches smaller than the number of lanes.
+/// A pure function of the remaining rows, so that a resumed run goes on as if it had not been
+/// stopped. Over many batches each lane's part is exact but for rounding, also with batches smaller
+/// than the number of lanes.
 pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
     if let [only] = left {
         return vec![size.min(*only)];

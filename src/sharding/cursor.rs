@@ -1,4 +1,4 @@
-//! Cursors: how far a shard was consumed, and what is left behind it.
+//! Cursors: how far a shard was consumed, and the rest behind it.
 
 use std::sync::Arc;
 
@@ -234,7 +234,7 @@ impl ShardCursor {
     /// show.
     ///
     /// # Errors
-    /// As those of [`decode`](Self::decode).
+    /// As for [`decode`](Self::decode).
     pub fn decode_narrowed(numbers: &[u64], lanes: &[Lane]) -> Result<Self> {
         Self::decode_checked(numbers, lanes, false)
     }

@@ -13,7 +13,7 @@ use super::row_slice::{RowSlice, Source};
 use super::share::{Common, RankShare};
 use crate::{Error, Result};
 
-/// Tells keys of one purpose from those of another.
+/// Separates keys of one purpose from others.
 const PARTITION: u64 = 0x7061_7274;
 const MIXTURE: u64 = 0x6d69_7865;
 const RESUMED: u64 = 0x7265_7375;
@@ -23,8 +23,8 @@ pub(super) type Lists<'a> = Option<&'a [Vec<u32>]>;
 
 /// The shards of an epoch in reading order, `rank * workers + worker`, after the `runs` before it.
 ///
-/// `lists` are the splits of each shard that a custom strategy dealt for the first run; what is left by one is
-/// dealt by weight.
+/// `lists` are the splits of each shard that a custom strategy dealt for the first run; the rest of
+/// a run is dealt by weight.
 ///
 /// # Errors
 /// `Config` where the layout asks for equal steps that are impossible, or for partitions that the ranks do not
@@ -45,7 +45,7 @@ pub fn resume(
 /// Without runs they are the same in every epoch, unless a custom strategy deals each anew.
 ///
 /// # Errors
-/// As those of [`resume`].
+/// As for [`resume`].
 pub fn shares(
     input: &ShardInput,
     runs: &[EarlierRun],
@@ -158,8 +158,8 @@ fn silent(run: &EarlierRun, rank: usize) -> Error {
     ))
 }
 
-/// Deals pieces to ranks, in the order of the pieces: by source, so that each of them is spread evenly, and as even by
-/// weight as one level over ranks makes them, whatever the number of their workers.
+/// Deals pieces to ranks, in the order of the pieces: by source, so that each of them is spread
+/// evenly, and as even by weight as one level over ranks makes them, for any number of workers.
 fn deal(
     input: &ShardInput,
     mut pieces: Vec<RowSlice>,
@@ -276,7 +276,7 @@ pub(super) fn group_by_lists(
     groups.into_iter().map(in_order).collect()
 }
 
-/// `rows` of what is open, in proportion and never more than open.
+/// Divides `rows` among the open rows, in proportion and never more than open.
 pub(super) fn part(open: &[u64], rows: u64) -> Vec<u64> {
     if rows == open.iter().sum::<u64>() { open.to_vec() } else { proportional(rows, open) }
 }

@@ -11,7 +11,8 @@ const TAKER: u64 = 0x7461_6b65;
 /// The progress of one worker: the part of a state that grows with its window, not with the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// Pieces of the rank that it holds, by their number there: open ones, and those of the window in progress.
+    /// Numbers of the pieces that it holds, within the rank: open ones, and pieces of the window in
+    /// progress.
     pub held: Vec<u32>,
     /// How far it is consumed, in the list of the held pieces alone.
     pub cursor: ShardCursor,

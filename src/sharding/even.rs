@@ -173,11 +173,11 @@ pub fn proportional(rows: u64, weights: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-/// Cuts lists of counted pieces so that list i has exactly `quotas[i]` rows: what is too much at the end of one
-/// list goes to those that have too little. With `in_place` the pieces of a list are put in the order of the
-/// plan again, else what it got comes last.
+/// Cuts lists of counted pieces so that list i has exactly `quotas[i]` rows: excess rows at the end
+/// of one list go to lists with too few. With `in_place` the pieces of a list are put in the order
+/// of the plan again, else added pieces come last.
 ///
-/// The rows of all lists must be those of all quotas.
+/// All lists together must have as many rows as all quotas.
 pub fn level(lists: &mut [Vec<RowSlice>], quotas: &[u64], in_place: bool) {
     let mut spare: Vec<RowSlice> = Vec::new();
     let mut missing = vec![0; lists.len()];

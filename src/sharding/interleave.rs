@@ -69,7 +69,7 @@ impl Interleave {
         Some(Turn { piece: open.piece, row: open.row, rows })
     }
 
-    /// `rows` rows were taken, at most those of the turn.
+    /// `rows` rows were taken, at most the rows of the turn.
     pub fn took(&mut self, rows: u64) {
         self.open[self.turn as usize].row += rows;
         if !self.is_bounded() {

@@ -89,7 +89,7 @@ pub struct EarlierRun {
     pub cursors: BTreeMap<u32, Vec<Vec<u64>>>,
 }
 
-/// Bounds of what a state may ask for, far above what a run has.
+/// Bounds on the requests of a state, far above those of any run.
 const MOST_SHARDS: u64 = 1 << 20;
 const MOST_BATCH_ROWS: u64 = 1 << 40;
 
@@ -137,7 +137,7 @@ impl ShardInput {
         Self { weights: runs.clone(), counts: Some(runs), ..Self::default() }
     }
 
-    /// All splits without what is excluded, in the order of the plan.
+    /// All splits without excluded rows, in the order of the plan.
     pub fn pieces(&self) -> Vec<RowSlice> {
         let mut exclude = self.exclude.clone();
         exclude.sort_unstable();

@@ -46,7 +46,8 @@ fn until_first(rows: &[u64], weights: &[u64]) -> u64 {
     first.min(rows.iter().map(|rows| u128::from(*rows)).sum()) as u64
 }
 
-/// The rows of every worker of a rank that has `own` rows: those of its batches, and of what batches leave over.
+/// The rows of every worker of a rank that has `own` rows: the rows of its batches, and the
+/// remainder.
 pub(super) fn quotas_of_rank(own: u64, schedules: &[Schedule]) -> Vec<u64> {
     let workers = schedules.len();
     let planned: Vec<u64> = schedules.iter().map(|schedule| schedule.rows().unwrap_or(0)).collect();

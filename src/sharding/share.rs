@@ -1,4 +1,4 @@
-//! The share of one rank: what it reads in every epoch of a topology, whatever its number of workers.
+//! The share of one rank: its reads in every epoch of a topology, for any number of workers.
 //!
 //! Ranks are dealt first, and the pieces of each rank are then dealt to its workers. Nothing of this depends on the
 //! epoch, which only permutes. So a rank, and each of its worker processes, needs no more than its own share, and that is

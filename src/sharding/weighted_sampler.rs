@@ -1,6 +1,6 @@
 //! Rows drawn by weight: an epoch whose positions are draws, computed point by point where rows may repeat.
 //!
-//! - with replacement: each draw takes row i with probability w_i / sum(w), whatever the others took, as torch's
+//! - with replacement: each draw takes row i with probability w_i / sum(w), independent of other draws, as torch's
 //!   `WeightedRandomSampler` does. Draw p finds its row from (key, p) alone: among the sums of blocks of rows, then
 //!   among the weights of one block.
 //! - without: P. Efraimidis and P. Spirakis, "Weighted random sampling with a reservoir", Information Processing
@@ -77,7 +77,7 @@ impl WeightedSampler {
         Ok(Self { weights, ends: ends.into(), positive, largest })
     }
 
-    /// Number of rows, those of weight 0 included.
+    /// Number of rows, rows of weight 0 included.
     pub fn num_rows(&self) -> u64 {
         self.weights.num_rows()
     }
@@ -254,7 +254,8 @@ impl Order {
         self.len == 0
     }
 
-    /// Number of rows that it is over; None where it is known to be within those of its weights.
+    /// Number of rows that it is over; None if it is known to be within the weights' number of
+    /// rows.
     pub fn num_rows(&self) -> Option<u64> {
         match &self.kind {
             Kind::Permutation(permutation) => Some(permutation.len()),

@@ -40,7 +40,7 @@ impl AccessConfig {
         self.credentials_of(uri).map_or("", |(prefix, _)| prefix)
     }
 
-    /// All properties for a URI, those of its credentials before those of the table.
+    /// All properties for a URI; credentials' properties override the table's.
     pub(super) fn properties_of(&self, uri: &str) -> BTreeMap<String, String> {
         let mut properties = self.properties.clone();
         if let Some((_, given)) = self.credentials_of(uri) {

@@ -417,8 +417,8 @@ pub(super) fn store_name(scheme: Scheme) -> &'static str {
     }
 }
 
-/// A server that is reached by `http://` was meant. The endpoint of S3 in its own name, which comes before
-/// that of an environment variable.
+/// Allows `http://` for a server with such an address, since the user wrote it. The endpoint of S3
+/// in its own name precedes an environment variable.
 fn allow_http(scheme: Scheme, options: &mut BTreeMap<String, String>) {
     let variables: &[&str] = match scheme {
         Scheme::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],

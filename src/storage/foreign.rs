@@ -61,7 +61,7 @@ pub trait ForeignFiles: Any + Send + Sync {
     /// others: `memory:/`, `https://host`.
     fn root(&self) -> String;
 
-    /// A file as it is now, whatever was cached; None where there is none.
+    /// The current state of a file, bypassing caches; None if there is none.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ pub trait ForeignFunction: Any + Send + Sync {
     /// The types of its arguments.
     fn input_types(&self) -> &[DataType];
 
-    /// The type of what it returns.
+    /// The type of its result.
     fn return_type(&self) -> &DataType;
 
     /// Whether equal arguments give equal values.

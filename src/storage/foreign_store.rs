@@ -95,8 +95,8 @@ impl ForeignStore {
         .boxed()
     }
 
-    /// Files with their identity. Those of a listing that tells none are looked at one by one, since
-    /// identities of two sources cannot be compared.
+    /// Files with their identity. Files in a listing without identities are looked up one by one,
+    /// since identities of two sources cannot be compared.
     async fn identified(&self, files: Vec<ForeignFile>) -> Result<Vec<ObjectMeta>> {
         stream::iter(files)
             .map(|file| async move {

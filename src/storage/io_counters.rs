@@ -1,4 +1,4 @@
-//! Counts of what was read.
+//! Counts of bytes and requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -72,7 +72,7 @@ async fn list_one(
 ///
 /// # Errors
 ///
-/// Those of [`list_files`], and `Config` for an empty list, for locations in different stores, and
+/// Errors of [`list_files`], and `Config` for an empty list, for locations in different stores, and
 /// for a file that is named twice.
 pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> Result<Listing> {
     list_within(store, locations, Vec::new()).await
@@ -82,7 +82,7 @@ pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> R
 ///
 /// # Errors
 ///
-/// Those of [`list_all`].
+/// Errors of [`list_all`].
 pub async fn list_within(
     store: &Arc<dyn ObjectStore>,
     locations: &[Location],

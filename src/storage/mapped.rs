@@ -1,10 +1,13 @@
-//! Local files in memory: mapped, so that what is decoded lies in the page cache and is copied by nobody.
+//! Local files in memory: mapped, so that decoded data lies in the page cache and is copied by
+//! nobody.
 //!
-//! A mapping shows the file as it is now. A file that is written to in place while a slice of its mapping lives changes
-//! under the reader, and one that is cut short kills the process that touches the missing pages (`SIGBUS`): no check
-//! can come between the two. What can be refused is refused: the file's identity is compared when it is mapped and
-//! after each piece is decoded, and files on network and FUSE file systems, where other machines write and failed reads are
-//! signals, are not mapped. Replacing a file by another (write, then rename) is safe: the mapping keeps the old one.
+//! A mapping shows the current file. A file that is written to in place while a slice of its
+//! mapping lives changes under the reader, and one that is cut short kills the process that touches
+//! the missing pages (`SIGBUS`): no check can come between the two. All that can be checked is
+//! checked: the file's identity is compared when it is mapped and after each piece is decoded, and
+//! files on network and FUSE file systems, where other machines write and failed reads are signals,
+//! are not mapped. Replacing a file by another (write, then rename) is safe: the mapping keeps the
+//! old one.
 
 use std::fmt;
 use std::fs::File;

@@ -36,9 +36,9 @@ const REQUESTS: usize = 16;
 /// A read-only view of a store in which every read of a pinned file is conditional on its identity.
 ///
 /// A read demands the pinned etag (`If-Match`) and compares size and etag, or the time of the last
-/// write where there is no etag, with those of the answer. On the local file system the open file
-/// is looked at again after each piece is read, so that bytes of two versions never mix.
-/// Files without a pin are read as they are.
+/// write if there is no etag, with the answer's. On the local file system the open file is looked
+/// at again after each piece is read, so that bytes of two versions never mix. Files without a pin
+/// are read unchecked.
 ///
 /// A file that changed or vanished is a `Data` error of this crate inside
 /// [`object_store::Error::Generic`]; `Error::from` takes it out again.
@@ -83,8 +83,8 @@ impl PinnedStore {
         self
     }
 
-    /// Keeps what is read of remote pinned files in `cache`. `scope` names what the files belong to, where none of
-    /// them is ever written twice: such a file needs no etag to be known.
+    /// Keeps bytes read from remote pinned files in `cache`. `scope` names the owner of the files,
+    /// if none of them is ever written twice: such a file needs no etag to be known.
     #[must_use]
     pub fn with_cache(mut self, cache: Option<Arc<RangeCache>>, scope: Option<&str>) -> Self {
         self.cache = cache;
@@ -118,7 +118,7 @@ impl PinnedStore {
         }
     }
 
-    /// A file as it is stored, or what the cache has of it.
+    /// A stored file, or the cache's part of it.
     async fn get_stored(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         if options.extensions.get::<OpenInstead>().is_some() && !self.is_local(location) {
             let error = Error::storage("only local files are opened");
@@ -197,7 +197,7 @@ impl PinnedStore {
         }
     }
 
-    /// Asks the store, whatever is in the cache.
+    /// Asks the store, bypassing the cache.
     async fn get_from_store(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let pin = self.pins.get(location).filter(|_| !self.is_local(location));
         let Some(range) = pin.and_then(|pin| plain_range(&options, pin.size)) else {

@@ -126,7 +126,8 @@ impl Profiles {
     }
 }
 
-/// The sections of a file in the form of AWS. What is indented below a name without a value is `name.key`.
+/// The sections of a file in the form of AWS. A key indented below a name without a value is
+/// `name.key`.
 fn sections(text: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let mut found: Vec<(String, BTreeMap<String, String>)> = Vec::new();
     let mut outer = None;
@@ -211,7 +212,7 @@ impl ProfileKeys {
     }
 }
 
-/// The texts of an error and of what is underneath, which its own text does not tell.
+/// The texts of an error and of its sources, which its own text does not include.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -53,8 +53,8 @@ impl fmt::Debug for Secret {
 ///
 /// # Errors
 ///
-/// `Config`, for a malformed value, half of a pair of keys, and properties that ask for what is not
-/// supported (remote signing, assumed roles), which are named; never a value of a secret.
+/// `Config`, for a malformed value, half of a pair of keys, and properties that ask for unsupported
+/// features (remote signing, assumed roles), which are named; never a value of a secret.
 pub(super) fn store_options(
     root: &str,
     properties: &BTreeMap<String, String>,
@@ -79,7 +79,7 @@ pub(super) fn store_options(
     }
 }
 
-/// Whether a property may say how files are reached, whatever their store.
+/// Returns true if a property may say how files are reached, for any store.
 pub(crate) fn is_storage_property(name: &str) -> bool {
     const SPACES: &[&str] = &["s3.", "client.", "gcs.", "adls."];
     let lower = name.to_ascii_lowercase();

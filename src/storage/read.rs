@@ -20,7 +20,8 @@ const FIRST_CHUNK: u64 = 64 * 1024;
 /// The largest piece of a stream: few hand-overs, and still in the processor's cache.
 const LAST_CHUNK: u64 = 1024 * 1024;
 
-/// Ranges that lie side by side are read together up to here: what is left of one of them keeps all in memory.
+/// Adjacent ranges are read together up to this size: a remainder of one of them keeps all in
+/// memory.
 const JOINED_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of reading it.

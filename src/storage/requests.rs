@@ -10,7 +10,8 @@ const NEAR: u64 = 64 << 10;
 /// Ranges farther apart than this are never one request.
 const FAR: u64 = 1 << 20;
 
-/// Between both, the gap may be this part of what is wanted beside it: a fifth of what is read is read in vain.
+/// Between both, the gap may be this part of the wanted bytes beside it: a fifth of the bytes is
+/// read in vain.
 const WASTE: u64 = 4;
 
 /// Larger requests are cut: one connection to a store is slower than several.

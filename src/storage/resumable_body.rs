@@ -71,7 +71,7 @@ impl ResumableBody {
         }
     }
 
-    /// Asks for what is left.
+    /// Asks for the remaining range.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ struct Scoped {
     process: u32,
     /// The access that opens them; None for a store inside another one, which opens both.
     opener: Option<(StoreAccess, Location)>,
-    /// Those of a forked process.
+    /// The accounts of a forked process.
     again: Mutex<Option<(u32, Arc<[Account]>)>>,
 }
 

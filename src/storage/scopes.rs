@@ -79,7 +79,7 @@ impl StorageOptions {
     ///
     /// # Errors
     ///
-    /// Those of `of_store`.
+    /// Errors of `of_store`.
     pub fn directories(&self, location: &Location) -> Result<Vec<Path>> {
         let scopes = self.of_store(location)?.into_iter().map(|scope| scope.prefix);
         Ok(scopes.filter(|prefix| !prefix.as_ref().is_empty()).collect())

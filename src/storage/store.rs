@@ -48,8 +48,8 @@ pub(super) enum Provider {
     Azure(AzureCredentialProvider),
 }
 
-/// Opens a store whose credentials come from `provider`, where there is one of its kind. Options have the
-/// names of `object_store`, and those of `aliases` that it does not know.
+/// Opens a store whose credentials come from `provider`, where there is one of its kind. Options
+/// have the names of `object_store`, and names of `aliases` that it does not know.
 pub(super) fn open_with(
     location: &Location,
     options: &BTreeMap<String, String>,

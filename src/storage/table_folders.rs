@@ -105,7 +105,7 @@ pub(super) struct TableFolders {
 }
 
 impl TableFolders {
-    /// Those of a store in which these directories have keys of their own.
+    /// The folders of a store in which these directories have keys of their own.
     pub fn within(own: Vec<Path>) -> Self {
         Self { own, ..Self::default() }
     }

@@ -14,7 +14,7 @@ use super::list::names_below;
 /// Subdirectories that are listed at the same time.
 const LISTINGS: usize = 32;
 
-/// Objects of two pages: a directory that has no more is listed as it is.
+/// Objects of two pages: a directory that has no more is listed at once.
 const FEW: usize = 2000;
 
 /// Where subdirectories have fewer objects each, a request for each of them costs more than the pages.
@@ -24,7 +24,7 @@ const WORTHWHILE: usize = 32;
 ///
 /// # Errors
 ///
-/// Those of the store.
+/// Errors of the store.
 pub(super) fn list_below(
     store: Arc<dyn ObjectStore>,
     directory: Path,

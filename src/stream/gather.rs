@@ -116,7 +116,8 @@ fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<Vec<ArrayRef>> {
     blocks.collect()
 }
 
-/// Those of `values`, each of so many bytes, that have the numbers `rows`. None for a width that no number has.
+/// Picks the values with the numbers `rows` from `values`, each of so many bytes. Returns None for
+/// a width that no number has.
 fn picked(values: &[u8], width: usize, rows: &[u32]) -> Option<Buffer> {
     macro_rules! picked {
         ($native:ty) => {{

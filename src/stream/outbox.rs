@@ -81,7 +81,7 @@ impl Outbox {
         if is_group { self.flush().await } else { Ok(()) }
     }
 
-    /// Sends what is held, as soon as there is room.
+    /// Sends the held batches, as soon as there is room.
     pub(super) async fn flush(&mut self) -> Result<(), Closed> {
         if self.held.is_empty() {
             return Ok(());

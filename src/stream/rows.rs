@@ -25,8 +25,9 @@ use crate::{Error, Result};
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
 const BUFFERED_BYTES: usize = 64 << 20;
 
-/// How much of what a piece that takes turns may hold, [`TURN_BYTES`], is free before it decodes more: it has its next turns when they
-/// come, and fresh memory for others costs more than to decode into memory that another piece gave back.
+/// The free part of the limit of a piece that takes turns ([`TURN_BYTES`]) before it decodes more.
+/// It has its next turns when they come, and fresh memory for others costs more than to decode into
+/// memory that another piece gave back.
 const FREE_BYTES: usize = TURN_BYTES / 2;
 
 /// Requests of a split that wait for each other: for the columns of the predicate, and then for the others.
@@ -72,8 +73,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Reads `pieces` from the position `state` on, with `ahead` (at least one) pieces decoding beyond those that
-    /// take turns. Dropping it cancels what is under way.
+    /// Reads `pieces` from the position `state` on, with `ahead` (at least one) pieces decoding
+    /// beyond those that take turns. Dropping it cancels all running work.
     pub fn new(
         source: RowSource,
         pieces: Arc<[RowSlice]>,
@@ -111,8 +112,8 @@ impl Rows {
         self
     }
 
-    /// Reads those of `pieces` that it takes from `feed`, when their turn comes: what is taken ahead is not left
-    /// for other workers.
+    /// Reads the pieces that it takes from `feed`, when their turn comes: pieces taken ahead are
+    /// not left for other workers.
     pub fn fed(
         source: RowSource,
         pieces: Arc<[RowSlice]>,

@@ -198,7 +198,7 @@ impl ShardStream {
     /// what it takes is not left for other workers.
     ///
     /// # Errors
-    /// As those of [`start`](Self::start).
+    /// As for [`start`](Self::start).
     pub fn start_fed(
         source: RowSource,
         shard: &Shard,

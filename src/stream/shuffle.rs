@@ -249,7 +249,8 @@ impl Window {
         }
     }
 
-    /// Rows that can be one portion: those of the window that are left, or of the arrays in which numbers are mixed.
+    /// Rows that can be one portion: the remaining rows of the window, or of the arrays in which
+    /// numbers are mixed.
     fn left_in_block(&self) -> usize {
         let left = self.order.len() - self.offset;
         match self.columns.iter().any(Column::is_mixed) {

@@ -110,8 +110,9 @@ impl RowSource {
         }
     }
 
-    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of what is read to fill windows again. The first of
-    /// these rows lies `cuts.at` rows after one of the borders between finished batches.
+    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of rows read to
+    /// fill windows again. The first of these rows lies `cuts.at` rows after one of the borders
+    /// between finished batches.
     pub fn read(
         &self,
         piece: &RowSlice,

@@ -21,8 +21,8 @@ impl Counter {
     /// The counter at `address`, which `memory` keeps valid.
     ///
     /// # Safety
-    /// `address` is that of an `i64`, aligned to 8 bytes, that stays valid as long as `memory` lives, and that every
-    /// thread and process reads and writes through a `Counter` or as a whole.
+    /// `address` points to an `i64`, aligned to 8 bytes, that stays valid as long as `memory`
+    /// lives, and that every thread and process reads and writes through a `Counter` or as a whole.
     ///
     /// # Errors
     /// `Config` where the address is null or not aligned.
@@ -124,7 +124,7 @@ pub(super) struct TakenCount {
 }
 
 impl TakenCount {
-    /// Pieces consumed up to `cursor` and not named before, with what is held there.
+    /// Pieces consumed up to `cursor` and not named before, with the pieces held there.
     pub(super) fn at(&mut self, feed: &WorkQueue, cursor: ShardCursor) -> (Holding, Vec<u32>) {
         while let Some(piece) = feed.piece(self.seen) {
             self.open.push((self.seen, piece));

@@ -51,7 +51,7 @@ const HELD_TIMES: usize = 8;
 /// An array that may be kept for long: where it is a small part of much memory, such as a shuffle window, numbers are copied.
 ///
 /// # Errors
-/// Those of the format's own checks, when it is put together again.
+/// Errors of the format's own checks, when it is put together again.
 pub(super) fn apart(array: &ArrayRef) -> Result<ArrayRef> {
     let held = native_values(array).filter(|values| {
         values.capacity() > HELD_BYTES && values.capacity() / HELD_TIMES > values.len()

@@ -71,7 +71,7 @@ pub(super) struct ColumnSlice {
     pub(super) array: ArrayRef,
     /// The numbers of the rows in the array; None: they are its rows, in their order.
     picked: Option<UInt32Array>,
-    /// Null rows, where there are any: the array's own and those of the structs around it.
+    /// Null rows, if there are any: the array's own and the nulls of the structs around it.
     pub(super) nulls: Option<NullBuffer>,
     /// Whether nothing else holds the memory of these rows.
     is_alone: bool,
@@ -128,8 +128,8 @@ impl Column {
         Ok(ColumnSlice { array: array.clone(), picked: Some(rows.clone()), nulls, is_alone: false })
     }
 
-    /// The slot of the column and the memory of its rows, where they need no copy: they are one part, as it is to be
-    /// written, and nothing else holds it.
+    /// The slot of the column and the memory of its rows, if they need no copy: they are one part
+    /// in its final form, and nothing else holds it.
     pub(super) fn lent(&self, parts: &[ColumnSlice]) -> Option<(usize, Lent)> {
         let (Kind::Fixed { fixed, slot }, [part]) = (&self.kind, parts) else { return None };
         if !part.is_alone || part.nulls.is_some() || !fixed.leaf.copies(fixed.dtype) {

@@ -47,8 +47,8 @@ impl Converter {
         Ok(Self { schema: schema.clone(), plan: Plan::try_new(schema, options)?, lends: false })
     }
 
-    /// Hands out the memory of decoded columns where nothing else holds it, and it is as it is to be; otherwise all numbers
-    /// are in the block.
+    /// Hands out the memory of decoded columns if nothing else holds it and it has its final form;
+    /// otherwise all numbers are in the block.
     #[must_use]
     pub fn lending(mut self) -> Self {
         self.lends = true;
@@ -84,7 +84,7 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// As those of [`convert_portions`](Self::convert_portions).
+    /// As for [`convert_portions`](Self::convert_portions).
     pub fn convert(&self, pieces: &[RecordBatch]) -> Result<TensorBatch> {
         let portions: Vec<BatchSlice> = pieces.iter().cloned().map(BatchSlice::from).collect();
         self.convert_portions(&portions)

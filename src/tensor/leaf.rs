@@ -94,8 +94,8 @@ impl Leaf {
         }
     }
 
-    /// Writes `array[range]` to `target` as elements of `dtype`: this leaf's own, or the common type of
-    /// a stack. What is written under a null (by `nulls`, of the whole array) is of no meaning.
+    /// Writes `array[range]` to `target` as elements of `dtype`: this leaf's own, or the common
+    /// type of a stack. Values under a null (by `nulls`, of the whole array) have no meaning.
     ///
     /// # Errors
     ///

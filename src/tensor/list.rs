@@ -194,7 +194,7 @@ impl List {
         Ok(())
     }
 
-    /// Writes the list elements `items` to the front of `target`; returns what is left of it.
+    /// Writes the list elements `items` to the front of `target`; returns the rest of it.
     fn copy<'a>(
         &self,
         column: &Column,

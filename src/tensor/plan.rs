@@ -54,7 +54,8 @@ impl Plan {
         Ok(planner.plan)
     }
 
-    /// Whether every byte of every slot is written, whatever the rows are. Lists leave out what they know to be zero.
+    /// Returns true if every byte of every slot is written, for any rows. Lists leave out bytes
+    /// that they know to be zero.
     pub(super) fn fills_slots(&self) -> bool {
         !self.columns.iter().any(|column| matches!(column.kind, Kind::List(_)))
     }

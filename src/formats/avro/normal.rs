@@ -68,7 +68,7 @@ pub(super) fn kind_of(schema: &Value) -> Option<&str> {
 }
 
 struct Names {
-    /// By full name, as it is normalized.
+    /// Named types in normalised form, by full name.
     known: HashMap<String, Value>,
     /// Full names of the types that are being resolved.
     open: Vec<String>,

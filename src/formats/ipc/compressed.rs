@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Where a buffer is stored as it is, in place of its length.
+/// The length of a buffer that is stored uncompressed.
 const NOT_COMPRESSED: i64 = -1;
 
 /// The highest ratio of LZ4: a byte of a match length stands for 255 bytes.

@@ -93,7 +93,7 @@ struct Messages {
     /// Of the file, in bytes.
     size: u64,
     decoder: FileDecoder,
-    /// Those of the wanted columns.
+    /// Dictionaries of the wanted columns.
     dictionaries: HashSet<i64>,
     counts_only: bool,
 }

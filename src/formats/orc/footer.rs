@@ -341,7 +341,7 @@ fn is_unbounded(orc: &OrcType) -> bool {
     }
 }
 
-/// Encrypted columns would come as whatever the writer left in their place.
+/// Refuses encrypted columns, which would hold arbitrary values in place of the encrypted ones.
 fn refuse_encryption(message: &[u8]) -> Result<()> {
     for field in fields(message) {
         if let (3, _) = field? {

@@ -432,7 +432,7 @@ impl StripeFooter {
         Ok(found)
     }
 
-    /// Bytes of all streams but indexes, and of those of the given root columns.
+    /// Bytes of all streams except indexes, and bytes of the given root columns.
     pub fn bytes_of(&self, root: &RootDataType) -> (u64, u64) {
         let mut bytes = (0_u64, 0_u64);
         for stream in self.streams.iter().filter(|stream| !INDEX_STREAMS.contains(&stream.kind)) {

@@ -92,8 +92,8 @@ impl TypeAttributes {
 
 /// The Arrow schema of a file: every field nullable but the keys of maps, timestamps in nanoseconds.
 ///
-/// With `attributes` (by type number) the fields carry those of Iceberg as metadata, nested ones included; without,
-/// none.
+/// With `attributes` (by type number) the fields carry Iceberg's attributes as metadata, nested
+/// ones included; without, none.
 pub fn arrow_schema(root: &RootDataType, attributes: Option<&[TypeAttributes]>) -> Schema {
     Schema::new(arrow_fields(root.children(), attributes))
 }

@@ -1,9 +1,10 @@
 //! Column bounds from the footers and page indexes of Parquet files; whatever these leave out stays
 //! unknown.
 //!
-//! A minimum and a maximum count only where they are in the order of the column's type: files of old writers have those of
-//! another, and files that do not say an order may have any, unless a type has one only. A NULL count that nobody wrote is
-//! unknown: writers of Java leave it out of long texts. NaN is in no bound.
+//! A minimum and a maximum count only where they are in the order of the column's type: files of
+//! old writers use another order, and files that name no order may use any, unless a type has only
+//! one. A NULL count that nobody wrote is unknown: writers of Java leave it out of long texts. NaN
+//! is in no bound.
 
 use std::ops::Range;
 
@@ -208,7 +209,8 @@ fn in_order(order: ColumnOrder, column: &ColumnDescriptor, data_type: &DataType)
     }
 }
 
-/// Whether there is no order but one for the values of a column: booleans, signed integers, and what is stored as one.
+/// Returns true if the values of a column have only one order: booleans, signed integers, and types
+/// stored as one.
 fn has_one_order(column: &ColumnDescriptor) -> bool {
     match column.physical_type() {
         Type::BOOLEAN => true,

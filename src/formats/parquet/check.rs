@@ -1,8 +1,9 @@
 //! Footers of Parquet files, looked at before the `parquet` crate decodes them, and after it did.
 //!
-//! The crate takes memory for as many children as an element of a schema declares, and calls itself for each level: a file of a
-//! hundred bytes ends the process. It takes a column for what the schema says that it is, whatever the column's chunks say. And it
-//! panics, or its callers read without end, where chunks lie nowhere or row groups have rows that no column has.
+//! The crate takes memory for as many children as an element of a schema declares, and calls itself
+//! for each level: a file of a hundred bytes ends the process. It trusts the schema for a column's
+//! type, even if the column's chunks contradict it. And it panics, or its callers read without end,
+//! where chunks lie nowhere or row groups have rows that no column has.
 
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
@@ -17,7 +18,7 @@ const MOST_LEVELS: usize = 2500;
 const PHYSICAL: [&str; 8] =
     ["BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"];
 
-/// An element of a schema, as it is written.
+/// An element of a schema, as written.
 #[derive(Default)]
 struct Element<'a> {
     name: &'a [u8],
@@ -124,7 +125,7 @@ fn leaves(elements: &mut [Element]) -> std::result::Result<Vec<usize>, String> {
     Ok(leaves)
 }
 
-/// Goes through a row group; what is wrong with the type of a column, if anything.
+/// Walks through a row group and returns the fault in a column's type, if there is one.
 fn other_type(walk: &mut Walk, elements: &[Element], leaves: &[usize]) -> Option<Option<String>> {
     let mut wrong = None;
     walk.structure_by(ROW_GROUP, 1, |walk, field, kind| {

@@ -212,7 +212,7 @@ pub(in crate::formats) fn damaged(
         .with_context("file", table.display_path(index))
 }
 
-/// The leaf columns that the scan reads: projected ones and those of the predicate.
+/// The leaf columns that the scan reads, for the projection and the predicate.
 fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usize> {
     let schema = footer.file_metadata().schema_descr();
     // Both may be tens of thousands.

@@ -121,7 +121,8 @@ impl<'a> FooterOf<'a> {
         Ok(ranges.all(|(bytes, fields)| bytes.is_some_and(|bytes| is_whole(&bytes, fields))))
     }
 
-    /// A part of what was read, put together where it came in several reads, as a footer does that is longer than the first.
+    /// A part of the bytes read so far, joined if it came in several reads, as for a footer that is
+    /// longer than the first read.
     fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
         let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         let from = |start: u64| {
@@ -170,7 +171,7 @@ impl<'a> FooterOf<'a> {
         self.stored().map_or(Ok(()), |footer| check_stored(&footer))
     }
 
-    /// The footer as it is stored, if all of it was read.
+    /// The stored footer, if all of it was read.
     fn stored(&self) -> Option<Bytes> {
         let end = self.meta.size;
         let tail = self.kept(&(end.saturating_sub(FOOTER_SIZE as u64)..end))?;

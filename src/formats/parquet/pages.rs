@@ -1,7 +1,8 @@
 //! Pages of Parquet files as they come from a store, looked at before they are decompressed.
 //!
-//! The reader of the `parquet` crate takes as much memory as a page says that it becomes, before it looks at what is stored of
-//! it: a file of four kilobytes asks for gigabytes, which ends the process where they are not there. And it passes over the checksums of pages.
+//! The reader of the `parquet` crate allocates the declared size of a page before it looks at the
+//! stored bytes. A file of four kilobytes may ask for gigabytes, and the process ends if they are
+//! not there. The reader also ignores checksums of pages.
 
 use parquet::errors::ParquetError;
 use parquet::schema::types::ColumnPath;
@@ -12,8 +13,8 @@ use super::thrift::{PageHeader, page_header};
 /// megabyte, DuckDB at a hundred.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// How many times what is stored of it a larger page may become: what deflate can make of it at most. Brotli and zstd can make
-/// more, of a page that says the same all over.
+/// The highest ratio of a larger page's size to its stored size: the ratio of deflate. Brotli and
+/// zstd can exceed it for a page that repeats itself throughout.
 const MOST_TIMES: u64 = 1024;
 
 /// With what writers begin the header of a page: its first field, a number.

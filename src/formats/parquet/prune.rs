@@ -32,8 +32,8 @@ pub(super) fn kept_groups(
     verdict.none.iter().map(|none| !none).collect()
 }
 
-/// Which rows of row group `number` such a predicate may keep, by the page index: of each condition on one column, those of its
-/// pages that may hold one.
+/// Rows of row group `number` that such a predicate may keep, by the page index: for each condition
+/// on one column, the rows of pages that may match.
 pub(super) fn wanted_pages(
     physical: &SchemaRef,
     footer: &ParquetMetaData,

@@ -24,8 +24,8 @@ pub struct SortedColumn {
     pub descending: bool,
 }
 
-/// Those of `columns` by which the row groups of `splits` (of one scan, in plan order) are sorted: from one
-/// row group to the next, minimum and maximum overlap at their border at most.
+/// The columns of `columns` by which the row groups of `splits` (of one scan, in plan order) are
+/// sorted: from one row group to the next, minimum and maximum overlap at their border at most.
 ///
 /// Hive columns count too: all rows of a file have their value. A column that is the same everywhere, fewer than
 /// eight row groups, and row groups without statistics prove nothing. Only footers that were read before are

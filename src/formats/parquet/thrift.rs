@@ -25,7 +25,7 @@ pub(in crate::formats) enum Shape {
     Struct(Fields),
 }
 
-/// Structures and lists within each other; those of Parquet have a handful.
+/// The maximal nesting of structures and lists; Parquet has a handful of levels.
 const MOST_DEPTH: usize = 32;
 
 const STOP: u8 = 0;
@@ -50,11 +50,11 @@ pub(in crate::formats) fn is_whole(bytes: &[u8], fields: Fields) -> bool {
 pub(super) struct PageHeader {
     /// Bytes of the header itself.
     pub(in crate::formats) length: usize,
-    /// Bytes of the page as it is stored, behind the header.
+    /// Stored bytes of the page, behind the header.
     pub(in crate::formats) stored: u64,
     /// Bytes that it has when it is decompressed.
     pub(super) declared: u64,
-    /// The CRC-32 of what is stored behind the header, if its writer put one there.
+    /// The CRC-32 of the stored bytes behind the header, if the writer recorded one.
     pub(in crate::formats) checksum: Option<u32>,
     /// The page's type; its number in the format.
     pub(in crate::formats) kind: Option<i64>,

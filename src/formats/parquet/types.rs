@@ -1,5 +1,5 @@
-//! Parquet types as others: without what they are annotated with, as the numbers, bytes and groups that they are stored as; and lists of
-//! older writers as those of newer ones.
+//! Parquet types as others: without annotations, as the numbers, bytes and groups that are stored;
+//! and lists of older writers in the newer form.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use parquet::schema::types::{Type, TypePtr};
 /// Removes the logical types of all `stripped` types within a type.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(in crate::formats) fn without_annotations(
     of: &TypePtr,
     stripped: &dyn Fn(&Type) -> bool,
@@ -95,7 +95,7 @@ fn is_map(of: &Type) -> bool {
 /// required. The columns keep their levels.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(in crate::formats) fn with_modern_lists(of: &TypePtr) -> Result<TypePtr> {
     if !has_element(of, &is_legacy_list) {
         return Ok(Arc::clone(of));

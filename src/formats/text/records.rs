@@ -68,7 +68,8 @@ pub(super) fn batches(
     .boxed()
 }
 
-/// The objects of a text that is one JSON array, with white space for what is between them.
+/// The objects of a text that is one JSON array, with white space in place of everything between
+/// them.
 pub(super) fn objects(
     text: BoxStream<'static, DfResult<Bytes>>,
 ) -> BoxStream<'static, DfResult<Bytes>> {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{Error, Result};
 
-/// The crate's name, and those of pyiceberg after the service's own `glue.` or `s3tables.`, and after
-/// `client.`.
+/// The crate's name, and pyiceberg's names after the service's own `glue.` or `s3tables.`, and
+/// after `client.`.
 const SHARED: &[(&str, &str)] = &[
     ("region_name", "region"),
     ("aws_access_key_id", "access-key-id"),

@@ -57,7 +57,7 @@ pub(super) fn words_of(dump: &str) -> String {
     }
 }
 
-/// A table or namespace that is not there; the catalog adds what is.
+/// The error for a table or namespace that does not exist; the catalog adds those that do.
 pub(super) fn not_found(namespace: &[String], name: &str) -> Error {
     Error::new(ErrorKind::TableNotFound, format!("unknown table {}", dotted(namespace, name)))
 }

@@ -66,7 +66,7 @@ impl SqlClient {
         })
     }
 
-    /// The first column of a query as text, as it is or with the catalog's name.
+    /// The first column of a query as text, unchanged or with the catalog's name.
     async fn texts(&self, query: &str, catalog: Option<&str>) -> Result<Vec<String>> {
         let texts = match &self.database {
             Database::Empty => return Ok(Vec::new()),

@@ -12,7 +12,8 @@ use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
 
 use super::rule_around::{Rule, RuleAround};
 
-/// Makes groups of DISTINCT, whatever is known of keys; what has no column, and DISTINCT ON, is DataFusion's.
+/// Makes groups of DISTINCT, even if keys are known. DISTINCT without columns, and DISTINCT ON, is
+/// left to DataFusion.
 pub fn group_distinct(inner: Rule) -> RuleAround {
     RuleAround::new(inner, |inner, plan, config| match plan {
         LogicalPlan::Distinct(Distinct::All(input)) if !input.schema().fields().is_empty() => {

@@ -281,8 +281,9 @@ impl Keep {
         }))
     }
 
-    /// The constants next to a constant of timestamps, below and above, that are among the values of what is cast to its
-    /// unit; None where that is no timestamp of a coarser unit, or the constant is such a value itself.
+    /// The constants next to a constant of timestamps, below and above, among the values of the
+    /// cast expression in its own unit. Returns None if that is no timestamp of a coarser unit, or
+    /// if the constant is such a value itself.
     fn between_units(&self, value: &Expr, constant: &Expr) -> Result<Option<(Expr, Expr)>> {
         let Some(coarse) = self.unit_below_casts(value)? else { return Ok(None) };
         let Some(constant) = self.constant(constant)? else { return Ok(None) };
@@ -492,7 +493,8 @@ fn digits_before_point(of: &DataType) -> Option<i32> {
     }
 }
 
-/// Whether a cast between timestamps of these zones changes what is stored: one between a zone and none takes the clock there.
+/// Returns true if a cast between timestamps of these zones changes the stored number: a cast
+/// between a zone and none takes the clock there.
 fn shifts(zone: Option<&str>, other: Option<&str>) -> bool {
     match (zone, other) {
         (None, Some(zone)) | (Some(zone), None) => !is_utc(zone),

@@ -162,7 +162,7 @@ fn digits_of(expr: &Expr) -> Option<&ScalarValue> {
 /// The plan with written numbers of the type that they are compared with; elsewhere they are floats.
 ///
 /// # Errors
-/// Those of the plan's schema, when it is computed anew.
+/// Errors of the plan's schema, when it is computed anew.
 pub(super) fn exact_comparisons(plan: LogicalPlan) -> Result<LogicalPlan> {
     let of_node = |plan: LogicalPlan| {
         let mut schema = None;

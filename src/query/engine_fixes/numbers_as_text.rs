@@ -156,7 +156,7 @@ fn number_of(text: &str) -> Option<Expr> {
     text.parse::<f64>().ok().map(|number| Expr::Literal(ScalarValue::Float64(Some(number)), None))
 }
 
-/// The type of an expression, and of a dictionary that of its values.
+/// The type of an expression; for a dictionary, the type of its values.
 fn type_of(expr: &Expr, schema: &DFSchema) -> DataType {
     match expr.get_type(schema) {
         Ok(DataType::Dictionary(_, values)) => *values,

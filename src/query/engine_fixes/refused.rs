@@ -4,7 +4,8 @@
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
-//! A cast to a list makes a list of one element of what is no list, a text `[1, 2]` among it.
+//! A cast of a value that is no list to a list makes a list of one element, for example of a text
+//! `[1, 2]`.
 //!
 //! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere.
 //!

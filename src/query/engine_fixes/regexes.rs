@@ -4,7 +4,7 @@
 /// A group without text: no pattern that begins so is taken for something else, and it matches what it did.
 const NOTHING: &str = "()";
 
-/// A pattern that means the same and is left as it is; None where it is one already.
+/// An equivalent pattern that is not rewritten; None if it is one already.
 pub(in crate::query) fn kept(pattern: &str) -> Option<String> {
     (!pattern.starts_with(NOTHING)).then(|| format!("{NOTHING}{pattern}"))
 }

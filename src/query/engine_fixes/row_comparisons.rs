@@ -176,7 +176,7 @@ fn in_rows(parts: &[Expr], subquery: &Query, negated: bool) -> Result<Expr> {
     })
 }
 
-/// A row compared with any or with all rows of a subquery; None for what is no row.
+/// A row compared with any or all rows of a subquery; None if it is no row.
 fn quantified(left: &Expr, op: &BinaryOperator, right: &Expr, all: bool) -> Result<Option<Expr>> {
     let (Some(parts), Some(subquery)) = (row(left), subquery_of(right)) else { return Ok(None) };
     match (op, all) {

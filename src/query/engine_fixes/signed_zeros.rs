@@ -1,6 +1,7 @@
-//! Zero is equal to zero, whatever its sign, as IEEE 754, SQL and every other engine say, and NaN, whatever its sign, is equal to NaN and
-//! above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats by their bits, in whose order -0.0 comes before 0.0, so that
-//! `x >= 0` lost rows, and a NaN with a sign, which processors make of `inf - inf`, before all numbers.
+//! Zero of any sign equals zero, as IEEE 754, SQL and every other engine say. NaN of any sign
+//! equals NaN and is above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats
+//! by their bits, in whose order -0.0 comes before 0.0, so that `x >= 0` lost rows, and a NaN with
+//! a sign, which processors make of `inf - inf`, before all numbers.
 //!
 //! Normalises values through [`plain_float`](crate::floats::plain_float) before they are compared,
 //! ordered or grouped. A constant with only one form is exempt, and so is a value that is only
@@ -65,7 +66,7 @@ impl OptimizerRule for EqualZeros {
 /// The plan with constants that are compared in one form each: the optimiser computes those before the rule sees them.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub(super) fn constant_zeros(plan: LogicalPlan) -> crate::Result<LogicalPlan> {
     let found = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
@@ -282,7 +283,8 @@ fn is_comparison(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Whether a comparison is right as it is: a number that is no zero has one form, and nothing else equals it.
+/// Returns true if a comparison is right already: a number other than zero has one form, and
+/// nothing else equals it.
 fn is_settled(left: &Expr, op: Operator, right: &Expr) -> bool {
     use Operator::{Eq, IsDistinctFrom, IsNotDistinctFrom, NotEq};
     matches!(op, Eq | NotEq | IsDistinctFrom | IsNotDistinctFrom)

@@ -1,4 +1,4 @@
-//! Constants of time: the instants that they name, and literals of the unit of what they are compared with.
+//! Constants of time: the instants that they name, and literals in the unit of the compared value.
 //!
 //! DataFusion 53 makes nanoseconds of every text and date beside a timestamp, which end in 2262. A constant is a literal of the
 //! other side's unit instead; one that this unit does not reach is before or after all of its values.
@@ -59,7 +59,7 @@ pub(super) fn instant_of(expr: &Expr) -> Option<i128> {
     }
 }
 
-/// Whether a zone is that of UTC.
+/// Returns true if a zone is UTC.
 pub(super) fn is_utc(zone: &str) -> bool {
     matches!(zone, "UTC" | "utc" | "Z" | "+00:00" | "+00" | "+0000" | "Etc/UTC")
 }

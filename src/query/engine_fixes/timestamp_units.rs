@@ -150,7 +150,8 @@ fn computed(expr: &Expr, schema: &DFSchema) -> Option<(TimeUnit, Option<Arc<str>
     }
 }
 
-/// The comparison of a timestamp with a constant of another type; None of anything else, and where it is sound as it is.
+/// The comparison of a timestamp with a constant of another type; None for anything else, and for
+/// comparisons that are right already.
 fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     let sides = [(left, right, Some(op)), (right, left, op.swap())];
     sides.into_iter().find_map(|(value, constant, op)| {
@@ -300,7 +301,8 @@ impl Meet {
     }
 }
 
-/// Casts what is a timestamp of a coarser unit than another of these, or of no zone beside one; and of what is compared, dates.
+/// Casts timestamps with a coarser unit than another of these, or without a zone beside one with
+/// it; for comparisons, also dates.
 fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
     if is_compared && lengths(met, schema) {
         return true;
@@ -366,7 +368,7 @@ fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
     })
 }
 
-/// Casts a timestamp or a date to what is met.
+/// Casts a timestamp or a date to the common type.
 fn align_to(expr: &mut Expr, meet: &Meet, schema: &DFSchema) -> bool {
     match expr.get_type(schema) {
         Ok(own @ (DataType::Timestamp(..) | DataType::Date32)) => cast_along(expr, &own, meet),
@@ -412,8 +414,8 @@ fn align_columns(plan: &Arc<LogicalPlan>, meets: &[Meet]) -> DfResult<Option<Log
     }
 }
 
-/// The casts, one after the other, that make what is met of a type. What has no zone comes by way of UTC: a cast from none to
-/// another zone takes the clock there.
+/// The casts, one after the other, from a type to the common type. A time without a zone comes by
+/// way of UTC: a cast from none to another zone takes the clock there.
 fn steps(own: &DataType, meet: &Meet) -> Vec<DataType> {
     let Some(unit) = meet.unit else { return Vec::new() };
     let mut steps = Vec::new();

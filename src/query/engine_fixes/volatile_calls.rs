@@ -162,7 +162,7 @@ fn of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
     }
 }
 
-/// The calls of one node. Those of a level take no value of that level or of a later one.
+/// The calls of one node. Calls of a level take no value of that level or of a later one.
 #[derive(Default)]
 struct Draws {
     levels: Vec<Vec<Expr>>,

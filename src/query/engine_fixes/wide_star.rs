@@ -25,7 +25,7 @@ pub fn without_star(statement: &Statement) -> Option<Statement> {
     Some(Statement::Statement(Box::new(ast::Statement::Query(Box::new(constant)))))
 }
 
-/// The plan of `SELECT *`, from that of [`without_star`].
+/// The plan of `SELECT *`, made from the plan of [`without_star`].
 pub fn below_constant(plan: &LogicalPlan) -> Option<LogicalPlan> {
     match plan {
         LogicalPlan::Projection(projection)

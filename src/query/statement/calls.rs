@@ -52,7 +52,7 @@ pub(super) fn is_aggregate(function: &Function) -> bool {
         && name_of(&function.name).is_some_and(|name| AGGREGATES.contains(&name))
 }
 
-/// Refuses what the planner would pass over in an expression, but for what is below it.
+/// Refuses clauses of an expression that the planner would ignore, except those below it.
 ///
 /// # Errors
 /// `Query` naming the clause, and what to write instead.

@@ -187,7 +187,7 @@ fn all(projection: &[SelectItem]) -> Option<Vec<Expr>> {
     Some(places)
 }
 
-/// Whether an expression has an aggregate or a window function, but for those of its subqueries.
+/// Returns true if an expression has an aggregate or a window function outside its subqueries.
 fn has_aggregate(expr: &Expr) -> bool {
     #[derive(Default)]
     struct Finder {

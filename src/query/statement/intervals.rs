@@ -189,7 +189,7 @@ fn parse(text: &str) -> Option<Span> {
     if is_ago { total.negated() } else { Some(total) }
 }
 
-/// The sign of a number, and what is behind it.
+/// The sign of a number, and the text behind it.
 fn signed(text: &str) -> (i64, &str) {
     match text.strip_prefix('-') {
         Some(rest) => (-1, rest),

@@ -9,9 +9,10 @@
 //! a JOIN b ON … LEFT JOIN c USING (k) JOIN d ON …     (a JOIN b ON … LEFT JOIN c USING (k)) JOIN d ON …
 //! ```
 //!
-//! Its columns are those of the left side, then those of the right one without the keys. The key is the left one's (INNER, LEFT),
-//! the right one's (RIGHT) or the first that is not NULL (FULL). A key of the other side that the SELECT names (`c.k IS NULL`) is
-//! kept beside under a name of its own, which `*` leaves out.
+//! Its columns are the left side's, then the right side's without the keys. The key is the left
+//! one's (INNER, LEFT), the right one's (RIGHT) or the first that is not NULL (FULL). A key of the
+//! other side that the SELECT names (`c.k IS NULL`) is kept beside under a name of its own, which
+//! `*` leaves out.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -118,7 +119,7 @@ fn has_named(tables: &TableWithJoins) -> bool {
         || tables.joins.iter().any(|join| keys(join).is_some() || in_factor(&join.relation))
 }
 
-/// The keys of a join, None for those of a NATURAL one; None for a join by a condition.
+/// The keys of a join; None for the keys of a NATURAL join; None for a join by a condition.
 fn keys(join: &Join) -> Option<Option<Vec<String>>> {
     match constraint(&join.join_operator)? {
         JoinConstraint::Using(names) => Some(Some(names.iter().filter_map(last).collect())),
@@ -360,7 +361,7 @@ fn rename<V: VisitMut>(part: &mut V, kept: &BTreeSet<Key>) {
 
 struct Renamer<'a> {
     kept: &'a BTreeSet<Key>,
-    /// The tables of the subqueries around, whose names hide those of the query around them.
+    /// The tables of the enclosing subqueries; inner names hide outer ones.
     scopes: Vec<BTreeSet<String>>,
 }
 

@@ -168,7 +168,8 @@ pub(super) fn name_subqueries(select: &mut Select) -> bool {
     true
 }
 
-/// The text of an expression without that of its subqueries; of one value, its column's name; None where it has none.
+/// The text of an expression without its subqueries' text. For one value, its column's name; None
+/// if it has none.
 fn without_subqueries(expr: &Expr) -> Option<String> {
     struct Emptied {
         found: bool,

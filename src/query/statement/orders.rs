@@ -117,8 +117,8 @@ fn is_column(key: &Expr, select: &Select) -> bool {
     }
 }
 
-/// Whether a key is made of a name that AS gave to a column: it may be that of a table's column, too, and engines differ in which
-/// one is meant.
+/// Returns true if a key uses a name that AS gave to a column. A table's column may have that name,
+/// too, and engines differ in the column they choose.
 fn names_alias(key: &Expr, select: &Select) -> bool {
     let found = visit_expressions(key, |expr| {
         match matches!(expr, Expr::Identifier(_)) && is_column(expr, select) {
@@ -139,7 +139,7 @@ fn has(select: &Select, window: &Expr) -> bool {
     })
 }
 
-/// The window functions of an expression, but for those of its subqueries.
+/// The window functions of an expression, without those in its subqueries.
 fn windows(expr: &Expr) -> Vec<Expr> {
     #[derive(Default)]
     struct Finder {

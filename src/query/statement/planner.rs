@@ -119,7 +119,7 @@ fn is_mark(alias: &TableAlias) -> bool {
     alias.name.value.starts_with(MARK)
 }
 
-/// A sample that no statement has: those of subqueries are refused.
+/// A sample that no statement has; it marks samples of subqueries, which are refused.
 fn seen() -> TableSampleKind {
     TableSampleKind::BeforeTableAlias(Box::new(TableSample {
         modifier: TableSampleModifier::Sample,

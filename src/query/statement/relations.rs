@@ -147,7 +147,7 @@ pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
     joins.iter().try_for_each(check_join)
 }
 
-/// A join as it is written.
+/// The text of a join.
 fn words(operator: &JoinOperator) -> &'static str {
     match operator {
         JoinOperator::Inner(_) => "INNER JOIN",

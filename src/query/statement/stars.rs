@@ -166,7 +166,7 @@ impl Planned {
     /// The plan of a SELECT with `*` beside other columns.
     ///
     /// # Errors
-    /// Those of the planner.
+    /// Errors of the planner.
     pub(super) fn written_out(
         &self,
         mut query: Query,
@@ -331,7 +331,8 @@ fn named(column: &Column) -> Expr {
     }
 }
 
-/// A name in ORDER BY that AS gave to a column is that column, whatever tables have one of that name.
+/// A name in ORDER BY that AS gave to a column means that column, even if tables have a column of
+/// that name.
 fn rename_keys(
     order: &mut OrderBy,
     renamed: &[(String, String)],

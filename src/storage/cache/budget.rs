@@ -75,7 +75,7 @@ impl Budget {
     /// never fit.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn draft(&self, bytes: u64) -> io::Result<Option<Draft>> {
         if bytes > self.limit {
             return Ok(None);
@@ -88,10 +88,10 @@ impl Budget {
         Ok((self.is_within()? || (self.evict()? && self.is_within()?)).then_some(draft))
     }
 
-    /// Counts what is stored where nobody has yet, and removes what killed processes left.
+    /// Counts the stored bytes if nobody has yet, and removes remains of killed processes.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn begin(&self) -> io::Result<()> {
         for _ in 0..BEGIN_TRIES {
             if self.folder.join(USED).exists() || self.evict()? {
@@ -123,7 +123,7 @@ impl Budget {
         Ok((path, file))
     }
 
-    /// Adds to what is stored, unless nobody has counted yet: who does will see it.
+    /// Adds to the stored bytes, unless nobody has counted yet: the counting process will see it.
     fn add(&self, bytes: i64) -> io::Result<()> {
         match OpenOptions::new().append(true).open(self.folder.join(USED)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -141,7 +141,7 @@ impl Budget {
         Ok(Some(content))
     }
 
-    /// Whether what is stored is known and not too much.
+    /// Returns true if the stored bytes are known and below the limit.
     fn is_within(&self) -> io::Result<bool> {
         let used = self.used()?;
         let sum = used.as_deref().filter(|used| used.len() < LONG).and_then(sum);

@@ -85,7 +85,7 @@ impl Entry {
     /// Opens an entry; None where the file is not the entry that its name says.
     ///
     /// # Errors
-    /// Those of the file system, `NotFound` among them: entries go at any time.
+    /// Errors of the file system, `NotFound` among them: entries go at any time.
     pub(super) fn open(path: &Path, key: &Key, range: &Range<u64>) -> io::Result<Option<Self>> {
         let file = File::open(path)?;
         let found = file.metadata()?;
@@ -117,7 +117,7 @@ impl Entry {
     /// The bytes of `range`, which lies inside; None where they are not what was written.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn read(&self, range: &Range<u64>) -> io::Result<Option<Bytes>> {
         let (from, to) = (range.start - self.start, range.end - self.start);
         let (first, last) = (from / CHUNK, to.div_ceil(CHUNK));

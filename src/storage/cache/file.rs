@@ -43,7 +43,7 @@ impl CachedFile {
     /// was here in whole or in part.
     ///
     /// # Errors
-    /// Those of `fetch`, and where it brings less than it was asked for; the cache has none.
+    /// Errors of `fetch`, and where it brings less than it was asked for; the cache has none.
     pub(in crate::storage) async fn get_ranges<F>(
         &self,
         ranges: &[Range<u64>],

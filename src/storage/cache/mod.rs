@@ -1,9 +1,9 @@
 //! Ranges of remote files on local disk, shared by the processes of a node.
 //!
-//! **What is cached.** Ranges of pinned files of remote stores whose identity is known: data files, their
-//! footers, and whatever else is read through a [`PinnedStore`](super::PinnedStore) by range or in whole.
-//! Listings, Iceberg metadata, manifests and delete files are read anew: they are small, or have no identity
-//! before they are read. Local files are never cached.
+//! **What is cached.** Ranges of pinned files of remote stores whose identity is known: data files,
+//! their footers, and everything else read through a [`PinnedStore`](super::PinnedStore) by range
+//! or in whole. Listings, Iceberg metadata, manifests and delete files are read anew: they are
+//! small, or have no identity before they are read. Local files are never cached.
 //!
 //! **The unit is what was asked for, not a block.** Parquet reads column chunks and pages whose borders
 //! know nothing of blocks: with blocks of 1 MiB, a filter that needs 10 KiB of each row group would
@@ -15,12 +15,13 @@
 //! **The key** is a SHA-256 over the store's root, path, size and identity (see [`key`]): another version of a
 //! file has another key, and so its ranges are never found; the old ones age until they are evicted.
 //!
-//! **The folder**: `ranges-1/KK/KEY/START-END` are entries, `ranges-1/tmp` files being written, `ranges-1/used`
-//! what is stored ([`budget`]), `ranges-1/lock` the lock of the process that evicts. A file is renamed to its
-//! name when it is whole, and its checksums are looked at with every read: what is damaged is removed and is a
-//! miss. Nobody waits for anybody: not a reader for a writer, and not one process for another that
-//! fetches the same range. Two that do so at once both fetch it, and one file stays; ranks read different
-//! splits, so that happens to build sides and footers at most, and costs no more than without a cache.
+//! **The folder**: `ranges-1/KK/KEY/START-END` are entries, `ranges-1/tmp` files being written,
+//! `ranges-1/used` the stored bytes ([`budget`]), `ranges-1/lock` the lock of the process that
+//! evicts. A file is renamed to its name when it is whole, and its checksums are looked at with
+//! every read: a damaged entry is removed and counts as a miss. Nobody waits for anybody: not a
+//! reader for a writer, and not one process for another that fetches the same range. Two that do so
+//! at once both fetch it, and one file stays; ranks read different splits, so that happens to build
+//! sides and footers at most, and costs no more than without a cache.
 //!
 //! **Failures** of the disk never fail a read: the store is asked instead, and [`RangeCache::trouble`] says so
 //! once. Nothing is held between calls (no descriptors, no locks, no threads), so a fork has nothing to mend.

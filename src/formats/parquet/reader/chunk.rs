@@ -51,8 +51,8 @@ impl Chunk {
     /// The `index` lists the data pages. Bytes before them, a dictionary, count as one page.
     ///
     /// # Errors
-    /// Where a page is another than the index says, which decided what is read. How many rows a page has is not known where the column
-    /// `repeats`.
+    /// `Data` if a page differs from its entry in the index, which decided the reads. The number of
+    /// rows of a page is unknown if the column `repeats`.
     pub(super) fn part(
         range: Range<u64>,
         pieces: Vec<(u64, Bytes)>,
@@ -130,7 +130,7 @@ impl Chunk {
         self.get(self.range.start.saturating_add(at.start as u64), at.len())
     }
 
-    /// The piece that has what is at `start` in the file, and where in it.
+    /// The piece that holds the byte at `start` of the file, and the place in it.
     fn find(&self, start: u64) -> Option<(&Bytes, usize)> {
         let number = self.pieces.partition_point(|(at, _)| *at <= start).checked_sub(1)?;
         let (first, piece) = &self.pieces[number];

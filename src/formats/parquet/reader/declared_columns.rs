@@ -25,8 +25,8 @@ impl DeclaredColumns {
         self.0 = Some((rows, columns));
     }
 
-    /// The next rows, each column of the type that `type_of` says for its place; None where there are none. What it says nothing of
-    /// stays as it is.
+    /// The next rows, each column of the type that `type_of` says for its place; None if there are
+    /// none. Other columns stay unchanged.
     ///
     /// # Errors
     /// `Data` where one row alone is too long, or a value is none of its column's type.
@@ -73,7 +73,7 @@ fn count_of(rows: usize, columns: &Columns) -> Result<usize> {
     Ok(count)
 }
 
-/// Bytes of what the views in an array show.
+/// Bytes that the views in an array show.
 fn bytes_of_views(array: &ArrayRef) -> u64 {
     let shown = |views: &[u128]| views.iter().map(|view| u64::from(*view as u32)).sum();
     let items = |values: &ArrayRef, first: usize, end: usize| {

@@ -74,8 +74,9 @@ pub(super) fn may_be_wide(chunk: &ColumnChunkMetaData) -> bool {
     exceeds(chunk, at_once)
 }
 
-/// Whether so many texts of a chunk may be more. Where they repeat, in a dictionary or as beginnings of others, only newer files say how
-/// long they are in all; but none is longer than what is stored.
+/// Returns true if so many texts of a chunk may take more memory. If texts repeat, in a dictionary
+/// or as prefixes of others, only newer files give their total length; but no text is longer than
+/// the stored bytes.
 fn exceeds(chunk: &ColumnChunkMetaData, texts: u64) -> bool {
     if chunk.column_type() != Physical::BYTE_ARRAY {
         return false;

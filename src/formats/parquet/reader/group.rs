@@ -71,7 +71,7 @@ impl Wanted {
         Self { rows, some, places: OnceLock::new() }
     }
 
-    /// Those of so many rows that are selected.
+    /// The lengths of so many rows that are selected.
     pub(super) fn selected(rows: usize, selection: &RowSelection) -> Self {
         let mut some = BooleanBufferBuilder::new(rows);
         for selector in selection.iter() {
@@ -91,7 +91,7 @@ impl Wanted {
         self.some.as_ref().map_or(self.rows, BooleanBuffer::count_set_bits)
     }
 
-    /// Those of them for which `kept`, a bit by wanted row, is set.
+    /// The rows for which `kept`, a bit by wanted row, is set.
     pub(super) fn narrowed(&self, kept: BooleanBuffer) -> Self {
         if kept.count_set_bits() == kept.len() {
             return self.clone();
@@ -471,8 +471,8 @@ pub(super) fn row_bytes(schema: &SchemaRef, roots: &[usize]) -> usize {
     roots.iter().map(|root| width(root).unwrap_or(WIDE_BYTES)).sum()
 }
 
-/// Those of `groups` that the predicate may keep rows of, and which rows, by the page index; of the rows that `only` has. None where they
-/// cannot be counted.
+/// The groups of `groups` with rows that the predicate may keep, and these rows, by the page index;
+/// only rows in `only`. Returns None if they cannot be counted.
 pub(super) fn wanted_rows(
     physical: &SchemaRef,
     footer: &ParquetMetaData,

@@ -1,7 +1,8 @@
 //! Where decoded batches end.
 
-/// Turns are decoded several at a time while they have no more rows, or bytes: a batch costs some microseconds per column, and
-/// waking who decodes and who waits for it as much again, whatever its rows.
+/// Turns are decoded several at a time while they have no more rows, or bytes: a batch costs some
+/// microseconds per column, and waking the decoding and the waiting thread as much again, for any
+/// number of rows.
 const TURN_ROWS: usize = 2048;
 /// As much as that waits of a split, too, until its turn comes.
 pub const TURN_BYTES: usize = 256 << 10;

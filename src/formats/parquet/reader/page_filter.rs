@@ -15,7 +15,7 @@ use super::present::{Present, places};
 use super::runs::{MOST_BITS, pick};
 use super::unpacked::is_unpacked;
 
-/// The width in bits of the dictionary indices that are written: their bytes are those of a `u32`.
+/// The written bit width of dictionary indices: their bytes are a `u32`.
 const INDEX_BITS: u8 = MOST_BITS;
 
 /// Facts about a column that are needed to split its pages.

@@ -210,7 +210,7 @@ async fn footer_of(
         .map_err(|error| error.with_context("file", table.display_path(index)))
 }
 
-/// Whether some column of these row groups is read here whatever else is against it.
+/// Returns true if some column of these row groups must be read here, despite all other reasons.
 fn has_hard(footer: &ParquetMetaData, groups: Range<usize>, skips: bool) -> bool {
     let all: Vec<usize> = (0..footer.file_metadata().schema_descr().num_columns()).collect();
     is_hard(footer, groups, &all, skips)

@@ -61,7 +61,8 @@ enum Columns {
 pub(super) type Batches = Vec<VecDeque<Matrix>>;
 
 impl Matrices {
-    /// Those of `projection`, over the columns of a file: where every column of the file is needed once.
+    /// The matrices of `projection`, over the columns of a file, if every column of the file is
+    /// needed once.
     pub(super) fn of(projection: &ProjectionExprs, file: &Schema) -> Self {
         let matrices = projection.iter().filter(|expr| is_matrix(&expr.expr));
         let Some(found) = matrices.map(|expr| Made::of(&expr.expr, file)).collect() else {
@@ -137,7 +138,8 @@ impl Matrices {
         })
     }
 
-    /// Reads the next rows of a line's columns into its matrices; those of the first line say how many rows these have.
+    /// Reads the next rows of a line's columns into its matrices; the first line's columns set the
+    /// number of rows.
     pub(super) fn read(
         &self,
         line: &Line,

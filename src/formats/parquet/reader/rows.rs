@@ -24,7 +24,8 @@ pub(super) struct GroupRows {
     filter: Option<BooleanBuffer>,
     at: usize,
     parts: Vec<ColumnsReader>,
-    /// The place of each column in the order asked for, by its place among those of all parts.
+    /// The place of each column in the requested order, by its place among the columns of all
+    /// parts.
     order: Vec<usize>,
     /// The columns of all parts.
     roots: Vec<usize>,

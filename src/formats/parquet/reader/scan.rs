@@ -44,7 +44,8 @@ pub struct ColumnScan {
     /// The row groups, and which of their rows the page index leaves.
     pub(super) groups: VecDeque<(usize, Wanted)>,
     pub(super) stages: Vec<Stage>,
-    /// The columns of the file that the projection needs, by place, ascending, but for those of matrices.
+    /// The columns of the file that the projection needs, by place, ascending, without the columns
+    /// of matrices.
     pub(super) columns: Vec<usize>,
     pub(super) matrices: Matrices,
     /// These columns, and then the matrices.
@@ -55,7 +56,7 @@ pub struct ColumnScan {
     pub(super) lengths: Lengths,
     /// Whether pages are read when it is their turn, and not chunks.
     pub(super) by_pages: bool,
-    /// Whether all pages of columns are needed that are read here whatever else is against it.
+    /// True if all pages are needed of columns that must be read here, despite all other reasons.
     pub(super) needs_all: bool,
     /// Rows of the row groups that were opened.
     pub(super) passed: usize,
@@ -284,7 +285,7 @@ impl RowsOf {
         })
     }
 
-    /// Reads what is missing of the next rows.
+    /// Reads the missing bytes of the next rows.
     async fn fetch(&mut self, scan: &ColumnScan) -> DfResult<()> {
         let (Self::Columns(rows), Some(file)) = (self, &scan.local) else { return Ok(()) };
         let missing = rows.missing();
@@ -407,7 +408,8 @@ impl OpenGroup {
         Ok(count.map(|count| (count, read)))
     }
 
-    /// Begins to read a tile. What is not in the system's memory is fetched for all tiles that are left, by few long reads.
+    /// Begins to read a tile. Bytes that are not in the system's memory are fetched for all
+    /// remaining tiles, by few long reads.
     async fn begin(&mut self, scan: &ColumnScan, at: usize) -> DfResult<()> {
         if let (true, Some(file)) = (scan.by_pages, &scan.local) {
             let Tile { columns, rows } = &mut self.tiles[at];

@@ -50,7 +50,7 @@ pub(super) fn stages(predicate: &Arc<dyn PhysicalExpr>) -> Vec<Stage> {
     joined.collect()
 }
 
-/// A comparison of a column with constants, whatever its values are.
+/// Returns true for a comparison of a column with constants, which cannot fail for any value.
 fn never_fails(part: &Arc<dyn PhysicalExpr>) -> bool {
     let is_column = |expr: &Arc<dyn PhysicalExpr>| {
         let function = expr.as_any().downcast_ref::<ScalarFunctionExpr>();

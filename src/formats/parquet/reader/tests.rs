@@ -113,7 +113,7 @@ fn file_of(rows: &RecordBatch, properties: WriterProperties) -> (Bytes, Group) {
     (file, group)
 }
 
-/// Reads what is missing of the columns; how many bytes.
+/// Reads the missing bytes of the columns; returns their number.
 fn fetch(group: &mut Group, file: &Bytes, columns: &[usize]) -> usize {
     let bytes = try_fetch(group, file, columns).unwrap();
     assert!(group.missing(columns).0.is_empty());
@@ -240,7 +240,8 @@ fn of_pages_without_wanted_rows_nothing_is_read() {
     }
 }
 
-/// Rows that a page index selects, and those of them that a condition keeps, so many `together`.
+/// Rows that a page index selects, and the rows of these that a condition keeps, so many
+/// `together`.
 fn narrowed(
     runs: &[(usize, usize)],
     part: usize,

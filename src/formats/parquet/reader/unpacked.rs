@@ -24,7 +24,7 @@ pub(super) fn is_unpacked(chunk: &ColumnChunkMetaData) -> bool {
         && chunk.encodings().any(|encoding| encoding == Encoding::DELTA_BINARY_PACKED)
 }
 
-/// The pages of another reader, those of packed differences as plain ones.
+/// The pages of another reader, with pages of packed differences as plain ones.
 pub(super) struct Unpacked<R> {
     pages: R,
     /// The greatest repetition and definition level of the column; None where nothing is packed.

@@ -1,4 +1,5 @@
-//! Columns that the engine's own scan cannot read, or reads wrongly, so that they are read here whatever else is against it.
+//! Columns that the engine's own scan cannot read, or reads wrongly, so that they are read here
+//! despite all other reasons.
 //!
 //! Integers of 32 bits that are stored as differences may have some of 64, which the decoder refuses (`unpacked.rs`). Intervals lose their
 //! months, and texts that repeat exceed what an array holds (`decoded.rs`).
@@ -52,8 +53,9 @@ pub(super) fn is_hard(
     })
 }
 
-/// Whether all pages of `leaves` are to be read, whatever rows are wanted: to look at all values, since values cannot be passed over, or since
-/// single pages are left to the decoder of the `parquet` crate.
+/// Returns true if all pages of `leaves` must be read, for any wanted rows: to check all values,
+/// because values cannot be skipped, or because single pages are left to the decoder of the
+/// `parquet` crate.
 pub(super) fn needs_all(
     footer: &ParquetMetaData,
     groups: Range<usize>,
@@ -77,7 +79,8 @@ fn is_other(column: &ColumnChunkMetaData) -> bool {
         || column.column_descr().converted_type() == ConvertedType::INTERVAL
 }
 
-/// The columns of a file, those of `INT96` in the unit that the table's schema declares: one that holds all years needs no nanoseconds.
+/// The columns of a file, with `INT96` columns in the unit that the table's schema declares: a unit
+/// that holds all years needs no nanoseconds.
 pub(super) fn in_units_of(
     physical: SchemaRef,
     footer: &ParquetMetaData,

@@ -40,7 +40,7 @@ impl Value {
         }
     }
 
-    /// Text, as far as it is UTF-8.
+    /// Text, if it is UTF-8.
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),

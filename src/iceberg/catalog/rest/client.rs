@@ -238,7 +238,7 @@ fn uri_of(properties: &BTreeMap<String, String>) -> Result<&str> {
     }
 }
 
-/// Properties as texts: some servers write flags and numbers as such, and null for what is not set.
+/// Properties as texts: some servers write flags and numbers as such, and null for unset ones.
 pub(super) fn texts(values: BTreeMap<String, Value>) -> BTreeMap<String, String> {
     let text = |value: Value| match value {
         Value::Null => None,

@@ -42,7 +42,7 @@ pub(super) enum Refusal {
     NotFound {
         is_namespace: bool,
     },
-    /// The server does not do what is asked for.
+    /// The server does not support the request.
     Unsupported(Error),
     Other(Error),
 }

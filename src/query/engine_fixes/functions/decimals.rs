@@ -73,12 +73,12 @@ pub(super) fn functions() -> [ScalarUDF; 3] {
     })
 }
 
-/// `rounded_decimal(x, places, NULL)`, where the type of the NULL is that of the result.
+/// `rounded_decimal(x, places, NULL)`, where the NULL has the type of the result.
 pub(super) fn rounded() -> ScalarUDF {
     ScalarUDF::from(Rounded { signature: Signature::any(3, Volatility::Immutable) })
 }
 
-/// `round` of a decimal with its type as it is planned; of anything else the arguments as they are.
+/// `round` of a decimal with its planned type; for anything else, the unchanged arguments.
 pub(super) fn round_of_a_type(
     function: &Arc<ScalarUDF>,
     args: &[Expr],

@@ -248,7 +248,7 @@ fn case_of_zeros(mut case: Case, schema: &DFSchema) -> DfResult<Expr> {
     Ok(Expr::Case(case))
 }
 
-/// Refuses what is no text: the engine would take the text that it prints for a list.
+/// Refuses values that are not text: the engine would use the text that it prints for a list.
 fn check_texts(name: &str, args: &[Expr], schema: &DFSchema) -> DfResult<()> {
     for arg in args {
         let found = match arg {

@@ -50,7 +50,8 @@ impl ScalarUDFImpl for Overlay {
     }
 }
 
-/// The characters before `start`, which counts from 1, the other text, and those of the text from `start + length` on.
+/// The characters before `start`, which counts from 1, the other text, and the characters from
+/// `start + length` on.
 fn overlaid(text: &str, other: &str, start: i64, length: Option<i64>) -> Result<String> {
     if start < 1 {
         return Err(Error::query(format!(

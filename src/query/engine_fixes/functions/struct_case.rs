@@ -1,5 +1,6 @@
-//! A struct that CASE, `coalesce` and their like make NULL has fields that are NULL, and a list no elements. DataFusion 53 leaves them what
-//! they were, and reads them without asking for what is around them.
+//! A struct that CASE, `coalesce` and their like make NULL has fields that are NULL, and a list no
+//! elements. DataFusion 53 leaves their values, and reads them without asking whether the value
+//! around them is NULL.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};

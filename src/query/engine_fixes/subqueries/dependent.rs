@@ -221,7 +221,7 @@ impl Unnest {
         Ok(Pushed { plan, keys: all })
     }
 
-    /// The first rows for each value are those of the first numbers.
+    /// The first rows for each value are the rows with the first numbers.
     fn limit(&mut self, limit: &Limit, domain: &Domain) -> DfResult<Pushed> {
         let (skip, fetch) = match (limit.get_skip_type()?, limit.get_fetch_type()?) {
             (SkipType::Literal(skip), FetchType::Literal(fetch)) => (skip, fetch),

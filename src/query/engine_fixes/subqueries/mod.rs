@@ -1,4 +1,4 @@
-//! Subqueries become joins, whatever they refer to and wherever they stand.
+//! Subqueries become joins, whatever columns they refer to and wherever they stand.
 //!
 //! DataFusion 53 plans some of them, and answers some of those wrongly: it finds columns by their names, moves conditions above what
 //! they stand below, and takes unknown for false outside of WHERE. So no subquery reaches its optimiser. Before, for

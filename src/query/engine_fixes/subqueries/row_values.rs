@@ -14,8 +14,9 @@ use super::values::{lost, one_row};
 use crate::query::engine_fixes::row_comparisons::{ROW, VALUE};
 
 impl Unnest {
-    /// Whether no part of a row differs from that of a row of the subquery, where NULL differs from nothing. There are few rows
-    /// with NULL on either side: those of the subquery are looked for first, and those of `input` by a key that others lack.
+    /// Returns true if no part of a row differs from that of a row of the subquery, where NULL
+    /// differs from nothing. Few rows have NULL on either side: they are found first in the
+    /// subquery, and in `input` by a key that others lack.
     pub(super) fn unknown_row(
         &mut self,
         values: &[Expr],

@@ -15,7 +15,7 @@ use super::names::{
     aliased, key_conditions, refers, renamed, same_values, substituted, with_columns,
 };
 
-/// The rows of a subquery, and what they have to do with those of the query around it.
+/// The rows of a subquery, and their relation to the rows of the query around it.
 pub(super) struct Rows {
     /// The subquery's columns, and behind them those that the conditions need.
     pub plan: LogicalPlan,
@@ -195,7 +195,7 @@ impl Unnest {
         }
     }
 
-    /// A projection of what was pulled, with the columns that its conditions need.
+    /// A projection of the pulled plan, with the columns that its conditions need.
     pub(super) fn projected(&mut self, exprs: Vec<Expr>, pulled: Pulled) -> DfResult<Pulled> {
         let mut exprs = exprs;
         let (mut from, mut to) = (Vec::new(), Vec::new());

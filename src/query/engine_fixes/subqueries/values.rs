@@ -401,7 +401,7 @@ pub(super) fn one_row(plan: LogicalPlan, columns: usize) -> DfResult<LogicalPlan
     LogicalPlanBuilder::from(plan).aggregate(Vec::<Expr>::new(), values)?.build()
 }
 
-/// Whether a plan has one row, whatever its tables hold.
+/// Returns true if a plan has one row for any content of its tables.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),

@@ -1,7 +1,8 @@
 //! `sum` and `avg` of integers, decimals and durations, exactly: what does not fit the type of the result is an error.
 //!
-//! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so that only the result can be too
-//! large, whatever the order of the rows. The sum of booleans is how many are true. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
+//! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so
+//! that only the result can be too large, in any order of the rows. The sum of booleans is how many
+//! are true. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -28,7 +28,7 @@ const JUDGED_PAGES: usize = 16;
 pub(super) struct Head {
     /// Where it lies in the chunk.
     pub(super) stored: Range<usize>,
-    /// The bytes of what is compressed of it.
+    /// Bytes of the compressed part after decompression.
     pub(super) declared: usize,
     pub(super) checksum: Option<u32>,
     /// Its values, those that are missing counted.
@@ -62,7 +62,7 @@ pub(super) enum Values {
 /// Where a page has its definition levels.
 #[derive(Clone, Debug)]
 pub(super) enum Levels {
-    /// Behind their length, at the beginning of what was compressed.
+    /// Behind their length, at the start of the decompressed bytes.
     Inside,
     /// Before what may be compressed: repetition levels of so many bytes, then definition levels.
     Before { skipped: usize, bytes: usize, compressed: bool },

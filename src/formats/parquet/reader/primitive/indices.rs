@@ -50,7 +50,7 @@ impl Indices {
     /// Gives `each` the next `count` indices of `page`.
     ///
     /// # Errors
-    /// Where there are not as many; and those of `each`.
+    /// Errors of `each`, and an error if there are fewer.
     pub(super) fn take(
         &mut self,
         page: &[u8],

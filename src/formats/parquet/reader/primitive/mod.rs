@@ -1,9 +1,11 @@
 //! Columns of numbers that are not nested, decoded from the bytes of their chunk.
 //!
-//! Most columns that become tensors are such: `PLAIN` or dictionary-encoded numbers of four or eight bytes, with or without NULLs.
-//! The reader of the `parquet` crate, which reads all others, decompresses each page into fresh memory that it fills with zeros first,
-//! copies dictionaries, and decodes through several layers; that takes a third longer than what is done here (`benches/README.md`). Whether a chunk
-//! is read here is decided by the headers of all its pages, so that nothing unexpected is found in the middle of it.
+//! Most columns that become tensors are such: `PLAIN` or dictionary-encoded numbers of four or
+//! eight bytes, with or without NULLs. The reader of the `parquet` crate, which reads all others,
+//! decompresses each page into fresh memory that it fills with zeros first, copies dictionaries,
+//! and decodes through several layers; that takes a third longer than decoding here
+//! (`benches/README.md`). Whether a chunk is read here is decided by the headers of all its pages,
+//! so that nothing unexpected is found in the middle of it.
 
 mod codec;
 mod heads;
@@ -119,7 +121,7 @@ pub(super) fn flat_column(
     })
 }
 
-/// The bytes of a value, where those that are stored are those of the Arrow type.
+/// The bytes of a value, if it is stored as in the Arrow type.
 fn width_of(physical: Type, data_type: &DataType) -> Option<usize> {
     use DataType::{
         Date32, Date64, Duration, Float32, Float64, Int32, Int64, Time32, Time64, Timestamp,

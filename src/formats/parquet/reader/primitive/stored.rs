@@ -20,7 +20,7 @@ const HEADER_BYTES: u64 = 256;
 
 /// A column chunk.
 pub(in crate::formats::parquet::reader) enum Stored {
-    /// It is in memory, or those of its pages are that are wanted.
+    /// The whole chunk is in memory, or its wanted pages are.
     Read(Arc<Chunk>),
     /// It is this range of a local file.
     File(LocalFile, Range<u64>),

@@ -177,7 +177,7 @@ proptest! {
         prop_assert_eq!(&some, &filter(&expected, &mask).unwrap());
     }
 
-    /// Whatever is read of a damaged chunk, it is as many rows or an error, and never a panic.
+    /// Reading a damaged chunk gives as many rows or an error, and never a panic.
     #[test]
     fn damage_is_an_error_or_other_values(
         made in made(),
@@ -239,8 +239,8 @@ proptest! {
     }
 }
 
-/// Lists of one length as they were written, whatever the pages are; where one of them or a number in them is missing, and for
-/// single rows, they are left to the `parquet` crate.
+/// Lists of one length come back as written, for any division into pages. If a list or a number in
+/// one is missing, and for single rows, they are left to the `parquet` crate.
 #[test]
 fn full_lists_are_read_and_others_are_not() {
     const LENGTH: usize = 7;
