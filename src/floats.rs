@@ -70,7 +70,7 @@ impl ScalarUDFImpl for PlainFloat {
     }
 }
 
-/// Returns true for floats, and for what has them in it.
+/// Returns true for floats, and for types that contain floats.
 pub fn has_floats(data_type: &DataType) -> bool {
     use DataType::{FixedSizeList, LargeList, List, Map, Struct};
     match data_type {

@@ -1,5 +1,5 @@
-//! Panics as errors. None of them may reach Python: what it would raise is no `Exception`, so that nobody's `except Exception`
-//! would see it; and one in a callback of another library would end the process.
+//! Panics as errors. None of them may reach Python: it would raise no `Exception`, so that nobody's
+//! `except Exception` would see it; and one in a callback of another library would end the process.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

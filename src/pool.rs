@@ -1,8 +1,8 @@
 //! Large memory that was given back, kept for those who need as much next.
 //!
-//! A large allocation is fresh from the system and goes back to it: a page fault for every 4 KiB, which costs about as
-//! much as to fill them. Batches of a run are alike, and so are the row groups that they are read from, so what one of them
-//! gave back fits the next.
+//! A large allocation is fresh from the system and goes back to it: a page fault for every 4 KiB,
+//! which costs about as much as to fill them. Batches of a run are alike, and so are the row groups
+//! that they are read from, so memory that one of them gave back fits the next.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::{Mutex, TryLockError};
@@ -87,8 +87,8 @@ pub fn give(memory: Vec<u8>) {
     });
 }
 
-/// Works with what a lock guards that is only held for a moment. Never waits for long: a process forked while another thread
-/// was in there would wait for ever.
+/// Works on a value whose lock is only held for a moment. Never waits for long: a process forked
+/// while another thread held it would wait for ever.
 pub fn briefly<T, R>(lock: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> Option<R> {
     for _ in 0..TRIES {
         match lock.try_lock() {

@@ -1,5 +1,5 @@
-//! How a process shares the network: one limit on concurrent requests, which gives way to stores that
-//! throttle, and what the requests show of latency and bandwidth.
+//! How a process shares the network: one limit on concurrent requests, which gives way to stores
+//! that throttle, and the measured latency and bandwidth of requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

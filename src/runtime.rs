@@ -231,7 +231,7 @@ impl<T> Default for PerProcess<T> {
 }
 
 impl<T: Clone> PerProcess<T> {
-    /// With what this process has made already.
+    /// Holds a value that this process has made already.
     pub fn of(made: T) -> Self {
         let made = std::sync::Mutex::new(Some((std::process::id(), made)));
         Self { fork_lock: ForkLock::default(), made }
@@ -260,15 +260,15 @@ impl<T: Clone> PerProcess<T> {
     }
 }
 
-/// Largest block that glibc's allocator learns from, less what it puts around it.
+/// Largest block from which glibc's allocator learns, without the allocator's own bytes around it.
 const LEARNT_BYTES: usize = (32 << 20) - (64 << 10);
 
 /// Bytes that an arena of glibc's allocator may use from its first block on.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Has glibc ask the system once for what this thread's arena is likely to need, where it would for each page or two that the
-/// arena grows by, with a lock that page faults of all threads wait for. None of it is touched; where the system refuses, the
-/// arena grows as it would.
+/// Has glibc reserve this thread's likely arena size at once. Otherwise it would ask the system for
+/// each page or two that the arena grows by, with a lock that page faults of all threads wait for.
+/// None of it is touched; if the system refuses, the arena grows as usual.
 fn open_arena() {
     let mut block = Vec::<u8>::new();
     let _ = block.try_reserve_exact(ARENA_BYTES);
@@ -290,9 +290,9 @@ fn learn_to_keep() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LEARNT_BYTES)));
 }
 
-/// Lets glibc have as many arenas as threads can run at once, where it would have eight times as many: what was given
-/// back to one of them does not serve the threads of another, so each thread that reads or decodes would touch fresh memory.
-/// An environment that says how many arenas there are has its way.
+/// Limits glibc to as many arenas as threads can run at once; its default is eight times as many.
+/// Memory given back to one arena does not serve the threads of another, so each thread that reads
+/// or decodes would touch fresh memory. A number of arenas set in the environment has precedence.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn limit_arenas() {
     let is_told = std::env::var_os("MALLOC_ARENA_MAX").is_some()

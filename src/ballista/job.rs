@@ -31,7 +31,7 @@ const PART_BYTES: usize = 64 << 20;
 /// Runs an encoded plan to its end, in a session of its own. Dropping the future cancels the job.
 ///
 /// # Errors
-/// `Storage` where the scheduler does not answer; `Data` with what it says where the job fails.
+/// `Storage` where the scheduler does not answer; `Data` with its message where the job fails.
 pub(super) async fn run(cluster: Cluster<'_>, session: &str, plan: Vec<u8>) -> Result<()> {
     let query = ExecuteQueryParams {
         session_id: session.to_owned(),

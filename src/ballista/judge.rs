@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Refuses a part that a cluster would compute differently, or not at all.
 ///
 /// # Errors
-/// `Query` naming what it is.
+/// `Query` naming the operator.
 pub(super) fn check(part: &LogicalPlan) -> Result<()> {
     if let Some(function) = functions_of(part)?.first() {
         return Err(refused(&format!(
@@ -50,7 +50,7 @@ pub(super) fn check(part: &LogicalPlan) -> Result<()> {
     found.map_or(Ok(()), |why| Err(refused(&why)))
 }
 
-/// The error for what a cluster cannot compute.
+/// The error for an operation that a cluster cannot compute.
 pub(super) fn refused(why: &str) -> Error {
     Error::query(format!(
         "stage_engine=\"ballista://…\" cannot compute this query: {why}; stage it without stage_engine, or let another engine \

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// Refuses an Iceberg table that a list of its files would not give the rows of. Any other table passes.
 ///
 /// # Errors
-/// `Query` naming the table, the file and why; what reading a footer finds.
+/// `Query` naming the table, the file and why; errors of reading a footer.
 pub(super) async fn check(table: &ReadTable) -> Result<()> {
     let Some(lake) = LakeTable::of(&table.files) else { return Ok(()) };
     for index in 0..table.files.files.len() {

@@ -17,9 +17,10 @@
 //!         TableScan: lineitem    DataFusion's listing table over the same files
 //!         TableScan: orders
 //! ```
-//! Nothing is sent that would mean something else there: [`judge`] says which operators run on a cluster as they run here,
-//! [`scans`] which tables, and [`wire`] decodes what it has encoded, and compares. Stock executors do: they know `s3://` and
-//! folders, and take credentials from their environment; none is sent.
+//! Nothing is sent that would mean something else there: [`judge`] says which operators run on a
+//! cluster as they run here, [`scans`] which tables, and [`wire`] decodes its own encoding, and
+//! compares. Stock executors suffice: they know `s3://` and folders, and take credentials from
+//! their environment; none is sent.
 
 mod floats;
 mod job;
@@ -73,8 +74,9 @@ pub struct Order<'a> {
 /// Has a cluster compute and write a part of a query: the files, and a digest of their content.
 ///
 /// # Errors
-/// `Query` naming what of the part cannot run on a cluster; `Data` where computing it fails there, or a file has changed;
-/// `Storage` where the scheduler cannot be reached, or what it wrote is not in the stage's store.
+/// `Query` naming the operation that cannot run on a cluster; `Data` where computing it fails
+/// there, or a file has changed; `Storage` where the scheduler cannot be reached, or its files are
+/// not in the stage's store.
 pub async fn stage(cluster: Cluster<'_>, order: Order<'_>) -> Result<(Vec<StageFile>, String)> {
     let part = floats::spelled_out(order.part)?;
     let order = Order { part: &part, ..order };

@@ -63,7 +63,7 @@ pub(super) fn tables_of(part: &LogicalPlan) -> Result<Vec<ReadTable>> {
     Ok(tables)
 }
 
-/// Demands that the pinned files are still what they were.
+/// Demands that the pinned files are unchanged.
 ///
 /// # Errors
 /// `Data` naming a file that has changed.

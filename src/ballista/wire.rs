@@ -1,7 +1,7 @@
 //! A plan as bytes that mean the same where they are decoded.
 //!
-//! DataFusion's wire format leaves out what it has no field for (how a join takes NULL, for example), and says nothing. So what was
-//! encoded is decoded again here, and both plans are compared node by node.
+//! DataFusion's wire format silently drops properties without a field (how a join takes NULL, for
+//! example). So the encoded plan is decoded again here, and both plans are compared node by node.
 
 use ballista_core::serde::BallistaLogicalExtensionCodec;
 use datafusion::logical_expr::{Distinct, Expr, FetchType, LogicalPlan, SkipType};

@@ -220,7 +220,7 @@ pub(super) fn same_positions<'a>(
     Ok(())
 }
 
-/// The declared schema without the hive columns, checked against what the files hold.
+/// The declared schema without the hive columns, checked against the files' content.
 pub(super) fn declare(
     declared: &SchemaRef,
     inferred: &Schema,

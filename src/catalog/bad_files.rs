@@ -1,5 +1,5 @@
-//! The files of a table that are left out, where the user said so: those that cannot be read, and those whose schema
-//! contradicts the others'.
+//! The files of a table that are left out, where the user said so: unreadable files, and files
+//! whose schema contradicts the others'.
 
 use arrow::datatypes::Schema;
 use futures::StreamExt;

@@ -126,7 +126,7 @@ fn format_of(csv: &CsvFormat) -> Format {
     format
 }
 
-/// The columns of `known` with what more records show, as if all had been looked at together.
+/// The columns of `known`, extended by more records, as if all had been read together.
 fn merged(known: &Schema, more: &Schema) -> Schema {
     let fields = known.fields().iter().zip(more.fields());
     let fields = fields.map(|(known, more)| {

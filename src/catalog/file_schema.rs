@@ -45,7 +45,7 @@ pub(super) struct FileSchema {
     pub schema: Schema,
     /// Exact; None where the format does not say before the file is planned.
     pub rows: Option<u64>,
-    /// The format with what the file itself says: array or lines, file or stream.
+    /// The format with the file's own properties: array or lines, file or stream.
     pub format: Format,
 }
 
@@ -152,7 +152,7 @@ impl Infer<'_> {
     }
 }
 
-/// Times of text are microseconds at least: a later row may be finer than those that were looked at.
+/// Times of text are microseconds at least: a later row may be finer than the rows read here.
 fn in_microseconds(schema: &Schema) -> Schema {
     let fields = schema.fields().iter().map(|field| match field.data_type() {
         DataType::Timestamp(TimeUnit::Second | TimeUnit::Millisecond, zone) => {

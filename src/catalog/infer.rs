@@ -149,7 +149,8 @@ impl ListedFiles {
         Ok(form)
     }
 
-    /// Whether these are the files of a table, as they were; those that it leaves out are among them.
+    /// Returns true if these are the unchanged files of a table, including those that it leaves
+    /// out.
     pub fn are(&self, table: &FilesSpec) -> bool {
         let mut listed = self.listing.pins.iter();
         self.listing.pins.len() == table.files.len() + table.quarantined.len()

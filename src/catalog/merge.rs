@@ -9,8 +9,9 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema};
 use crate::formats::is_marked;
 use crate::{Error, Result};
 
-/// Merges the files' schemas in order; columns keep the order of their first appearance. What writers note beside a schema is left
-/// out: it is of one file, as the number of its rows, and the engine takes tables that differ in it for tables of other columns.
+/// Merges the files' schemas in order; columns keep the order of their first appearance. A schema's
+/// metadata is dropped: it describes one file, such as its number of rows, and the engine treats
+/// tables with different metadata as tables of other columns.
 ///
 /// # Errors
 /// `Data` naming both files and the column where two files disagree.

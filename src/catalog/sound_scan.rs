@@ -1,4 +1,5 @@
-//! DataFusion's file scan, but for what it would leave out of Parquet files, and for those that it would read wrongly.
+//! DataFusion's file scan, except for rows that it would leave out of Parquet files and columns
+//! that it would read wrongly.
 
 use std::any::Any;
 use std::fmt;
@@ -73,7 +74,7 @@ pub fn of_table(
     reassign_expr_columns(filter, config.file_source.table_schema().table_schema())
 }
 
-/// Pushes filters into a file scan, but for those that `stays_above`.
+/// Pushes filters into a file scan, except those that `stays_above` names.
 ///
 /// # Errors
 /// Errors of judging or pushing the filters.

@@ -8,7 +8,7 @@ use crate::{Error, ErrorKind, Result};
 /// Checks that a declared schema can be read from files of this format.
 ///
 /// # Errors
-/// `UnsupportedType` naming the first column that cannot, and what to declare instead.
+/// `UnsupportedType` naming the first column that cannot, and a type to declare instead.
 pub(super) fn readable(schema: &Schema, format: &Format) -> Result<()> {
     let (text, is_made): (_, fn(&DataType) -> bool) = match format {
         Format::Csv(_) => ("CSV", made_of_csv),

@@ -22,7 +22,7 @@ enum Use {
     Off,
 }
 
-/// A rule by its name, and what becomes of it.
+/// A rule by its name, and its use.
 type Listed = (&'static str, Use);
 
 /// Looks a rule up. A rule that is not listed does not run, and fails a test.

@@ -4,7 +4,7 @@ use datafusion::prelude::SessionConfig;
 
 use crate::Result;
 
-/// Options with fixed values: those that right answers depend on, even if the value is DataFusion's
+/// Options with fixed values, on which right answers depend, even if the value is DataFusion's
 /// default today.
 pub(super) const SET: &[(&str, &str)] = &[
     ("datafusion.catalog.information_schema", "false"),

@@ -51,7 +51,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind` with a message that says the value, what was allowed and the fix.
+    /// An error of `kind` with a message that names the value, the allowed values and the fix.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,

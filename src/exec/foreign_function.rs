@@ -1,4 +1,5 @@
-//! Functions of the user's as DataFusion's scalar functions: what they take and return is checked around each call.
+//! User functions as DataFusion's scalar functions; their arguments and results are checked around
+//! each call.
 
 use std::any::Any;
 use std::hash::{Hash, Hasher};

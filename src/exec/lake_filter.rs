@@ -75,7 +75,8 @@ impl LakeFilter {
         })
     }
 
-    /// The rows of a batch of the needed columns that stay, projected. `live` are those that no position delete takes out.
+    /// The rows that stay in a batch of the needed columns, projected. `live` marks the rows that
+    /// no position delete removes.
     pub fn apply(&self, batch: &RecordBatch, live: Option<BooleanArray>) -> DfResult<RecordBatch> {
         let mut keep = live;
         let mut also = |kept: BooleanArray| -> DfResult<()> {

@@ -162,7 +162,7 @@ impl PhysicalOptimizerRule for FirstRows {
     }
 }
 
-/// The rows that a limit takes from its input, those that it skips among them.
+/// The rows that a limit takes from its input, including the rows that it skips.
 fn rows_taken(node: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     if let Some(limit) = node.as_any().downcast_ref::<GlobalLimitExec>() {
         return limit.skip().checked_add(limit.fetch()?);

@@ -39,8 +39,8 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::Result;
 
-/// The part of the memory that operators which can spill have between them, in tenths. The rest is for what they need to
-/// merge what they have spilled, and for operators that cannot.
+/// The part of the memory that all spilling operators share, in tenths. The rest is for merging
+/// spilled data, and for operators that cannot spill.
 const SPILLING_TENTHS: usize = 6;
 
 /// The plan with joins that spill. A join that treats NULLs like NOT IN stays unchanged.

@@ -1,4 +1,4 @@
-//! An operator that passes its rows on, and hides from the rules of the engine what they would misuse.
+//! An operator that passes its rows on, and hides properties that the engine's rules would misuse.
 
 use std::any::Any;
 use std::fmt;
@@ -23,7 +23,7 @@ pub enum Reason {
     Padded,
 }
 
-/// Passes on what it gets.
+/// Passes rows on.
 #[derive(Debug)]
 pub struct PassOnExec {
     input: Arc<dyn ExecutionPlan>,

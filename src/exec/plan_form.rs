@@ -1,8 +1,10 @@
-//! The form of a physical plan: what two processes must have planned alike to read the same rows in the same order.
+//! The form of a physical plan: everything that two processes must plan alike to read the same rows
+//! in the same order.
 //!
-//! Operators that run split by split and all expressions in them name their fields here. What runs once, on the build side of
-//! a join, and any operator or expression that is not known here goes by the line that explains it, its columns and its
-//! inputs: what the query computes is in its SQL, which every fingerprint has beside the plan.
+//! Operators that run split by split and all expressions in them name their fields here. Build
+//! sides of joins, which run once, and unknown operators or expressions are represented by their
+//! line in EXPLAIN, their columns and their inputs. The computation itself is in the query's SQL,
+//! which every fingerprint includes beside the plan.
 
 use std::sync::Arc;
 
@@ -251,7 +253,7 @@ fn write_optional(
     }
 }
 
-/// Writes an expression: what it computes, with types, and its inputs.
+/// Writes an expression: its operation, with types, and its inputs.
 ///
 /// # Errors
 /// `Config` where a type has no form.

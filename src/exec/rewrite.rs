@@ -348,7 +348,7 @@ fn scan_request(config: &FileScanConfig) -> ScanRequest {
     ScanRequest { columns, predicate, ..ScanRequest::default() }
 }
 
-/// The error for an operator that needs more than one row, with what to do instead.
+/// The error for an operator that needs more than one row, with an alternative.
 fn not_row_local(operator: &str) -> Error {
     let what = match operator {
         "AggregateExec" => "an aggregate (GROUP BY, DISTINCT, count, sum, …)",

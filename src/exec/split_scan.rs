@@ -130,8 +130,8 @@ impl SplitScanExec {
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), predicate)))
     }
 
-    /// A scan of all rows of `splits`, without a predicate, with the file columns that `source` reads as they are: what
-    /// fails here is not the query's doing. None where no file is read.
+    /// A scan of all rows of `splits`, without a predicate, with the unconverted file columns that
+    /// `source` reads: a failure here is not the query's fault. None if no file is read.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.

@@ -151,8 +151,8 @@ impl Form {
         self.digest().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The version of forms, a hyphen and the digest: what a state keeps, so that a later program can tell whether it
-    /// writes the same forms.
+    /// The version of forms, a hyphen and the digest: kept in states, so that a later program can
+    /// tell whether it writes the same forms.
     pub fn fingerprint(&self) -> String {
         format!("{VERSION}-{}", self.name())
     }

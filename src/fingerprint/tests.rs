@@ -1,4 +1,4 @@
-//! Two inputs share a form only where they are equal, and the forms of all kinds stay what they are.
+//! Two inputs share a form only if they are equal, and the forms of all kinds never change.
 
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ impl SplitTarget {
     }
 }
 
-/// The splits of one file, and what pruning left out.
+/// The splits of one file, and the rows that pruning left out.
 #[derive(Clone, Debug, Default)]
 pub struct FileSplits {
     /// In file order.

@@ -91,7 +91,8 @@ impl Scans {
         self.outlines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The outline of a scan with these filters: `found` over all files, or what was found over all files before.
+    /// The outline of a scan with these filters: `found` if it covers all files, or an earlier
+    /// outline of all files.
     pub fn outline<F: std::fmt::Display>(&self, filters: &[F], found: Outline) -> Option<Outline> {
         let texts: Vec<String> = filters.iter().map(ToString::to_string).collect();
         let key = texts.join(" AND ");

@@ -39,7 +39,7 @@ use crate::{Error, Result};
 /// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// Gates kept before those that nobody holds are dropped.
+/// Gates kept before unused ones are dropped.
 const GATES: usize = 1024;
 
 /// The decoded footers of one table's files.
@@ -99,7 +99,7 @@ impl FooterCache {
     /// The Arrow schema of a file, as the `parquet` crate has it.
     ///
     /// # Errors
-    /// Where the footer says what has no Arrow type.
+    /// Set if the footer has a type without an Arrow equivalent.
     pub fn schema(&self, footer: &ParquetMetaData) -> ParquetResult<SchemaRef> {
         let file = footer.file_metadata();
         let (stored, notes) = (file.schema_descr_ptr(), file.key_value_metadata());
@@ -239,7 +239,7 @@ pub async fn read_footer(
     Ok(footer)
 }
 
-/// Reads what `before` lacks.
+/// Reads the bytes that `before` lacks.
 async fn read(
     mut file: FooterOf<'_>,
     before: Option<Arc<ParquetMetaData>>,

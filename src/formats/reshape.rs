@@ -1,7 +1,8 @@
 //! Arrays of one type as arrays of another: fields of structs by their names, at every level of lists, maps and structs.
 //!
-//! Files of one table differ in what their structs hold: newer ones have fields that older ones lack. The casts of Arrow and DataFusion match
-//! such fields by name in structs at the top, but refuse lists and maps of them.
+//! Files of one table differ in the fields of their structs: newer ones have fields that older ones
+//! lack. The casts of Arrow and DataFusion match such fields by name in structs at the top, but
+//! refuse lists and maps of them.
 
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ pub fn can_reshape(from: &DataType, to: &DataType) -> std::result::Result<(), St
     }
 }
 
-/// Returns `array` as an array of type `to`: fields by name, those that it lacks NULL, other values cast.
+/// Returns `array` as an array of type `to`: fields by name, missing ones NULL, other values cast.
 ///
 /// # Errors
 /// `Data` where a value does not become one of that type, or a required field is missing.

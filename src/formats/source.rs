@@ -86,8 +86,8 @@ pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>>;
 }
 
-/// Reads files of one format as a table: columns by name, those that a file lacks null, types cast where the table's
-/// differ.
+/// Reads files of one format as a table: columns by name, missing ones null, types cast to the
+/// table's.
 ///
 /// Predicates are not evaluated here: a `FilterExec` above does that. They are kept for pruning.
 #[derive(Clone)]
@@ -220,7 +220,7 @@ impl<F: UnitFormat> FileOpener for UnitOpener<F> {
 pub(super) struct Reader {
     /// All columns of the file, as they are decoded.
     pub physical: SchemaRef,
-    /// Those that the projection needs, by their place in the file, ascending.
+    /// The columns that the projection needs, by their place in the file, ascending.
     pub columns: Vec<usize>,
     projector: Projector,
 }

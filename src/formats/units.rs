@@ -38,7 +38,7 @@ pub(super) struct Splitter<'a> {
 }
 
 impl Splitter<'_> {
-    /// The splits of the units to `keep`, which weigh what `weight` says of each.
+    /// The splits of the units to `keep`, with the weights that `weight` gives.
     pub fn split(&self, keep: &[bool], weight: impl Fn(usize) -> u64) -> Vec<Split> {
         // A byte range addresses units only where they lie in the order of their rows.
         if self.units.windows(2).any(|pair| pair[0].offset >= pair[1].offset) {

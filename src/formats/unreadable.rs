@@ -1,9 +1,10 @@
 //! Marks columns that are known to be unreadable before they are read, or that would be shown as
 //! another type.
 //!
-//! Such a column spoils no other one: it keeps its place in the schema, with the reason in its field's metadata, and is refused where a
-//! query reads it. In a Parquet footer it becomes what it is stored as, with the reason as a note, so that the `parquet` crate, which
-//! takes a schema as a whole or not at all, takes the rest.
+//! Such a column spoils no other one: it keeps its place in the schema, with the reason in its
+//! field's metadata, and is refused where a query reads it. In a Parquet footer it gets its storage
+//! type, with the reason as a note, so that the `parquet` crate, which takes a schema as a whole or
+//! not at all, takes the rest.
 
 use std::sync::Arc;
 
@@ -152,7 +153,8 @@ fn reason_of(of: &TypePtr) -> Option<String> {
     found.err().map(|error| plain_text(&error.to_string()))
 }
 
-/// Whether numbers or bytes are of a logical type that is not known: they are what they are stored as, as the format says.
+/// Returns true for numbers or bytes of an unknown logical type: they are read as their storage
+/// type, as the format says.
 fn is_unknown(of: &Type) -> bool {
     let known = of.get_basic_info().logical_type_ref();
     of.is_primitive() && matches!(known, Some(LogicalType::_Unknown { .. }))

@@ -1,5 +1,6 @@
-//! Expressions over the table's columns as expressions over a data file's, whose columns have the table's names by
-//! now (see [`rename`](super::rename)): what a file lacks, and types that the table widened since.
+//! Expressions over the table's columns as expressions over a data file's, whose columns have the
+//! table's names by now (see [`rename`](super::rename)): columns that a file lacks, and types that
+//! the table has widened since.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -277,7 +278,8 @@ pub fn stored_id(field: &FieldRef) -> Option<i32> {
     field.metadata().get(PARQUET_FIELD_ID_META_KEY)?.parse().ok()
 }
 
-/// The values of a field of a struct, null where the struct is: what reads the field alone does not look at the struct.
+/// The values of a field of a struct, null where the struct is: a reader of the field alone does
+/// not look at the struct.
 fn within(values: ArrayRef, field: &FieldRef, parent: Option<&NullBuffer>) -> Result<ArrayRef> {
     match parent {
         Some(nulls) if field.is_nullable() => {

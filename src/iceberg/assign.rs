@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// The field id of the column `file_path` of position delete files.
 const FILE_PATH_ID: i32 = 2_147_483_546;
 
-/// Deletes by what they apply to.
+/// Deletes by the data that they apply to.
 #[derive(Debug, Default)]
 pub struct Deletes {
     /// All delete files.

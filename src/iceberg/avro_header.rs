@@ -1,5 +1,5 @@
-//! The header of an Avro file, changed before the file is read: its schema, and what a writer says beside it.
-//! Its form: <https://avro.apache.org/docs/1.11.1/specification/#object-container-files>.
+//! The header of an Avro file, changed before the file is read: its schema, and the writer's
+//! metadata. Its form: <https://avro.apache.org/docs/1.11.1/specification/#object-container-files>.
 
 use serde_json::Value;
 
@@ -64,7 +64,7 @@ pub fn unlabel_uuids(avro: &mut Value) -> bool {
     }
 }
 
-/// The header's map, and what follows it.
+/// The header's map, and the bytes after it.
 fn read_header(file: &[u8]) -> Option<(AvroHeader, &[u8])> {
     let mut rest = file.strip_prefix(MAGIC)?;
     let mut pairs = Vec::new();

@@ -24,7 +24,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Takes what `other` knows and this does not.
+    /// Takes bounds from `other` that are missing here.
     pub fn narrow(&mut self, other: &Self) {
         if self.lower.is_none() {
             self.lower.clone_from(&other.lower);

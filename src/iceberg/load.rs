@@ -21,13 +21,12 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 /// Reads the manifests of a snapshot.
 ///
 /// # Arguments
-/// `defaults`: those that the metadata's schemas lack.
-/// `name`: the table's name as the user wrote it, for messages.
-/// `location`: the metadata file, where known.
+/// `defaults`: defaults that the metadata's schemas lack. `name`: the table's name as the user
+/// wrote it, for messages. `location`: the metadata file, where known.
 ///
 /// # Errors
-/// `Config` for a point in history that does not exist; `Data` for damaged or missing manifests and for what
-/// cannot be read, by name; storage errors as they are.
+/// `Config` for a point in history that does not exist; `Data` for damaged, missing or unsupported
+/// manifests, by name; storage errors as they are.
 pub async fn load(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,

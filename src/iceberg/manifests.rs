@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Manifests that are fetched and decoded at the same time.
 const CONCURRENT_MANIFESTS: usize = 16;
 
-/// One live entry of a manifest, with what it inherits from the manifest list.
+/// One live entry of a manifest, with the values inherited from the manifest list.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The manifest's entry.

@@ -1,11 +1,13 @@
 //! Names of partition fields in manifests, made plain before a manifest is read, and types.
 //!
-//! The manifest reader finds partition values by name. But Avro's names are narrower than Iceberg's, so writers put others
-//! in their place (`Mixed_x20Case`), whose values it would take for null; and it refuses manifests of format version 1 in
-//! which a dropped field, `void` by then, still has the name of the column it was an identity of. So each field is named
-//! after its id in the manifest's header, where writer's schema and partition spec are. Uuids become sixteen bytes there,
-//! which is how they are stored, and what the reader does not know. And the reader needs the columns that the partition
-//! fields are of: one that the table had dropped when the manifest was written is put back.
+//! The manifest reader finds partition values by name. But Avro's names are narrower than
+//! Iceberg's, so writers put others in their place (`Mixed_x20Case`), whose values it would take
+//! for null; and it refuses manifests of format version 1 in which a dropped field, `void` by then,
+//! still has the name of the column it was an identity of. So each field is named after its id in
+//! the manifest's header, where writer's schema and partition spec are. Uuids become sixteen bytes
+//! there: they are stored so, and the reader does not know uuids. And the reader needs the columns
+//! that the partition fields are of: one that the table had dropped when the manifest was written
+//! is put back.
 
 use std::collections::BTreeMap;
 

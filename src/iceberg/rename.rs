@@ -190,7 +190,7 @@ fn fields_with_ids(fields: &Fields, known: &HashMap<&str, &MappedField>) -> Fiel
     fields.iter().map(|field| field_with_ids(field, mapped(field))).collect()
 }
 
-/// An ORC field with the id that it is mapped to, and what lies below it with theirs.
+/// An ORC field with its mapped id, and the fields below it with theirs.
 fn field_with_ids(field: &FieldRef, mapped: Option<&MappedField>) -> FieldRef {
     let child = |child: &FieldRef, name| field_with_ids(child, child_mapping(mapped, name));
     let data_type = match field.data_type() {

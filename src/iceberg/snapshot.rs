@@ -21,7 +21,7 @@ pub enum TravelTo {
     Current,
     /// The snapshot of this id.
     Snapshot(i64),
-    /// The snapshot of this id, read with the schema of this id: what a run had pinned.
+    /// The snapshot of this id, read with the schema of this id: the pins of a run.
     Pinned {
         /// The snapshot.
         snapshot: i64,
@@ -283,7 +283,7 @@ fn at_time<'a>(metadata: &'a TableMetadata, table: &str, millis: i64) -> Result<
     }
 }
 
-/// The current snapshot and those that it came from, as far as they have not expired.
+/// The current snapshot and its ancestors that have not expired.
 pub fn ancestors(metadata: &TableMetadata) -> impl Iterator<Item = &SnapshotRef> {
     let parent = |snapshot: &&SnapshotRef| {
         snapshot.parent_snapshot_id().and_then(|id| metadata.snapshot_by_id(id))

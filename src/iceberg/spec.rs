@@ -1,4 +1,4 @@
-//! One snapshot of an Iceberg table as plain data: what a worker process gets instead of a catalog.
+//! One snapshot of an Iceberg table as plain data, for worker processes, which have no catalog.
 
 use std::fmt;
 use std::sync::Arc;

@@ -56,7 +56,7 @@ pub(super) struct BuildLease {
 /// The result of trying to take the lease.
 pub(super) enum Claim {
     Mine(Box<BuildLease>),
-    /// Another process has it, and this is what it wrote last.
+    /// Another process has it; with its last content.
     Theirs(Note),
 }
 

@@ -54,8 +54,9 @@ pub(super) async fn put_if(
     Ok(Some(put))
 }
 
-/// Whether a store may have refused a condition as such. Those that say so are the fewest: 400 and 501 come as errors
-/// without a name, as all answers do that the client does not know. A connection that failed is no answer.
+/// Returns true if a store may have refused a condition as such. Few stores say so: 400 and 501
+/// come as errors without a name, like all answers that the client does not know. A failed
+/// connection is no answer.
 fn may_be_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::NotImplemented { .. } | StoreError::NotSupported { .. } => true,

@@ -78,9 +78,9 @@ pub struct Wanted<'a> {
 /// The stage that is wanted: opened where it is there, else built from the rows that `make` computes, or of the files that it
 /// has written into the folder of the build, which it is told.
 ///
-/// Of several processes one builds. In a folder that is decided by a lock that dies with its holder, below a URL by a
-/// lease that ends when its holder is silent. Dropping the future cancels waiting and building; what a killed process left
-/// is swept later, and never seen.
+/// Of several processes one builds. In a folder that is decided by a lock that dies with its
+/// holder, below a URL by a lease that ends when its holder is silent. Dropping the future cancels
+/// waiting and building; remains of a killed process are swept later, and never seen.
 ///
 /// # Errors
 /// Errors of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than
@@ -217,7 +217,7 @@ where
     published
 }
 
-/// Removes the files of a build that nobody will see. What cannot be removed is swept later.
+/// Removes the files of a build that nobody will see. Files that cannot be removed are swept later.
 async fn remove_build(place: &StagePlace, key: &str, build: &str) {
     use futures::TryStreamExt;
     let files = place.store().list(Some(&place.path([key, build])));

@@ -118,7 +118,7 @@ pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
 
 /// Which stages go.
 struct Rules<'a> {
-    /// Those that nobody has used for so long.
+    /// Stages that nobody has used for so long.
     unused: Duration,
     /// Of the others, those used longest ago, until no more bytes are left.
     keep: Option<u64>,
@@ -210,7 +210,7 @@ async fn files_by_key(place: &StagePlace) -> Result<BTreeMap<String, Vec<ObjectM
     Ok(keys)
 }
 
-/// Whether a folder is one of ours: what else lies in the place is not touched.
+/// Returns true if a folder is one of ours: other content of the place is not touched.
 fn is_key(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

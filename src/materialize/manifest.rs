@@ -75,7 +75,7 @@ impl Manifest {
     /// The stage of this key, where there is one.
     ///
     /// # Errors
-    /// `Storage` where the store does not answer, or the manifest is not what was written.
+    /// `Storage` where the store does not answer, or the manifest is damaged.
     pub(super) async fn read(place: &StagePlace, key: &str) -> Result<Option<Self>> {
         let path = place.path([key, NAME]);
         let bytes = match place.store().get(&path).await {
@@ -135,7 +135,7 @@ impl Manifest {
         Ok(put_if(place, &path, text, PutMode::Create).await?.is_some())
     }
 
-    /// A stage that is not what was written, why, and what to do.
+    /// A damaged stage, the reason, and a remedy.
     pub(crate) fn damaged(place: &StagePlace, key: &str, why: impl Display) -> Error {
         Error::storage(format!(
             "the stage {} is damaged: {why}; remove it, and it is built again",

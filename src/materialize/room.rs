@@ -1,4 +1,4 @@
-//! A disk without room for a stage: which one, how much is free on it, and what to do.
+//! A disk without room for a stage: which one, the free space on it, and a remedy.
 
 use std::error::Error as StdError;
 use std::ffi::CString;

@@ -1,8 +1,9 @@
 //! Columns of one type side by side, row after row, as a model takes its features.
 //!
-//! A stack of columns becomes such a matrix when a batch is finished, unless its columns became one already when they were decoded: a
-//! few of them at a time, while what was decoded of these is still in the processor's cache. Then the matrix is all that is left of
-//! them, a column of lists of one length whose items are null where the columns are.
+//! A stack of columns becomes such a matrix when a batch is finished, unless its columns became one
+//! already when they were decoded: a few of them at a time, while the decoded values are still in
+//! the processor's cache. Then the matrix is all that is left of them, a column of lists of one
+//! length whose items are null where the columns are.
 
 mod transpose;
 
@@ -61,8 +62,8 @@ pub struct MatrixSchema {
     pub schema: SchemaRef,
 }
 
-/// Of `columns` columns, the places of those that no matrix takes, where matrices come after all others; and the place of the first
-/// matrix.
+/// The places of columns that no matrix takes, out of `columns` columns, where matrices come after
+/// all others; and the place of the first matrix.
 pub(crate) fn places(columns: usize, matrices: &[MatrixColumns]) -> (Vec<Option<usize>>, usize) {
     let mut is_left = vec![true; columns];
     matrices.iter().flat_map(|matrix| &matrix.columns).for_each(|place| is_left[*place] = false);

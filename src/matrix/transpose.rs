@@ -96,8 +96,8 @@ pub(crate) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize
     }
 }
 
-/// As many vectors of each row as there are `quads` of lanes; `rows` are a multiple of four. In plain loops of known
-/// length, which the compiler unrolls: what they hold stays in registers.
+/// As many vectors of each row as there are `quads` of lanes; `rows` are a multiple of four. In
+/// plain loops of known length, which the compiler unrolls: the values stay in registers.
 #[cfg(target_arch = "x86_64")]
 fn words<const COUNT: usize>(
     quads: &[[&[u8]; WORDS]; COUNT],
@@ -140,7 +140,7 @@ const VECTOR_BYTES: usize = WORDS * WORD_BYTES;
 #[cfg(target_arch = "x86_64")]
 const AHEAD_BYTES: usize = 4 * LINE_BYTES;
 
-/// How many rows ahead of those that are written.
+/// How many rows ahead of the rows being written.
 #[cfg(target_arch = "x86_64")]
 const AHEAD_ROWS: usize = 16;
 

@@ -24,7 +24,8 @@ pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether no value fails to be cast: a cast that gives NULL for those that fail gives none.
+/// Returns true if no value fails to be cast, so that a cast that gives NULL for failures gives
+/// none.
 pub(super) fn never_fails(from: &DataType, to: &DataType) -> bool {
     let bits = |data_type: &DataType| data_type.primitive_width().unwrap_or(0);
     let is_wider = bits(from) < bits(to);

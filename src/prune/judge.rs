@@ -127,7 +127,7 @@ impl Judge<'_> {
         }
     }
 
-    /// An equation; of a column and a constant, what a hash of the values says besides.
+    /// Judges an equation. For a column and a constant, a hash of the values may tell more.
     fn equal(
         &self,
         left: &Arc<dyn PhysicalExpr>,
@@ -244,7 +244,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether it is true, false or NULL by what it asks of its parts.
+/// Whether it is true, false or NULL, from its parts.
 fn is_condition(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let node = expr.as_any();
     node.is::<NotExpr>()

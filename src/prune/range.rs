@@ -139,7 +139,8 @@ impl Range {
         Self { is_plain: true, ..self }
     }
 
-    /// After a cast; `gives_null` for what cannot be cast, where that is not an error. None where the order is lost.
+    /// The range after a cast; `gives_null` for a cast that turns failures into NULL instead of an
+    /// error. None if the order is lost.
     pub(super) fn cast(self, to: &DataType, gives_null: bool) -> Option<Self> {
         let from = self.data_type().clone();
         if !keeps_order(&from, to) {

@@ -79,7 +79,7 @@ impl Arrays {
         Ok(Self { field: field.into(), found: Found::Stream(stream) })
     }
 
-    /// Their type, and what else there is to say of them.
+    /// Their type, and further properties.
     pub fn field(&self) -> &FieldRef {
         &self.field
     }

@@ -16,9 +16,9 @@ const FREE: u8 = 0;
 /// Another process may see it: its owner must forget it.
 const ABANDONED: u8 = 2;
 
-/// The first bytes of a segment of shared memory. Each tensor over it keeps it alive; with the last one the segment's
-/// byte says that its owner may fill it anew, or, where this process has forked meanwhile, that it may not: the child
-/// still sees what it saw.
+/// The first bytes of a segment of shared memory. Each tensor over it keeps it alive; with the last
+/// one the segment's byte says that its owner may fill it anew, or, where this process has forked
+/// meanwhile, that it may not: the child still sees the old content.
 #[pyclass(module = "tensorquery._core", name = "Lease", frozen)]
 pub struct SegmentLease {
     memory: PyBuffer<u8>,

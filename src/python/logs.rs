@@ -36,7 +36,7 @@ struct Forward;
 
 static FORWARD: Forward = Forward;
 
-/// Receives what crates say from now on; nothing, until [`set_log_level`] asks for more.
+/// Receives log records of crates from now on; none, until [`set_log_level`] asks for more.
 pub fn listen() {
     // An extension that is initialised again, in another interpreter, has done so before.
     let _ = log::set_logger(&FORWARD);
@@ -97,7 +97,7 @@ impl Log for Forward {
     fn flush(&self) {}
 }
 
-/// Hands over what waits; costs nothing where nothing does.
+/// Hands over waiting records; costs nothing if there are none.
 ///
 /// # Errors
 /// An exception that ends a program, such as Ctrl-C, if it arrives meanwhile.

@@ -58,7 +58,7 @@ impl PyPlan {
 
 #[pymethods]
 impl PyPlan {
-    /// Plans again what [`PyPlan::recipe`] described.
+    /// Plans again from a recipe of [`PyPlan::recipe`].
     #[staticmethod]
     #[pyo3(signature = (text, blobs, foreign=Vec::new()))]
     fn from_recipe(
@@ -313,8 +313,8 @@ impl PyPlan {
         Ok(stream.loose(loose))
     }
 
-    /// Starts reading what `worker` takes of its rank's pieces from `counter`, as long as `iteration` is under way. `loose` as for
-    /// [`stream`](Self::stream).
+    /// Starts reading the pieces of its rank that `worker` takes from `counter`, as long as
+    /// `iteration` is under way. `loose` as for [`stream`](Self::stream).
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     #[pyo3(signature = (shards, rank, worker, counter, iteration, threads, tensor_options, loose=false))]
     fn stream_taken(

@@ -37,7 +37,7 @@ type ChangeRow = (String, Option<i64>, Option<i64>, (usize, usize), (usize, usiz
 /// Depth, text, rows and nanoseconds of an operator that ran.
 type OperatorRow = (usize, String, Option<usize>, Option<usize>);
 
-/// A path literal, and what another process needs to read it without listing it.
+/// A path literal, and the data that another process needs to read it without listing it.
 type PathMemo<'py> = (String, Bound<'py, PyBytes>);
 
 fn path_memos(py: Python<'_>, memos: Vec<(String, Vec<u8>)>) -> Vec<PathMemo<'_>> {
@@ -287,8 +287,9 @@ impl PyQuery {
         self.query.sql()
     }
 
-    /// The query over its Iceberg tables as they are now, or at the given snapshots by table; and what changed, as table,
-    /// snapshot before and after, data files added and removed, delete files added and removed.
+    /// The query over its Iceberg tables as they are now, or at the given snapshots by table; and
+    /// the changes, as table, snapshot before and after, data files added and removed, delete files
+    /// added and removed.
     #[pyo3(signature = (at=BTreeMap::new()))]
     fn refreshed(
         &self,
@@ -328,8 +329,8 @@ impl PyQuery {
         self.query.snapshots()
     }
 
-    /// Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows; `paths` are memos
-    /// of path literals that another process has listed.
+    /// Some columns (None: all) of the rows that a predicate keeps, which may name the session's
+    /// tables and functions; `paths` are memos of path literals that another process has listed.
     #[pyo3(signature = (session, columns=None, predicate=None, paths=Vec::new()))]
     fn select(
         &self,
@@ -444,7 +445,7 @@ impl PyQuery {
         Ok(path_memos(py, at_once(|| self.query.path_memos())?))
     }
 
-    /// The plan whose splits another process found: `memo` is what `Plan.memo` gave there.
+    /// The plan whose splits another process found: `memo` is its `Plan.memo`.
     #[pyo3(signature = (memo, split_bytes, split_rows=None, explicit=false))]
     fn plan_of_memo(
         &self,

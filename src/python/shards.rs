@@ -179,7 +179,7 @@ impl PyShards {
         Ok((shard.batches(), shard.delivered_rows()))
     }
 
-    /// Rows of a shard without those that it repeats; None where they are not counted.
+    /// Rows of a shard without repeated ones; None if they are not counted.
     fn rows(&self, rank: usize, worker: usize) -> PyResult<Option<u64>> {
         Ok(self.get(rank, worker).map_err(to_py)?.rows())
     }

@@ -191,8 +191,8 @@ impl BatchStream {
         Ok(Some(batch))
     }
 
-    /// The next batch and those that were finished with it, None at the end. Each counts as handed out with a call of
-    /// `advance`.
+    /// The next batch and the batches finished with it, None at the end. Each counts as handed out
+    /// with a call of `advance`.
     fn next_group<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         let received = self.receive(py);
         deliver(py)?;

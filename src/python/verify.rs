@@ -24,8 +24,9 @@ impl PySplitVerifier {
 
 #[pymethods]
 impl PySplitVerifier {
-    /// For each of these splits its output rows, and where it is bad its parts. After each split `progress` is called
-    /// with the number of splits and of good rows so far; what it raises ends the verification.
+    /// For each of these splits its output rows, and where it is bad its parts. After each split
+    /// `progress` is called with the number of splits and of good rows so far; its exception ends
+    /// the verification.
     #[pyo3(signature = (ids, threads, progress = None))]
     fn verify(
         &self,

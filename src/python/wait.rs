@@ -59,8 +59,8 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     found
 }
 
-/// Runs the user's code within a future that [`wait`] waits for. It may itself run a query: a signal's handler, what takes
-/// messages, a function that is told how far things are.
+/// Runs user code within a future that [`wait`] waits for. It may itself run a query: a signal's
+/// handler, a receiver of messages, a progress function.
 pub fn attached<T>(work: impl FnOnce(Python<'_>) -> T) -> T {
     block_in_place(|| Python::attach(work))
 }

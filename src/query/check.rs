@@ -11,7 +11,8 @@ use super::statement::{check_places, check_recursion};
 use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
 
-/// Two output columns of the same name would become one key of a batch; and what the engine answers wrongly is refused.
+/// Two output columns with one name would become one key of a batch. Expressions that the engine
+/// answers wrongly are refused.
 ///
 /// # Errors
 /// `Query` naming the column, or the function and another wording.

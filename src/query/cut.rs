@@ -9,7 +9,7 @@
 //!         TableScan: events
 //!     TableScan: users
 //! ```
-//! After; what was below runs once, and its rows are a table:
+//! After; the part below runs once, and its rows are a table:
 //! ```text
 //! Projection
 //!   Join
@@ -250,7 +250,7 @@ fn drives(plan: &LogicalPlan, sizes: Sizes<'_>) -> bool {
     }
 }
 
-/// The operator that makes few rows of many, where that is what a plan ends with.
+/// The operator that makes few rows of many, if a plan ends with one.
 fn reducer(plan: &LogicalPlan) -> Option<String> {
     match plan {
         LogicalPlan::Aggregate(_) | LogicalPlan::Distinct(_) | LogicalPlan::Limit(_) => {

@@ -1,8 +1,9 @@
 //! SQL that is nested so deeply that planning it would overflow the stack, told from its tokens.
 //!
-//! The parser has a limit for brackets. Chains (`a AND b AND …`, `t JOIN u JOIN …`) it reads in a loop, and makes a tree of
-//! them that is as deep as they are long. What plans and optimises that tree, and even what frees it, calls itself once
-//! per level; a stack that ends there ends the process. So it must not be made.
+//! The parser has a limit for brackets. Chains (`a AND b AND …`, `t JOIN u JOIN …`) it reads in a
+//! loop, and makes a tree of them that is as deep as they are long. Planning, optimising and even
+//! freeing that tree recurses once per level; a stack overflow there ends the process. So it must
+//! not be made.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;

@@ -1,4 +1,5 @@
-//! Functions of the time (`now()`, `current_date`, `current_time`): what they stand for is fixed when a query is made.
+//! Functions of the time (`now()`, `current_date`, `current_time`): their values are fixed when a
+//! query is made.
 
 use std::sync::Arc;
 
@@ -67,8 +68,8 @@ impl Moment {
 /// Filter: t.ts > now()
 /// Filter: t.ts > TimestampNanosecond(1767225600000000000, None)
 /// ```
-/// A stable function of the user's stays: what it gives is unknown here. It has a moment all the same, so that another
-/// planning is another query.
+/// A stable user function stays: its result is unknown here. It has a moment all the same, so that
+/// another planning is another query.
 ///
 /// # Errors
 /// None that a plan which was analysed has.

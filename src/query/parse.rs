@@ -101,7 +101,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     })
 }
 
-/// The SQL without what the parser does not know; None where it is all known.
+/// The SQL without clauses that the parser does not know; None if it knows all.
 fn readable(sql: &str) -> Result<Option<String>> {
     let mut changed = take_clauses(sql)?;
     for rewrite in [alias_first, without_materialized, with_bracketed_sets] {

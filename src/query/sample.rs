@@ -17,7 +17,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
 
 use crate::{Error, Result};
 
-/// The schema under which sampled tables are found, by what [`SampleName`] writes.
+/// The schema of sampled tables, under the names that [`SampleName`] writes.
 pub const SAMPLE_SCHEMA: &str = "sample";
 
 /// The schema of names that have none.

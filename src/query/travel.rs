@@ -116,7 +116,7 @@ fn next(tokens: &[Token], at: usize) -> Option<usize> {
     (at + 1..tokens.len()).find(|at| !matches!(tokens[*at], Token::Whitespace(_)))
 }
 
-/// Whether a table's name, or what may be one, was last.
+/// True if the last token was a table's name, or may be one.
 fn named(out: &[Token]) -> bool {
     let last = out.iter().rev().find(|token| !matches!(token, Token::Whitespace(_)));
     matches!(last, Some(Token::Word(_)))

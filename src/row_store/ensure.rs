@@ -15,8 +15,8 @@ use crate::{Error, Result};
 impl Stage {
     /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and whole, else written.
     ///
-    /// Of several processes one writes, under a lock that ends with it; what a killed one left is removed. Dropping
-    /// the future cancels waiting and writing.
+    /// Of several processes one writes, under a lock that ends with it; remains of a killed one are
+    /// removed. Dropping the future cancels waiting and writing.
     ///
     /// # Errors
     /// Errors of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the splits only, as
@@ -106,7 +106,8 @@ fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Removes what killed processes left of this stage. The lock is held, so no living one is writing it.
+/// Removes remains of this stage from killed processes. The lock is held, so no living one is
+/// writing it.
 fn remove_partial(dir: &Path) -> Result<()> {
     let (Some(root), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
     let failed = |error: io::Error| {

@@ -37,8 +37,8 @@ unsafe fn map(file: &File) -> std::io::Result<Mmap> {
 }
 
 impl MappedFile {
-    /// Maps file `index` of the stage in `dir`, if it still is what its writer left. `random` asks the kernel
-    /// not to read ahead: for a stage that does not fit into memory.
+    /// Maps file `index` of the stage in `dir`, if its writer's file is unchanged. `random` asks
+    /// the kernel not to read ahead: for a stage that does not fit into memory.
     pub(super) fn open(
         dir: &Path,
         index: usize,

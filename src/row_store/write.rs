@@ -84,8 +84,8 @@ impl Stage {
     /// Executes the splits `ids` of a plan, `threads` of them at once, and writes their rows to `dir` in the
     /// order of `ids`. Dropping the future cancels it; nothing is left then.
     ///
-    /// Besides what executing `threads` splits takes, about 64 MiB of rows are held, and as much again for
-    /// each of the two copies (joined, encoded) on their way to the disk.
+    /// Besides the memory for executing `threads` splits, about 64 MiB of rows are held, and as
+    /// much again for each of the two copies (joined, encoded) on their way to the disk.
     ///
     /// # Errors
     /// `Storage` where the disk is full or `dir` exists; those of the query; `UnsupportedType` for a

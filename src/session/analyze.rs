@@ -1,4 +1,4 @@
-//! Running a query for what its operators say of the run.
+//! Runs a query for the metrics of its operators.
 
 use std::sync::Arc;
 

@@ -95,7 +95,7 @@ impl SplitCounter {
     /// it ends the counting.
     ///
     /// # Errors
-    /// `Config` for an id that does not exist; what reading finds.
+    /// `Config` for an id that does not exist; errors of reading.
     pub async fn count(
         &self,
         ids: &[u32],

@@ -58,8 +58,8 @@ impl Plan {
         Ok(EpochPlan { skippable, split_bytes, long_rows, ..epoch })
     }
 
-    /// Stored bytes of a split that a network brings, in the mean; 0 where there is none: what this process has measured of
-    /// a network says nothing of a disk.
+    /// Stored bytes of a split that a network brings, in the mean; 0 where there is none: this
+    /// process's measurements of a network say nothing about a disk.
     fn fetched_split_bytes(&self) -> u64 {
         let is_local: Vec<bool> =
             self.rewritten.scans.iter().map(|scan| scan.source.is_local()).collect();

@@ -99,7 +99,7 @@ impl Session {
         options
     }
 
-    /// Lists files, with what the plan cache knows of them, or what their footers say.
+    /// Lists files, with facts from the plan cache or from their footers.
     pub(super) async fn listed(
         &self,
         paths: &[String],

@@ -38,7 +38,7 @@ pub fn is_known(kind: &str) -> bool {
 /// One metadata table's rows.
 ///
 /// # Errors
-/// `TableNotFound` for an unknown kind; what reading manifests finds.
+/// `TableNotFound` for an unknown kind; errors of reading manifests.
 pub async fn read(
     table: &LoadedTable,
     at: &TravelTo,

@@ -98,8 +98,8 @@ pub(super) struct Planned {
     pub part: Option<(Vec<u32>, Totals)>,
     /// The fingerprint of the whole plan; None takes the fingerprint of the plan that is made here.
     pub fingerprint: Option<String>,
-    /// Where the tables have only some of their files: what planning again must reproduce, see
-    /// [`Plan::shape_digest`]. Otherwise that is the fingerprint.
+    /// If the tables have only some of their files: the digest that planning again must reproduce,
+    /// see [`Plan::shape_digest`]. Otherwise the fingerprint serves for that.
     pub shape: Option<String>,
     pub reports: Vec<ScanReport>,
     /// By which columns the whole plan is sorted; None looks at footers that were read.
@@ -125,7 +125,8 @@ pub struct Plan {
     reports: Vec<ScanReport>,
     sorted: Option<Vec<SortedColumn>>,
     options: PlanOptions,
-    /// Of the plan before splits were put in: what a worker's own planning must reproduce.
+    /// The digest of the plan before splits were put in, which a worker's own planning must
+    /// reproduce.
     shape: Shape,
     fingerprint: String,
 }

@@ -95,7 +95,7 @@ impl PlanCache {
         }
     }
 
-    /// A memo that could be read, and is not what its name says.
+    /// A memo that could be read, and does not match its name.
     pub(super) fn is_odd(&self, kind: &str, name: &str, error: &Error) {
         self.warn(&self.path(kind, name), &format!("does not fit, and is made again: {error}"));
     }

@@ -27,7 +27,7 @@ impl Shape {
     }
 }
 
-/// A row-local plan, and what it was before.
+/// A row-local plan, and its form before the rewrite.
 pub(super) type Classified = (Rewritten, Shape);
 
 pub(super) async fn classify(query: &Query) -> Result<Classified> {

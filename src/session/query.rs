@@ -90,7 +90,7 @@ impl Query {
         self
     }
 
-    /// Leaves what planning found to whoever plans next.
+    /// Keeps planning results for the next planning.
     pub(super) fn leave_classified(&self, found: Classified) {
         *self.classified.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
     }
@@ -326,8 +326,8 @@ impl Query {
         caught_later(async { Ok(state.create_physical_plan(plan).await?) }, not_planned).await
     }
 
-    /// The physical plan of as many rows without the query's columns: joins, filters and unnesting stay,
-    /// and leaves read what these need.
+    /// The physical plan of as many rows without the query's columns: joins, filters and unnesting
+    /// stay, and leaves read the columns for these.
     pub(super) async fn physical_plan_of_rows(&self) -> Result<Arc<dyn ExecutionPlan>> {
         use datafusion::logical_expr::lit;
         let plan = LogicalPlanBuilder::from(self.plan.clone()).project([lit(true)])?.build()?;

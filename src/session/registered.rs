@@ -44,7 +44,7 @@ pub(super) enum Registered {
     Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
     /// A pinned snapshot of an Iceberg table.
     Lake(Arc<Lake>),
-    /// A query by name, with what it read when it was registered.
+    /// A query by name, with the tables that it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
     /// A function of the user's.
     Function(Arc<dyn ForeignFunction>),

@@ -1,4 +1,4 @@
-//! Registered tables: names, providers, and what a recipe needs to register them again.
+//! Registered tables: names, providers, and the data from which a recipe registers them again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +80,7 @@ pub struct Session {
     next_store: AtomicU64,
     /// A session made from a recipe never lists: its paths are already bound.
     pub(super) frozen: bool,
-    /// Where what was found out about files is kept for later runs.
+    /// The place that keeps facts about files for later runs.
     plan_cache: Option<Arc<PlanCache>>,
 }
 
@@ -101,7 +101,8 @@ impl Session {
         Self::build(options, false, Arc::default(), cache, None)
     }
 
-    /// An empty session that keeps what it finds out about files in a folder, or below a URL, and looks there first.
+    /// An empty session that keeps facts about files in a folder, or below a URL, and looks there
+    /// first.
     ///
     /// # Errors
     /// `Config` where the limits, the place or the options of its store are not valid.
@@ -116,7 +117,7 @@ impl Session {
         Self::build(options, false, Arc::default(), cache, Some(Arc::new(plans)))
     }
 
-    /// Where what was found out about files is kept.
+    /// The place that keeps facts about files.
     pub(super) fn plan_cache(&self) -> Option<&Arc<PlanCache>> {
         self.plan_cache.as_ref()
     }
@@ -126,8 +127,8 @@ impl Session {
         self.plan_cache.as_ref().map(|cache| cache.take_warnings()).unwrap_or_default()
     }
 
-    /// A session over tables that were pinned by another one: it lists nothing, and what happens to
-    /// the other session's names does not reach it.
+    /// A session over tables that another one pinned: it lists nothing, and changes to the other
+    /// session's names do not reach it.
     pub(super) async fn of_tables(&self, tables: &[(TableKey, Registered)]) -> Result<Arc<Self>> {
         let (counters, cache) = (Arc::clone(&self.counters), self.cache());
         let plans = self.plan_cache.clone();

@@ -114,7 +114,7 @@ impl Replay<'_> {
     /// columns once more without it.
     ///
     /// # Errors
-    /// `Config` where there is no such split; what reading finds.
+    /// `Config` if there is no such split; errors of reading.
     pub async fn rows(&mut self, id: u32) -> Result<Vec<u64>> {
         let first = self.plan.split(id)?.first_row;
         self.scanned.store(0, Ordering::Relaxed);

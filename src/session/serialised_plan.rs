@@ -1,5 +1,6 @@
-//! Memos: what was found out about a table or a plan, as bytes for another process: a rank that did not list and read
-//! footers itself, or a later run. They hold metadata alone: no options of a store, no credentials, no rows.
+//! Memos: facts about a table or a plan, as bytes for another process: a rank that did not list and
+//! read footers itself, or a later run. They hold metadata alone: no options of a store, no
+//! credentials, no rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

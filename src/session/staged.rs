@@ -42,7 +42,7 @@ const BROADCAST_SHARE: u64 = 8;
 /// Whether parts of a query are staged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StageMode {
-    /// Those that cannot run split by split.
+    /// The parts that cannot run split by split.
     #[default]
     Auto,
     /// None: where one is needed, that is an error.
@@ -154,8 +154,8 @@ impl Query {
         }
     }
 
-    /// The query whose parts are tables without rows: what its plan looks like once they are staged. Their sizes, where
-    /// they are known, are for whoever reads the plan.
+    /// The query over tables without rows in place of its parts, to show its plan after staging.
+    /// Their sizes, where known, are for the reader of the plan.
     pub(super) fn without_rows(&self, cuts: &[Cut], sizes: &[Option<(u64, u64)>]) -> Result<Self> {
         let tables = cuts.iter().enumerate().map(|(number, cut)| {
             let size = match sizes.get(number) {

@@ -161,8 +161,8 @@ impl Session {
         Ok(found)
     }
 
-    /// The plan of a statement, and all that it reads. Meanwhile no name changes what it stands for, not by another thread's
-    /// statement over the same path either.
+    /// The plan of a statement, and all tables that it reads. Meanwhile no name changes its
+    /// meaning, not even by another thread's statement over the same path.
     fn plan_of(
         &self,
         parsed: &ParsedQuery,
@@ -249,7 +249,8 @@ fn written(table: &TableReference) -> String {
     }
 }
 
-/// Adds a table, after what it reads if it is a view. A name without an entry is a CTE of the statement itself.
+/// Adds a table; for a view, after the tables that it reads. A name without an entry is a CTE of
+/// the statement itself.
 fn add_table(names: &Names, found: &mut Vec<(TableKey, Registered)>, key: TableKey) -> Result<()> {
     let Some(registered) = names.get(&key).cloned() else {
         return Ok(());
@@ -262,7 +263,7 @@ fn add_table(names: &Names, found: &mut Vec<(TableKey, Registered)>, key: TableK
     add(found, key, registered)
 }
 
-/// Adds what a name stands for, once.
+/// Adds the object of a name, once.
 ///
 /// # Errors
 /// `Query` where it stands for something else there already.
@@ -297,7 +298,8 @@ const METADATA_COLUMNS: &[&str] = &[
     "_partition",
 ];
 
-/// Unquoted names are lower-cased by SQL, and Iceberg's metadata columns are not there; say so where that is what went wrong.
+/// Explains a column that was not found: SQL lower-cases unquoted names, and Iceberg's metadata
+/// columns do not exist here.
 fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
     let error = Error::from(error);
     let message = error.message();

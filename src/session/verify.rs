@@ -80,7 +80,7 @@ impl Plan {
     /// fingerprint of its own; the good parts of a split stand in its place.
     ///
     /// # Errors
-    /// `Config` for a split or a part that does not exist; what reading a footer finds.
+    /// `Config` for a split or a part that does not exist; errors of reading a footer.
     pub async fn without(&self, bad: &BTreeMap<u32, Vec<u32>>) -> Result<Self> {
         let mut splits = Vec::with_capacity(self.splits().len());
         // By their names: a number alone means another part where a file is planned in another way.

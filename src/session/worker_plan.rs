@@ -1,5 +1,6 @@
-//! Recipes: what another process needs to plan the same query again without listing files, reading
-//! footers for planning, or asking anyone: all of it, or only what its share of the splits needs.
+//! Recipes: the data from which another process plans a query again without listing files, reading
+//! footers for planning, or asking anyone. They cover the whole plan, or only the share of some
+//! splits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +62,7 @@ struct Body {
     part: Option<(usize, Totals)>,
 }
 
-/// By table, what its scans found over all files, where only some are in the recipe.
+/// By table, the outlines of its scans over all files, if only some are in the recipe.
 type Outlines = Option<BTreeMap<String, Outline>>;
 
 #[derive(Serialize, Deserialize)]

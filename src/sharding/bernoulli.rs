@@ -14,7 +14,7 @@ const SAMPLE: u64 = 0x7361_6d70_6c65;
 /// for cryptography.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bernoulli {
-    /// Of the 2^64 values that the bits can have, those that keep a row.
+    /// How many of the 2^64 possible values of the bits keep a row.
     kept: u128,
     seed: u64,
 }

@@ -321,7 +321,7 @@ impl Shard {
         self.lanes.iter().map(Lane::rows).sum()
     }
 
-    /// The rows of its batches, repeated ones included and without those that are left out, where they are counted.
+    /// The rows of its batches, with repeated rows and without left-out ones, if they are counted.
     pub fn delivered_rows(&self) -> Option<u64> {
         let by_rows = || {
             let (rows, size) = (self.rows()?, self.schedule.batch_size);

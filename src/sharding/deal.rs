@@ -1,4 +1,5 @@
-//! Dealing: from the splits of a plan, and what earlier runs consumed of them, to the shards of an epoch.
+//! Dealing: from the splits of a plan, less the consumption of earlier runs, to the shards of an
+//! epoch.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Dynamic assignment: workers of a rank take its pieces one by one; which of them are left, from what each says.
+//! Dynamic assignment: workers of a rank take its pieces one by one. Finds the remaining pieces
+//! from the workers' states.
 
 use super::cursor::{Lane, LaneCursor, Shard, ShardCursor};
 use super::order::derive_key;

@@ -45,7 +45,7 @@ pub struct Layout {
 /// The input of a deal, equal for every layout.
 #[derive(Clone, Debug, Default)]
 pub struct ShardInput {
-    /// By split: what balancing goes by.
+    /// By split: the weight for balancing.
     pub weights: Vec<u64>,
     /// By split: its output rows, where they were counted.
     pub counts: Option<Vec<u64>>,

@@ -45,9 +45,9 @@ pub struct Assignment {
 impl Assignment {
     /// Divides `splits` over the ranks of `spec`, and the splits of each rank over its workers.
     ///
-    /// Two levels, so that what a rank reads does not depend on its number of workers: ranks are as even
-    /// as one level over ranks makes them, and a run resumed with another worker count moves no split
-    /// between ranks. Within a shard the splits keep the order of the plan.
+    /// Two levels, so that a rank's rows do not depend on its number of workers: ranks are as even
+    /// as one level over ranks makes them, and a run resumed with another worker count moves no
+    /// split between ranks. Within a shard the splits keep the order of the plan.
     pub fn assign(splits: &[Split], spec: &ShardSpec, strategy: Builtin) -> Self {
         let weights: Vec<u64> = splits.iter().map(weight).collect();
         let workers = spec.shards_per_rank();
@@ -143,7 +143,7 @@ pub struct ShardSummary {
 pub struct Imbalance {
     /// Over all shards.
     pub shards: f64,
-    /// Over all ranks: what every training step waits for.
+    /// Over all ranks: the part for which every training step waits.
     pub ranks: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Pieces: what shards read, cut at any row.
+//! Pieces: the units that shards read, cut at any row.
 
 use std::sync::Arc;
 
@@ -104,7 +104,8 @@ impl RowSlice {
         }
     }
 
-    /// Where it lies in the order of the plan: by its first split, windows before what follows them.
+    /// Its place in the order of the plan: by its first split, windows before the pieces after
+    /// them.
     pub fn place(&self) -> (u32, bool, u64) {
         match &self.source {
             Source::Split(id) => (*id, true, self.start),

@@ -23,7 +23,7 @@ pub(super) const GOOGLE_TOKEN: &str = "google_bearer_token";
 /// The prefix of a header for every request to an HTTP server; no option of `object_store`.
 pub(super) const HEADERS: &str = "headers.";
 
-/// s3fs's names, and those that AWS's own tools print.
+/// s3fs's names, and names that AWS's own tools print.
 const S3: &[(&str, &str)] = &[
     ("accesskeyid", "aws_access_key_id"),
     ("anon", "aws_skip_signature"),
@@ -118,7 +118,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("s3_additional_kwargs.", "of boto3's requests"),
 ];
 
-/// The option of `object_store` and its value, and what goes with it where nobody says otherwise.
+/// The option of `object_store` and its value, and defaults that go with it.
 #[derive(Default)]
 struct Meaning {
     said: Vec<(String, String)>,
@@ -141,7 +141,7 @@ pub(super) fn foreign_names(scheme: Scheme) -> impl Iterator<Item = &'static str
     table.filter(|name| !matches!(*name, "accesskeyid" | "secretaccesskey" | "sessiontoken"))
 }
 
-/// Options under one name each. What nobody knows keeps its name: the store that is opened refuses it.
+/// Options under one name each. An unknown option keeps its name: the opened store refuses it.
 ///
 /// # Errors
 ///
@@ -292,7 +292,7 @@ fn with_canonical_names(mut meaning: Meaning) -> Meaning {
     meaning
 }
 
-/// gcsfs's `token`: a word, the path of a file of credentials, or what stands in such a file.
+/// gcsfs's `token`: a word, the path of a file of credentials, or the content of such a file.
 fn google_token(name: &str, value: &str) -> Result<Meaning> {
     match value {
         "anon" => return Ok(Meaning::of("google_skip_signature", "true")),

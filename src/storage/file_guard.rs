@@ -29,7 +29,7 @@ impl Guard {
         self.counters.count_bytes(bytes as u64);
     }
 
-    /// A local file differs from what it was when it was opened.
+    /// A local file has changed since it was opened.
     pub(super) fn changed_while_read(&self, size: u64) -> Result<()> {
         match &self.pin {
             None => Ok(()),
@@ -45,7 +45,7 @@ impl Guard {
         self.fail(Error::storage(format!("cannot read {path}: {error}")))
     }
 
-    /// A reader wants bytes behind the end: what the file says of itself is wrong.
+    /// A reader wants bytes behind the end: the file's own metadata is wrong.
     pub(super) fn check_end(&self, end: u64) -> Result<()> {
         self.pin.as_ref().map_or(Ok(()), |pin| self.check_end_of(end, pin.size))
     }

@@ -93,8 +93,8 @@ pub trait ForeignOpener: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Config`, where there are two file systems, or options that it refuses; what the bindings raise where
-    /// a package is not installed.
+    /// `Config`, where there are two file systems, or options that it refuses; errors of the
+    /// bindings if a package is not installed.
     async fn open(
         &self,
         urls: &[String],

@@ -37,7 +37,7 @@ pub(super) fn is_hidden(name: &str) -> bool {
 }
 
 impl Glob {
-    /// Compiles the names of a pattern; `text` is what the user typed, for errors.
+    /// Compiles the names of a pattern; `text` is the user's spelling, for errors.
     pub(super) fn try_new<'a>(
         names: impl IntoIterator<Item = &'a str>,
         text: &str,

@@ -73,7 +73,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Reads what a user typed.
+    /// Parses the user's text.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Location {
         }
     }
 
-    /// The store itself, by what [`store_root`](Self::store_root) said of a location in it: how a process
+    /// The store itself, by the [`store_root`](Self::store_root) of a location in it. So a process
     /// opens the store of files that another one found. An http(s) store has no other name.
     ///
     /// # Errors
@@ -166,8 +166,8 @@ impl Location {
 
     /// The key to register the store under in DataFusion.
     ///
-    /// DataFusion drops what stands before an `@`, so that two containers of one Azure account would
-    /// share a store; here the container becomes part of the host instead.
+    /// DataFusion drops the part before an `@`, so that two containers of one Azure account would
+    /// share a store. Here the container becomes part of the host instead.
     ///
     /// # Errors
     ///
@@ -376,7 +376,7 @@ impl Location {
     }
 }
 
-/// Shows what the user would write; a location holds no secret.
+/// Shows the user's spelling; a location holds no secret.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&describe(&self.root, &self.prefix))?;

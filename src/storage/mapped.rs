@@ -64,7 +64,7 @@ impl MappedFile {
     }
 
     /// # Errors
-    /// `Data` where the file is not what it was when it was mapped.
+    /// `Data` if the file has changed since it was mapped.
     pub fn check(&self) -> Result<()> {
         Ok(self.file.check()?)
     }

@@ -1,4 +1,4 @@
-//! From what a user says of a table's place to locations and the one store that they lie in.
+//! From a user's description of a table's place to locations and their one store.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,8 +63,9 @@ impl StoreAccess {
     ///
     /// # Errors
     ///
-    /// `Config`, for an empty list, paths in two stores, and options that the store does not know; what the
-    /// credentials' giver raises; what the bindings raise for a file system that is not installed.
+    /// `Config`, for an empty list, paths in two stores, and options that the store does not know;
+    /// errors of the credential provider; errors of the bindings for a file system that is not
+    /// installed.
     pub async fn open_paths(&self, paths: &[String]) -> Result<OpenedPaths> {
         let mut access = self.clone();
         let mut locations = Vec::with_capacity(paths.len());

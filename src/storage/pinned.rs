@@ -92,7 +92,7 @@ impl PinnedStore {
         self
     }
 
-    /// The cache of a file; None for local files and those that nothing identifies.
+    /// The cache of a file; None for local files and files without an identity.
     fn cached(&self, location: &Path) -> Option<CachedFile> {
         let cache = self.cache.as_ref().filter(|_| !self.is_local(location))?;
         cache.file(&self.root, self.scope.as_deref(), self.pins.get(location)?)

@@ -1,4 +1,4 @@
-//! Profiles of AWS: what `~/.aws/config` and `~/.aws/credentials` say.
+//! Profiles of AWS, from `~/.aws/config` and `~/.aws/credentials`.
 //!
 //! Region and endpoint are read here; keys come from AWS's own library, which knows single sign-on,
 //! assumed roles and processes. It is asked when a store sends its first request, and again before the

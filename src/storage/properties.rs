@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub(super) struct StoreOptions {
     /// The store's root, which Azure needs in another spelling than the files' names have.
     pub(super) location: Location,
-    /// Options by the names of `object_store`, without what `secret` holds.
+    /// Options by the names of `object_store`, without those that `secret` holds.
     pub(super) options: BTreeMap<String, String>,
     /// Credentials that may be replaced by newer ones.
     pub(super) secret: Option<Secret>,

@@ -24,11 +24,13 @@ pub(super) struct Provided {
     pub(super) credential_cache: Option<Arc<CredentialCache>>,
 }
 
-/// Takes out of `options` what `object_store` does not know, and adds what a profile of AWS says.
+/// Takes options that `object_store` does not know out of `options`, and adds those of an AWS
+/// profile.
 ///
-/// Keys come from, in this order: `provider`; keys among the options; the profile that they name; keys in
-/// the environment; the profile that `AWS_PROFILE` names or the one named `default`, where it says how to
-/// get keys; and what `object_store` finds (web identity, containers, the instance).
+/// Keys come from, in this order: `provider`; keys among the options; the profile that they name;
+/// keys in the environment; the profile that `AWS_PROFILE` names or the one named `default`, where
+/// it says how to get keys; and the sources of `object_store` (web identity, containers, the
+/// instance).
 ///
 /// # Errors
 ///

@@ -186,7 +186,7 @@ where
     }
 }
 
-/// Fills a buffer with what a file has from an offset on.
+/// Fills a buffer with a file's bytes from an offset on.
 type ReadAt = fn(&File, &mut [u8], u64) -> io::Result<()>;
 
 fn read_all(file: &File, ranges: &[Range<u64>], read_at: ReadAt) -> io::Result<Vec<Bytes>> {

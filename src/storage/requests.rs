@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// Ranges so near to each other are one request: what lies between costs less than a request.
+/// Ranges this close together are one request: the bytes between cost less than a request.
 const NEAR: u64 = 64 << 10;
 
 /// Ranges farther apart than this are never one request.

@@ -1,4 +1,4 @@
-//! Storage options as a user says them: for all stores, and for what lies below a prefix of URLs.
+//! Storage options from the user: for all stores, and for locations below a prefix of URLs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::{Error, Result};
 
 /// Options of object stores, in any vocabulary (see `aliases`).
 ///
-/// Its serialised form is one map: `{"aws_region": "x", "s3://bucket-a/": {"key": …}}`. A key that holds
-/// `://` is a prefix of URLs, and its map is added to the others for what lies below it; of several
-/// prefixes the longest one alone counts. A prefix ends where a name of a path ends: `s3://b/x` is no
-/// prefix of `s3://b/xy`. `s3://` is one of all buckets.
+/// Its serialised form is one map: `{"aws_region": "x", "s3://bucket-a/": {"key": …}}`. A key that
+/// holds `://` is a prefix of URLs, and its map is added to the others for locations below it; of
+/// several prefixes the longest one alone counts. A prefix ends where a name of a path ends:
+/// `s3://b/x` is no prefix of `s3://b/xy`. `s3://` is one of all buckets.
 ///
 /// The serialised form holds secrets: it is for a worker process, and never for a checkpoint or a log.
 /// The `Debug` form shows none.
@@ -165,7 +165,7 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// Names of one kind of store: what a user writes in a path need not be what stands in a prefix.
+/// Names of one kind of store: a user's path may use another name than the prefix.
 fn one_spelling(scheme: &str) -> String {
     match scheme.to_ascii_lowercase().as_str() {
         "s3a" | "s3n" => "s3".into(),

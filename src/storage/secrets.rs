@@ -21,7 +21,7 @@ struct Noted {
 
 static NOTED: AtomicPtr<Noted> = AtomicPtr::new(ptr::null_mut());
 
-/// Notes the secrets among options: the values of those that hold one, and passwords in URLs.
+/// Notes the secrets among options: secret values, and passwords in URLs.
 pub(crate) fn note_secrets(options: &BTreeMap<String, String>) {
     for (name, value) in options {
         if is_secret(name) && !is_flag(value) {
@@ -37,7 +37,7 @@ pub(crate) fn note_secrets(options: &BTreeMap<String, String>) {
     }
 }
 
-/// A secret, and what it is made of where it is a document: keys of a service account, pairs of a query or of a
+/// A secret, and its parts if it is a document: keys of a service account, pairs of a query or of a
 /// connection string.
 fn note_parts(value: &str) {
     if let Ok(Value::Object(fields)) = serde_json::from_str(value) {

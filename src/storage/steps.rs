@@ -1,5 +1,6 @@
-//! Long answers of a store, asked for a step at a time: what a slow reader has not taken yet stays in the store. A whole
-//! answer would wait in this process, since bodies are read as fast as they come, for the next request to have its turn.
+//! Long answers of a store, asked for a step at a time: bytes that a slow reader has not taken yet
+//! stay in the store. A whole answer would wait in this process, since bodies are read as fast as
+//! they come, for the next request to have its turn.
 
 use std::collections::VecDeque;
 use std::ops::Range;

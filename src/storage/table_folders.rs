@@ -110,7 +110,7 @@ impl TableFolders {
         Self { own, ..Self::default() }
     }
 
-    /// Notes what a file that a store lists says, also one that is skipped.
+    /// Notes a file in a store's listing, also one that is skipped.
     pub fn see_file(&mut self, path: &Path) {
         let text = path.as_ref();
         let is_odd = text.contains(HUDI_PARTITION)
@@ -135,7 +135,7 @@ impl TableFolders {
         }
     }
 
-    /// Notes what a directory that a store lists says. Whether `metadata` is Iceberg's is to be asked.
+    /// Notes a directory in a store's listing. Whether `metadata` is Iceberg's is to be asked.
     pub fn see_directory(&mut self, path: &Path) {
         let kind = Kind::ALL.into_iter().find(|kind| path.filename() == Some(kind.history()));
         match (kind, path.parent()) {
@@ -150,8 +150,8 @@ impl TableFolders {
     /// Refuses the files of a location that lie in the folder of a table, beside its history. `is_named` says that the location
     /// names one file.
     ///
-    /// Local directories are looked into up to the root of the file system. A store is asked for no more than the
-    /// listing of the location left open: what lies in the folders above it.
+    /// Local directories are looked into up to the root of the file system. A store is only asked
+    /// for facts that the listing of the location left open: the content of the folders above it.
     ///
     /// # Errors
     /// `Data` naming the folder; `Storage` where the store cannot be asked.

@@ -25,7 +25,7 @@ pub struct LaneReader {
     delivered: u64,
     /// Rows of the lane in all, where they are counted.
     total: Option<u64>,
-    /// Pieces that are read to their end in all, from the cursor on; and those that are so far.
+    /// Pieces that are read to their end: in all, from the cursor on; and so far.
     pieces: u64,
     pieces_read: u64,
     counters: Arc<StreamCounters>,
@@ -176,8 +176,8 @@ enum Filled {
     End(u64),
 }
 
-/// Windows that are filled by a task of its own while the one before is drained: at most two are in memory, beside what batches still
-/// hold of others.
+/// Windows that are filled by a separate task while the one before is drained: at most two are in
+/// memory, beside the parts that batches still hold.
 struct Windows {
     receiver: Receiver<Filled>,
     current: Option<Box<Draining>>,

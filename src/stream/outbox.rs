@@ -14,8 +14,9 @@ use crate::{Error, Result};
 /// Rows of finished batches that wait for the consumer.
 const AHEAD_ROWS: usize = 1 << 16;
 
-/// Bytes of finished batches that wait for the consumer, but two batches at least: rows of images are large. What waits takes
-/// memory that is fresh the first time, which costs more than to convert.
+/// Bytes of finished batches that wait for the consumer, but two batches at least: rows of images
+/// are large. Waiting batches take memory that is fresh the first time, which costs more than
+/// converting.
 const AHEAD_BYTES: usize = 16 << 20;
 
 /// Rows of finished batches that are handed over together, if they are there without waiting, unless they are as large a part of

@@ -60,7 +60,8 @@ pub struct Delivered {
     pub batch: Finished,
     /// How far the shard is consumed with it.
     pub cursor: ShardCursor,
-    /// Where the worker takes its pieces from a feed: what it holds, and the pieces consumed since the batch before.
+    /// If the worker takes its pieces from a feed: the pieces that it holds, and the pieces
+    /// consumed since the batch before.
     pub holding: Option<(Holding, Vec<u32>)>,
     /// Whether it is the shard's last.
     pub last: bool,
@@ -69,7 +70,7 @@ pub struct Delivered {
 /// The result of [`ShardStream::next`].
 #[derive(Debug)]
 pub enum Next {
-    /// The next batch, and those that were finished with it. Each counts as handed out when
+    /// The next batch, and the batches finished with it. Each counts as handed out when
     /// [`StreamCounters::hand_out`] hears of it.
     Batches(Vec<Delivered>),
     /// The shard is exhausted.
@@ -194,8 +195,8 @@ impl ShardStream {
         Self::start_with(source, shard, cursor, threads, output, None)
     }
 
-    /// Starts reading those pieces of a rank's shard that it takes from `feed`. It runs ahead as little as can be:
-    /// what it takes is not left for other workers.
+    /// Starts reading the pieces of a rank's shard that it takes from `feed`. It runs ahead as
+    /// little as possible: pieces that it takes are not left for other workers.
     ///
     /// # Errors
     /// As for [`start`](Self::start).

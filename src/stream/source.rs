@@ -21,7 +21,7 @@ use crate::session::EpochPlan;
 use crate::sharding::{Order, RowSlice, Source, Window};
 use crate::{Error, Result};
 
-/// A batch under the schema of its plan: the inputs of a UNION ALL differ in what they say of nulls.
+/// A batch under the schema of its plan: the inputs of a UNION ALL differ in their nullability.
 fn alike(batch: RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     if batch.schema_ref() == schema {
         return Ok(batch);
@@ -59,8 +59,8 @@ pub enum RowSource {
         /// Positions of one split.
         rows: u64,
     },
-    /// Splits of so many rows, whose rows are their own positions: what a shard would deliver, without
-    /// reading it.
+    /// Splits of so many rows, whose rows are their own positions: the deliveries of a shard,
+    /// without reading it.
     Positions(Arc<[u64]>),
 }
 

@@ -132,7 +132,7 @@ impl Drop for Block {
 mod tests {
     use super::*;
 
-    /// A dropped block full of other bytes is what the next one of its size is made of.
+    /// A dropped block full of other bytes is the memory of the next one of its size.
     #[test]
     fn nothing_of_an_earlier_batch_shows_in_gaps_or_in_slots_that_nobody_fills() {
         // Of a size that no other test has; Miri takes its time for each byte.

@@ -125,7 +125,7 @@ impl Codes {
         self.known.is_some()
     }
 
-    /// Sets what a null becomes, as the column's policy says.
+    /// Sets the treatment of nulls by the column's policy.
     pub(super) fn follow(
         &mut self,
         policy: &Policy,

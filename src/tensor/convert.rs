@@ -55,7 +55,8 @@ impl Converter {
         self
     }
 
-    /// The columns of the stacks that may arrive as matrices, since their values are already what the stack is to be made of.
+    /// The columns of the stacks that may arrive as matrices, since their values already have the
+    /// stack's type.
     pub fn matrices(&self) -> Vec<MatrixColumns> {
         self.plan.matrices()
     }
@@ -276,7 +277,8 @@ impl TensorBatch {
         &self.lent
     }
 
-    /// The block, and the memory of slots that are not in it; what else is wanted of the batch is read before.
+    /// The block, and the memory of slots that are not in it; everything else of the batch is read
+    /// before.
     pub fn into_memory(self) -> (Block, Vec<Option<Lent>>) {
         (self.block, self.lent)
     }

@@ -69,7 +69,7 @@ impl DType {
         }
     }
 
-    /// True for the three float types: those that can hold NaN.
+    /// True for the three float types, which can hold NaN.
     pub fn is_float(self) -> bool {
         matches!(self, Self::Float16 | Self::Float32 | Self::Float64)
     }

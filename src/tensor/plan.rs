@@ -117,7 +117,7 @@ impl Plan {
     }
 }
 
-/// The outputs of one level, and what each name is taken by.
+/// The outputs of one level, and the owner of each name.
 #[derive(Default)]
 struct Outputs {
     specs: Vec<OutputSpec>,

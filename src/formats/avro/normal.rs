@@ -1,4 +1,4 @@
-//! An Avro schema without names to look up: every reference replaced by what it refers to.
+//! An Avro schema without named references: each is replaced by its definition.
 //!
 //! A column can then be read without the columns that define its types.
 
@@ -224,8 +224,8 @@ fn full_name(name: &str, namespace: &str) -> String {
     }
 }
 
-/// The type with what it means, where that changes how it is read. UUIDs stay the text or bytes that they are, and so do decimals that
-/// cannot be, as the specification says.
+/// The type with what it means, where that changes how it is read. UUIDs stay text or bytes, and so
+/// do invalid decimals, as the specification says.
 fn with_logical_type(object: &Map<String, Value>, kind: &str) -> Value {
     let mut kept = Map::from_iter([("type".to_owned(), json!(kind))]);
     let is_decimal = object.get("logicalType").and_then(Value::as_str) == Some("decimal");

@@ -1,4 +1,5 @@
-//! The shape of rows: what their bytes must be like. A block is checked against it before it is decoded.
+//! The shape of rows, to which their bytes must conform. A block is checked against it before it is
+//! decoded.
 
 use serde_json::Value;
 
@@ -30,7 +31,8 @@ impl Shape {
     /// The shape of a normalized schema.
     ///
     /// # Errors
-    /// `Data` where it is invalid; `UnsupportedType` for what takes no bytes and is not null, naming the column.
+    /// `Data` if it is invalid; `UnsupportedType` for a type that takes no bytes and is not null,
+    /// naming the column.
     pub fn of(schema: &Value, column: &str) -> Result<Self> {
         let kind = match schema {
             Value::String(kind) => kind.as_str(),

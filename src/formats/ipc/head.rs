@@ -179,7 +179,7 @@ pub(super) fn whole_range(block: &Block) -> Range<u64> {
     metadata.start..metadata.end + block.bodyLength() as u64
 }
 
-/// Reads what an Arrow IPC file says of itself, or takes it from the cache.
+/// Reads the head of an Arrow IPC file, or takes it from the cache.
 ///
 /// # Errors
 /// `Data` where it is damaged, `UnsupportedType` for Feather 1 and big-endian files (the caller names the file); storage

@@ -49,7 +49,7 @@ pub(super) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads the metadata of a message, with or without what stands before it; `bytes` may go on behind it.
+    /// Reads the metadata of a message, with or without its prefix; `bytes` may go on behind it.
     ///
     /// # Errors
     /// `Data` where it is damaged, `UnsupportedType` where it is of a version that is not read.

@@ -178,8 +178,8 @@ impl File {
         self.ranges(&blocks.iter().map(whole_range).collect::<Vec<_>>()).await
     }
 
-    /// Messages in which only the buffers of the wanted columns are filled. What nobody fills is never touched, so the
-    /// system does not give memory for it.
+    /// Messages in which only the buffers of the wanted columns are filled. Unfilled buffers are
+    /// never touched, so the system provides no memory for them.
     async fn sparse(&self, blocks: &[Block]) -> Result<Vec<Buffer>> {
         let heads = self.ranges(&blocks.iter().map(metadata_range).collect::<Vec<_>>()).await?;
         let mut wanted = Vec::new();

@@ -56,14 +56,16 @@ impl OrcFooter {
         self.stripes.iter().map(|stripe| stripe.rows).sum()
     }
 
-    /// The columns, timestamps in nanoseconds. Fields carry what Iceberg wrote beside their types as metadata, nested
-    /// ones included: the id as `PARQUET:field_id`, and `iceberg.required`, `iceberg.binary-type`, `iceberg.length`,
-    /// `iceberg.long-type` and the like under their own names. A timestamp with local time zone is one in UTC.
+    /// The columns, timestamps in nanoseconds. Fields carry Iceberg's attributes of their types as
+    /// metadata, nested ones included: the id as `PARQUET:field_id`, and `iceberg.required`,
+    /// `iceberg.binary-type`, `iceberg.length`, `iceberg.long-type` and the like under their own
+    /// names. A timestamp with local time zone is one in UTC.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(arrow_schema(self.root(), Some(&self.attributes)))
     }
 
-    /// The columns without any metadata, timestamps in nanoseconds. Those that cannot be decoded are marked.
+    /// The columns without any metadata, timestamps in nanoseconds. Columns that cannot be decoded
+    /// are marked.
     pub fn plain_schema(&self) -> Schema {
         let schema = arrow_schema(self.root(), None);
         let fields = schema.fields().iter().zip(self.root().children());
@@ -173,7 +175,7 @@ struct Postscript {
 }
 
 impl Postscript {
-    /// Refuses what another writer's file may have and this reader has not.
+    /// Refuses features of other writers' files that this reader lacks.
     fn check(&self) -> Result<()> {
         let (major, minor) = self.version;
         if !matches!((major, minor), (0, 11 | 12)) {

@@ -98,7 +98,7 @@ impl Reader<'_> {
         Err(cut())
     }
 
-    /// A stored integer as what it stands for.
+    /// Decodes a stored integer.
     fn number(&self, stored: u64) -> i64 {
         if self.signed { zigzag(stored) } else { stored as i64 }
     }

@@ -458,7 +458,7 @@ impl StripeFooter {
         None
     }
 
-    /// Refuses what the decoder would stumble over.
+    /// Refuses stripes that would crash the decoder.
     fn check(&self, footer: &OrcFooter) -> Result<()> {
         if self.encodings.len() < footer.types() {
             return Err(Error::data(format!(

@@ -25,8 +25,8 @@ const SECOND: i128 = 1_000_000_000;
 /// Largest number of bytes of a chunk of a compressed stream that is not compressed.
 const CHUNK: usize = 256 << 10;
 
-/// Seconds from 1970 in UTC to 2015 in the writer's time zone: what the seconds of a timestamp without zone are counted
-/// from. `zone` is one that was checked.
+/// Seconds from 1970 in UTC to 2015 in the writer's time zone: the origin of the seconds of a
+/// timestamp without a zone. `zone` was checked before.
 ///
 /// # Errors
 /// `Data` for a zone that is not known.
@@ -51,9 +51,8 @@ fn unknown(zone: &str) -> Error {
 /// Normalises times whose nanoseconds are negative; returns None if there are none.
 ///
 /// # Arguments
-/// `seconds`, `nanoseconds`: the streams, decompressed.
-/// `second`: whether they are encoded by version 2.
-/// `epoch`: what the seconds are counted from.
+/// `seconds`, `nanoseconds`: the streams, decompressed. `second`: whether they are encoded by
+/// version 2. `epoch`: the origin of the seconds.
 ///
 /// # Errors
 /// `Data` where a stream is cut off.
@@ -156,8 +155,8 @@ pub fn refuse_unknown_offsets(times: &[i64], (name, zone): (&str, Tz)) -> Result
 /// Seconds since 1970.
 ///
 /// # Arguments
-/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2.
-/// `epoch`: what the seconds are counted from.
+/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2. `epoch`: the
+/// origin of the seconds.
 ///
 /// # Errors
 /// `Data` where the stream is cut off.
@@ -169,7 +168,7 @@ pub fn times_of(seconds: &[u8], second: bool, epoch: i64) -> Result<Vec<i64>> {
 /// Refuses times that the decoder would make NULL, or panic at, as it cannot say them in the writer's `zone`.
 ///
 /// # Errors
-/// `Data` that says what the column's `unit` holds.
+/// `Data` with the range of the column's `unit`.
 pub fn refuse_far_times(times: &[i64], zone: Tz, unit: TimeUnit) -> Result<()> {
     let known = match unit {
         TimeUnit::Nanosecond => NANOSECONDS,

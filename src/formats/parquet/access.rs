@@ -1,4 +1,4 @@
-//! Rows of a Parquet file by number: what a split reads where rows are deleted, or not wanted.
+//! Rows of a Parquet file by number, for splits with deleted or unwanted rows.
 
 use std::ops::Range;
 

@@ -191,7 +191,8 @@ fn group_starts(groups: &[RowGroupMetaData]) -> Option<Vec<u64>> {
     Some(starts)
 }
 
-/// The metadata of an Iceberg table counts what its files hold; deletes by position, and counts, rely on it.
+/// The metadata of an Iceberg table counts its files' rows; deletes by position, and counts, rely
+/// on it.
 fn check_records(table: &TableFiles, index: usize, records: u64, found: u64) -> Result<()> {
     match records == found {
         true => Ok(()),

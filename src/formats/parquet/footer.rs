@@ -232,7 +232,7 @@ fn pages_can_be(pages: &[PageLocation], chunk: Range<u64>, rows: u64) -> bool {
         })
 }
 
-/// Where the page indexes of all columns lie, and what they are; None for one at a place that is none.
+/// The places and kinds of all columns' page indexes; None for an impossible place.
 fn index_ranges(
     footer: &ParquetMetaData,
 ) -> impl Iterator<Item = Option<(Range<u64>, Fields)>> + '_ {

@@ -24,7 +24,7 @@ struct Groups {
 
 struct Group {
     bytes: Range<usize>,
-    /// Where its number begins; what comes behind it is unknown to the crate.
+    /// The start of its number; later bytes are unknown to the crate.
     ordinal: Option<usize>,
 }
 

@@ -17,11 +17,11 @@ const MOST_BYTES: u64 = 256 << 20;
 /// zstd can exceed it for a page that repeats itself throughout.
 const MOST_TIMES: u64 = 1024;
 
-/// With what writers begin the header of a page: its first field, a number.
+/// The first byte of every page header: its first field, a number.
 const FIRST: u8 = 0x15;
 
-/// Refuses pages that declare what nobody would store, or are others than their checksums say. `bytes` are pages one after another, from
-/// the header of the first one on, and perhaps something behind the last.
+/// Refuses pages that declare implausible sizes, or do not match their checksums. `bytes` are pages
+/// one after another, from the header of the first one on, and perhaps something behind the last.
 ///
 /// # Errors
 /// For the first of them, and for headers that are none.
@@ -45,7 +45,7 @@ pub(in crate::formats) fn check_pages(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a page declares what somebody would store.
+/// Returns true if a page declares plausible sizes.
 ///
 /// # Errors
 /// Where it declares too much.

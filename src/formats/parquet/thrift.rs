@@ -1,10 +1,10 @@
-//! Structures of Thrift's compact protocol, as Parquet has them in footers, page indexes and before pages: whether they are what
-//! they should be, and hold what they declare.
+//! Structures of Thrift's compact protocol, as Parquet uses them in footers, page indexes and
+//! before pages. Checks their types, and that they hold as many items as they declare.
 //!
-//! The reader of the `parquet` crate takes memory for as many elements as a list declares before it reads the first: a file of
-//! fifty bytes asks for gigabytes, which ends the process where they are not there. So lists are counted before. It takes a field
-//! that it knows for what it should be, so that one of another type would let it read lists where none was counted: those are
-//! refused.
+//! The reader of the `parquet` crate takes memory for as many elements as a list declares before it
+//! reads the first: a file of fifty bytes asks for gigabytes, which ends the process where they are
+//! not there. So lists are counted before. It does not check the type of a field that it knows, so
+//! a field of another type could make it read uncounted lists: such fields are refused.
 
 use super::shapes::{CHECKSUM, COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PAGE_SIZE};
 

@@ -60,9 +60,10 @@ pub(in crate::formats) fn has_element(of: &Type, is_it: &dyn Fn(&Type) -> bool) 
     is_it(of) || of.is_group() && of.get_fields().iter().any(|field| has_element(field, is_it))
 }
 
-/// Whether a type is a list whose repeated group is its element, though the `parquet` crate takes it for what stands between a list and its
-/// element: where that group is a list or a map itself, or holds nothing but one repeated field. These are rules of the format for
-/// files of older writers: <https://github.com/apache/parquet-format/blob/master/LogicalTypes.md#backward-compatibility-rules>.
+/// Returns true for a list whose repeated group is its element, though the `parquet` crate takes it
+/// for a level between a list and its element. That is so if the group is a list or a map itself,
+/// or holds only one repeated field. These are rules of the format for files of older writers:
+/// <https://github.com/apache/parquet-format/blob/master/LogicalTypes.md#backward-compatibility-rules>.
 pub(in crate::formats) fn is_legacy_list(of: &Type) -> bool {
     if of.is_primitive() || !is_list(of) {
         return false;

@@ -139,7 +139,7 @@ impl IcebergCatalog {
         self.client.get_or_make(connect).await.map_err(|error| self.describe(error))
     }
 
-    /// Adds the catalog, and takes out what a server or a driver may have repeated of a secret.
+    /// Adds the catalog's name, and removes secrets that a server or a driver may have repeated.
     fn describe(&self, error: Error) -> Error {
         let text = error.to_string();
         let safe = redact(&text, &self.properties);
@@ -161,7 +161,8 @@ impl fmt::Debug for IcebergCatalog {
     }
 }
 
-/// The error with what exists beside the wanted name. Who may not list learns the name alone.
+/// The error with existing names beside the wanted one. A user without permission to list sees the
+/// name alone.
 async fn with_candidates(
     client: &dyn Client,
     namespace: &[String],

@@ -35,8 +35,8 @@ pub fn blind_to_keys(inner: Rule) -> RuleAround {
     })
 }
 
-/// The plan of a relation that says nothing of keys: by them the planner adds columns to a GROUP BY, and `unnest` and joins repeat what
-/// it takes for unique.
+/// The plan of a relation without keys. The planner adds columns to a GROUP BY by keys, and
+/// `unnest` and joins repeat rows that it takes for unique.
 ///
 /// # Errors
 /// An internal error where a schema cannot be rebuilt.
@@ -47,7 +47,7 @@ pub(in crate::query) fn relation_without_keys(plan: LogicalPlan) -> Result<Logic
     }
 }
 
-/// A node that says nothing of keys. Those that are not named have the schema of their input.
+/// A node without keys. Nodes that are not named have the schema of their input.
 fn without_keys(mut plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let schema = match &mut plan {
         LogicalPlan::Projection(node) => &mut node.schema,

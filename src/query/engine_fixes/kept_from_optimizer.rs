@@ -535,8 +535,9 @@ struct Lists {
 }
 
 impl Lists {
-    /// Of a condition: unknown is false there, so that only lists with NULL are merged wrongly, and what is below NOT or CASE;
-    /// and of alternatives those that are negated: they become true where no value is in all of them.
+    /// For a condition. Unknown is false there, so that only lists with NULL, and lists below NOT
+    /// or CASE, are merged wrongly. So are negated alternatives: they become true if no value is in
+    /// all of them.
     fn in_filter(expr: &Expr) -> Self {
         let mut lists = Self { several: HashMap::new() };
         lists.conditions(expr, false);

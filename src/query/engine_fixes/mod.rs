@@ -1,4 +1,5 @@
-//! Faults of DataFusion 53: one file for each, which names the fault, the answer it gave, and what stands in its place.
+//! Faults of DataFusion 53: one file for each, with the fault, the wrong answer, and the
+//! replacement.
 //!
 //! Three kinds. Statements are changed before they are planned (`distinct_precedence`,
 //! `row_comparisons`, `number_digits`), or refused where no right answer is possible (`refused`,

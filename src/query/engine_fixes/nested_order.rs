@@ -28,7 +28,7 @@ use super::signed_zeros::plain;
 use crate::floats::has_floats;
 use crate::{Error, Result};
 
-/// The rule; before those that compute constants.
+/// The rule; before the rules that compute constants.
 #[derive(Debug)]
 pub struct OrderNested;
 

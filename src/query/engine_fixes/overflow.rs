@@ -103,7 +103,7 @@ fn datum(value: &ColumnarValue) -> Result<Box<dyn Datum>> {
     })
 }
 
-/// The rule; before those that compute constants.
+/// The rule; before the rules that compute constants.
 #[derive(Debug)]
 pub struct CheckArithmetic;
 

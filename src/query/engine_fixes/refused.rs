@@ -27,7 +27,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
 
 use crate::{Error, Result};
 
-/// Refuses what would be answered wrongly.
+/// Refuses expressions that would be answered wrongly.
 ///
 /// # Errors
 /// `Query` saying how to write it instead.

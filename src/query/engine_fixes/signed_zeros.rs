@@ -23,7 +23,7 @@ use half::f16;
 use super::kept_from_optimizer::inputs_of;
 use crate::floats::{has_floats, is_plain_float, plain_float};
 
-/// The rule; after those that compute constants.
+/// The rule; after the rules that compute constants.
 #[derive(Debug)]
 pub struct EqualZeros;
 

@@ -115,7 +115,7 @@ fn escaped(pattern: &str, escape: char) -> Result<String> {
     Ok(found)
 }
 
-/// Leaves out what an order names again; returns true where it did.
+/// Leaves out keys that an order repeats; returns true if it did.
 fn once_each(order: &mut Vec<SortExpr>) -> bool {
     let before = order.len();
     let mut seen: Vec<Expr> = Vec::new();

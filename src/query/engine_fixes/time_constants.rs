@@ -16,8 +16,8 @@ use super::kept_from_optimizer::per_second;
 const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 24 * 60 * 60 * SECOND;
 
-/// Nanoseconds since 1970 that a constant names: a text, a date, a timestamp, or a text or number that is cast to one of these. What has
-/// no zone is of UTC. None of anything else.
+/// Nanoseconds since 1970 that a constant names: a text, a date, a timestamp, or a text or number
+/// that is cast to one of these. A value without a zone is in UTC. None for anything else.
 pub(super) fn instant_of(expr: &Expr) -> Option<i128> {
     match expr {
         Expr::Literal(value, _) => instant_of_value(value),

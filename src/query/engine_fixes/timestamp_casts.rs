@@ -37,7 +37,7 @@ pub(super) fn needs_care(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// The cast as a function. With `or_null` what fails is NULL, as in TRY_CAST.
+/// The cast as a function. With `or_null` failures are NULL, as in TRY_CAST.
 pub(super) fn to_instant(value: Expr, target: DataType, or_null: bool) -> Expr {
     let signature = Signature::any(1, Volatility::Immutable);
     let function = ScalarUDF::from(ToInstant { signature, target, or_null });

@@ -1,8 +1,9 @@
-//! Timestamps of different units meet in the finer one. DataFusion takes the coarser, and cuts off what lies between: a
-//! millisecond would equal all of its microseconds.
+//! Timestamps of different units meet in the finer one. DataFusion takes the coarser, and cuts off
+//! the finer digits: a millisecond would equal all of its microseconds.
 //!
-//! Instants meet as instants: what has no zone, a date or a text too, is of UTC beside a zone, as in PostgreSQL whose session is
-//! of UTC. DataFusion takes it for a wall clock of the other side's zone.
+//! Instants meet as instants: a value without a zone (a date or a text, too) is in UTC beside a
+//! zone, as in PostgreSQL with a UTC session. DataFusion takes it for a wall clock of the other
+//! side's zone.
 //!
 //! A constant beside a timestamp is one of the same unit: see [`instants`](super::time_constants).
 
@@ -385,7 +386,7 @@ fn cast_along(expr: &mut Expr, own: &DataType, meet: &Meet) -> bool {
     !steps.is_empty()
 }
 
-/// The plan with columns cast to what they meet in; None where they are that.
+/// The plan with columns cast to the common type; None if they all have it.
 fn align_columns(plan: &Arc<LogicalPlan>, meets: &[Meet]) -> DfResult<Option<LogicalPlan>> {
     let mut changed = false;
     let as_is = Meet::default();

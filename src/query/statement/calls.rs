@@ -1,4 +1,5 @@
-//! Calls of functions and other expressions: what the planner passes over in them, refused by name.
+//! Calls of functions and other expressions: clauses that the planner ignores in them, refused by
+//! name.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -55,7 +56,7 @@ pub(super) fn is_aggregate(function: &Function) -> bool {
 /// Refuses clauses of an expression that the planner would ignore, except those below it.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn check(expr: &Expr) -> Result<()> {
     match expr {
         Expr::Function(function) => check_call(function),

@@ -11,10 +11,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::{joins, refused, relations};
 use crate::{Error, Result};
 
-/// Refuses what the planner would pass over in a query, but for its tables and expressions.
+/// Refuses clauses that the planner would ignore in a query, except in its tables and expressions.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn check(query: &Query) -> Result<()> {
     let Query {
         with,
@@ -248,7 +248,7 @@ fn check_order(order: &OrderBy) -> Result<()> {
     }
 }
 
-/// Refuses what an order may say and the planner passes over.
+/// Refuses clauses of an order that the planner ignores.
 pub(super) fn check_order_expr(order: &OrderByExpr) -> Result<()> {
     let OrderByExpr { expr: _, options, with_fill } = order;
     let OrderByOptions { asc: _, nulls_first: _ } = options;

@@ -150,7 +150,7 @@ fn written_out(expr: &mut Expr) -> Result<()> {
 /// Of a CUBE that is written out: 1,024 sets.
 const MOST_LISTS: usize = 10;
 
-/// The keys with what WITH says of them, as one expression; None without.
+/// The keys with the modifiers after WITH, as one expression; None without.
 fn modified(exprs: &[Expr], modifiers: &[GroupByWithModifier]) -> Result<Option<Expr>> {
     let each = || exprs.iter().map(|expr| vec![expr.clone()]).collect();
     match modifiers {

@@ -66,7 +66,7 @@ impl<'a> Asked<'a> {
 /// Makes a relation of each such join of a query's own SELECTs.
 ///
 /// # Errors
-/// `Query` for what a NATURAL JOIN does not say.
+/// `Query` for columns that a NATURAL JOIN leaves open.
 pub(super) fn wrap(query: &mut Query) -> Result<()> {
     let Query { body, order_by, .. } = query;
     match &mut **body {
@@ -279,7 +279,7 @@ fn name_of(factor: &TableFactor) -> Option<String> {
     }
 }
 
-/// Takes the kept keys in the place of those that the columns name.
+/// Replaces the named columns by the kept keys.
 fn rename_items(items: &mut Vec<SelectItem>, kept: &BTreeSet<Key>) -> Result<()> {
     let mut renamed = Vec::with_capacity(items.len());
     for item in items.drain(..) {

@@ -46,10 +46,10 @@ use crate::{Error, Result};
 /// Begins the names that this module gives to relations and columns; no identifier holds it.
 const MARK: char = '\u{2}';
 
-/// Makes an equal statement of one, and refuses what the planner would pass over.
+/// Makes an equal statement of one, and refuses clauses that the planner would ignore.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn sound_statement(query: &mut Query) -> Result<()> {
     shadows::rename(query);
     broken(VisitMut::visit(query, &mut Equal))?;

@@ -37,7 +37,7 @@ fn step_mark() -> String {
 /// Makes relations of the two sides of each recursive part.
 ///
 /// # Errors
-/// `Query` for what the engine would answer wrongly or leave out.
+/// `Query` for parts that the engine would answer wrongly or ignore.
 pub(super) fn start(query: &mut Query) -> Result<()> {
     let Some(with) = query.with.as_mut().filter(|with| with.recursive) else { return Ok(()) };
     let names: Vec<String> = with.cte_tables.iter().map(|cte| folded(&cte.alias.name)).collect();

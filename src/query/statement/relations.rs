@@ -1,4 +1,4 @@
-//! Tables and joins: what the planner passes over beside a table, refused by name.
+//! Tables and joins: clauses beside a table that the planner ignores, refused by name.
 
 use datafusion::sql::sqlparser::ast::{
     Join, JoinConstraint, JoinOperator, TableAlias, TableAliasColumnDef, TableFactor,
@@ -8,10 +8,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::{MARK, refused};
 use crate::{Error, Result};
 
-/// Refuses what the planner would pass over beside a table.
+/// Refuses clauses beside a table that the planner would ignore.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn check(factor: &TableFactor) -> Result<()> {
     match factor {
         TableFactor::Table {
@@ -97,7 +97,7 @@ fn no_table(what: &str) -> Error {
     refused(what, "register what it gives as a table")
 }
 
-/// Refuses what another name of a relation may say and the planner passes over.
+/// Refuses parts of a relation's alias that the planner ignores.
 pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
     let Some(TableAlias { explicit: _, name, columns }) = alias else { return Ok(()) };
     for TableAliasColumnDef { name: column, data_type } in columns {
@@ -162,7 +162,7 @@ fn words(operator: &JoinOperator) -> &'static str {
     }
 }
 
-/// Refuses joins that the planner does not know, and what it passes over.
+/// Refuses joins that the planner does not know, and clauses that it ignores.
 pub(super) fn check_join(join: &Join) -> Result<()> {
     use JoinConstraint::{Natural, None, On, Using};
     let Join { relation: _, global, join_operator } = join;

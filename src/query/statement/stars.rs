@@ -293,7 +293,7 @@ fn planned(options: &WildcardAdditionalOptions) -> WildcardOptions {
     }
 }
 
-/// The columns that a star stands for, or what REPLACE puts in their places.
+/// The columns that a star stands for, or the expressions that REPLACE puts in their places.
 fn columns_of_star(
     columns: Vec<PlanExpr>,
     options: &WildcardAdditionalOptions,

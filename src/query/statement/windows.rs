@@ -19,7 +19,8 @@ use crate::{Error, Result};
 /// Writes out the windows of a query's own SELECTs.
 ///
 /// # Errors
-/// `Query` for a window that is not defined, defined twice, or extended by what it has already.
+/// `Query` for a window that is not defined, defined twice, or extended by a clause that it has
+/// already.
 pub(super) fn resolve(query: &mut Query) -> Result<()> {
     let Query { body, order_by, .. } = query;
     let mut named = Vec::new();

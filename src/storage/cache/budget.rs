@@ -1,4 +1,4 @@
-//! How much is stored, by all processes together, and what goes when it is too much.
+//! The bytes stored by all processes together, and the eviction of entries above the limit.
 //!
 //! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store, and what
 //! was evicted. Their sum is what is stored, or a little more: a writer makes its file in its full length,
@@ -103,7 +103,7 @@ impl Budget {
         self.remove_stale()
     }
 
-    /// Removes what processes left that were killed while they wrote.
+    /// Removes files of processes that were killed while they wrote.
     fn remove_stale(&self) -> io::Result<()> {
         for found in files_in(&self.folder.join(TEMPORARY))? {
             if found.is_stale() {
@@ -148,8 +148,8 @@ impl Budget {
         Ok(sum.is_some_and(|sum| sum <= self.limit))
     }
 
-    /// Counts what there is, and removes what was used longest ago until a tenth of the limit is free. False where
-    /// another process is at it.
+    /// Counts the stored bytes, and removes the least recently used entries until a tenth of the
+    /// limit is free. Returns false if another process is doing so.
     fn evict(&self) -> io::Result<bool> {
         let Some(lock) = Lock::try_acquire(&self.folder.join(LOCK))? else { return Ok(false) };
         let before = self.used()?;

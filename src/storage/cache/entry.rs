@@ -18,7 +18,7 @@ const MAGIC: &[u8; 8] = b"TQRANGE1";
 const HEADER: usize = 64;
 /// Bytes of the header under the header's checksum.
 const COVERED: usize = 56;
-/// Content per checksum: what a read of a few bytes has to look at.
+/// Content per checksum: the least that a read of a few bytes checks.
 const CHUNK: u64 = 64 << 10;
 
 /// An entry is used now where its time says that it was not within so long.
@@ -114,7 +114,7 @@ impl Entry {
         Ok(Some(Self { file, start, length, sums }))
     }
 
-    /// The bytes of `range`, which lies inside; None where they are not what was written.
+    /// The bytes of `range`, which lies inside; None if they are damaged.
     ///
     /// # Errors
     /// Errors of the file system.

@@ -96,7 +96,7 @@ impl CachedFile {
         .await
     }
 
-    /// Keeps what was fetched: ranges in ascending order, each with all its bytes.
+    /// Keeps fetched bytes: ranges in ascending order, each with all its bytes.
     pub(super) async fn keep(&self, fetched: Vec<(Range<u64>, Bytes)>) -> Result<()> {
         let file = self.clone();
         blocking(move || {
@@ -213,7 +213,7 @@ impl Found {
         self.0.iter().filter_map(|(_, bytes)| bytes.as_ref()).map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// The whole range, with what was missing from `fetched`.
+    /// The whole range, with missing parts from `fetched`.
     fn fill(self, fetched: &[(Range<u64>, Bytes)]) -> Bytes {
         let mut parts = self.0.into_iter().map(|(range, bytes)| match bytes {
             Some(bytes) => bytes,
@@ -240,8 +240,8 @@ impl Found {
     }
 }
 
-/// Ranges in ascending order, those that overlap as one. Those that touch stay apart: where to join is the store's
-/// business.
+/// Ranges in ascending order, with overlapping ones joined. Ranges that touch stay apart: the store
+/// decides where to join.
 fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut found: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::fingerprint::Form;
 use crate::storage::pin::FilePin;
 
-/// A SHA-256. What went in cannot be read out of it, so it may be the name of a folder.
+/// A SHA-256. Its input cannot be read out of it, so it may be the name of a folder.
 pub(super) type Key = [u8; 32];
 
 /// A file without a strong etag is known by its time in seconds. One that was written this short a time ago may

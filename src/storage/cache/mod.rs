@@ -5,12 +5,13 @@
 //! or in whole. Listings, Iceberg metadata, manifests and delete files are read anew: they are
 //! small, or have no identity before they are read. Local files are never cached.
 //!
-//! **The unit is what was asked for, not a block.** Parquet reads column chunks and pages whose borders
-//! know nothing of blocks: with blocks of 1 MiB, a filter that needs 10 KiB of each row group would
-//! read a hundred times as much, and with blocks small enough not to, a column chunk is hundreds of files.
-//! So an entry is a range as it was fetched; touching ranges of one call become one entry, cut at
-//! [`ENTRY_BYTES`]. A later read of other borders is put together from the entries that overlap it, and
-//! only what none of them has is fetched. Entries may overlap; that wastes space only.
+//! **The unit is the requested range, not a block.** Parquet reads column chunks and pages whose
+//! borders know nothing of blocks: with blocks of 1 MiB, a filter that needs 10 KiB of each row
+//! group would read a hundred times as much, and with blocks small enough not to, a column chunk is
+//! hundreds of files. So an entry is a range as it was fetched; touching ranges of one call become
+//! one entry, cut at [`ENTRY_BYTES`]. A later read of other borders is put together from the
+//! entries that overlap it, and only missing bytes are fetched. Entries may overlap; that wastes
+//! space only.
 //!
 //! **The key** is a SHA-256 over the store's root, path, size and identity (see [`key`]): another version of a
 //! file has another key, and so its ranges are never found; the old ones age until they are evicted.
@@ -51,7 +52,7 @@ use crate::{Error, Result};
 pub(super) use super::cache::file::CachedFile;
 pub(super) use super::cache::stream::Tee;
 
-/// The longest entry: what an eviction frees at once, and what a writer holds in memory.
+/// The longest entry: the unit of evictions, and the most that a writer holds in memory.
 pub(super) const ENTRY_BYTES: u64 = 8 << 20;
 
 /// The folder inside the user's, named by the format of the entries.
@@ -143,7 +144,7 @@ impl RangeCache {
         self.folder.join(&name[..2]).join(&name[2..])
     }
 
-    /// Remembers what failed, and stops writing for a while.
+    /// Remembers a failure, and stops writing for a while.
     fn failed(&self, doing: &str, error: &io::Error) {
         self.paused.store(now_seconds() + PAUSE_SECONDS, Ordering::Relaxed);
         // Only the first is told; the others say no more.

@@ -1,5 +1,5 @@
-//! Pages of listings, looked at before `object_store` reads them: it takes any document for one, and what it misses there
-//! for the end of the listing.
+//! Pages of listings, checked before `object_store` reads them: it accepts any document as a page,
+//! and missing parts as the end of the listing.
 
 use std::error::Error;
 use std::fmt;

@@ -130,8 +130,8 @@ impl StdError for Unsent {
     }
 }
 
-/// The error of a request that may be sent again. One of an unknown kind is a connection that an earlier answer spoilt,
-/// as by more bytes than it promised; `object_store` repeats what only reads.
+/// The error of a request that may be sent again. One of an unknown kind is a connection that an
+/// earlier answer spoilt, as by more bytes than it promised; `object_store` repeats reads.
 fn repeatable(error: HttpError) -> HttpError {
     match error.kind() {
         HttpErrorKind::Unknown => HttpError::new(HttpErrorKind::Interrupted, error),
@@ -139,7 +139,7 @@ fn repeatable(error: HttpError) -> HttpError {
     }
 }
 
-/// Counts what the answer says of the store.
+/// Counts an answer's facts about the store.
 fn note(parts: &Parts, permit: &Permit) {
     let status = parts.status;
     match status {
@@ -160,8 +160,8 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.into()))
 }
 
-/// The bytes of a range that is answered. What the length of the body says beside that is not believed: it was
-/// seen to be wrong where a server compresses, or a proxy cuts.
+/// The bytes of an answered range. A length of the body beside it is ignored: it was seen to be
+/// wrong if a server compresses, or a proxy cuts.
 fn promised(parts: &Parts) -> Option<u64> {
     if parts.status != StatusCode::PARTIAL_CONTENT {
         return None;

@@ -17,7 +17,8 @@ use crate::formats::parquet::types::{has_element, is_interval, without_annotatio
 /// The most bytes of the texts of one array.
 const MOST_BYTES: u64 = i32::MAX as u64;
 
-/// The schema of a file, and its columns, as they are decoded. None where all are decoded as what they are.
+/// The schema of a file, and its columns, with the types in which they are decoded. None if all are
+/// decoded as their own types.
 pub(super) fn decoded_schema(
     schema: &SchemaDescriptor,
     fields: &Fields,

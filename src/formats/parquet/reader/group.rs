@@ -42,8 +42,9 @@ const DENSE: f64 = 0.8;
 /// Assumed size of a value that is not a number.
 const WIDE_BYTES: usize = 1 << 10;
 
-/// Columns of a row group are read from its file and decoded together up to so many bytes: what was read is then still in
-/// the processor's cache. Measured with 128, 256 and 512 KiB and all columns at once.
+/// Columns of a row group are read from its file and decoded together up to so many bytes: the
+/// bytes are then still in the processor's cache. Measured with 128, 256 and 512 KiB and all
+/// columns at once.
 const TILE_BYTES: u64 = 512 << 10;
 
 /// A row group whose rows take fewer bytes is decoded column by column (and of matrices line by line), not batch by batch: then the pages of
@@ -235,7 +236,7 @@ impl Group {
         (!index.is_empty()).then_some(index)
     }
 
-    /// Takes what was read of the `leaves` at `ranges`.
+    /// Takes the bytes read for the `leaves` at `ranges`.
     ///
     /// # Errors
     /// Where pages are others than the page index says, or times are none that the column holds.

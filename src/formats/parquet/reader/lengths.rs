@@ -19,8 +19,8 @@ pub struct BatchEnds {
     pub turns: bool,
 }
 
-/// The rows of one decoded batch after the other: as many as there can be of whole ones of those that are cut out of them, so that none
-/// of these has rows of two batches, which would have to be copied.
+/// The row counts of successive decoded batches. Each holds as many whole delivered batches as fit,
+/// so that none of these has rows of two decoded batches, which would have to be copied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     most: usize,

@@ -1,4 +1,5 @@
-//! Matrices of columns: written a few columns at a time, while what was decoded of these is in the processor's cache.
+//! Matrices of columns, written a few columns at a time, while the decoded values are in the
+//! processor's cache.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl Matrices {
         self.0.iter().flat_map(|made| made.columns.iter().copied())
     }
 
-    /// Those that the rest of the projection needs, ascending.
+    /// The columns that the rest of the projection needs, ascending.
     pub(super) fn other_columns(&self, projection: &ProjectionExprs) -> Vec<usize> {
         let others = projection.iter().filter(|expr| self.is_empty() || !is_matrix(&expr.expr));
         ProjectionExprs::new(others.cloned()).column_indices()

@@ -95,7 +95,7 @@ pub(super) fn width_of(indices: &[u8]) -> Result<u8> {
     }
 }
 
-/// The dictionary indices at the ascending `places`, of all those that `bytes` are.
+/// The dictionary indices at the ascending `places`, among all indices in `bytes`.
 ///
 /// # Errors
 /// Where one of them is not there.
@@ -176,7 +176,8 @@ pub(super) fn unpack_one(packed: &[u8], number: usize, width: usize) -> Option<u
 
 /// Fills `values` with the first of those packed by `width` bits; None where there are not as many.
 pub(super) fn unpack(packed: &[u8], width: usize, values: &mut [u32]) -> Option<()> {
-    /// A window of eight values of `BITS` bits, and what a read of the last of them reaches beyond it.
+    /// A window of eight values of `BITS` bits, and the bytes that a read of the last one reaches
+    /// beyond it.
     macro_rules! by_width {
         ($($bits:literal)+) => {
             match width {

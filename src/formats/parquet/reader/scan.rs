@@ -162,7 +162,8 @@ impl ColumnScan {
         Ok(Some(OpenGroup { group, tiles, pieces, kept, batches, at: 0, wanted, looks, lengths }))
     }
 
-    /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
+    /// Evaluates a condition for the wanted rows. Returns the rows that it keeps, with the columns
+    /// that are needed `later`.
     fn ask(
         &self,
         group: &Group,

@@ -20,8 +20,9 @@ pub(super) struct Stage {
     pub(super) columns: Vec<usize>,
 }
 
-/// The parts of `predicate` that are joined by AND, in its order: what comes later may fail for rows which an earlier part
-/// takes out. Those that cannot fail are one with the part before them, where they ask nothing more of the file.
+/// The parts of `predicate` that are joined by AND, in its order: a later part may fail for rows
+/// that an earlier part removes. Parts that cannot fail are joined to the part before them, if they
+/// need no more columns of the file.
 pub(super) fn stages(predicate: &Arc<dyn PhysicalExpr>) -> Vec<Stage> {
     let mut stages: Vec<(Stage, Vec<Arc<dyn PhysicalExpr>>)> = Vec::new();
     for part in split_conjunction(predicate) {

@@ -1,4 +1,4 @@
-//! Rows that are looked up are those that a filter of all rows leaves, in every layout of pages.
+//! Looked-up rows equal the rows that a filter of all rows keeps, in every layout of pages.
 
 use std::sync::Arc;
 
@@ -269,7 +269,8 @@ fn narrowed(
 }
 
 proptest! {
-    /// Columns of a condition are read of the first rows, and the others of those that it keeps.
+    /// The columns of a condition are read for the first rows, and the others for the rows that it
+    /// keeps.
     #[test]
     fn parts_of_a_row_group_are_read_as_all_of_it(
         layout in prop::sample::select(skippable()),

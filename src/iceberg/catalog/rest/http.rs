@@ -1,4 +1,4 @@
-//! Requests to a REST catalog: headers, a second try where that helps, and what its errors mean.
+//! Requests to a REST catalog: headers, retries, and the meaning of its errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Tries {
     }
 }
 
-/// A server that could not be reached, with what the system said.
+/// A server that could not be reached, with the system's message.
 pub(super) fn unreachable(server: &str, url: &str, error: &reqwest::Error) -> Error {
     let mut cause = String::new();
     let mut source = std::error::Error::source(error);
@@ -242,12 +242,12 @@ pub(super) fn encode(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
-/// A URL without what stands behind the path, and without a password.
+/// A URL up to the path, without a password.
 pub(super) fn plain(url: &str) -> String {
     without_password(url.split('?').next().unwrap_or(url))
 }
 
-/// 419 is what some catalogs say of a token that has ended.
+/// Some catalogs answer 419 for an expired token.
 fn is_unauthorized(status: StatusCode) -> bool {
     status == StatusCode::UNAUTHORIZED || status.as_u16() == 419
 }
@@ -262,7 +262,7 @@ fn is_passing(status: StatusCode) -> bool {
     )
 }
 
-/// The headers of `header.*`, and those that every request has.
+/// The headers of `header.*`, and the headers of every request.
 pub(super) fn headers(properties: &BTreeMap<String, String>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert("accept", HeaderValue::from_static("application/json"));

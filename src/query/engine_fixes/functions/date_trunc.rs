@@ -72,7 +72,7 @@ enum TimeField {
 }
 
 impl TimeField {
-    /// Those that DataFusion's function knows.
+    /// The parts that DataFusion's function knows.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "microsecond" => Self::OfSecond(1_000_000),

@@ -134,7 +134,7 @@ impl ScalarUDFImpl for Rounded {
     }
 }
 
-/// One that does, of decimals, what the engine's own does of other numbers.
+/// A function for decimals that does what the engine's own does for other numbers.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Whole {
     inner: Arc<ScalarUDF>,

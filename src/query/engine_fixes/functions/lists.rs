@@ -1,5 +1,6 @@
-//! Arguments of array functions as the lists that DataFusion 53 knows. It promises another type than it makes of lists of a fixed length
-//! and of wide lists in lists, joins no lists of two widths, and appends to what lies under a NULL.
+//! Arguments of array functions as the lists that DataFusion 53 knows. It promises another type
+//! than it makes of lists of a fixed length and of wide lists in lists, joins no lists of two
+//! widths, and appends to values under a NULL.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -23,7 +24,7 @@ use super::like_array;
 /// Functions whose result takes its type from all of their lists, or holds them.
 const JOINING: [&str; 2] = ["array_concat", "array_repeat"];
 
-/// Functions of lists, but for those that make one of any values.
+/// Functions of lists, except functions that make a list of any values.
 static OF_LISTS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let all = all_default_nested_functions();
     let names = all.iter().map(|function| function.name().to_owned());

@@ -1,5 +1,6 @@
-//! A subquery's plan for all values at a time of the columns that it refers to. The list of these values, the domain, is joined to
-//! what refers to them, and every node above keeps them apart: groups and windows are made for each, joins compare them.
+//! A subquery's plan for all values at a time of the columns that it refers to. The list of these
+//! values, the domain, is joined to the nodes that refer to them, and every node above keeps them
+//! apart: groups and windows are made for each, joins compare them.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Subqueries become joins, whatever columns they refer to and wherever they stand.
 //!
-//! DataFusion 53 plans some of them, and answers some of those wrongly: it finds columns by their names, moves conditions above what
-//! they stand below, and takes unknown for false outside of WHERE. So no subquery reaches its optimiser. Before, for
-//! `SELECT a.id, (SELECT max(b.v) FROM b WHERE b.k < a.k) AS m FROM a`:
+//! DataFusion 53 plans some of them, and answers some of those wrongly: it finds columns by their
+//! names, moves conditions above operators that they stand below, and takes unknown for false
+//! outside of WHERE. So no subquery reaches its optimiser. Before, for `SELECT a.id, (SELECT
+//! max(b.v) FROM b WHERE b.k < a.k) AS m FROM a`:
 //! ```text
 //! Projection: a.id, (<subquery>) AS m
 //!   TableScan: a

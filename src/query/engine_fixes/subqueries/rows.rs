@@ -17,7 +17,7 @@ use super::names::{
 
 /// The rows of a subquery, and their relation to the rows of the query around it.
 pub(super) struct Rows {
-    /// The subquery's columns, and behind them those that the conditions need.
+    /// The subquery's columns, followed by the columns that the conditions need.
     pub plan: LogicalPlan,
     /// Conditions over the columns of the query around it and of the plan.
     pub conditions: Vec<Expr>,

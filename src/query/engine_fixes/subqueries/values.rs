@@ -21,7 +21,7 @@ use crate::Error;
 use crate::query::engine_fixes::single_value::only_value;
 
 impl Unnest {
-    /// `input` with what a subquery's value needs, and the value.
+    /// `input` with the columns that a subquery's value needs, and the value.
     pub(super) fn column(
         &mut self,
         expr: Expr,
@@ -60,8 +60,8 @@ impl Unnest {
         }
     }
 
-    /// `input` without the rows for which a condition that is a subquery is not true, as a semi or anti join. None for other
-    /// conditions, and for those that need to tell NULL from false.
+    /// `input` without the rows for which a condition that is a subquery is not true, as a semi or
+    /// anti join. None for other conditions, and for conditions that must tell NULL from false.
     pub(super) fn restricted(
         &mut self,
         condition: &Expr,

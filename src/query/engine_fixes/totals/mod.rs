@@ -1,4 +1,5 @@
-//! `sum` and `avg` of integers, decimals and durations, exactly: what does not fit the type of the result is an error.
+//! `sum` and `avg` of integers, decimals and durations, exactly: a result that does not fit its
+//! type is an error.
 //!
 //! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so
 //! that only the result can be too large, in any order of the rows. The sum of booleans is how many

@@ -31,7 +31,7 @@ pub(super) struct Head {
     /// Bytes of the compressed part after decompression.
     pub(super) declared: usize,
     pub(super) checksum: Option<u32>,
-    /// Its values, those that are missing counted.
+    /// Its values, missing ones included.
     pub(super) rows: u32,
     pub(super) values: Values,
     pub(super) levels: Levels,
@@ -64,7 +64,8 @@ pub(super) enum Values {
 pub(super) enum Levels {
     /// Behind their length, at the start of the decompressed bytes.
     Inside,
-    /// Before what may be compressed: repetition levels of so many bytes, then definition levels.
+    /// Before the possibly compressed bytes: repetition levels of so many bytes, then definition
+    /// levels.
     Before { skipped: usize, bytes: usize, compressed: bool },
 }
 

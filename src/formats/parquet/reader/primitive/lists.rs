@@ -1,7 +1,7 @@
 //! Lists of one length, such as embeddings: numbers like others where every list is there and full.
 //!
-//! That is what the levels of all pages are looked through for, before the first row is read. Columns with NULLs in or among their lists
-//! are left to the `parquet` crate.
+//! The levels of all pages are checked for this before the first row is read. Columns with NULLs in
+//! or among their lists are left to the `parquet` crate.
 
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ impl<T: Word> Flat<T> {
     }
 }
 
-/// Levels behind their length, and what follows them.
+/// Levels behind their length, and the bytes after them.
 fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)

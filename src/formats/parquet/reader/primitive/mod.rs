@@ -36,7 +36,7 @@ pub(super) use stored::Stored;
 
 /// Rows of a column chunk, decoded when they are asked for.
 pub(super) trait FlatColumn: Send {
-    /// The next `rows` rows, or those that are left.
+    /// The next `rows` rows, or the remaining ones.
     ///
     /// # Errors
     /// Where the chunk is damaged.
@@ -56,7 +56,7 @@ pub(super) trait FlatColumn: Send {
         Vec::new()
     }
 
-    /// Takes what was read of one of these ranges.
+    /// Takes the bytes read for one of these ranges.
     fn put(&mut self, _range: &Range<u64>, _bytes: Bytes) {}
 }
 

@@ -64,8 +64,8 @@ impl Stored {
         }
     }
 
-    /// The header of a page that begins at `at`. None where there is none, where it says what nobody would store, or where the system does
-    /// not have it in memory.
+    /// The header of a page that begins at `at`. None if there is none, if its sizes are
+    /// implausible, or if the system does not have it in memory.
     pub(super) fn header(&self, at: usize) -> Option<PageHeader> {
         let (file, range) = match self {
             Self::Read(chunk) => return page_header(chunk.from(at)?),
@@ -94,7 +94,7 @@ impl Stored {
 pub(super) enum Pages {
     /// They are in memory; None where none is needed any more.
     Read(Option<Arc<Chunk>>),
-    /// They lie in a file from `start` on; those that were read of it, by where they lie in the chunk.
+    /// The pages lie in a file from `start` on; the ones read so far, by their place in the chunk.
     File { start: u64, here: Vec<(usize, Bytes)>, column: ColumnPath },
 }
 
@@ -127,14 +127,14 @@ impl Pages {
         }
     }
 
-    /// Takes what was read of the file at `range`.
+    /// Takes the bytes read from the file at `range`.
     pub(super) fn put(&mut self, range: &Range<u64>, bytes: Bytes) {
         if let Self::File { start, here, .. } = self {
             here.push(((range.start - *start) as usize, bytes));
         }
     }
 
-    /// No page is needed any more: what was read of the file serves the next chunk.
+    /// No page is needed any more: the bytes read serve the next chunk.
     pub(super) fn clear(&mut self) {
         if let Self::Read(chunk) = self {
             *chunk = None;

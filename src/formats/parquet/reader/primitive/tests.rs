@@ -1,4 +1,4 @@
-//! Numbers decoded here are those that were written, in every layout of pages, and damage is an error.
+//! Numbers decoded here equal the written ones, in every layout of pages, and damage is an error.
 
 use std::sync::Arc;
 
