@@ -83,7 +83,7 @@ pub(super) fn undecompressable(
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> Error {
     Error::data(format!(
-        "this cannot be decompressed as {}; say what it is: compression=\"none\" | \"gzip\" | \"bz2\" | \
+        "this cannot be decompressed as {}; name its compression: compression=\"none\" | \"gzip\" | \"bz2\" | \
          \"xz\" | \"zstd\"",
         compression.name(),
     ))

@@ -126,8 +126,8 @@ impl ScalarUDFImpl for ForeignUdf {
             let name = self.function.name();
             if array.data_type() != wanted {
                 return Err(Error::data(format!(
-                    "the function {name} returned {}, but was registered with return_type {wanted}; cast what it \
-                     returns, or register it with the type that it returns",
+                    "the function {name} returned {}, but was registered with return_type {wanted}; cast its \
+                     result, or register it with the type that it returns",
                     array.data_type(),
                 )));
             }

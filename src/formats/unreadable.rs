@@ -169,7 +169,7 @@ fn first_hidden(of: &Type) -> Option<String> {
 fn hidden(of: &Type) -> Option<String> {
     match of.get_basic_info().logical_type_ref()? {
         LogicalType::Variant { .. } => {
-            Some("it is a VARIANT, of which the file stores the encoded bytes".to_owned())
+            Some("it is a VARIANT, which the file stores as encoded bytes".to_owned())
         }
         LogicalType::_Unknown { field_id } if of.is_group() => {
             Some(format!("it is of a logical type that is not known (number {field_id})"))

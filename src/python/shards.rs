@@ -273,7 +273,7 @@ impl PyShards {
             .ok_or_else(|| {
                 let ranks = self.first_rank..self.first_rank + self.shards.len() / self.workers;
                 Error::config(format!(
-                    "there is no shard of rank {rank}, worker {worker} among those of ranks {ranks:?}"
+                    "there is no shard of rank {rank}, worker {worker}; the ranks here are {ranks:?}"
                 ))
             })
     }

@@ -326,7 +326,7 @@ fn google_token(name: &str, value: &str) -> Result<Meaning> {
         // It may be a secret, so it is not repeated.
         Err(error) => Err(Error::config(format!(
             "{name} must be \"anon\", \"google_default\", \"cloud\", the path of a file of credentials, \
-             or a dict of what stands in one; the value given is none of the words, and as a file it \
+             or a dict with its content; the value given is none of the words, and as a file it \
              cannot be read ({}); pass an access token as access_token",
             error.kind()
         ))),

@@ -239,7 +239,7 @@ async fn list_pattern(
         (false, _) => Ok(pins),
         (true, true) => Err(not_found(
             location,
-            "the pattern matches directories and no file; end it with / to read what is in them:",
+            "the pattern matches directories and no file; end it with / to read the files in them:",
         )),
         (true, false) => Err(not_found(location, "no file matches the pattern")),
     }

@@ -59,7 +59,7 @@ _OTHERWISE = {
     "sampler": "write shuffle=, or sample_weight= for rows that are drawn by weight",
     "batch_sampler": "write batch_size=",
     "dataset": "the query is the data: pass it first",
-    "num_workers": "worker processes are those of the DataLoader around it, or of create_dataloader",
+    "num_workers": "worker processes belong to the DataLoader around it, or to create_dataloader",
 }
 
 # Counts that every process keeps numbers for are bounded, so that an absurd option is an error and takes no memory.

@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
                 "--output-format",
                 choices=("torch", "numpy", "arrow", "dict"),
                 default="torch",
-                help="what batches are made of (torch)",
+                help="the type of batches (torch)",
             )
             command.add_argument("--shuffle", action="store_true", help="in random order")
     found = vars(parser.parse_args(list(arguments)))
@@ -145,7 +145,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
         help="an option of object stores, as in storage_options=; repeat it for more",
     )
     command.add_argument(
-        "--format", choices=("table", "json"), default="table", help="what is printed (table)"
+        "--format", choices=("table", "json"), default="table", help="the form of the output (table)"
     )
     command.add_argument(
         "--traceback", action="store_true", help="print where in the code an error comes from"

@@ -194,8 +194,8 @@ class CompatDataset(QueryDataset):
         """
         if isinstance(state, Mapping) and "completed_shards" in state:
             raise CheckpointMismatchError(
-                "this state was saved by torch-dataloader-utils, which knows only the shards that workers had read to their "
-                f"end, and not what of it was received; begin the epoch anew: dataset.set_epoch({state.get('epoch', 0)!r})"
+                "this state was saved by torch-dataloader-utils, which knows only the shards that workers had read to the "
+                f"end, and not the batches that were received; begin the epoch anew: dataset.set_epoch({state.get('epoch', 0)!r})"
             )
         super().load_state_dict(state)
         if not self._plan.is_in_worker:
@@ -206,7 +206,7 @@ class CompatDataset(QueryDataset):
         self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
     ) -> ShardIterator:
         if worker >= MOST_WORKERS:
-            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, of which metrics are kept")
+            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, the limit of the metrics")
         iterator = super()._iterator_over(progress, worker, in_loader, copies)
         if self._bars is not None:
             iterator.observed_by(RowBar(lambda begun: self._progress_bar(worker, begun)))

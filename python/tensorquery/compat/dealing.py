@@ -114,8 +114,8 @@ class FileStrategy:
             )
         if len(answer) > workers:
             raise ConfigError(
-                f"{self._name} returned {len(answer)} shards for {workers} workers; nobody would read the shards after "
-                "those of the workers, so return as many as num_workers says"
+                f"{self._name} returned {len(answer)} shards for {workers} workers; nobody would read "
+                "the shards beyond these, so return as many as num_workers says"
             )
         return [*answer, *(Shard(number) for number in range(len(answer), workers))]
 

@@ -161,7 +161,7 @@ class DatasetPlan:
             if not chosen.skips:
                 raise
             raise DataError(
-                f'{error}; on_error="skip" does not reach what is staged, but for files that cannot be understood at all: a '
+                f'{error}; on_error="skip" does not reach staged parts, except files that cannot be understood at all: a '
                 "row group, stripe or byte range that is left out would change other rows, of any group. Repair the file, or "
                 "leave it out by its path"
             ) from error

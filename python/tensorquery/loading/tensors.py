@@ -510,7 +510,7 @@ def _objects(batch: Any) -> dict[str, list[Any]]:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in found:
             raise ConfigError(
-                f"two columns are named {name!r}, of which a dict can hold one; rename one of them"
+                f"two columns are named {name!r}, and a dict can hold only one; rename one of them"
             )
         try:
             found[name] = column.to_pylist()

@@ -15,7 +15,7 @@ FIELDS = {
     "batches": "Batches received by the training loop; of a worker, batches sent.",
     "padded_rows": "Rows repeated to fill a last batch.",
     "splits": "Splits read to their end; one that is cut between shards counts in each.",
-    "files": "Files of which something was read; one that several workers read counts for each.",
+    "files": "Files read at least in part; a file that several workers read counts for each.",
     "split_share": "Shuffle quality: the mean part of a batch from the split with most rows in its shuffle window, 0 to 1.",
     "buffered_rows": "Rows of finished batches that are ready and not received yet.",
     "elapsed_seconds": "Seconds from the first batch asked for to now, or to the end.",

@@ -290,7 +290,7 @@ def _named(state: Mapping[str, Any]) -> dict[int, list[int]]:
     except (KeyError, TypeError, ValueError):
         pass
     raise CheckpointMismatchError(
-        "the state is damaged: what it says of bad splits does not fit together; load an earlier state"
+        "the state is damaged: its list of bad splits contradicts itself; load an earlier state"
     )
 
 
@@ -393,7 +393,7 @@ def _agreed(board: Board, verdicts: list[Any]) -> list[Any]:
                     return found
             time.sleep(_LOOK)
         raise StorageError(
-            "another rank verified the splits first and did not publish what it found within "
+            "another rank verified the splits first and did not publish its results within "
             f"{_PATIENCE:.0f} seconds; it may have failed: see its own error"
         )
     except StoreLostError as error:

@@ -351,7 +351,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     checked = [check_state(state) for state in states]
     if not checked:
-        raise CheckpointMismatchError("there is no state to merge; give those of all ranks")
+        raise CheckpointMismatchError("there is no state to merge; give the states of all ranks")
     checked, waiting = _without_waiting(_in_one_epoch(checked))
     first = checked[0]
     for key in ("fingerprint", "parts", "seed", "epoch", "layout", "parents"):
@@ -369,7 +369,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if state["step"] != first["step"]:
                 raise CheckpointMismatchError(
                     f"the states were saved at different steps ({first['step']} and {state['step']}), but with "
-                    "equal steps one is that of all ranks; merge states that were saved at the same step, or load "
+                    "equal steps one state holds for all ranks; merge states that were saved at the same step, or load "
                     "any one of them"
                 )
         return first
@@ -381,7 +381,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             cursors[str(rank)], turns[str(rank)] = [[] for _ in range(shards)], 0
     else:
         raise CheckpointMismatchError(
-            f"the states of ranks {missing} are missing; merge those of all {layout['world_size']} ranks"
+            f"the states of ranks {missing} are missing; merge the states of all {layout['world_size']} ranks"
         )
     step = max(state["step"] for state in checked)
     merged = {**first, "step": step, "cursors": cursors, "turns": turns}

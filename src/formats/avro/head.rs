@@ -203,7 +203,7 @@ fn head(header: &Header) -> Result<AvroHead> {
     if shape.takes_nothing() {
         return Err(Error::new(
             ErrorKind::UnsupportedType,
-            "the rows of this Avro file take no bytes: it has no column but those of type null",
+            "the rows of this Avro file take no bytes: all its columns are of type null",
         ));
     }
     widen_single_unions(&mut schema);

@@ -39,8 +39,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("py-catalog-impl", "name one of the catalog types as \"type\""),
     ("auth", "pass \"credential\" or \"token\", or \"header.Authorization\""),
     ("auth.type", "pass \"credential\" or \"token\", or \"header.Authorization\""),
-    ("ssl", "add the certificate to those of the operating system (SSL_CERT_FILE)"),
-    ("ssl.cabundle", "add the certificate to those of the operating system (SSL_CERT_FILE)"),
+    ("ssl", "add the certificate to the operating system's (SSL_CERT_FILE)"),
+    ("ssl.cabundle", "add the certificate to the operating system's (SSL_CERT_FILE)"),
     ("hive.kerberos-authentication", "use a metastore without Kerberos, or a REST catalog"),
     ("glue.role-arn", "assume the role and pass its glue.access-key-id and others"),
 ];

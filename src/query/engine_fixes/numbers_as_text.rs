@@ -1,5 +1,5 @@
 //! Numbers that are compared with text in quotes, as in `part >= '9'`: the text means the number that it spells, as in the
-//! standard. DataFusion 53 makes text of the column, of which '10' is less than '9'.
+//! standard. DataFusion 53 makes text of the column, and as text '10' is less than '9'.
 //!
 //! The texts of rows are no numbers: beside one they are refused, wherever values are compared.
 
@@ -131,7 +131,7 @@ fn refuse_mixed<'a>(values: impl IntoIterator<Item = (&'a Expr, DataType)>) -> D
     }
     let (Some(number), Some(text)) = (number, text) else { return Ok(()) };
     Err(Error::query(format!(
-        "{text} beside {number} compares a number with text: the engine would compare both as texts, of which '10' is less \
+        "{text} beside {number} compares a number with text: the engine would compare both as texts, so that '10' is less \
          than '9', and '07' is not 7; write CAST({text} AS DOUBLE), or CAST({number} AS VARCHAR) to compare texts"
     ))
     .into())

@@ -233,7 +233,7 @@ fn pair<'a>(left: &'a Expr, right: &'a Expr) -> Result<(&'a [Expr], &'a [Expr])>
             other.len()
         ))),
         _ => Err(Error::query(format!(
-            "{left} is compared with {right}, of which only one is a row in parentheses; write both as rows, (a, b) = (1, 2)"
+            "{left} is compared with {right}, but only one is a row in parentheses; write both as rows, (a, b) = (1, 2)"
         ))),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn check(query: &Query) -> Result<()> {
     if settings.is_some() {
         return Err(refused(
             "SETTINGS",
-            "options are those of tensorquery's functions; leave it out",
+            "options are arguments of tensorquery's functions; leave it out",
         ));
     }
     if let Some(FormatClause::Identifier(_) | FormatClause::Null) = format_clause {
@@ -239,7 +239,7 @@ fn check_order(order: &OrderBy) -> Result<()> {
     if interpolate.is_some() {
         return Err(refused(
             "ORDER BY … INTERPOLATE",
-            "rows are those of the tables; leave it out",
+            "rows come from the tables only; leave it out",
         ));
     }
     match kind {
@@ -255,7 +255,7 @@ pub(super) fn check_order_expr(order: &OrderByExpr) -> Result<()> {
     match with_fill {
         None => Ok(()),
         Some(_) => {
-            Err(refused("ORDER BY … WITH FILL", "rows are those of the tables; leave it out"))
+            Err(refused("ORDER BY … WITH FILL", "rows come from the tables only; leave it out"))
         }
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn check(factor: &TableFactor) -> Result<()> {
             }
         }
         TableFactor::TableFunction { expr, alias: _ } => {
-            Err(refused(&format!("TABLE({expr})"), "register what it gives as a table"))
+            Err(refused(&format!("TABLE({expr})"), "register its rows as a table"))
         }
         TableFactor::JsonTable { .. } => Err(no_table("JSON_TABLE")),
         TableFactor::OpenJsonTable { .. } => Err(no_table("OPENJSON")),
@@ -94,7 +94,7 @@ pub(super) fn check(factor: &TableFactor) -> Result<()> {
 }
 
 fn no_table(what: &str) -> Error {
-    refused(what, "register what it gives as a table")
+    refused(what, "register its rows as a table")
 }
 
 /// Refuses parts of a relation's alias that the planner ignores.

@@ -102,7 +102,7 @@ fn extended(spec: WindowSpec, named: &[(String, WindowSpec)]) -> Result<WindowSp
         }
     };
     Err(Error::query(format!(
-        "a window that extends {name} cannot have it: {clause} is that of {name}; write the whole window behind OVER"
+        "a window that extends {name} cannot have {clause}, which comes from {name}; write the whole window behind OVER"
     )))
 }
 

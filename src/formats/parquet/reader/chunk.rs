@@ -75,7 +75,7 @@ impl Chunk {
             }
             let end = usize::try_from(header.stored)?.saturating_add(header.length);
             if end != piece.len() {
-                return Err(damaged("its bytes are others than those of the page index"));
+                return Err(damaged("its bytes differ from the page index"));
             }
         }
         Ok(chunk)
