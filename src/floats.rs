@@ -33,7 +33,7 @@ pub fn plain_float() -> &'static Arc<ScalarUDF> {
     &PLAIN_FLOAT
 }
 
-/// Whether a function is this one.
+/// Returns true if a function is this one.
 pub fn is_plain_float(function: &ScalarUDF) -> bool {
     function.inner().as_any().is::<PlainFloat>()
 }

@@ -50,7 +50,7 @@ pub(super) struct FileSchema {
 }
 
 impl Infer<'_> {
-    /// Of all files, in their order.
+    /// Reads the schemas of all files, in their order.
     pub async fn all(&self, files: &[ObjectMeta], names: &[String]) -> Result<Vec<FileSchema>> {
         futures::stream::iter(files.iter().zip(names).map(|(meta, name)| async move {
             self.one(meta).await.map_err(|error| error.with_context("file", name))
@@ -60,7 +60,8 @@ impl Infer<'_> {
         .await
     }
 
-    /// Of one file; its name is added to errors by the caller. Decoders panic on some damaged files.
+    /// Reads the schema of one file; the caller adds its name to errors. Decoders panic on some
+    /// damaged files.
     pub async fn one(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let read = caught(self.read(meta)).await?;
         Ok(FileSchema { schema: possible(read.schema)?, ..read })

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// Bytes in which the first character that is no white space must stand.
 const PROBE: u64 = 64 << 10;
 
-/// Whether the file's first character opens an array; no line of an object each begins so.
+/// Returns true if the file's first character opens an array; no line of an object each begins so.
 ///
 /// # Errors
 /// Errors of the store, and `Data` where the file cannot be decompressed.

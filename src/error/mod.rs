@@ -109,7 +109,7 @@ impl Error {
         self
     }
 
-    /// Whether a function of the user's is to blame.
+    /// Returns true if a function of the user's is to blame.
     pub fn is_of_user_code(&self) -> bool {
         self.of_user_code
     }
@@ -121,12 +121,12 @@ impl Error {
         self
     }
 
-    /// Whether the store had another file than the pinned one, or none.
+    /// Returns true if the store had another file than the pinned one, or none.
     pub fn is_of_other_file(&self) -> bool {
         self.of_other_file
     }
 
-    /// Whether the content of a file, as it was pinned, may be to blame.
+    /// Returns true if the content of a file, as it was pinned, may be to blame.
     pub fn may_be_of_content(&self) -> bool {
         self.kind == ErrorKind::Data && !self.of_user_code && !self.of_other_file
     }
@@ -247,7 +247,8 @@ impl Error {
     }
 }
 
-/// Whether the planner met a subquery, or a column of the query around it, that no rule has made a join of.
+/// Returns true if the planner met a subquery, or a column of the query around it, that no rule has
+/// made a join of.
 fn is_left_subquery(message: &str) -> bool {
     const LEFT: [&str; 4] = ["ScalarSubquery", "InSubquery", "Exists", "OuterReferenceColumn"];
     let expr = message.strip_prefix("Physical plan does not support logical expression ");

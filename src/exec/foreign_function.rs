@@ -147,8 +147,8 @@ impl ScalarUDFImpl for ForeignUdf {
     }
 }
 
-/// Whether an argument becomes a declared type by itself: where no value loses anything, or else the cast of a value is an
-/// error.
+/// Returns true if an argument becomes a declared type by itself: where no value loses anything, or
+/// else the cast of a value is an error.
 fn is_taken_for(given: &DataType, wanted: &DataType) -> bool {
     use DataType::{
         BinaryView, Date32, Date64, Dictionary, Duration, FixedSizeList, LargeList, List, Null,

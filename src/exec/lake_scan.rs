@@ -58,9 +58,9 @@ impl LakeScan {
         Some(Arc::new(Self { table: Arc::clone(&self.table), config, count: self.count }))
     }
 
-    /// Whether a filter must stay above the scan. One that reads a nested column: whether it can run inside a file depends
-    /// on how the file stores the column, and DataFusion asks the table's schema only; it would drop what it cannot
-    /// run.
+    /// Returns true if a filter must stay above the scan. One that reads a nested column: whether
+    /// it can run inside a file depends on how the file stores the column, and DataFusion asks the
+    /// table's schema only; it would drop what it cannot run.
     fn stays_above(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
         let filter = of_table(&self.config, filter)?;
         let schema = self.config.file_source.table_schema().table_schema();

@@ -170,8 +170,9 @@ fn rows_taken(node: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     Some(node.as_any().downcast_ref::<LocalLimitExec>()?.fetch())
 }
 
-/// Whether a sort orders lists, structs or maps. A sort that keeps some rows leaves out those above the last of them by an operator, which
-/// orders NULL in such values otherwise than the sort does.
+/// Returns true if a sort orders lists, structs or maps. A sort that keeps some rows leaves out
+/// those above the last of them by an operator, which orders NULL in such values otherwise than the
+/// sort does.
 fn orders_nested(sort: &SortExec) -> Result<bool> {
     let schema = sort.input().schema();
     for key in sort.expr() {

@@ -29,7 +29,7 @@ pub enum RowFate {
 }
 
 impl RowFate {
-    /// Whether every row becomes one row.
+    /// Returns true if every row becomes one row.
     pub fn keeps_all(&self) -> bool {
         matches!(self, Self::Filtered(predicates) if predicates.is_empty())
     }

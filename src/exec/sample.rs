@@ -48,7 +48,7 @@ use crate::sharding::{Bernoulli, FileSample};
 /// The share of a table's rows that is kept, and the seed that picks them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Of 100 rows; in 0..=100.
+    /// Percentage of the rows that are kept; in 0..=100.
     pub percent: f64,
     /// Another seed gives an independent sample.
     pub seed: u64,

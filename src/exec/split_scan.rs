@@ -59,7 +59,7 @@ pub enum ScanSource {
 }
 
 impl ScanSource {
-    /// Whether all of it is in memory or on the local file system.
+    /// Returns true if all of it is in memory or on the local file system.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Files { table, .. } => {

@@ -53,7 +53,7 @@ pub struct SplitTarget {
 }
 
 impl SplitTarget {
-    /// Whether a split may grow to this many rows and bytes.
+    /// Returns true if a split may grow to this many rows and bytes.
     pub fn allows(self, rows: u64, bytes: u64) -> bool {
         match self.rows {
             Some(target) => rows <= target,
@@ -82,11 +82,12 @@ pub struct ScanSplits {
     pub splits: Vec<Split>,
     /// Row groups or stripes (or files, for formats without) of the listed files.
     pub units: usize,
-    /// Of those, pruned.
+    /// The number of these that were pruned.
     pub units_pruned: usize,
     /// Files that are not read at all.
     pub files_pruned: usize,
-    /// Of a tolerant request, the places in `splits` of files that cannot be understood, and why.
+    /// For a tolerant request: the places in `splits` of files that cannot be understood, and the
+    /// reasons.
     pub damaged: Vec<(usize, String)>,
 }
 

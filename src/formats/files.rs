@@ -71,17 +71,17 @@ pub struct Outline {
 pub struct Scans {
     outlines: Mutex<BTreeMap<String, Outline>>,
     is_part: bool,
-    /// Of a part, the places of its files among all.
+    /// For a part: the places of its files among all.
     places: Vec<u32>,
 }
 
 impl Scans {
-    /// Of a table with a part of its files, which have these places among all.
+    /// For a table with only some of its files, which have these places among all.
     pub fn of_part(outlines: BTreeMap<String, Outline>, places: Vec<u32>) -> Self {
         Self { outlines: Mutex::new(outlines), is_part: true, places }
     }
 
-    /// Whether the table has a part of its files only.
+    /// Returns true if the table has a part of its files only.
     pub fn is_part(&self) -> bool {
         self.is_part
     }

@@ -80,7 +80,7 @@ impl FooterCache {
         Self { columns: Some(columns), ..Self::default() }
     }
 
-    /// Whether a file lies on the local file system.
+    /// Returns true if a file lies on the local file system.
     pub fn is_local(&self, location: &Path) -> bool {
         is_local_file(&self.root, location)
     }
@@ -308,7 +308,7 @@ fn with_whole_interval(field: &FieldRef) -> FieldRef {
     Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
-/// Whether the page index was read, or is known to be absent from the file.
+/// Returns true if the page index was read, or is known to be absent from the file.
 fn has_page_index(footer: &ParquetMetaData) -> bool {
     footer.offset_index().is_some()
         || footer.row_groups().iter().all(|group| {

@@ -151,7 +151,7 @@ pub struct JsonFormat {
 }
 
 impl JsonFormat {
-    /// Whether each file is one array.
+    /// Returns true if each file is one array.
     pub fn is_array(&self) -> bool {
         self.array == Some(true)
     }

@@ -15,7 +15,7 @@ use datafusion::physical_expr::expressions::Column;
 pub(super) struct Places<'a>(HashMap<&'a str, usize>);
 
 impl<'a> Places<'a> {
-    /// Of two columns of one name, the first.
+    /// Places by name; of two columns with one name, the first.
     pub(super) fn of(schema: &'a Schema) -> Self {
         let mut places = HashMap::with_capacity(schema.fields().len());
         for (place, field) in schema.fields().iter().enumerate() {

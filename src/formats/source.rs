@@ -184,7 +184,7 @@ impl<F: UnitFormat> FileSource for UnitSource<F> {
 
 struct UnitOpener<F> {
     source: UnitSource<F>,
-    /// Of the projected columns.
+    /// The schema of the projected columns.
     output: SchemaRef,
     store: Arc<dyn ObjectStore>,
 }

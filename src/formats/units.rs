@@ -30,7 +30,7 @@ pub(super) enum UnitKind {
 pub(super) struct Splitter<'a> {
     /// Index into the table's files.
     pub file: u32,
-    /// Of the file, in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
     pub kind: UnitKind,
     pub units: &'a [UnitRange],

@@ -37,7 +37,7 @@ pub fn marked(field: &Field, reason: impl Into<String>) -> Field {
     field.clone().with_metadata(metadata)
 }
 
-/// Whether a field is marked.
+/// Returns true if a field is marked.
 pub fn is_marked(field: &Field) -> bool {
     field.metadata().contains_key(REASON)
 }
@@ -52,7 +52,8 @@ pub fn refused(field: &Field) -> Option<Error> {
     Some(Error::new(ErrorKind::UnsupportedType, message))
 }
 
-/// Whether a file has columns that the crate would show as something else: as their storage, or as other lists.
+/// Returns true if a file has columns that the crate would show as something else: as their
+/// storage, or as other lists.
 pub(super) fn is_misread(footer: &ParquetMetaData) -> bool {
     let root = footer.file_metadata().schema_descr().root_schema();
     has_element(root, &|of| hidden(of).is_some() || is_legacy_list(of))

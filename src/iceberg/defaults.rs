@@ -88,7 +88,7 @@ fn find_below(kind: &Value, path: &str, found: &mut Defaults) -> Result<()> {
     Ok(())
 }
 
-/// Whether the crate cannot write a default, and so a schema with it, as JSON again.
+/// Returns true if the crate cannot write a default, and so a schema with it, as JSON again.
 fn cannot_be_written(default: &Literal, kind: &Type) -> bool {
     let second = match kind {
         Type::Primitive(PrimitiveType::Timestamptz) => 1_000_000,

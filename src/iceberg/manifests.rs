@@ -32,7 +32,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it is a data file, not a delete file.
+    /// Returns true if it is a data file, not a delete file.
     pub fn is_data(&self) -> bool {
         self.entry.content_type() == DataContentType::Data
     }

@@ -93,7 +93,7 @@ fn rename(avro: &mut Value, inside: bool) {
     }
 }
 
-/// Whether a schema has a field of this id, at any depth.
+/// Returns true if a schema has a field of this id, at any depth.
 fn has_field(schema: &Value, id: &Value) -> bool {
     match schema {
         Value::Array(items) => items.iter().any(|item| has_field(item, id)),

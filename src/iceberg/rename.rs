@@ -171,7 +171,7 @@ fn by_name<'a>(fields: impl Iterator<Item = &'a MappedField>) -> HashMap<&'a str
     fields.flat_map(|field| field.names().iter().map(move |name| (name.as_str(), field))).collect()
 }
 
-/// Whether a column is, or has within it, a timestamp of nanoseconds.
+/// Returns true if a column is, or has within it, a timestamp of nanoseconds.
 fn has_nanoseconds(column: &NestedField) -> bool {
     let schema = Schema::new(vec![arrow_field(column)]);
     schema
@@ -180,7 +180,7 @@ fn has_nanoseconds(column: &NestedField) -> bool {
         .any(|field| matches!(field.data_type(), DataType::Timestamp(TimeUnit::Nanosecond, _)))
 }
 
-/// Whether any column of an ORC file says its id.
+/// Returns true if any column of an ORC file says its id.
 fn says_ids(file: &Schema) -> bool {
     file.fields().iter().any(|field| stored_id(field).is_some())
 }
@@ -218,7 +218,7 @@ fn id_of(field: &ParquetType) -> Option<i32> {
     info.has_id().then(|| info.id())
 }
 
-/// Whether any field below `group` has an id.
+/// Returns true if any field below `group` has an id.
 fn has_ids(group: &ParquetType) -> bool {
     group.is_group()
         && group.get_fields().iter().any(|field| id_of(field).is_some() || has_ids(field))

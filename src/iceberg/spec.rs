@@ -44,7 +44,7 @@ pub struct DataFile {
 }
 
 impl DataFile {
-    /// Whether any delete may apply to it.
+    /// Returns true if any delete may apply to it.
     pub fn has_deletes(&self) -> bool {
         !self.positions.is_empty() || !self.equality.is_empty()
     }

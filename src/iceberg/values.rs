@@ -89,7 +89,8 @@ const RECORDS: &str = "records";
 const OF: &str = " of ";
 
 impl FileValues {
-    /// Of these data files, for the columns of `schema`, which `mapping` finds in files without field ids.
+    /// Values of these data files, for the columns of `schema`, which `mapping` finds in files
+    /// without field ids.
     ///
     /// # Errors
     /// `Data` where a partition value does not fit its column.

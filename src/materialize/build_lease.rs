@@ -36,7 +36,7 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// Of a builder that has said nothing that can be read.
+    /// The state of a builder that has written nothing readable.
     pub(super) fn unknown() -> Self {
         let builder = "unknown".to_owned();
         Self { builder, build: String::new(), rows: 0, bytes: 0, beat: 0 }

@@ -78,9 +78,9 @@ pub struct Wanted<'a> {
 /// The stage that is wanted: opened where it is there, else built from the rows that `make` computes, or of the files that it
 /// has written into the folder of the build, which it is told.
 ///
-/// Of several processes one builds. In a folder that is decided by a lock that dies with its
-/// holder, below a URL by a lease that ends when its holder is silent. Dropping the future cancels
-/// waiting and building; remains of a killed process are swept later, and never seen.
+/// One of several processes builds. In a folder, a lock that dies with its holder decides which;
+/// below a URL, a lease that ends when its holder is silent. Dropping the future cancels waiting
+/// and building; remains of a killed process are swept later, and never seen.
 ///
 /// # Errors
 /// Errors of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than

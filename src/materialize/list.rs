@@ -120,7 +120,7 @@ pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
 struct Rules<'a> {
     /// Stages that nobody has used for so long.
     unused: Duration,
-    /// Of the others, those used longest ago, until no more bytes are left.
+    /// Bytes that may stay: of the other stages, the least recently used go until no more are left.
     keep: Option<u64>,
     /// But none that was used so recently.
     spared: Duration,

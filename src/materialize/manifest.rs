@@ -112,7 +112,7 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Whether the stage is to be built. Where files of it are gone, its manifest goes.
+    /// Returns true if the stage is to be built. Where files of it are gone, its manifest goes.
     ///
     /// # Errors
     /// As for [`read`](Self::read); `Storage` where the manifest cannot be removed.
@@ -143,7 +143,7 @@ impl Manifest {
         ))
     }
 
-    /// Whether its files are Parquet, as a cluster writes them; else they are Arrow IPC.
+    /// Returns true if its files are Parquet, as a cluster writes them; else they are Arrow IPC.
     pub fn is_parquet(&self) -> bool {
         self.files.iter().all(|file| file.name.ends_with(".parquet"))
     }

@@ -104,7 +104,7 @@ impl StagePlace {
         self.max_bytes
     }
 
-    /// Whether the store may be asked to write under a condition.
+    /// Returns true if the store may be asked to write under a condition.
     pub(super) fn knows_conditions(&self) -> bool {
         !self.has_no_conditions.load(Ordering::Relaxed)
     }

@@ -39,7 +39,7 @@ pub(super) fn no_room_to_spill(error: Error) -> Error {
     .with_source(error)
 }
 
-/// Whether a disk, a quota or the size that a file may have is behind an error.
+/// Returns true if a disk, a quota or the size that a file may have is behind an error.
 fn is_full(error: &Error) -> bool {
     let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = next {

@@ -10,7 +10,7 @@ use arrow::datatypes::DataType;
 
 use crate::Result;
 
-/// Whether string or binary views lie in the type where [`release`] reaches them.
+/// Returns true if string or binary views lie in the type where [`release`] reaches them.
 pub(crate) fn has_views(data_type: &DataType) -> bool {
     match data_type {
         DataType::Utf8View | DataType::BinaryView => true,

@@ -17,7 +17,8 @@ pub(crate) const TILE_ROWS: usize = 512;
 /// The cells of some columns, with room for [`TILE_ROWS`] in each.
 pub(crate) type Scratch = [u8; LINE_BYTES * TILE_ROWS];
 
-/// Whether cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others by [`transpose`].
+/// Returns true if cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others
+/// by [`transpose`].
 pub(crate) fn are_words(size: usize) -> bool {
     cfg!(target_arch = "x86_64") && size == 4
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 
-/// Whether a value that is not less than another is not less after the cast either. Of casts that are not known, nothing
-/// is: digits sort otherwise as text, a time of day otherwise than its timestamp, and a zone repeats an hour each year.
+/// Returns true if a value that is not less than another is not less after the cast either. Of
+/// casts that are not known, nothing is: digits sort otherwise as text, a time of day otherwise
+/// than its timestamp, and a zone repeats an hour each year.
 pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
     use DataType::{Date32, Date64, Timestamp};
     let is_utc = |zone: &Option<Arc<str>>| {

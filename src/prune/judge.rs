@@ -16,7 +16,7 @@ use super::range::Range;
 use super::truth::Truth;
 use crate::floats::is_plain_float;
 
-/// Of a list with more items, only the least and the greatest are asked for.
+/// Length of a list above which only its least and greatest items are used.
 const MOST_ITEMS: usize = 256;
 
 /// Bounds and counts of several containers, all of one kind.
@@ -244,7 +244,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether it is true, false or NULL, from its parts.
+/// The possible outcomes (true, false, NULL), from those of its parts.
 fn is_condition(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let node = expr.as_any();
     node.is::<NotExpr>()

@@ -190,7 +190,7 @@ impl Range {
         }
     }
 
-    /// Whether both are of one type, or one of them is never a value.
+    /// Returns true if both are of one type, or one of them is never a value.
     fn is_comparable(&self, other: &Self) -> bool {
         self.data_type() == other.data_type()
             || self.is_value.count_set_bits() == 0

@@ -40,7 +40,7 @@ impl Truth {
         Self { is_true: self.is_false, is_false: self.is_true, is_null: self.is_null }
     }
 
-    /// Of two conditions that may be asked of the same row.
+    /// The outcomes of two conditions on one row, joined by AND.
     pub(super) fn and(&self, other: &Self) -> Self {
         let no_false = |one: &Self| &one.is_true | &one.is_null;
         Self {

@@ -128,8 +128,9 @@ impl QueryReader {
         }
     }
 
-    /// Whether Ctrl-C was pressed. The Arrow library that fetches the rows knows no Python exception, so it gets
-    /// an error of its own, and Python is told again for when that library has returned.
+    /// Returns true if Ctrl-C was pressed. The Arrow library that fetches the rows knows no Python
+    /// exception, so it gets an error of its own, and Python is told again for when that library
+    /// has returned.
     fn is_interrupted(&self) -> bool {
         if thread::current().id() != self.thread {
             return false;

@@ -211,7 +211,7 @@ impl PyShards {
         compute(py, find)
     }
 
-    /// Whether the number of a shard's batches is known to it before it ends.
+    /// Returns true if the number of a shard's batches is known to it before it ends.
     fn is_fixed(&self, rank: usize, worker: usize) -> PyResult<bool> {
         Ok(self.get(rank, worker).map_err(to_py)?.schedule.batches().is_some())
     }

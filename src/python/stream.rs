@@ -66,9 +66,9 @@ impl IoCounts {
 struct Ahead {
     /// Not in Python yet.
     batches: VecDeque<Delivered>,
-    /// Of batches that Python has, and the consumer not.
+    /// Places of batches that Python has, and the consumer has not.
     places: VecDeque<Place>,
-    /// Of the batch handed out last.
+    /// Place of the batch handed out last.
     last: Option<Place>,
 }
 
@@ -239,7 +239,7 @@ impl BatchStream {
         self.feed.as_ref().map(|feed| feed.taken()).unwrap_or_default()
     }
 
-    /// Whether the batch handed out last is the shard's last.
+    /// Returns true if the batch handed out last is the shard's last.
     #[getter]
     fn last(&self) -> bool {
         self.at_last(|place| place.last).unwrap_or(false)

@@ -88,7 +88,7 @@ pub fn find_cuts(plan: &LogicalPlan, sizes: Sizes<'_>) -> Vec<Cut> {
     cuts
 }
 
-/// Whether a plan is a UNION ALL under other names, or with fewer columns.
+/// Returns true if a plan is a UNION ALL under other names, or with fewer columns.
 fn names_a_union(plan: &LogicalPlan) -> bool {
     let plain = match plan {
         LogicalPlan::SubqueryAlias(_) => true,
@@ -237,7 +237,7 @@ fn judge(join: &Join, sizes: Sizes<'_>) -> Verdict {
     Verdict { side, drives: drives && why.is_none(), why }
 }
 
-/// Whether a plan runs split by split of one of its scans, or of several by UNION ALL.
+/// Returns true if a plan runs split by split of one of its scans, or of several by UNION ALL.
 fn drives(plan: &LogicalPlan, sizes: Sizes<'_>) -> bool {
     match plan {
         LogicalPlan::Join(join) => judge(join, sizes).drives,

@@ -27,8 +27,9 @@ const PARSED_BRACKETS: usize = 500;
 /// Operator counts between two brackets, so far.
 #[derive(Clone, Copy, Default)]
 struct Level {
-    /// Of the expression in progress: `OR`, `AND` since the last of them, and other operators since the last of both. They
-    /// bind in this order, so that what stands between two of the weaker ones is beside each other, not above.
+    /// Operators of the expression in progress: `OR`, `AND` since the last of them, and other
+    /// operators since the last of both. They bind in this order, so operands between two of the
+    /// weaker ones are beside each other, not above.
     operators: [usize; 3],
     /// Whether commas separate relations.
     is_from: bool,

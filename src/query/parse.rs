@@ -209,7 +209,7 @@ pub fn as_relation(sql: &str) -> String {
     }
 }
 
-/// Whether a statement ends with an ORDER BY.
+/// Returns true if a statement ends with an ORDER BY.
 fn is_ordered(sql: &str) -> bool {
     if !sql.to_uppercase().contains("ORDER") {
         return false;

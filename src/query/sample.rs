@@ -29,7 +29,7 @@ const EXAMPLE: &str = "write TABLESAMPLE BERNOULLI (10) REPEATABLE (7)";
 /// A sampled table, as a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleName {
-    /// Of 100 rows so many are kept, each by itself; in 0..=100.
+    /// Percentage of the rows that are kept, each independently; in 0..=100.
     pub percent: f64,
     /// Another seed gives an independent sample.
     pub seed: u64,
@@ -89,7 +89,7 @@ pub fn alias_first(sql: &str) -> Option<String> {
     found.then(|| out.iter().map(ToString::to_string).collect())
 }
 
-/// Of a sample clause that begins at a token and is followed by an alias: where the alias begins, and where it ends.
+/// Start and end of the alias after a sample clause that begins at the token `start`.
 fn clause_and_alias(tokens: &[Token], start: usize) -> Option<(usize, usize)> {
     let mut at = next(tokens, start)?;
     if matches!(tokens[at], Token::Word(_)) {

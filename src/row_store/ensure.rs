@@ -15,7 +15,7 @@ use crate::{Error, Result};
 impl Stage {
     /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and whole, else written.
     ///
-    /// Of several processes one writes, under a lock that ends with it; remains of a killed one are
+    /// One of several processes writes, under a lock that ends with it; remains of a killed one are
     /// removed. Dropping the future cancels waiting and writing.
     ///
     /// # Errors

@@ -157,7 +157,8 @@ impl Session {
         self.catalogs.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Whether a catalog of this name was registered, here or where this session's tables were pinned.
+    /// Returns true if a catalog of this name was registered, here or where this session's tables
+    /// were pinned.
     pub(super) fn is_catalog(&self, name: &str) -> bool {
         self.catalogs.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }

@@ -30,7 +30,7 @@ const KINDS: &[&str] = &[
     "partitions",
 ];
 
-/// Whether there is a metadata table of this kind.
+/// Returns true if there is a metadata table of this kind.
 pub fn is_known(kind: &str) -> bool {
     KINDS.contains(&kind)
 }

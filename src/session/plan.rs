@@ -49,7 +49,7 @@ pub struct ScanReport {
     pub files_pruned: usize,
     /// Row groups of the listed files.
     pub units: usize,
-    /// Of those, pruned by statistics or page index.
+    /// The number of these that were pruned by statistics or page index.
     pub units_pruned: usize,
 }
 

@@ -291,7 +291,7 @@ impl Query {
         }
     }
 
-    /// Whether the optimizer proves that it has no row, and so takes it out of a UNION ALL.
+    /// Returns true if the optimizer proves that it has no row, and so takes it out of a UNION ALL.
     pub(super) fn is_proven_empty(&self) -> Result<bool> {
         let plan = self.session.context().state().optimize(self.logical())?;
         Ok(matches!(plan, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row))

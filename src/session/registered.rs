@@ -107,7 +107,8 @@ impl Registered {
     }
 }
 
-/// Whether two registrations of one name that do not read the same stand for one place whose content has changed in between.
+/// Returns true if two registrations of one name that do not read the same stand for one place
+/// whose content has changed in between.
 pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bool {
     let uuid = |lake: &Lake| LakeTable::of(&lake.table).map(|table| table.spec().uuid.clone());
     match (a, b) {
@@ -116,7 +117,8 @@ pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bo
     }
 }
 
-/// Whether two registrations of one name read the same. Paths and tables of Iceberg are opened anew for each query that names them.
+/// Returns true if two registrations of one name read the same. Paths and tables of Iceberg are
+/// opened anew for each query that names them.
 pub(super) fn same_content(a: &Registered, b: &Registered) -> bool {
     match (a, b) {
         (Registered::Files { table: a, spec: x }, Registered::Files { table: b, spec: y }) => {

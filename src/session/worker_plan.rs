@@ -51,7 +51,7 @@ struct Body {
     /// The fingerprint of the whole plan; null takes the fingerprint of the plan that is made
     /// again.
     fingerprint: Option<String>,
-    /// Of the plan that is made again, where it is a part; see `Plan::shape_digest`.
+    /// The digest of the plan that is made again, if it is a part; see `Plan::shape_digest`.
     shape: Option<String>,
     /// Parts of the query that are staged: node, table, why, folder.
     #[serde(default)]

@@ -41,7 +41,7 @@ pub struct FileSample {
 }
 
 impl FileSample {
-    /// Whether row `row` of the file, counted from 0, is in the sample.
+    /// Returns true if row `row` of the file, counted from 0, is in the sample.
     pub fn keeps(&self, row: u64) -> bool {
         let at = self.key.wrapping_add(row.wrapping_add(1).wrapping_mul(GOLDEN_RATIO));
         u128::from(mix(at)) < self.kept

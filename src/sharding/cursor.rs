@@ -155,7 +155,7 @@ impl LaneCursor {
         (Self { rows: self.rows, state, window }, touched)
     }
 
-    /// Whether it is where `rows` rows of counted pieces lead.
+    /// Returns true if it is where `rows` rows of counted pieces lead.
     fn follows(&self, lane: &Lane, all: u64) -> bool {
         let numbers = |cursor: &Self| {
             let mut numbers = Vec::new();
@@ -171,7 +171,7 @@ impl LaneCursor {
         self.rows == all && numbers(self) == numbers(&wanted)
     }
 
-    /// Whether no piece is read twice, as far as that shows without counts.
+    /// Returns true if no piece is read twice, as far as that shows without counts.
     fn is_plausible(&self, lane: &Lane) -> bool {
         let distinct = |state: &Interleave| {
             let open = state.open();
@@ -363,7 +363,8 @@ impl Shard {
         ShardCursor { batches, lanes }
     }
 
-    /// Whether as many rows lie before `cursor` as its batches have, as far as that is known without reading.
+    /// Returns true if as many rows lie before `cursor` as its batches have, as far as that is
+    /// known without reading.
     pub fn accepts(&self, cursor: &ShardCursor) -> bool {
         match self.batches() {
             Some(all) if cursor.batches > all => false,

@@ -81,7 +81,8 @@ impl Interleave {
         }
     }
 
-    /// Whether a turn ends before its piece. Where it does not, rows left of it are not counted.
+    /// Returns true if a turn ends before its piece. Where it does not, rows left of it are not
+    /// counted.
     fn is_bounded(&self) -> bool {
         self.chunk != u64::MAX
     }

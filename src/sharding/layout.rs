@@ -122,7 +122,7 @@ impl Layout {
         if self.dynamic { 1 } else { self.num_workers.max(1) as usize }
     }
 
-    /// Whether every shard gets its exact number of rows.
+    /// Returns true if every shard gets its exact number of rows.
     pub(super) fn is_exact(&self) -> bool {
         self.counted && self.remainder != Remainder::Uneven
     }

@@ -65,7 +65,7 @@ impl Permutation {
         self.len
     }
 
-    /// Whether there is nothing to permute.
+    /// Returns true if there is nothing to permute.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -54,7 +54,7 @@ impl RowSlice {
         self.end.map(|end| end - self.start)
     }
 
-    /// Whether it certainly has no row.
+    /// Returns true if it certainly has no row.
     pub fn is_empty(&self) -> bool {
         self.rows() == Some(0)
     }

@@ -249,7 +249,7 @@ impl Order {
         self.len
     }
 
-    /// Whether it has no position.
+    /// Returns true if it has no position.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

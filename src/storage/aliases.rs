@@ -456,7 +456,7 @@ fn with_scheme(host: &str) -> String {
     }
 }
 
-/// Whether an option's value says yes.
+/// Returns true if an option's value says yes.
 pub(super) fn flag(name: &str, value: &str) -> Result<bool> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "t" | "1" | "yes" | "y" | "on" => Ok(true),

@@ -86,7 +86,7 @@ pub trait ForeignFiles: Any + Send + Sync {
 /// Opens URLs that `object_store` does not know.
 #[async_trait]
 pub trait ForeignOpener: Send + Sync {
-    /// Whether some file system has this scheme, installed or not.
+    /// Returns true if some file system has this scheme, installed or not.
     async fn knows(&self, scheme: &str) -> Result<bool>;
 
     /// The one file system of these URLs, and their paths below its root.

@@ -26,12 +26,12 @@ pub(super) enum Segment {
     Name(Pattern),
 }
 
-/// Whether a name holds a wildcard.
+/// Returns true if a name holds a wildcard.
 pub(super) fn has_wildcard(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// Whether readers of directories skip the name: `_SUCCESS`, `_temporary`, `.part.crc`.
+/// Returns true if readers of directories skip the name: `_SUCCESS`, `_temporary`, `.part.crc`.
 pub(super) fn is_hidden(name: &str) -> bool {
     name.starts_with(['_', '.'])
 }
@@ -74,8 +74,8 @@ impl Glob {
 }
 
 impl Segment {
-    /// Whether one name fits. A hidden name fits only where the pattern begins with its first
-    /// character: `_*` finds `_a`, and `*` does not.
+    /// Returns true if one name fits. A hidden name fits only where the pattern begins with its
+    /// first character: `_*` finds `_a`, and `*` does not.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Directories => !is_hidden(name),
@@ -95,7 +95,7 @@ impl Segment {
     }
 }
 
-/// Whether the names of a file fit all the parts. A `**` at the end takes everything below.
+/// Returns true if the names of a file fit all the parts. A `**` at the end takes everything below.
 pub(super) fn matches(parts: &[Segment], names: &[&str]) -> bool {
     match (parts.split_first(), names.split_first()) {
         (None, None) => true,

@@ -187,14 +187,15 @@ async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Re
     }
 }
 
-/// Whether the server answered at all.
+/// Returns true if the server answered at all.
 fn is_answer(error: &StoreError) -> bool {
     let causes =
         std::iter::successors(Some(error as &(dyn StdError + 'static)), |&cause| cause.source());
     !causes.into_iter().any(|cause| cause.is::<HttpError>())
 }
 
-/// Whether there is something that is neither a file nor a directory: to open a pipe waits for who writes into it.
+/// Returns true if there is something that is neither a file nor a directory: to open a pipe waits
+/// for who writes into it.
 fn is_special(path: &Path) -> bool {
     let found = std::fs::metadata(to_local(path));
     found.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
@@ -350,7 +351,7 @@ fn nearest_name(path: &Path) -> String {
     String::new()
 }
 
-/// Whether one of the directories of a local path is a file.
+/// Returns true if one of the directories of a local path is a file.
 fn is_below_file(path: &Path) -> bool {
     let found = to_local(path).symlink_metadata();
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory)

@@ -140,7 +140,7 @@ impl Location {
         (is_name(scheme) && (!known || is_chained)).then_some(scheme)
     }
 
-    /// Whether a path lies in a store for which credentials can be asked.
+    /// Returns true if a path lies in a store for which credentials can be asked.
     pub(crate) fn takes_credentials(text: &str) -> bool {
         let Some((name, _)) = text.split_once("://") else { return false };
         let kind = SCHEMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
@@ -152,7 +152,7 @@ impl Location {
         self.scheme
     }
 
-    /// Whether it lies in the local file system.
+    /// Returns true if it lies in the local file system.
     pub fn is_local(&self) -> bool {
         self.scheme == Scheme::Local
     }
@@ -191,7 +191,7 @@ impl Location {
         self.glob.as_ref()
     }
 
-    /// Whether the user wrote a trailing `/`, so that it cannot be a file.
+    /// Returns true if the user wrote a trailing `/`, so that it cannot be a file.
     pub fn is_directory(&self) -> bool {
         self.is_directory
     }

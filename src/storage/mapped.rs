@@ -76,7 +76,7 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Whether a failed or late read of the file cannot come from another machine.
+/// Returns true if a failed or late read of the file cannot come from another machine.
 #[cfg(target_os = "linux")]
 fn is_mappable(file: &File) -> bool {
     use std::os::fd::AsRawFd;

@@ -232,7 +232,7 @@ pub(super) fn is_flag(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "true" | "false")
 }
 
-/// Whether an option's value must never be shown.
+/// Returns true if an option's value must never be shown.
 pub(crate) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_path = name.ends_with("_file") || name.ends_with("_path");

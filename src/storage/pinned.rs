@@ -103,7 +103,7 @@ impl PinnedStore {
         Arc::clone(&self.counters)
     }
 
-    /// Whether a file lies on the local file system.
+    /// Returns true if a file lies on the local file system.
     fn is_local(&self, location: &Path) -> bool {
         is_local_file(&self.root, location)
     }
@@ -296,7 +296,7 @@ impl PinnedStore {
     }
 }
 
-/// Whether a store had another file than the pinned one, or none.
+/// Returns true if a store had another file than the pinned one, or none.
 fn is_of_other_file(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { source, .. }
         if source.downcast_ref::<Error>().is_some_and(Error::is_of_other_file))

@@ -120,7 +120,7 @@ impl RoutedStore {
         }
     }
 
-    /// Whether to ask again after this failure, because there are newer credentials now.
+    /// Returns true if the request should be repeated after this failure, because there are newer credentials now.
     async fn can_repeat(&self, route: &Route, error: &StoreError) -> Result<bool> {
         match is_refusal(error) {
             true => self.credential_cache.after_refusal(route.issue).await.map_err(failed),
@@ -129,7 +129,7 @@ impl RoutedStore {
     }
 }
 
-/// Whether a store refused the credentials. S3 answers 400 to a token that has ended.
+/// Returns true if a store refused the credentials. S3 answers 400 to a token that has ended.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,

@@ -120,7 +120,7 @@ impl Account {
             .map_or(0, |credential_cache| credential_cache.current().number)
     }
 
-    /// Whether to ask again after this failure, because there are newer credentials now.
+    /// Returns true if the request should be repeated after this failure, because there are newer credentials now.
     async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
         match &self.credential_cache {
             Some(credential_cache) if is_refusal(error) => {

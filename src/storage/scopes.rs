@@ -37,7 +37,7 @@ pub(super) struct Scope {
 }
 
 impl StorageOptions {
-    /// Whether nothing is said.
+    /// Returns true if nothing is said.
     pub fn is_empty(&self) -> bool {
         self.everywhere.is_empty() && self.below.is_empty()
     }

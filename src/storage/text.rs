@@ -59,7 +59,7 @@ impl TextDialect {
         Self { quote: None, header: false, ..Self::csv() }
     }
 
-    /// Whether a border is known by the terminator alone.
+    /// Returns true if a border is known by the terminator alone.
     fn is_line_based(&self) -> bool {
         self.quote.is_none() && self.comment.is_none() && !self.header
     }

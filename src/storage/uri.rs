@@ -119,7 +119,7 @@ pub fn uri_of(path: &Path) -> String {
     }
 }
 
-/// Whether a file of the store with this root lies on the local file system.
+/// Returns true if a file of the store with this root lies on the local file system.
 pub fn is_local_file(root: &str, path: &Path) -> bool {
     root.starts_with("file:")
         || (root == ROUTED_ROOT && path.as_ref().split('/').next() == Some(LOCAL))

@@ -95,8 +95,8 @@ impl CredentialCache {
         }
     }
 
-    /// Whether a request that was refused with issue `used` may be sent again, because there is a newer
-    /// one now.
+    /// Returns true if a request that was refused with issue `used` may be sent again, because
+    /// there is a newer one now.
     pub(super) async fn after_refusal(&self, used: u64) -> Result<bool> {
         let Some(refresh) = &self.refresh else { return Ok(false) };
         let now = self.current();
@@ -124,7 +124,7 @@ impl Issue {
         Self { number, config, is_unasked: false, received_ms, received: Instant::now() }
     }
 
-    /// Whether credentials of this issue should be renewed before they are used.
+    /// Returns true if credentials of this issue should be renewed before they are used.
     fn is_due(&self, expires_at_ms: i64) -> bool {
         let life = expires_at_ms - self.received_ms;
         // Ended before it came: the clocks disagree, so that only the store can tell. Not so for the

@@ -58,7 +58,8 @@ async fn by_subdirectories(
     Ok(found)
 }
 
-/// Whether the first objects of a directory lie in few subdirectories, but in more than none.
+/// Returns true if the first objects of a directory lie in few subdirectories, but in more than
+/// none.
 fn is_worthwhile(found: &[ObjectMeta], directory: &Path) -> bool {
     let mut subdirectories = HashSet::new();
     let mut files = 0;

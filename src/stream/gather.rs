@@ -48,17 +48,17 @@ impl Column {
         }
     }
 
-    /// Whether rows are picked by their number in the window, and not gathered by piece.
+    /// Returns true if rows are picked by their number in the window, and not gathered by piece.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self, Self::Whole(_))
     }
 
-    /// Whether its rows lie in the order of delivery already.
+    /// Returns true if its rows lie in the order of delivery already.
     pub(super) fn is_mixed(&self) -> bool {
         matches!(self, Self::Mixed(_))
     }
 
-    /// Whether its rows are gathered by piece.
+    /// Returns true if its rows are gathered by piece.
     pub(super) fn is_in_pieces(&self) -> bool {
         matches!(self, Self::Pieces(_))
     }
@@ -153,7 +153,7 @@ fn row_bytes(data_type: &DataType) -> usize {
     }
 }
 
-/// Whether values take a few bytes each, wherever they come from.
+/// Returns true if values take a few bytes each, wherever they come from.
 fn is_narrow(data_type: &DataType) -> bool {
     data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Dictionary(_, _))
 }

@@ -23,7 +23,8 @@ const AHEAD_BYTES: usize = 16 << 20;
 /// [`AHEAD_BYTES`]: a consumer that is faster than the decoders would else be woken for each batch.
 const GROUP_ROWS: usize = 1 << 13;
 
-/// Of smaller batches twice as many rows: to be woken costs as much as to take two of 1024 rows over.
+/// Rows of a batch below which a group has twice as many rows: waking the consumer costs as much as
+/// handing over two batches of 1024 rows.
 const SMALL_ROWS: usize = GROUP_ROWS / 4;
 
 /// Semaphores count in KiB, since their permits are 32-bit.
@@ -148,7 +149,7 @@ mod tests {
     use crate::sharding::ShardCursor;
     use crate::stream::{Delivered, Finished};
 
-    /// Of one row.
+    /// A delivered batch of one row.
     fn batch(bytes: usize) -> Delivered {
         let column = FixedSizeBinaryArray::try_from_iter([vec![0; bytes]].into_iter()).unwrap();
         let rows = RecordBatch::try_from_iter([("x", Arc::new(column) as _)]).unwrap();

@@ -92,7 +92,7 @@ pub struct StreamCounters {
     pub equal_lanes: u64,
     /// Rows of all shuffle windows.
     pub window_rows: AtomicU64,
-    /// Of each window the rows of the piece that has most in it, summed up.
+    /// The rows of each window's largest piece, summed up.
     pub window_most_rows: AtomicU64,
     /// Rows that were repeated to fill the last batch.
     pub padded_rows: AtomicU64,
@@ -159,7 +159,7 @@ impl Home {
         Self(std::process::id())
     }
 
-    /// Whether this is still that process.
+    /// Returns true if this is still that process.
     pub fn is_here(self) -> bool {
         self.0 == std::process::id()
     }

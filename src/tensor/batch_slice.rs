@@ -150,7 +150,7 @@ impl BatchSlice {
         (&self.columns[index], self.picks(index))
     }
 
-    /// Whether the memory of column `index` may be handed out with its rows.
+    /// Returns true if the memory of column `index` may be handed out with its rows.
     pub(super) fn is_alone(&self, index: usize) -> bool {
         self.alone.as_ref().is_some_and(|alone| alone[index])
     }

@@ -167,7 +167,8 @@ fn row_nulls(array: &ArrayRef) -> Option<NullBuffer> {
 }
 
 impl Fixed {
-    /// Whether values are written as they lie in an array, so that they need not be neighbours there.
+    /// Returns true if values are written as they lie in an array, so that they need not be
+    /// neighbours there.
     fn picks(&self) -> bool {
         self.depth == 0 && self.leaf.copies(self.dtype)
     }

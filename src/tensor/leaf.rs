@@ -78,7 +78,7 @@ impl Leaf {
         self.copies(dtype).then(|| native_bytes(array))
     }
 
-    /// Whether elements of `dtype` are the values of the array as they lie in memory.
+    /// Returns true if elements of `dtype` are the values of the array as they lie in memory.
     pub(super) fn copies(&self, dtype: DType) -> bool {
         self.source == Source::Same && dtype == self.dtype
     }

@@ -242,7 +242,7 @@ fn with_logical_type(object: &Map<String, Value>, kind: &str) -> Value {
     Value::Object(kept)
 }
 
-/// Whether a type can be a decimal of the digits that it says.
+/// Returns true if a type can be a decimal of the digits that it says.
 fn can_be_decimal(object: &Map<String, Value>, kind: &str) -> bool {
     let precision = object.get("precision").and_then(Value::as_u64).unwrap_or(0);
     let scale = object.get("scale").map_or(Some(0), Value::as_u64);

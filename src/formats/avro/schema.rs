@@ -82,7 +82,7 @@ impl Shape {
         })
     }
 
-    /// Whether values take no bytes at all, so that any number of them fits anywhere.
+    /// Returns true if values take no bytes at all, so that any number of them fits anywhere.
     pub fn takes_nothing(&self) -> bool {
         match self {
             Self::Null => true,

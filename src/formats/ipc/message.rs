@@ -42,7 +42,7 @@ pub(super) struct Message<'a> {
     pub version: MetadataVersion,
     /// Rows, or values of a dictionary.
     pub rows: u64,
-    /// Of the body, in bytes.
+    /// Length of the body, in bytes.
     pub body: u64,
     header: Header<'a>,
     codec: Option<Codec>,

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 /// Record batches are fetched together up to this many bytes.
 const TOGETHER: u64 = 8 << 20;
 
-/// Of a record batch of fewer bytes all columns are fetched, in one request.
+/// Size of a record batch below which all columns are fetched, in one request.
 const SMALL_BATCH: u64 = 256 << 10;
 
 /// Opens the record batches that begin in the wanted range, in their order. No batch crosses one of the file.

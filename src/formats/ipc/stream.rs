@@ -90,7 +90,7 @@ struct Messages {
     source: Source,
     /// Where the next message begins, in bytes.
     at: u64,
-    /// Of the file, in bytes.
+    /// Size of the file, in bytes.
     size: u64,
     decoder: FileDecoder,
     /// Dictionaries of the wanted columns.

@@ -88,8 +88,8 @@ impl OrcFooter {
         &self.metadata
     }
 
-    /// Whether times before 1970 may have negative nanoseconds: with all writers but Java's (0), Presto's (2) and Trino's
-    /// (4).
+    /// Returns true if times before 1970 may have negative nanoseconds: with all writers but Java's
+    /// (0), Presto's (2) and Trino's (4).
     pub(super) fn may_have_negative_nanoseconds(&self) -> bool {
         !matches!(self.writer, 0 | 2 | 4)
     }
@@ -329,7 +329,8 @@ fn decompress(section: Bytes, compression: Option<Compression>) -> Result<Vec<u8
     })
 }
 
-/// Whether a type has decimals without precision and scale, each value with its own, as Hive 0.11 and 0.12 wrote them.
+/// Returns true if a type has decimals without precision and scale, each value with its own, as
+/// Hive 0.11 and 0.12 wrote them.
 fn is_unbounded(orc: &OrcType) -> bool {
     match orc {
         OrcType::Decimal { precision, .. } => *precision == 0,

@@ -92,9 +92,9 @@ pub fn open(
 /// The wanted columns as the decoder takes them: each once, in file order.
 struct Projection {
     root: RootDataType,
-    /// Of the columns as they are decoded.
+    /// The schema of the decoded columns.
     schema: SchemaRef,
-    /// Of the columns as they are wanted.
+    /// The schema of the wanted columns.
     output: SchemaRef,
     /// By wanted column: its place among the decoded ones.
     places: Vec<usize>,

@@ -43,7 +43,7 @@ pub(in crate::formats) fn with_known_filters(footer: ParquetMetaData) -> Result<
     Ok(footer.set_row_groups(groups).build())
 }
 
-/// Whether values of a column are stored in the bytes by which the engine looks for them.
+/// Returns true if values of a column are stored in the bytes by which the engine looks for them.
 fn is_known(column: &ColumnDescriptor) -> bool {
     let is_plain = match column.logical_type_ref() {
         None => true,

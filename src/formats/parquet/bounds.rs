@@ -67,8 +67,9 @@ impl<'a> Leaf<'a> {
         &self.footer.file_metadata().schema_descr().columns()[self.leaf]
     }
 
-    /// Whether the writer is known to compute bounds of this type wrongly: parquet-go 0.25 lets a NaN end its search for the least and the
-    /// greatest float, so that the numbers before it are out of its bounds.
+    /// Returns true if the writer is known to compute bounds of this type wrongly: parquet-go 0.25
+    /// lets a NaN end its search for the least and the greatest float, so that the numbers before
+    /// it are out of its bounds.
     fn is_misjudged(&self) -> bool {
         let writer = self.footer.file_metadata().created_by();
         self.data_type.is_floating() && writer.is_some_and(|writer| writer.contains("parquet-go"))
@@ -179,7 +180,8 @@ fn rows_of(group: &RowGroupMetaData) -> u64 {
     u64::try_from(group.num_rows()).unwrap_or(0)
 }
 
-/// Whether minima and maxima of a column are in the order in which its values are compared here.
+/// Returns true if minima and maxima of a column are in the order in which its values are compared
+/// here.
 fn in_order(order: ColumnOrder, column: &ColumnDescriptor, data_type: &DataType) -> bool {
     let wanted = match data_type {
         DataType::Boolean
@@ -219,7 +221,8 @@ fn has_one_order(column: &ColumnDescriptor) -> bool {
     }
 }
 
-/// Whether times are stored in the unit in which they are decoded: bounds are not converted.
+/// Returns true if times are stored in the unit in which they are decoded: bounds are not
+/// converted.
 fn is_stored_in(unit: TimeUnit, column: &ColumnDescriptor) -> bool {
     let stored = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Timestamp { unit, .. } | LogicalType::Time { unit, .. }), _) => {
@@ -238,7 +241,7 @@ fn is_stored_in(unit: TimeUnit, column: &ColumnDescriptor) -> bool {
     stored == unit
 }
 
-/// Whether the minimum and maximum of a chunk may be believed.
+/// Returns true if the minimum and maximum of a chunk may be believed.
 fn is_trusted(chunk: &ColumnChunkMetaData, data_type: &DataType) -> bool {
     let Some(statistics) = chunk.statistics() else { return false };
     // The fields of old writers are in signed order, whatever the column is.
@@ -251,7 +254,8 @@ fn is_trusted(chunk: &ColumnChunkMetaData, data_type: &DataType) -> bool {
     !is_decimal_in_bytes || statistics.min_is_exact() && statistics.max_is_exact()
 }
 
-/// Whether the `parquet` crate decodes all bounds of a column without failing: of numbers in bytes it demands the right length.
+/// Returns true if the `parquet` crate decodes all bounds of a column without failing: of numbers
+/// in bytes it demands the right length.
 fn decodes<'a>(
     data_type: &DataType,
     column: &ColumnDescriptor,

@@ -286,8 +286,8 @@ impl<'a> Adapter<'a> {
         Ok(simplifier.simplify(self.adapter.rewrite(expr)?)?)
     }
 
-    /// Whether it is a column that the file has in the same place, under the same name and with the same type: the engine's adapter
-    /// would look it up among all.
+    /// Returns true if it is a column that the file has in the same place, under the same name and
+    /// with the same type: the engine's adapter would look it up among all.
     fn is_itself(&self, expr: &Arc<dyn PhysicalExpr>) -> bool {
         let (Some(column), Some(table)) = (expr.as_any().downcast_ref::<Column>(), self.by_name)
         else {

@@ -203,7 +203,8 @@ pub(in crate::formats) fn without_index(footer: ParquetMetaData) -> ParquetResul
     Ok(without.build())
 }
 
-/// Whether pages can lie where the page index says, and have the rows that it says. Whoever prunes and reads by it trusts it.
+/// Returns true if pages can lie where the page index says, and have the rows that it says. Whoever
+/// prunes and reads by it trusts it.
 fn index_can_be(footer: &ParquetMetaData) -> bool {
     let Some(index) = footer.offset_index() else { return true };
     footer.row_groups().iter().zip(index).all(|(group, index)| {

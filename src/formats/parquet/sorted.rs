@@ -96,7 +96,7 @@ impl Candidate {
         Self { name, hive, ascending: true, descending: true, varies: false, before: None }
     }
 
-    /// Whether it stays sorted over the next row groups, which lie in one file.
+    /// Returns true if it stays sorted over the next row groups, which lie in one file.
     fn goes_on_over(
         &mut self,
         footer: &ParquetMetaData,
@@ -119,7 +119,7 @@ impl Candidate {
         })
     }
 
-    /// Whether it stays sorted over one more row group.
+    /// Returns true if it stays sorted over one more row group.
     fn goes_on(&mut self, least: ScalarValue, greatest: ScalarValue) -> bool {
         self.varies |= least != greatest;
         if let Some((lower, upper)) = &self.before {

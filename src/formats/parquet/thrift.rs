@@ -16,7 +16,7 @@ pub(in crate::formats) type Fields = &'static [(i16, Shape)];
 pub(in crate::formats) enum Shape {
     Truth,
     Byte,
-    /// Of 16, 32 or 64 bits, which are written alike.
+    /// A number of 16, 32 or 64 bits, which are written alike.
     Number,
     Double,
     /// Or bytes.
@@ -39,8 +39,8 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 pub(in crate::formats) const STRUCT: u8 = 12;
 
-/// Whether `bytes` begin with a structure of these fields that is whole, so that every list and text in it has the length that it
-/// declares.
+/// Returns true if `bytes` begin with a structure of these fields that is whole, so that every list
+/// and text in it has the length that it declares.
 pub(in crate::formats) fn is_whole(bytes: &[u8], fields: Fields) -> bool {
     Walk { rest: bytes }.structure(fields, 0).is_some()
 }

@@ -50,12 +50,12 @@ pub(in crate::formats) fn without_annotations(
     }
 }
 
-/// Whether a type is one of time spans: months, days and milliseconds.
+/// Returns true if a type is one of time spans: months, days and milliseconds.
 pub(in crate::formats) fn is_interval(of: &Type) -> bool {
     of.is_primitive() && of.get_basic_info().converted_type() == ConvertedType::INTERVAL
 }
 
-/// Whether any element of a type is one that `is_it`.
+/// Returns true if any element of a type is one that `is_it`.
 pub(in crate::formats) fn has_element(of: &Type, is_it: &dyn Fn(&Type) -> bool) -> bool {
     is_it(of) || of.is_group() && of.get_fields().iter().any(|field| has_element(field, is_it))
 }

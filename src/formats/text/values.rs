@@ -32,7 +32,7 @@ pub(super) enum Notation {
 }
 
 impl Notation {
-    /// Whether values of the type are parsed here, since the decoder would cut them off.
+    /// Returns true if values of the type are parsed here, since the decoder would cut them off.
     fn is_parsed_here(self, data_type: &DataType) -> bool {
         use DataType::*;
         match data_type {

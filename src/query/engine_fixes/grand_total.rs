@@ -51,7 +51,7 @@ pub(super) fn with_grand_totals(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan.transform_up(of_node)?.data)
 }
 
-/// Whether one of several grouping sets has no columns.
+/// Returns true if one of several grouping sets has no columns.
 fn has_total(aggregate: &Aggregate) -> DfResult<bool> {
     if !matches!(&aggregate.group_expr[..], [Expr::GroupingSet(_), ..]) {
         return Ok(false);

@@ -102,7 +102,8 @@ impl OptimizerRule for KeepExact {
     }
 }
 
-/// Whether a node has any of the expressions that are hidden; most have none, and tables may have thousands of columns.
+/// Returns true if a node has any of the expressions that are hidden; most have none, and tables
+/// may have thousands of columns.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {
@@ -201,7 +202,7 @@ impl Keep {
         })
     }
 
-    /// Whether a cast makes one value of two, another of one, or NULL.
+    /// Returns true if a cast makes one value of two, another of one, or NULL.
     fn loses(&self, expr: &Expr, to: &DataType, may_fail: bool) -> Result<bool> {
         let from = expr.get_type(&self.schema)?;
         Ok(changes(&from, to) || may_fail && may_be_null(&from, to))
@@ -438,7 +439,7 @@ fn jump(expr: Expr) -> Transformed<Expr> {
     Transformed::new(expr, true, TreeNodeRecursion::Jump)
 }
 
-/// Whether a cast of values that are there changes some.
+/// Returns true if a cast of values that are there changes some.
 fn changes(from: &DataType, to: &DataType) -> bool {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Timestamp};
     match (from, to) {
@@ -459,13 +460,13 @@ fn changes(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether a value that is there may be none after a `TRY_CAST`.
+/// Returns true if a value that is there may be none after a `TRY_CAST`.
 fn may_be_null(from: &DataType, to: &DataType) -> bool {
     let is_number = |of: &DataType| of.is_integer() || of.is_decimal();
     is_number(from) && is_number(to) && !holds_all(from, to)
 }
 
-/// Whether the numbers of one type are all numbers of another.
+/// Returns true if the numbers of one type are all numbers of another.
 fn holds_all(from: &DataType, to: &DataType) -> bool {
     let bits = |of: &DataType| of.primitive_width().unwrap_or(0) as i32 * 8;
     let digits = |bits: i32| f64::from(bits) * std::f64::consts::LOG10_2;
@@ -481,7 +482,7 @@ fn holds_all(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Of a decimal; None of an integer.
+/// Digits of a decimal before the point; None for an integer.
 fn digits_before_point(of: &DataType) -> Option<i32> {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
     match of {
@@ -544,7 +545,7 @@ impl Lists {
         lists
     }
 
-    /// Of an expression whose value counts.
+    /// For an expression whose value counts.
     fn in_value(expr: &Expr) -> Self {
         let mut lists = Self { several: HashMap::new() };
         lists.values(expr);

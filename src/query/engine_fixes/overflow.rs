@@ -140,7 +140,7 @@ impl OptimizerRule for CheckArithmetic {
     }
 }
 
-/// Whether a node has arithmetic; most have none, and tables may have thousands of columns.
+/// Returns true if a node has arithmetic; most have none, and tables may have thousands of columns.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {

@@ -133,7 +133,7 @@ fn element(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Whether an interval is not of whole days.
+/// Returns true if an interval is not of whole days.
 fn is_part_of_day(expr: &PlanExpr) -> bool {
     const DAY: i64 = 24 * 60 * 60 * 1_000;
     match expr {
@@ -187,7 +187,7 @@ fn unsound_window(expr: &PlanExpr) -> Option<Error> {
     None
 }
 
-/// Whether a constant is no place of a row.
+/// Returns true if a constant is no place of a row.
 fn is_below_one(expr: &PlanExpr) -> bool {
     match expr {
         PlanExpr::Literal(value, _) => {

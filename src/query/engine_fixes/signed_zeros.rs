@@ -111,7 +111,7 @@ fn in_one_form(expr: Expr) -> Result<Transformed<Expr>> {
     })
 }
 
-/// Whether a node may compare, order or group floats.
+/// Returns true if a node may compare, order or group floats.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     if matches!(plan, LogicalPlan::Sort(_) | LogicalPlan::Aggregate(_) | LogicalPlan::Window(_))
         || matches!(plan, LogicalPlan::Join(join) if !join.on.is_empty())
@@ -301,7 +301,8 @@ fn may_be_odd(expr: &Expr) -> bool {
     }
 }
 
-/// Whether it is a float, or has floats in it, and is not made of a number of another type, which has neither a negative zero nor NaN.
+/// Returns true if it is a float, or has floats in it, and is not made of a number of another type,
+/// which has neither a negative zero nor NaN.
 fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     match expr {
         Expr::Literal(value, _) => {
@@ -315,7 +316,7 @@ fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     }
 }
 
-/// Whether it is a constant that has one form.
+/// Returns true if it is a constant that has one form.
 fn is_number(expr: &Expr) -> bool {
     let Expr::Literal(value, _) = expr else { return false };
     match value {

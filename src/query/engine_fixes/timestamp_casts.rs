@@ -26,7 +26,7 @@ use crate::Error;
 
 const SECONDS_OF_A_DAY: i64 = 24 * 60 * 60;
 
-/// Whether a cast of these types may fail without a word on the value, or wrap around.
+/// Returns true if a cast of these types may fail without a word on the value, or wrap around.
 pub(super) fn needs_care(from: &DataType, to: &DataType) -> bool {
     let DataType::Timestamp(_, zone) = to else { return false };
     let is_local = zone.as_deref().is_some_and(|zone| !is_utc(zone));
@@ -114,7 +114,8 @@ impl ToInstant {
         Ok(concat(&found.iter().map(AsRef::as_ref).collect::<Vec<_>>())?)
     }
 
-    /// Whether the unit reaches all of these dates, those under a NULL too: the cast multiplies all. True of anything else.
+    /// Returns true if the unit reaches all of these dates, those under a NULL too: the cast
+    /// multiplies all. True of anything else.
     fn all_reached(&self, values: &ArrayRef) -> bool {
         let DataType::Timestamp(unit, _) = self.target else { return true };
         let seconds = |seconds: i64| seconds.checked_mul(per_second(unit)).is_some();

@@ -237,7 +237,7 @@ fn expr_names_drawn(expr: &Expr) -> bool {
     expr.column_refs().iter().any(|column| column.name.starts_with(PREFIX))
 }
 
-/// Whether all children but the first may not be evaluated.
+/// Returns true if all children but the first may not be evaluated.
 fn is_conditional(expr: &Expr) -> bool {
     match expr {
         Expr::Case(Case { .. }) => true,

@@ -47,7 +47,7 @@ fn name_of(name: &ObjectName) -> Option<String> {
     }
 }
 
-/// Whether a call makes one value of many rows.
+/// Returns true if a call makes one value of many rows.
 pub(super) fn is_aggregate(function: &Function) -> bool {
     function.over.is_none()
         && name_of(&function.name).is_some_and(|name| AGGREGATES.contains(&name))

@@ -147,7 +147,7 @@ fn written_out(expr: &mut Expr) -> Result<()> {
     Ok(())
 }
 
-/// Of a CUBE that is written out: 1,024 sets.
+/// The most lists of a CUBE that is written out: 1,024 sets.
 const MOST_LISTS: usize = 10;
 
 /// The keys with the modifiers after WITH, as one expression; None without.

@@ -95,7 +95,7 @@ pub(super) fn no_values() -> datafusion::sql::sqlparser::ast::Values {
     }
 }
 
-/// Whether two columns of a part of WITH may have one name, each with another qualifier.
+/// Returns true if two columns of a part of WITH may have one name, each with another qualifier.
 fn may_repeat(body: &SetExpr) -> bool {
     let SetExpr::Select(select) = body else { return false };
     let mut names = HashSet::new();

@@ -106,7 +106,8 @@ pub(super) fn by_windows(query: &mut Query) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key names a column of the SELECT: by its place, or by the name that AS gave to it.
+/// Returns true if a key names a column of the SELECT: by its place, or by the name that AS gave to
+/// it.
 fn is_column(key: &Expr, select: &Select) -> bool {
     match key {
         Expr::Value(value) => matches!(value.value, Value::Number(..)),
@@ -129,7 +130,7 @@ fn names_alias(key: &Expr, select: &Select) -> bool {
     found.is_break()
 }
 
-/// Whether a window function is in a column.
+/// Returns true if a window function is in a column.
 fn has(select: &Select, window: &Expr) -> bool {
     select.projection.iter().any(|item| match item {
         SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {

@@ -211,7 +211,7 @@ fn loss(expr: &PlanExpr, input: &DFSchema) -> Option<DataType> {
     (is_step && loses(&from, &cast.data_type)).then_some(from)
 }
 
-/// Whether a cast may change a value without an error.
+/// Returns true if a cast may change a value without an error.
 fn loses(from: &DataType, to: &DataType) -> bool {
     use DataType::{
         Date32, Decimal128, Decimal256, Float32, Float64, LargeUtf8, Null, Timestamp, Utf8,

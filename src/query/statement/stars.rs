@@ -38,7 +38,7 @@ pub(super) fn mark() -> String {
 /// Begins the names of relations that are planned already.
 const PLANNED: &str = "\u{2}planned";
 
-/// Whether the planner found two columns of one name.
+/// Returns true if the planner found two columns of one name.
 pub fn is_about_names(error: &DataFusionError) -> bool {
     match error.find_root() {
         DataFusionError::SchemaError(error, _) => {

@@ -10,7 +10,7 @@ use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
 /// Characters of a strange answer that an error shows.
 const SHOWN: usize = 200;
 
-/// Whether a page of a listing is asked for: of S3 and Google, or of Azure.
+/// Returns true if a page of a listing is asked for: of S3 and Google, or of Azure.
 pub(super) fn is_listing(request: &HttpRequest) -> bool {
     let query = request.uri().query().unwrap_or_default();
     request.method() == Method::GET
@@ -43,7 +43,7 @@ pub(super) fn check_page(body: &[u8]) -> Result<(), HttpError> {
     }
 }
 
-/// Whether a page that is not the last one has no token for the next.
+/// Returns true if a page that is not the last one has no token for the next.
 fn has_no_next(text: &str) -> bool {
     element(text, "IsTruncated") == Some("true")
         && element(text, "NextContinuationToken").is_none_or(str::is_empty)

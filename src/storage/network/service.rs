@@ -173,9 +173,9 @@ fn promised(parts: &Parts) -> Option<u64> {
     (last + 1).checked_sub(first)
 }
 
-/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings and the like, which
-/// `object_store` asks for again only where they fail before their body. The body of an object, which has an etag, it
-/// asks for again by range.
+/// Returns true if the whole answer is read here, so that one that breaks off is asked for again:
+/// listings and the like, which `object_store` asks for again only where they fail before their
+/// body. The body of an object, which has an etag, it asks for again by range.
 fn is_retried_whole(parts: &Parts, is_listing: bool) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let is_document =

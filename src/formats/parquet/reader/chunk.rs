@@ -90,7 +90,7 @@ impl Chunk {
         Self { range: 0..end, pieces, index: Vec::new(), rows: 0 }
     }
 
-    /// Whether a page is missing between two that are here.
+    /// Returns true if a page is missing between two that are here.
     pub(super) fn has_gaps(&self) -> bool {
         let is_here = |page: &PageLocation| self.find(page.offset as u64).is_some();
         let mut pages = self.index.iter().map(is_here).skip_while(|is_here| !is_here);

@@ -65,7 +65,7 @@ fn decoded_type(data_type: &DataType, wide: bool) -> DataType {
 /// Rows that are decoded together, at most: more than any session asks for.
 const MOST_ROWS: u64 = 1 << 16;
 
-/// Whether the texts of a batch of a chunk may be more than an array of them holds.
+/// Returns true if the texts of a batch of a chunk may be more than an array of them holds.
 pub(super) fn may_be_wide(chunk: &ColumnChunkMetaData) -> bool {
     let values = u64::try_from(chunk.num_values()).unwrap_or(u64::MAX);
     let at_once = match chunk.column_descr().max_rep_level() {

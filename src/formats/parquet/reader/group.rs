@@ -82,7 +82,7 @@ impl Wanted {
         Self::of(rows, Some(some.finish()))
     }
 
-    /// Whether there are others.
+    /// Returns true if there are others.
     pub(super) fn is_part(&self) -> bool {
         self.some.is_some()
     }
@@ -294,8 +294,9 @@ impl Group {
         tiles
     }
 
-    /// Whether it is better to look for the wanted rows of the top-level columns `roots` than to decode all of them. The one and
-    /// the other way give batches of other lengths, so columns that are read side by side must be asked for together.
+    /// Returns true if it is better to look for the wanted rows of the top-level columns `roots`
+    /// than to decode all of them. The one and the other way give batches of other lengths, so
+    /// columns that are read side by side must be asked for together.
     pub(super) fn looks(&self, roots: &[usize], wanted: &Wanted) -> bool {
         // Of pages that were not read, no row can be decoded.
         self.part.is_some() || !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
@@ -381,7 +382,8 @@ impl Group {
         roots.iter().map(|root| self.flat(*root, None)).collect()
     }
 
-    /// Whether the columns `roots` are likely to be decoded here, and not by the `parquet` crate.
+    /// Returns true if the columns `roots` are likely to be decoded here, and not by the `parquet`
+    /// crate.
     pub(super) fn is_flat(&self, roots: &[usize]) -> bool {
         roots.iter().all(|root| match self.leaves(&[*root])[..] {
             [leaf] => is_flat(self.metadata().column(leaf), self.schema.field(*root).data_type()),
@@ -422,7 +424,7 @@ impl Group {
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
     }
 
-    /// Whether a batch of a column may have more texts than an array of them holds.
+    /// Returns true if a batch of a column may have more texts than an array of them holds.
     fn is_wide(&self, root: usize, batch_rows: usize) -> Result<bool> {
         for leaf in self.leaves(&[root]) {
             let (column, chunk) = (self.metadata().column(leaf), self.chunks.get(&leaf));
@@ -507,8 +509,9 @@ pub(super) fn wanted_rows(
     Some(wanted)
 }
 
-/// Whether the decoder can pass over values of `leaves`: it cannot where differences are packed in blocks of another size
-/// than most writers choose, which a page does not say before it is read.
+/// Returns true if the decoder can pass over values of `leaves`: it cannot where differences are
+/// packed in blocks of another size than most writers choose, which a page does not say before it
+/// is read.
 pub(super) fn can_skip(group: &RowGroupMetaData, leaves: &[usize]) -> bool {
     let differences = |encoding| {
         use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
@@ -521,8 +524,8 @@ pub(super) fn can_skip(group: &RowGroupMetaData, leaves: &[usize]) -> bool {
     !leaves.iter().any(is_packed)
 }
 
-/// Whether there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices as keys, and shortened pages have
-/// them in 32 bits.
+/// Returns true if there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices
+/// as keys, and shortened pages have them in 32 bits.
 fn has_narrow_keys(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(key, _) => key.primitive_width().is_none_or(|bytes| bytes < 4),

@@ -24,7 +24,7 @@ pub struct BatchEnds {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     most: usize,
-    /// Of the first batch: others wait for the first turn of each split.
+    /// Rows of the first batch: other pieces wait for the first turn of each split.
     first: usize,
     every: usize,
     at: usize,

@@ -146,7 +146,7 @@ impl<'a> ColumnRequest<'a> {
         Ok(self.eligible().await?.filter(|eligible| eligible.is_hard))
     }
 
-    /// Whether some rows are passed over.
+    /// Returns true if some rows are passed over.
     fn skips(&self) -> bool {
         self.only.is_some() || self.predicate.is_some()
     }
@@ -224,8 +224,8 @@ fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// Whether nothing is against reading the row groups by columns: Bloom filters that may save reading, or parts of row groups in which values
-/// cannot be passed over.
+/// Returns true if nothing is against reading the row groups by columns: Bloom filters that may
+/// save reading, or parts of row groups in which values cannot be passed over.
 fn is_best(footer: &ParquetMetaData, groups: &VecDeque<(usize, Wanted)>, leaves: &[usize]) -> bool {
     groups.iter().all(|(number, wanted)| {
         let group = footer.row_group(*number);

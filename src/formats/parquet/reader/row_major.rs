@@ -193,7 +193,7 @@ impl Matrices {
         self.0.iter().map(|_| VecDeque::new()).collect()
     }
 
-    /// Of each matrix, whether rows are to be read.
+    /// By matrix, whether rows must be read.
     pub(super) fn due(batches: &Batches) -> Vec<bool> {
         batches.iter().map(VecDeque::is_empty).collect()
     }

@@ -52,7 +52,7 @@ pub struct ColumnScan {
     pub(super) narrow: SchemaRef,
     pub(super) projector: Projector,
     pub(super) output: SchemaRef,
-    /// Of the batches from the first row on.
+    /// Lengths of the batches from the first row on.
     pub(super) lengths: Lengths,
     /// Whether pages are read when it is their turn, and not chunks.
     pub(super) by_pages: bool,
@@ -331,7 +331,7 @@ struct OpenGroup {
     /// Rows of these columns that were read, and wait.
     pieces: DeclaredColumns,
     kept: Kept,
-    /// Of matrices.
+    /// Batches of matrices.
     batches: Batches,
     /// How many rows were given.
     at: usize,

@@ -18,7 +18,7 @@ const WIDTH: usize = size_of::<i32>();
 /// Integers of a page that are decoded at once. Of a page with more, which no writer makes, the crate has the word.
 const MOST_VALUES: u32 = 1 << 28;
 
-/// Whether pages of a chunk are made plain.
+/// Returns true if pages of a chunk are made plain.
 pub(super) fn is_unpacked(chunk: &ColumnChunkMetaData) -> bool {
     chunk.column_type() == Type::INT32
         && chunk.encodings().any(|encoding| encoding == Encoding::DELTA_BINARY_PACKED)
@@ -32,7 +32,7 @@ pub(super) struct Unpacked<R> {
 }
 
 impl<R: PageReader> Unpacked<R> {
-    /// Of a reader of the pages of `chunk`.
+    /// Unpacks the pages of `chunk` that `pages` reads.
     pub(super) fn new(pages: R, chunk: &ColumnChunkMetaData) -> Self {
         let column = chunk.column_descr();
         let levels = is_unpacked(chunk).then(|| [column.max_rep_level(), column.max_def_level()]);

@@ -73,7 +73,7 @@ pub(super) fn needs_all(
     })
 }
 
-/// Whether the decoder makes something else of a column's values than they are.
+/// Returns true if the decoder makes something else of a column's values than they are.
 fn is_other(column: &ColumnChunkMetaData) -> bool {
     column.column_type() == Type::INT96
         || column.column_descr().converted_type() == ConvertedType::INTERVAL

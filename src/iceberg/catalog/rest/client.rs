@@ -111,7 +111,7 @@ impl RestClient {
         &self.inner.properties
     }
 
-    /// Whether the catalog says that it has the endpoint.
+    /// Returns true if the catalog says that it has the endpoint.
     pub(super) fn has_endpoint(&self, endpoint: &str) -> bool {
         self.inner.endpoints.iter().any(|known| known == endpoint)
     }

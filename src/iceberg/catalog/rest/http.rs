@@ -201,8 +201,8 @@ impl Default for Tries {
 }
 
 impl Tries {
-    /// Whether the request that had this answer is to be sent again; waits before it says so, for as long as the server
-    /// asks for.
+    /// Returns true if the request that had this answer is to be sent again; waits before it says
+    /// so, for as long as the server asks for.
     pub(super) async fn again(&mut self, answer: &reqwest::Result<Response>) -> bool {
         let (most, asked) = match answer {
             Ok(response) if is_passing(response.status()) => {

@@ -75,7 +75,7 @@ fn item_of(of: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// Whether array functions do not take lists of a type as lists.
+/// Returns true if array functions do not take lists of a type as lists.
 fn is_odd(of: &DataType) -> bool {
     use DataType::{FixedSizeList, LargeListView, ListView};
     matches!(of, FixedSizeList(..) | ListView(_) | LargeListView(_))

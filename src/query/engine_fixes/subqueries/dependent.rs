@@ -408,7 +408,7 @@ fn in_each_set(groups: Vec<Expr>, keys: &[Expr]) -> DfResult<Vec<Expr>> {
     Ok(vec![Expr::GroupingSet(GroupingSet::GroupingSets(sets))])
 }
 
-/// Whether a plan draws other values each time it is read.
+/// Returns true if a plan draws other values each time it is read.
 pub(super) fn is_volatile(plan: &LogicalPlan) -> DfResult<bool> {
     use datafusion::common::tree_node::TreeNode;
     plan.exists(|node| {

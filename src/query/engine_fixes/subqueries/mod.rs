@@ -114,12 +114,13 @@ fn check_references(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// Whether a plan has a subquery, in an expression or as a relation that refers to those beside it.
+/// Returns true if a plan has a subquery, in an expression or as a relation that refers to those
+/// beside it.
 fn has_any(plan: &LogicalPlan) -> DfResult<bool> {
     plan.exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_)) || has_own(node)?))
 }
 
-/// Whether the expressions of a node have a subquery.
+/// Returns true if the expressions of a node have a subquery.
 fn has_own(plan: &LogicalPlan) -> DfResult<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {

@@ -54,7 +54,7 @@ pub(super) fn outer_columns(plan: &LogicalPlan, around: &DFSchema) -> Vec<Column
     found
 }
 
-/// Whether a plan refers to one of these columns of the query around it.
+/// Returns true if a plan refers to one of these columns of the query around it.
 pub(super) fn depends(plan: &LogicalPlan, outer: &[Column]) -> bool {
     let of_outer = |expr: &Expr| matches!(expr, Expr::OuterReferenceColumn(_, column) if outer.contains(column));
     plan.all_out_ref_exprs().iter().any(of_outer)

@@ -379,7 +379,7 @@ pub(super) fn lost() -> datafusion::error::DataFusionError {
     datafusion::error::DataFusionError::Internal("a subquery lost a column".to_owned())
 }
 
-/// Whether one of the values, or of the columns that they are compared with, may be NULL.
+/// Returns true if one of the values, or of the columns that they are compared with, may be NULL.
 fn may_be_null(values: &[Expr], plan: &LogicalPlan, input: &LogicalPlan) -> bool {
     let fields = plan.schema().fields().iter().take(values.len());
     values.iter().any(|value| value.nullable(input.schema()).unwrap_or(true))
@@ -430,7 +430,7 @@ fn equality(condition: &Expr, outer: &[Column]) -> Option<(Expr, Expr)> {
     }
 }
 
-/// Whether equal values of a type are one group: not so zeros of two signs.
+/// Returns true if equal values of a type are one group: not so zeros of two signs.
 fn is_one_group(data_type: &DataType) -> bool {
     data_type.is_integer()
         || data_type.is_temporal()
@@ -439,7 +439,7 @@ fn is_one_group(data_type: &DataType) -> bool {
         || matches!(data_type, DataType::Boolean)
 }
 
-/// Whether a node only names columns.
+/// Returns true if a node only names columns.
 fn is_plain(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => {
@@ -450,7 +450,7 @@ fn is_plain(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Whether an aggregate of no rows is NULL.
+/// Returns true if an aggregate of no rows is NULL.
 fn is_null_of_none(expr: &Expr) -> bool {
     const NULL_OF_NONE: [&str; 8] =
         ["min", "max", "sum", "avg", "median", "first_value", "last_value", "only_value"];

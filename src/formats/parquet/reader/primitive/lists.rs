@@ -116,7 +116,7 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// Whether the first `count` levels are all `level`.
+/// Returns true if the first `count` levels are all `level`.
 fn all_are(level: u32, levels: &[u8], width: u8, count: usize) -> bool {
     let mut runs = Runs::new(levels, width);
     while runs.end < count {

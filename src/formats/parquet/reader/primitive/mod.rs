@@ -67,7 +67,7 @@ pub(super) enum Cells<'a> {
     Decoded(ArrayRef),
 }
 
-/// Whether a column is likely to be decoded here; its chunks say it for certain.
+/// Returns true if a column is likely to be decoded here; its chunks say it for certain.
 pub(super) fn is_flat(metadata: &ColumnChunkMetaData, data_type: &DataType) -> bool {
     let column = metadata.column_descr();
     let nested =
@@ -346,7 +346,8 @@ impl Parts {
 }
 
 impl<T: Word> Flat<T> {
-    /// Whether the next `rows` rows are in one page, as the Arrow type has them, and none is NULL.
+    /// Returns true if the next `rows` rows are in one page, as the Arrow type has them, and none
+    /// is NULL.
     fn are_stored(&mut self, rows: usize) -> Result<bool> {
         if rows == 0 || rows > self.left || cfg!(target_endian = "big") {
             return Ok(false);

@@ -50,7 +50,7 @@ impl Stored {
         }
     }
 
-    /// Whether they are in memory, as far as they are wanted.
+    /// Returns true if they are in memory, as far as they are wanted.
     pub(super) fn is_read(&self) -> bool {
         matches!(self, Self::Read(_))
     }
