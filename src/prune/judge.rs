@@ -244,7 +244,7 @@ impl Judge<'_> {
     }
 }
 
-/// The possible outcomes (true, false, NULL), from those of its parts.
+/// Returns true for an operator whose outcome (true, false or NULL) follows from its parts.
 fn is_condition(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let node = expr.as_any();
     node.is::<NotExpr>()
