@@ -1,8 +1,8 @@
 //! tensorquery: a SQL query over files becomes exact, sharded batches of tensors.
 //!
 //! The flow goes one way: SQL → [`session`] → physical plan → [`exec`] (classify and rewrite) →
-//! splits of [`formats`] → [`sharding`] (balance and deal) → [`stream`] (read ahead, shuffle, cut) →
-//! [`tensor`]s.
+//! splits of [`formats`] → [`sharding`] (balance and deal) → [`stream`] (read ahead, shuffle, cut)
+//! → [`tensor`]s.
 //!
 //! A room imports only rooms below it in this list (`tests/python/test_rooms.py` asserts it):
 //!

@@ -42,7 +42,8 @@ pub(crate) fn of_engine(message: &str) -> Error {
     ))
 }
 
-/// The result of evaluating an expression within a scan; a panic is an error of the engine, which the scan would blame on its file.
+/// The result of evaluating an expression within a scan; a panic is an error of the engine, which
+/// the scan would blame on its file.
 pub(crate) fn evaluated<T>(
     work: impl FnOnce() -> datafusion::error::Result<T>,
 ) -> datafusion::error::Result<T> {
@@ -55,8 +56,9 @@ pub(crate) fn evaluated<T>(
 #[cfg(feature = "python")]
 const BACKTRACE_BYTES: usize = 64 << 20;
 
-/// Has a panic print no backtrace, which `RUST_BACKTRACE` may ask for, where there is no memory for one. The standard library prints one
-/// of its own for an allocation that fails, and waits forever for the lock that the panic holds meanwhile.
+/// Has a panic print no backtrace, which `RUST_BACKTRACE` may ask for, where there is no memory for
+/// one. The standard library prints one of its own for an allocation that fails, and waits forever
+/// for the lock that the panic holds meanwhile.
 #[cfg(feature = "python")]
 pub(crate) fn spare_backtraces() {
     let usual = panic::take_hook();

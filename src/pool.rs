@@ -30,14 +30,15 @@ pub fn take(bytes: usize) -> Option<(Vec<u8>, bool)> {
     Some((memory, true))
 }
 
-/// Memory fresh from the system, which is zero, and nobody writes to it for that: a page that nobody writes to is not there. `vec!` would
-/// end the process where the system has none.
+/// Memory fresh from the system, which is zero, and nobody writes to it for that: a page that
+/// nobody writes to is not there. `vec!` would end the process where the system has none.
 fn zeroed(bytes: usize) -> Option<Vec<u8>> {
     let layout = Layout::array::<u8>(bytes).ok()?;
     if bytes == 0 {
         return Some(Vec::new());
     }
-    // SAFETY: the layout has a size. What it gives is of the layout that a vector of so many bytes has, and each of these is zero.
+    // SAFETY: the layout has a size. What it gives is of the layout that a vector of so many bytes
+    // has, and each of these is zero.
     unsafe {
         let memory = alloc_zeroed(layout);
         (!memory.is_null()).then(|| Vec::from_raw_parts(memory, bytes, bytes))

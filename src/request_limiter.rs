@@ -26,9 +26,9 @@ const SMALL_BODY: u64 = 64 << 10;
 
 /// The network traffic of one process: its limit, its counts and its pace.
 ///
-/// The limit follows AIMD (additive increase, multiplicative decrease, as TCP's congestion control: Chiu and
-/// Jain 1989): a store that throttles halves it, once for all requests that were under way by then, and successes
-/// let it grow again by [`GROWTH`] per round.
+/// The limit follows AIMD (additive increase, multiplicative decrease, as TCP's congestion control:
+/// Chiu and Jain 1989): a store that throttles halves it, once for all requests that were under way
+/// by then, and successes let it grow again by [`GROWTH`] per round.
 #[derive(Debug)]
 pub struct RequestLimiter {
     permits: Semaphore,
@@ -42,8 +42,8 @@ pub struct RequestLimiter {
 /// Counts of a process's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that failed, were throttled, or broke off in the middle: each is sent again, unless its retries
-    /// are used up.
+    /// Requests that failed, were throttled, or broke off in the middle: each is sent again, unless
+    /// its retries are used up.
     pub retries: u64,
     /// Answers by which a store throttled.
     pub throttled: u64,
@@ -123,8 +123,8 @@ impl RequestLimiter {
         self.cut_to(&mut limit, most);
     }
 
-    /// Waits for a turn at `host`: for a pause that it asked for `longest_pause` at most. The request is under way until the
-    /// permit is dropped.
+    /// Waits for a turn at `host`: for a pause that it asked for `longest_pause` at most. The
+    /// request is under way until the permit is dropped.
     pub async fn admit(self: &Arc<Self>, host: &str, longest_pause: Duration) -> Permit {
         let asked = Instant::now();
         loop {
@@ -148,8 +148,8 @@ impl RequestLimiter {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes that should be under way to keep the network busy: latency × bandwidth, the product that TCP's
-    /// windows go by. 0 before anything was measured.
+    /// Bytes that should be under way to keep the network busy: latency × bandwidth, the product
+    /// that TCP's windows go by. 0 before anything was measured.
     pub fn bytes_in_flight(&self) -> u64 {
         let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         (pace.latency.unwrap_or(0.0) * pace.bandwidth) as u64

@@ -22,10 +22,12 @@ use crate::{Error, Result};
 /// Threads for network I/O: they only move bytes.
 const IO_THREADS: usize = 2;
 
-/// Stack of a thread that plans queries: planning calls itself for each level of an expression. It is memory only as far as it is used.
+/// Stack of a thread that plans queries: planning calls itself for each level of an expression. It
+/// is memory only as far as it is used.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Queries that are planned at the same time, each on a thread where it may block. There are 512 of these.
+/// Queries that are planned at the same time, each on a thread where it may block. There are 512 of
+/// these.
 const PLANS_AT_ONCE: usize = 64;
 
 /// The process's runtimes; null before the first use and after a fork.
@@ -74,7 +76,8 @@ impl Runtimes {
             Err(other) => {
                 // SAFETY: `started` lost the race and was seen by nobody else; `other` is as above.
                 let (ours, theirs) = unsafe { (Box::from_raw(started), &*other) };
-                // Dropping a runtime waits for its threads, which a caller inside of another one must not.
+                // Dropping a runtime waits for its threads, which a caller inside of another one
+                // must not.
                 if let Some(ours) = Arc::into_inner(*ours) {
                     ours.cpu.shutdown_background();
                     ours.io.shutdown_background();
@@ -148,8 +151,8 @@ fn runtime(builder: &mut Builder, name: &str, threads: usize) -> Result<Runtime>
 
 fn watch_forks() {
     WATCH_FORKS.call_once(|| {
-        // SAFETY: both only touch atomics, which is async-signal-safe, as code between fork and exec of a
-        // multi-threaded process must be.
+        // SAFETY: both only touch atomics, which is async-signal-safe, as code between fork and
+        // exec of a multi-threaded process must be.
         unsafe { libc::pthread_atfork(Some(count_fork), None, Some(forget_inherited)) };
     });
 }
@@ -216,7 +219,8 @@ impl ForkLock {
     }
 }
 
-/// Something that each process makes for itself when it is first wanted: a connection, which does not survive a fork.
+/// Something that each process makes for itself when it is first wanted: a connection, which does
+/// not survive a fork.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     /// Who makes it is inside.
@@ -282,10 +286,11 @@ fn settle_allocator() {
     limit_arenas();
 }
 
-/// Lets glibc keep the memory of decoded batches instead of giving it back to the system and fetching it again, with a
-/// page fault for every 4 KiB. It does so by itself for blocks as large as the largest that was ever freed (the "dynamic
-/// mmap threshold" of mallopt(3)), at most 32 MiB; here it learns that at once, and nobody's own settings are
-/// overruled. Other allocators see one block that is never touched.
+/// Lets glibc keep the memory of decoded batches instead of giving it back to the system and
+/// fetching it again, with a page fault for every 4 KiB. It does so by itself for blocks as large
+/// as the largest that was ever freed (the "dynamic mmap threshold" of mallopt(3)), at most 32 MiB;
+/// here it learns that at once, and nobody's own settings are overruled. Other allocators see one
+/// block that is never touched.
 fn learn_to_keep() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LEARNT_BYTES)));
 }
@@ -300,8 +305,8 @@ fn limit_arenas() {
             .is_some_and(|tunables| tunables.to_string_lossy().contains("glibc.malloc.arena_max"));
     if !is_told {
         let cpus = libc::c_int::try_from(cpus()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: `mallopt` only sets a number that is read when a thread first allocates. Where it refuses, all stays as
-        // it was.
+        // SAFETY: `mallopt` only sets a number that is read when a thread first allocates. Where it
+        // refuses, all stays as it was.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, cpus) };
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers in few bytes, in which a plan over a million splits is sent and kept.
 //!
-//! A number takes seven bits per byte, the last byte's high bit is clear (LEB128). Numbers that mostly follow the one
-//! before are written as the difference, with the sign in the lowest bit.
+//! A number takes seven bits per byte, the last byte's high bit is clear (LEB128). Numbers that
+//! mostly follow the one before are written as the difference, with the sign in the lowest bit.
 
 use crate::{Error, Result};
 

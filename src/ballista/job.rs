@@ -1,4 +1,5 @@
-//! One job on a cluster: sent, followed to its end, and cancelled where nobody waits for it any more.
+//! One job on a cluster: sent, followed to its end, and cancelled where nobody waits for it any
+//! more.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ use crate::{Error, Result};
 /// How often the scheduler is asked how far the job is.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Times in a row that it may leave that unanswered: a job of hours outlives a network that is down for half a minute.
+/// Times in a row that it may leave that unanswered: a job of hours outlives a network that is down
+/// for half a minute.
 const UNANSWERED: usize = 5;
 
 /// Bytes of a part of an upload. An object may have ten thousand of them: at most 625 GiB.
@@ -61,7 +63,8 @@ fn settings(partitions: usize, name: &str) -> Vec<KeyValuePair> {
         ("datafusion.optimizer.enable_topk_aggregation", "false"),
         ("datafusion.optimizer.enable_dynamic_filter_pushdown", "false"),
         ("datafusion.optimizer.enable_join_dynamic_filter_pushdown", "false"),
-        // One side of a join held by every task loses rows of outer joins (apache/datafusion-ballista issue 1055).
+        // One side of a join held by every task loses rows of outer joins
+        // (apache/datafusion-ballista issue 1055).
         ("datafusion.optimizer.hash_join_single_partition_threshold", "0"),
         ("datafusion.optimizer.hash_join_single_partition_threshold_rows", "0"),
         ("ballista.optimizer.broadcast_join_threshold_bytes", "0"),

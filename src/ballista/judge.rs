@@ -58,7 +58,8 @@ pub(super) fn refused(why: &str) -> Error {
     ))
 }
 
-/// A scalar function that executors do not have: a task with one is never run, and its job waits for ever.
+/// A scalar function that executors do not have: a task with one is never run, and its job waits
+/// for ever.
 fn unknown_function(part: &LogicalPlan) -> Result<Option<String>> {
     let known = all_default_functions();
     let known: HashSet<&str> = known.iter().map(|function| function.name()).collect();

@@ -43,7 +43,8 @@ use object_store::path::Path;
 use crate::Result;
 use crate::materialize::{StageFile, StagePlace};
 
-/// The name of the stage's file. One: a file appears in one step, and a task that is run again writes the same one again.
+/// The name of the stage's file. One: a file appears in one step, and a task that is run again
+/// writes the same one again.
 const FILE: &str = "part-00000.parquet";
 
 /// Rows of a row group, which is the smallest split of the stage; a file may have 32,767 of them.

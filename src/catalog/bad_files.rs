@@ -56,7 +56,8 @@ impl BadFiles {
         self.listed
     }
 
-    /// Finds the files whose schema cannot stand beside the schema that most files have (of several, the first).
+    /// Finds the files whose schema cannot stand beside the schema that most files have (of
+    /// several, the first).
     pub(super) fn find_odd(
         &mut self,
         names: &[String],
@@ -126,8 +127,8 @@ impl Infer<'_> {
         }
     }
 
-    /// The schema of a file. Of a text file with a record that cannot be read, by the records before it: that record may
-    /// spoil one split of many.
+    /// The schema of a file. Of a text file with a record that cannot be read, by the records
+    /// before it: that record may spoil one split of many.
     async fn one_tolerantly(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let error = match self.one(meta).await {
             Err(error) if error.may_be_of_content() => error,
@@ -150,7 +151,8 @@ impl Infer<'_> {
     }
 }
 
-/// The place of the schema that most files have, of several the first; files without columns have no say.
+/// The place of the schema that most files have, of several the first; files without columns have
+/// no say.
 fn most_common(schemas: &[&Schema]) -> Option<usize> {
     let mut kinds: Vec<(usize, usize)> = Vec::new();
     for (place, schema) in schemas.iter().enumerate() {

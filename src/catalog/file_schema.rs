@@ -36,7 +36,8 @@ pub(super) struct Infer<'a> {
     pub format: &'a Format,
     /// Records of each text file from which its schema is inferred.
     pub rows: usize,
-    /// Whether the user declared the schema, so that the files need only say which columns they have.
+    /// Whether the user declared the schema, so that the files need only say which columns they
+    /// have.
     pub is_declared: bool,
 }
 
@@ -104,7 +105,8 @@ impl Infer<'_> {
     }
 
     async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
-        // It takes in all of the file before it looks at the first line: so it gets the file as it is stored.
+        // It takes in all of the file before it looks at the first line: so it gets the file as it
+        // is stored.
         let compression = self.format.compression();
         let options = JsonOptions { compression: compression.variant(), ..json.options() };
         let format = DfJsonFormat::default().with_options(options);

@@ -39,7 +39,8 @@ pub struct TableOptions {
     pub partitioning: Partitioning,
     /// Records of each text file from which its schema is inferred.
     pub infer_rows: Option<usize>,
-    /// Whether files that cannot be read, or contradict the others, are left out instead of being an error.
+    /// Whether files that cannot be read, or contradict the others, are left out instead of being
+    /// an error.
     pub skip_bad: bool,
     /// Options of the object store.
     pub storage_options: StorageOptions,
@@ -78,7 +79,8 @@ pub struct FilesSpec {
     pub files: Vec<(FilePin, Option<u64>)>,
     /// How many of the schema's last columns come from hive directories.
     pub partition_columns: usize,
-    /// Files that were left out, since they cannot be read or contradict the others, with the reason.
+    /// Files that were left out, since they cannot be read or contradict the others, with the
+    /// reason.
     #[serde(default)]
     pub quarantined: Vec<(String, String)>,
 }

@@ -1,5 +1,6 @@
-//! JSON files that are one array: told from files of lines, and their schema. DataFusion 53.1 infers
-//! it line by line, and so fails on arrays that are written over several lines, though it reads them.
+//! JSON files that are one array: told from files of lines, and their schema. DataFusion 53.1
+//! infers it line by line, and so fails on arrays that are written over several lines, though it
+//! reads them.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};

@@ -140,7 +140,8 @@ fn widen_child(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
     Some(Arc::new(Field::new(a.name(), data_type, a.is_nullable() || b.is_nullable())))
 }
 
-/// A struct with the fields of both, in the order of their first appearance. A field that one of them lacks may be NULL.
+/// A struct with the fields of both, in the order of their first appearance. A field that one of
+/// them lacks may be NULL.
 fn widen_struct(a: &Fields, b: &Fields) -> Option<DataType> {
     let find = |fields: &Fields, name: &str| -> Option<FieldRef> {
         fields.iter().find(|field| field.name() == name).cloned()

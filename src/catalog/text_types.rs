@@ -1,4 +1,5 @@
-//! Declared types that the readers of text do not make: refused when the table is registered, before a row is read.
+//! Declared types that the readers of text do not make: refused when the table is registered,
+//! before a row is read.
 
 use arrow::datatypes::{DataType, Schema};
 

@@ -12,7 +12,8 @@ use crate::exec::{
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// DataFusion's rules by name, some of which run twice. `docs/engine.md` says why each is on or off.
+/// DataFusion's rules by name, some of which run twice. `docs/engine.md` says why each is on or
+/// off.
 pub(super) const RULES: &[Listed] = &[
     ("OutputRequirements", Use::On),
     ("aggregate_statistics", Use::Off),

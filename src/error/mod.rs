@@ -419,7 +419,8 @@ fn malformed(kind: &str, message: &str) -> Error {
     Error::data(format!("the {kind} is malformed: {message}{remedy}"))
 }
 
-/// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not its first line.
+/// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not
+/// its first line.
 fn from_first_line(message: &str) -> String {
     let counted = message.split_once(" at line ").and_then(|(before, rest)| {
         let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
@@ -475,7 +476,8 @@ pub(crate) fn plain_text(text: &str) -> String {
     rest.to_owned()
 }
 
-/// A message without its middle where it is long: it may repeat a value of the data or of the SQL, which may be of any length.
+/// A message without its middle where it is long: it may repeat a value of the data or of the SQL,
+/// which may be of any length.
 #[cfg(feature = "python")]
 pub(crate) fn shortened(text: String) -> String {
     const SHOWN: usize = 4000;

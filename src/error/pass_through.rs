@@ -1,8 +1,9 @@
 //! Errors of the user's code on their way through layers that pass on no more than text.
 //!
-//! DataFusion's row filter of Parquet files makes text of an error, and so does its coercion of arguments; an error that
-//! several readers wait for is shared, and cannot be moved out. Such an error is kept here, and goes through those
-//! layers under a ticket, a name in its text, by which the conversion to [`Error`] finds it again.
+//! DataFusion's row filter of Parquet files makes text of an error, and so does its coercion of
+//! arguments; an error that several readers wait for is shared, and cannot be moved out. Such an
+//! error is kept here, and goes through those layers under a ticket, a name in its text, by which
+//! the conversion to [`Error`] finds it again.
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;

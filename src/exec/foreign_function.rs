@@ -109,7 +109,8 @@ impl ScalarUDFImpl for ForeignUdf {
         let mut arrays = Vec::with_capacity(args.args.len());
         for (value, wanted) in args.args.into_iter().zip(self.function.input_types()) {
             let array = value.into_array(rows)?;
-            // A planner may ask with what it makes up; the user's code gets what it was declared with, or nothing.
+            // A planner may ask with what it makes up; the user's code gets what it was declared
+            // with, or nothing.
             if array.data_type() != wanted || array.len() != rows {
                 return Err(Error::query(format!(
                     "the engine calls {} with {} rows of {} instead of {rows} of {wanted}",

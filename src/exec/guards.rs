@@ -21,12 +21,14 @@ use super::{PassOnExec, Reason};
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// The rule that moves filters into scans, within the parts of a plan that lead to a scan by filters, projections and unions alone.
+/// The rule that moves filters into scans, within the parts of a plan that lead to a scan by
+/// filters, projections and unions alone.
 ///
-/// The logical plan has moved filters through joins and aggregates already. The physical rule does so wrongly: an aggregate of
-/// several grouping sets reports the filters that it lets through before those that it keeps, so that of
-/// `a IS NULL AND k IS NOT NULL` above `GROUP BY a, ROLLUP (k)` the wrong one stays; and filters find their columns by name, so
-/// that of `t RIGHT JOIN u … WHERE t.id IS NULL` it asks for NULL in `u.id`.
+/// The logical plan has moved filters through joins and aggregates already. The physical rule does
+/// so wrongly: an aggregate of several grouping sets reports the filters that it lets through
+/// before those that it keeps, so that of `a IS NULL AND k IS NOT NULL` above `GROUP BY a, ROLLUP
+/// (k)` the wrong one stays; and filters find their columns by name, so that of `t RIGHT JOIN u …
+/// WHERE t.id IS NULL` it asks for NULL in `u.id`.
 #[derive(Debug)]
 pub struct FiltersNearScans {
     inner: Rule,
@@ -139,10 +141,11 @@ fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
     any.downcast_ref::<SortMergeJoinExec>().map(SortMergeJoinExec::join_type)
 }
 
-/// Hides from an outer join which columns of the side that it pads with NULLs are constant or equal.
+/// Hides from an outer join which columns of the side that it pads with NULLs are constant or
+/// equal.
 ///
-/// DataFusion 53 takes a column that is constant below a join for constant above it: of `(… WHERE a = 5) AS x RIGHT JOIN u` it left
-/// `x.a` out of orders and partitions of windows.
+/// DataFusion 53 takes a column that is constant below a join for constant above it: of `(… WHERE a
+/// = 5) AS x RIGHT JOIN u` it left `x.a` out of orders and partitions of windows.
 #[derive(Debug)]
 pub struct PaddedSides;
 

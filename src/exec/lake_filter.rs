@@ -32,7 +32,8 @@ pub(super) struct LakeFilter {
 }
 
 impl LakeFilter {
-    /// For the rows of a file with this data sequence number; with the scan's predicate where `judges` says so.
+    /// For the rows of a file with this data sequence number; with the scan's predicate where
+    /// `judges` says so.
     pub fn try_new(
         table: &TableFiles,
         config: &FileScanConfig,

@@ -1,4 +1,5 @@
-//! The scan of an Iceberg table as DataFusion plans it: a file scan whose files are opened with their deletes.
+//! The scan of an Iceberg table as DataFusion plans it: a file scan whose files are opened with
+//! their deletes.
 
 use std::any::Any;
 use std::fmt;
@@ -26,8 +27,8 @@ use crate::iceberg::LakeTable;
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
 
-/// A file scan over the data files of one snapshot. It plans as DataFusion's own file scan, which it holds, and runs
-/// otherwise: file by file, each without its deleted rows.
+/// A file scan over the data files of one snapshot. It plans as DataFusion's own file scan, which
+/// it holds, and runs otherwise: file by file, each without its deleted rows.
 #[derive(Clone, Debug)]
 pub struct LakeScan {
     table: Arc<TableFiles>,
@@ -37,7 +38,8 @@ pub struct LakeScan {
 }
 
 impl LakeScan {
-    /// A scan of the files of `config`, which are some of `table`'s: `count`, or the part of them that this process has.
+    /// A scan of the files of `config`, which are some of `table`'s: `count`, or the part of them
+    /// that this process has.
     pub fn new(table: Arc<TableFiles>, config: FileScanConfig, count: u64) -> Self {
         Self { table, config, count }
     }

@@ -183,8 +183,8 @@ fn orders_nested(sort: &SortExec) -> Result<bool> {
     Ok(false)
 }
 
-/// The plan that gives no more than its first rows; None where that saves nothing. Only operators that give a row for each row of
-/// their input lie between.
+/// The plan that gives no more than its first rows; None where that saves nothing. Only operators
+/// that give a row for each row of their input lie between.
 fn first_rows(
     plan: &Arc<dyn ExecutionPlan>,
     rows: usize,

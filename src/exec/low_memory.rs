@@ -1,4 +1,5 @@
-//! A plan that takes little memory: its joins sort both sides, which spills, and its operators share a fixed amount.
+//! A plan that takes little memory: its joins sort both sides, which spills, and its operators
+//! share a fixed amount.
 //!
 //! Before:
 //! ```text
@@ -48,7 +49,8 @@ const SPILLING_TENTHS: usize = 6;
 /// # Errors
 /// An internal error where DataFusion refuses the new operators.
 pub fn with_spilling_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    // From the root on: what a join is said to keep in order follows from the joins below it, as they were.
+    // From the root on: what a join is said to keep in order follows from the joins below it, as
+    // they were.
     let plan = plan.transform_down(|node| match node.as_any().downcast_ref::<HashJoinExec>() {
         Some(join) if !join.null_aware => Ok(Transformed::yes(as_before(join, from_left(join)?))),
         _ => Ok(Transformed::no(node)),

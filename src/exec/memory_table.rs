@@ -17,9 +17,9 @@ use crate::formats::{RowRange, Split, SplitUnit};
 
 /// Batches under a name.
 ///
-/// DataFusion's own `MemTable` estimates sizes by allocated buffers, which differ between a table and
-/// its copy in a worker process, so that both could choose other build sides for the same join. Here
-/// sizes depend on the content alone.
+/// DataFusion's own `MemTable` estimates sizes by allocated buffers, which differ between a table
+/// and its copy in a worker process, so that both could choose other build sides for the same join.
+/// Here sizes depend on the content alone.
 #[derive(Debug)]
 pub struct MemoryTable {
     schema: SchemaRef,

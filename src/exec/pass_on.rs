@@ -16,7 +16,8 @@ use datafusion::physical_plan::{
 /// Why rows are passed on by an operator of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The projection below draws (`random()`): no filter and no projection moves into it, and none is merged with it.
+    /// The projection below draws (`random()`): no filter and no projection moves into it, and none
+    /// is merged with it.
     Drawn,
     /// An outer join above adds NULLs to the columns, so that no column is constant above it, even
     /// if it is below.

@@ -36,16 +36,19 @@ use crate::formats::FileRef;
 use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
-/// Files of a scan that its form names: the first ones. A worker that has only a share of the files has these, too.
+/// Files of a scan that its form names: the first ones. A worker that has only a share of the files
+/// has these, too.
 pub const NAMED_FILES: usize = 5;
 
 /// Writes a plan before splits are put in.
 ///
 /// # Arguments
-/// `stable` turns a file's path, or a line of text, into one that says the content and not the place, where it can.
+/// `stable` turns a file's path, or a line of text, into one that says the content and not the
+/// place, where it can.
 ///
 /// # Errors
-/// `Config` where a type has no form; internal errors where an operator does not know its own columns.
+/// `Config` where a type has no form; internal errors where an operator does not know its own
+/// columns.
 pub fn write_plan(
     form: &mut Form,
     tag: &str,

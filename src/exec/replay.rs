@@ -44,7 +44,8 @@ use super::sample::SampleExec;
 use super::split_scan::SplitScanExec;
 use crate::{Error, Result};
 
-/// The name of the last column. Nothing looks it up by name, but two columns of one name would confuse a reader.
+/// The name of the last column. Nothing looks it up by name, but two columns of one name would
+/// confuse a reader.
 const ROW: &str = "row of the driving scan";
 
 /// Adds a last column, UInt64, to a plan: the number of the scanned row from which an output row
@@ -123,7 +124,8 @@ pub fn numbered(
     )))
 }
 
-/// The columns of a join in their order, then the number, which the mark of a mark join comes after.
+/// The columns of a join in their order, then the number, which the mark of a mark join comes
+/// after.
 fn after_join(
     join: Arc<dyn ExecutionPlan>,
     join_type: JoinType,
@@ -139,7 +141,8 @@ fn after_join(
     pick(join, Some(moved.collect()), Some(mark))
 }
 
-/// Some columns of `plan` (None: all) and its number, which is its last column where `number` does not say.
+/// Some columns of `plan` (None: all) and its number, which is its last column where `number` does
+/// not say.
 fn pick(
     plan: Arc<dyn ExecutionPlan>,
     columns: Option<Vec<usize>>,

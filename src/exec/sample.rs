@@ -5,8 +5,9 @@
 //!   SampleExec: bernoulli 10%, repeatable 7
 //!     DataSourceExec               of all rows, in file order; or, by splits, SplitScanExec
 //! ```
-//! A row's number is its place among the rows of its file, or of its table in memory, before any filter. A split says
-//! which number its first row has, so the sample is the same however the file is cut.
+//! A row's number is its place among the rows of its file, or of its table in memory, before any
+//! filter. A split says which number its first row has, so the sample is the same however the file
+//! is cut.
 
 use std::any::Any;
 use std::fmt;
@@ -82,7 +83,8 @@ impl TableProvider for SampledTable {
         TableType::Base
     }
 
-    /// A filter that leaves out whole files, by their hive values, numbers no row anew. Others stay above.
+    /// A filter that leaves out whole files, by their hive values, numbers no row anew. Others stay
+    /// above.
     fn supports_filters_pushdown(
         &self,
         filters: &[&Expr],
@@ -107,8 +109,8 @@ impl TableProvider for SampledTable {
     }
 }
 
-/// Keeps the rows of a scan that are in the sample. DataFusion's rules push neither filters nor limits through an
-/// operator that does not say that it takes them.
+/// Keeps the rows of a scan that are in the sample. DataFusion's rules push neither filters nor
+/// limits through an operator that does not say that it takes them.
 #[derive(Debug)]
 pub struct SampleExec {
     input: Arc<dyn ExecutionPlan>,
@@ -276,8 +278,8 @@ impl ExecutionPlan for SampleExec {
         Ok(Arc::new(self.over(children.swap_remove(0))))
     }
 
-    /// Rows and bytes in the mean, by which DataFusion chooses the build side of a join; never exact, so that nothing
-    /// counts by them.
+    /// Rows and bytes in the mean, by which DataFusion chooses the build side of a join; never
+    /// exact, so that nothing counts by them.
     fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics> {
         let below = self.input.partition_statistics(partition)?;
         let share = self.sample.percent / 100.0;

@@ -80,8 +80,9 @@ pub struct SplitScanExec {
     properties: Arc<PlanProperties>,
 }
 
-/// The rows of its file that an execution reads, as an extension of the session's configuration, since `execute`
-/// takes no other argument: of a Parquet file without a predicate, see [`SplitScanExec::skippable`].
+/// The rows of its file that an execution reads, as an extension of the session's configuration,
+/// since `execute` takes no other argument: of a Parquet file without a predicate, see
+/// [`SplitScanExec::skippable`].
 #[derive(Clone, Debug)]
 pub struct ReadOnly(pub ParquetAccessPlan);
 
@@ -107,8 +108,9 @@ impl SplitScanExec {
         &self.splits
     }
 
-    /// A scan of all rows before the predicate that was pushed into the scan, with the columns that it needs, and
-    /// the predicate over these; None where there is no predicate, so that the scan puts out every row.
+    /// A scan of all rows before the predicate that was pushed into the scan, with the columns that
+    /// it needs, and the predicate over these; None where there is no predicate, so that the scan
+    /// puts out every row.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.

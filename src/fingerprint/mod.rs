@@ -1,4 +1,5 @@
-//! Serialised forms: the bytes that fingerprints, names of stages and keys of caches are digests of.
+//! Serialised forms: the bytes that fingerprints, names of stages and keys of caches are digests
+//! of.
 //!
 //! A form begins with the version of this layout and the form's kind. Fields follow:
 //!
@@ -114,8 +115,8 @@ impl Form {
 
     /// A list: for each item the fields that `write` adds.
     ///
-    /// The value is the number of items and, where there are any, a SHA-256 over them: a list of a million files takes no
-    /// memory.
+    /// The value is the number of items and, where there are any, a SHA-256 over them: a list of a
+    /// million files takes no memory.
     ///
     /// # Errors
     /// Errors of `write`.

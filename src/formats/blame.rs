@@ -1,4 +1,5 @@
-//! Whose fault an error is: the content of a file, which can be left out, or anything else, which cannot.
+//! Whose fault an error is: the content of a file, which can be left out, or anything else, which
+//! cannot.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -13,12 +14,12 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use crate::panics::{caught_later, message_of, of_engine};
 use crate::{Error, Result};
 
-/// The error itself where the content of a file is to blame: a `Data` error, while the store still has the file as it
-/// was pinned.
+/// The error itself where the content of a file is to blame: a `Data` error, while the store still
+/// has the file as it was pinned.
 ///
 /// # Errors
-/// The error where it is of another kind, of a function of the user's, or of a file that is not the pinned one; that the
-/// file changed, vanished or cannot be reached.
+/// The error where it is of another kind, of a function of the user's, or of a file that is not the
+/// pinned one; that the file changed, vanished or cannot be reached.
 pub async fn blame_content(
     store: &Arc<dyn ObjectStore>,
     location: &Path,

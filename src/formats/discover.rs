@@ -14,8 +14,8 @@ use super::units::UnitRange;
 use super::{Split, SplitUnit, avro, ipc, orc, parquet, text};
 use crate::{Error, Result};
 
-/// How many files of a format are looked at together: where metadata tells all, as many as the network takes;
-/// fewer where records are read.
+/// How many files of a format are looked at together: where metadata tells all, as many as the
+/// network takes; fewer where records are read.
 pub fn concurrent_files(format: &Format) -> usize {
     match format {
         Format::Parquet | Format::Orc | Format::Arrow(_) | Format::Avro => 128,
@@ -37,7 +37,8 @@ pub struct ScanRequest {
     pub columns: Vec<String>,
     /// The pushed-down predicate over the table's schema.
     pub predicate: Option<Arc<dyn PhysicalExpr>>,
-    /// Whether a file that cannot be understood becomes a split, for [`ScanSplits::damaged`], instead of an error.
+    /// Whether a file that cannot be understood becomes a split, for [`ScanSplits::damaged`],
+    /// instead of an error.
     pub tolerant: bool,
     /// Whether each split must know the number that its first row has in its file.
     pub numbered: bool,
@@ -313,7 +314,8 @@ fn text_floor(format: &Format) -> u64 {
     }
 }
 
-/// Rows and places of the units of file `index`: stripes, record batches or blocks. None of other formats.
+/// Rows and places of the units of file `index`: stripes, record batches or blocks. None of other
+/// formats.
 ///
 /// # Errors
 /// `Data` where the file is damaged (the caller names it); storage errors as they are.

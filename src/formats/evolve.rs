@@ -75,7 +75,8 @@ impl FileAdapter {
 
 impl PhysicalExprAdapter for FileAdapter {
     fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> DfResult<Arc<dyn PhysicalExpr>> {
-        // Columns that are settled here must not meet DataFusion's adapter, which would settle them otherwise.
+        // Columns that are settled here must not meet DataFusion's adapter, which would settle them
+        // otherwise.
         if let Some(column) = expr.as_any().downcast_ref::<Column>() {
             return match self.column(column)? {
                 Some(settled) => Ok(settled),

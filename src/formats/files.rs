@@ -65,8 +65,8 @@ pub struct Outline {
 
 /// The outlines of a table's scans, by the filters that were pushed into them.
 ///
-/// A process that reads only some of a table's files gets a table of only these, and the outlines of the scans over all
-/// files: so it plans the query as it was planned over all of them.
+/// A process that reads only some of a table's files gets a table of only these, and the outlines
+/// of the scans over all files: so it plans the query as it was planned over all of them.
 #[derive(Debug, Default)]
 pub struct Scans {
     outlines: Mutex<BTreeMap<String, Outline>>,

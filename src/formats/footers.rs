@@ -60,7 +60,8 @@ pub struct FooterCache {
 /// Held by the one who reads a footer; others wait for it and then find the footer.
 type FooterLock = Arc<tokio::sync::Mutex<()>>;
 
-/// The schema that was asked for last, which most files of a table have: making it takes as long as decoding a small footer.
+/// The schema that was asked for last, which most files of a table have: making it takes as long as
+/// decoding a small footer.
 struct FileSchema {
     stored: Arc<SchemaDescriptor>,
     /// Key-value metadata of the footer, which includes the Arrow schema of the columns.
@@ -85,7 +86,8 @@ impl FooterCache {
         is_local_file(&self.root, location)
     }
 
-    /// For files of the store with this root: see [`PinnedStore::new`](crate::storage::PinnedStore::new).
+    /// For files of the store with this root: see
+    /// [`PinnedStore::new`](crate::storage::PinnedStore::new).
     #[must_use]
     pub fn in_store(self, root: &str) -> Self {
         Self { root: root.to_owned(), ..self }
@@ -220,8 +222,8 @@ pub async fn read_footer(
     let (store, file) = (Arc::clone(store), meta.clone());
     let (before, columns) = (cache.get(&meta.location), cache.columns.clone());
     let is_local = cache.is_local(&meta.location);
-    // A task of its own: planning asks for those of many files at once, and decoding one takes milliseconds where it has
-    // thousands of column chunks.
+    // A task of its own: planning asks for those of many files at once, and decoding one takes
+    // milliseconds where it has thousands of column chunks.
     let task = SpawnedTask::spawn(async move {
         let file = FooterOf::open(&store, &file, is_local).await?;
         read(file, before, columns, page_index).await

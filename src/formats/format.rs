@@ -95,7 +95,8 @@ impl Compression {
 pub struct CsvFormat {
     /// Whether the first line names the columns.
     pub header: bool,
-    /// The byte between two fields; None: a comma that nobody has asked for, and neither has a file's name.
+    /// The byte between two fields; None: a comma that nobody has asked for, and neither has a
+    /// file's name.
     pub delimiter: Option<u8>,
     /// The byte around fields that hold delimiters or newlines.
     pub quote: u8,

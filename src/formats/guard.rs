@@ -1,4 +1,5 @@
-//! Decoders of other crates, which panic on some damaged files (`unwrap` on decompression, slices beyond the end).
+//! Decoders of other crates, which panic on some damaged files (`unwrap` on decompression, slices
+//! beyond the end).
 
 use crate::panics::caught;
 use crate::{Error, Result};

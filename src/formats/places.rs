@@ -10,8 +10,8 @@ use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
-/// The place of each column of a schema. A schema itself looks through all of its columns for each name, which for a projection of
-/// ten thousands of them takes minutes.
+/// The place of each column of a schema. A schema itself looks through all of its columns for each
+/// name, which for a projection of ten thousands of them takes minutes.
 pub(super) struct Places<'a>(HashMap<&'a str, usize>);
 
 impl<'a> Places<'a> {

@@ -1,5 +1,5 @@
-//! How DataFusion reads the formats whose files are decoded here: a source that takes projections, and opens the units
-//! (stripes, record batches, blocks) of a byte range.
+//! How DataFusion reads the formats whose files are decoded here: a source that takes projections,
+//! and opens the units (stripes, record batches, blocks) of a byte range.
 
 use std::any::Any;
 use std::fmt;
@@ -42,7 +42,8 @@ pub(super) const BATCH_ROWS: usize = 8192;
 pub struct ColumnRead {
     /// The part of the file whose units are read; None: all of it.
     pub range: Option<Range<u64>>,
-    /// Top-level columns by their places in the file, ascending; the batches have them in this order.
+    /// Top-level columns by their places in the file, ascending; the batches have them in this
+    /// order.
     pub columns: Vec<usize>,
     /// Every top-level column of the file, as decoded.
     pub schema: SchemaRef,
@@ -76,7 +77,8 @@ pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     /// Opens the wanted part of a file: batches in row order, with the columns of `read`.
     ///
     /// # Errors
-    /// `Data` where the file is damaged (the caller names it), from the stream as well; storage errors as they are.
+    /// `Data` where the file is damaged (the caller names it), from the stream as well; storage
+    /// errors as they are.
     async fn open(
         &self,
         store: Arc<dyn ObjectStore>,

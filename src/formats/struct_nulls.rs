@@ -15,8 +15,8 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use crate::Result;
 
-/// The batch in which fields of NULL structs are NULL and NULL lists have no elements, also of structs inside of lists. Values are copied only
-/// where a NULL list has elements.
+/// The batch in which fields of NULL structs are NULL and NULL lists have no elements, also of
+/// structs inside of lists. Values are copied only where a NULL list has elements.
 ///
 /// # Errors
 /// None that a valid batch has.

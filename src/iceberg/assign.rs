@@ -135,8 +135,8 @@ impl Deletes {
     }
 }
 
-/// The partition of a file. Each manifest is decoded by the schema it was written under, so values of a column that was
-/// widened since come in two types.
+/// The partition of a file. Each manifest is decoded by the schema it was written under, so values
+/// of a column that was widened since come in two types.
 fn partition_of(entry: &Entry) -> Partition {
     let widened = |value: Option<&Literal>| match value {
         Some(Literal::Primitive(PrimitiveLiteral::Int(value))) => {

@@ -27,7 +27,8 @@ impl AvroHeader {
     }
 }
 
-/// The file with its header as `change` leaves it; None where that gives None, or where it is no Avro file.
+/// The file with its header as `change` leaves it; None where that gives None, or where it is no
+/// Avro file.
 pub fn with_header(
     file: &[u8],
     change: impl FnOnce(&mut AvroHeader) -> Option<()>,
@@ -47,8 +48,8 @@ pub fn with_header(
     Some(out)
 }
 
-/// Makes uuids of an Avro schema the 16 bytes as which Iceberg stores them; whether there were any. The reader takes
-/// all that is labelled a uuid for bytes with their length before them.
+/// Makes uuids of an Avro schema the 16 bytes as which Iceberg stores them; whether there were any.
+/// The reader takes all that is labelled a uuid for bytes with their length before them.
 pub fn unlabel_uuids(avro: &mut Value) -> bool {
     match avro {
         Value::Array(items) => items.iter_mut().fold(false, |any, item| unlabel_uuids(item) | any),

@@ -1,5 +1,5 @@
-//! The least and greatest value of a column in a data file, as far as metadata says: by the file's metrics and by
-//! its partition.
+//! The least and greatest value of a column in a data file, as far as metadata says: by the file's
+//! metrics and by its partition.
 
 use std::collections::HashMap;
 
@@ -88,7 +88,8 @@ pub fn partition_bounds(
     }
 }
 
-/// Old writers rounded times before 1970 towards it, not down: such a value may lie one unit earlier than it says.
+/// Old writers rounded times before 1970 towards it, not down: such a value may lie one unit
+/// earlier than it says.
 fn earliest(count: i32) -> i32 {
     if count <= 0 { count.saturating_sub(1) } else { count }
 }

@@ -1,4 +1,5 @@
-//! From a table's metadata and a point in its history to a pinned snapshot: files, deletes and values.
+//! From a table's metadata and a point in its history to a pinned snapshot: files, deletes and
+//! values.
 
 use std::sync::Arc;
 
@@ -47,8 +48,8 @@ pub async fn load(
     Ok((spec, values))
 }
 
-/// The data files that appends added, each from the manifests of its own snapshot: a compaction since may have put others in
-/// their place.
+/// The data files that appends added, each from the manifests of its own snapshot: a compaction
+/// since may have put others in their place.
 async fn appended_entries(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,
@@ -141,8 +142,8 @@ fn assemble(
     Ok((spec, values))
 }
 
-/// The schema and behind it the columns that only equality deletes name still: the table has dropped them. With how
-/// many those are.
+/// The schema and behind it the columns that only equality deletes name still: the table has
+/// dropped them. With how many those are.
 fn with_key_columns(
     metadata: &TableMetadata,
     name: &str,

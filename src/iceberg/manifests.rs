@@ -41,8 +41,8 @@ impl Entry {
 /// The entries of a snapshot that are live.
 ///
 /// # Errors
-/// `Data` where a manifest cannot be decoded, is encrypted or is gone (the snapshot expired); storage errors as
-/// they are.
+/// `Data` where a manifest cannot be decoded, is encrypted or is gone (the snapshot expired);
+/// storage errors as they are.
 pub async fn live_entries(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,

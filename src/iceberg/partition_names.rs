@@ -45,7 +45,8 @@ pub fn sources(metadata: &TableMetadata) -> Sources {
     .collect()
 }
 
-/// The manifest with its partition fields named after their ids; None where it has none, or is no Avro file.
+/// The manifest with its partition fields named after their ids; None where it has none, or is no
+/// Avro file.
 pub fn with_plain_names(manifest: &[u8], sources: &Sources) -> Option<Vec<u8>> {
     with_header(manifest, |header| {
         let mut fields = header.json(SPEC)?;

@@ -1,9 +1,10 @@
-//! Columns of data files by field id: a file's own schema under the names that the table has for the same ids.
+//! Columns of data files by field id: a file's own schema under the names that the table has for
+//! the same ids.
 //!
-//! Renaming the schema while the footer is read is all the mapping there is. DataFusion resolves columns,
-//! statistics, page indexes and bloom filters by name, in planning and in reading, so all of them meet the column
-//! that the table means: a renamed column by its new name, and a dropped one by none.
-//! Rules: <https://iceberg.apache.org/spec/#column-projection>.
+//! Renaming the schema while the footer is read is all the mapping there is. DataFusion resolves
+//! columns, statistics, page indexes and bloom filters by name, in planning and in reading, so all
+//! of them meet the column that the table means: a renamed column by its new name, and a dropped
+//! one by none. Rules: <https://iceberg.apache.org/spec/#column-projection>.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::formats::FooterNames;
 use crate::formats::orc::with_units;
 use crate::{Error, Result};
 
-/// The name under which a column is read whose field id the table's schema does not have: of a dropped
-/// column, which an equality delete may still name.
+/// The name under which a column is read whose field id the table's schema does not have: of a
+/// dropped column, which an equality delete may still name.
 pub fn hidden_name(field_id: i32) -> String {
     format!("\u{1}field {field_id}")
 }
@@ -42,7 +43,8 @@ pub struct ColumnMap {
 }
 
 impl ColumnMap {
-    /// By the ids of `schema`; in files without ids by `mapping` (the table's property `schema.name-mapping.default`).
+    /// By the ids of `schema`; in files without ids by `mapping` (the table's property
+    /// `schema.name-mapping.default`).
     pub fn new(schema: Arc<IcebergSchema>, mapping: Option<NameMapping>) -> Self {
         Self { schema, mapping }
     }
@@ -124,7 +126,8 @@ impl ColumnMap {
 }
 
 impl FooterNames for ColumnMap {
-    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table says the types.
+    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table
+    /// says the types.
     fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
         let file = footer.file_metadata();
         let schema = Arc::new(self.rename(file.schema_descr())?);
@@ -281,8 +284,8 @@ fn typed(
     rebuilt(file, name, children)
 }
 
-/// The repeated group between a list and its element (three levels), or the repeated element itself (two levels,
-/// by the rules of the Parquet format for old writers).
+/// The repeated group between a list and its element (three levels), or the repeated element itself
+/// (two levels, by the rules of the Parquet format for old writers).
 fn list_middle(
     list: &ParquetType,
     element: &NestedField,

@@ -1,4 +1,5 @@
-//! Which snapshot of a table a query reads: the current one, or by id, by branch or tag, or by time.
+//! Which snapshot of a table a query reads: the current one, or by id, by branch or tag, or by
+//! time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -263,8 +264,8 @@ fn unknown_reference(metadata: &TableMetadata, table: &str, name: &str) -> Error
     ))
 }
 
-/// The snapshot that was current at a time, by the table's own log. A table need not have one: then by the times of
-/// the current snapshot and its ancestors.
+/// The snapshot that was current at a time, by the table's own log. A table need not have one: then
+/// by the times of the current snapshot and its ancestors.
 fn at_time<'a>(metadata: &'a TableMetadata, table: &str, millis: i64) -> Result<&'a SnapshotRef> {
     let log = metadata.history().iter().rev();
     let mut moments: Vec<(i64, i64)> =

@@ -37,7 +37,8 @@ pub struct DataFile {
     pub spec: i32,
     /// Its data sequence number: an equality delete applies where its own is greater.
     pub sequence: i64,
-    /// Indices of the delete files that list positions in it: one deletion vector, or position delete files.
+    /// Indices of the delete files that list positions in it: one deletion vector, or position
+    /// delete files.
     pub positions: Vec<u32>,
     /// Indices of the groups of equality deletes that may delete rows of it.
     pub equality: Vec<u32>,
@@ -147,7 +148,8 @@ impl LakeSpec {
         Ok(format!("{} {snapshot} read as {}", self.uuid, &self.read_as()?.name()[..16]))
     }
 
-    /// The schema and how its columns are found in files, as the JSON of Iceberg's specification has them.
+    /// The schema and how its columns are found in files, as the JSON of Iceberg's specification
+    /// has them.
     fn read_as(&self) -> Result<Form> {
         let unwritable = |error| Error::config("a schema cannot be written").with_source(error);
         let mut schema = serde_json::to_value(&self.schema).map_err(unwritable)?;

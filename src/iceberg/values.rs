@@ -25,7 +25,8 @@ use super::types::{arrow_field, primitive_scalar};
 use crate::prune::{self, ColumnBounds, above_cut};
 use crate::{Error, Result};
 
-/// One batch with a row per data file, and for each column of the table up to five columns: see [`Role`].
+/// One batch with a row per data file, and for each column of the table up to five columns: see
+/// [`Role`].
 #[derive(Clone, Debug)]
 pub struct FileValues {
     batch: RecordBatch,
@@ -235,7 +236,8 @@ impl FileValues {
     pub fn stored_bytes(&self, columns: &[String], index: usize) -> Option<u64> {
         let mut total = 0;
         for column in columns {
-            // A column that the file does not have takes no bytes; one whose size nobody wrote is not told from it.
+            // A column that the file does not have takes no bytes; one whose size nobody wrote is
+            // not told from it.
             if let Some(sizes) = self.get(column, Role::Bytes) {
                 let sizes = sizes.as_primitive_opt::<UInt64Type>()?;
                 total += if sizes.is_valid(index) { sizes.value(index) } else { 0 };

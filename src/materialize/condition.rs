@@ -1,7 +1,8 @@
 //! Writes under a condition, by which processes agree on who is first.
 //!
-//! Not every store knows conditions: some S3 servers answer 400 or 501. There an object is looked at before it is written,
-//! and two processes may both be first. That costs work and does no harm: the manifest that is written last counts.
+//! Not every store knows conditions: some S3 servers answer 400 or 501. There an object is looked
+//! at before it is written, and two processes may both be first. That costs work and does no harm:
+//! the manifest that is written last counts.
 
 use std::error::Error as StdError;
 
@@ -49,7 +50,8 @@ pub(super) async fn put_if(
         return Ok(None);
     }
     let put = store.put(path, bytes.into()).await?;
-    // It was the condition that was refused. Each refusal may take as long as all tries of a request.
+    // It was the condition that was refused. Each refusal may take as long as all tries of a
+    // request.
     place.forgo_conditions();
     Ok(Some(put))
 }

@@ -75,16 +75,16 @@ pub struct Wanted<'a> {
     pub progress: &'a Arc<StageProgress>,
 }
 
-/// The stage that is wanted: opened where it is there, else built from the rows that `make` computes, or of the files that it
-/// has written into the folder of the build, which it is told.
+/// The stage that is wanted: opened where it is there, else built from the rows that `make`
+/// computes, or of the files that it has written into the folder of the build, which it is told.
 ///
 /// One of several processes builds. In a folder, a lock that dies with its holder decides which;
 /// below a URL, a lease that ends when its holder is silent. Dropping the future cancels waiting
 /// and building; remains of a killed process are swept later, and never seen.
 ///
 /// # Errors
-/// Errors of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than
-/// the timeout.
+/// Errors of computing the rows; `Storage` where the place cannot be written, or another process
+/// builds for longer than the timeout.
 pub async fn ensure<F>(wanted: Wanted<'_>, make: impl Fn(Attempt, Path) -> F) -> Result<OpenStage>
 where
     F: Future<Output = Result<Made>>,
@@ -125,7 +125,8 @@ where
                 let alive = Alive::start(&runtimes, place, key, note, holder, progress);
                 if let Some(manifest) = build_now(wanted, &build, alive, &make).await? {
                     progress.wrote(manifest.rows, manifest.bytes);
-                    // The manifest was just written: where there is no room for a note, its own time says as much.
+                    // The manifest was just written: where there is no room for a note, its own
+                    // time says as much.
                     let _ = note_use(place, key).await;
                     // What cannot be swept, as the stages of other users, stays; this one is there.
                     let _ = sweep(place, key).await;
@@ -176,8 +177,8 @@ where
         };
         let (place, key, build) = (place.clone(), key.to_owned(), build.to_owned());
         let progress = Arc::clone(progress);
-        // By a task of its own: an operator may compute for half a minute before it looks up, and whoever waits here must
-        // be able to give up meanwhile. Dropping it ends the task.
+        // By a task of its own: an operator may compute for half a minute before it looks up, and
+        // whoever waits here must be able to give up meanwhile. Dropping it ends the task.
         let task =
             SpawnedTask::spawn(
                 async move { write_rows(&place, &key, &build, stream, &progress).await },
@@ -202,7 +203,8 @@ where
         }
         Err(error) => Err(error),
     };
-    // The answer to a request may be lost that was carried out: the manifest says whose files are read.
+    // The answer to a request may be lost that was carried out: the manifest says whose files are
+    // read.
     let published = match published {
         Ok(Some(manifest)) => Ok(Some(manifest)),
         other => match Manifest::read(place, key).await {

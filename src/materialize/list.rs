@@ -83,8 +83,8 @@ pub async fn list_stages(place: &StagePlace) -> Result<Vec<StageInfo>> {
     Ok(stages)
 }
 
-/// Removes the stages of a place that nobody has used for `unused`, and of the others, beginning with the one used
-/// longest ago, as many as it takes that no more than `keep` bytes are left.
+/// Removes the stages of a place that nobody has used for `unused`, and of the others, beginning
+/// with the one used longest ago, as many as it takes that no more than `keep` bytes are left.
 ///
 /// # Errors
 /// `Storage` where the place cannot be listed, or a file cannot be removed.
@@ -99,7 +99,8 @@ pub async fn clear_stages(
 /// Removes stages that nobody has used for long, remains of killed processes, and stages above the
 /// limit of the place. The stage that the caller has just built stays.
 pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
-    // The times of a store are by its own clock, and so must the present be: that of the last write.
+    // The times of a store are by its own clock, and so must the present be: that of the last
+    // write.
     let written: Vec<ObjectMeta> =
         place.store().list(Some(&place.path([own]))).try_collect().await?;
     let Some(now) = written.iter().map(|file| file.last_modified).max() else { return Ok(()) };

@@ -28,7 +28,8 @@ pub struct Manifest {
     pub rows: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// SHA-256 over the content of all files: two builds with the same digest are the same rows in the same order.
+    /// SHA-256 over the content of all files: two builds with the same digest are the same rows in
+    /// the same order.
     pub digest: String,
     /// Why these rows are staged.
     pub why: String,

@@ -37,8 +37,8 @@ impl StagePlace {
     /// The place of this name; a folder is made where it is missing, and then for this user alone.
     ///
     /// # Errors
-    /// `Config` for a place with wildcards, of a store that is only read, or options that are not valid; `Storage` where a
-    /// folder cannot be made.
+    /// `Config` for a place with wildcards, of a store that is only read, or options that are not
+    /// valid; `Storage` where a folder cannot be made.
     pub async fn open(place: &str, access: StoreAccess) -> Result<Self> {
         let found = Self::find(place, access).await?;
         if let Some(folder) = &found.folder {

@@ -1,4 +1,5 @@
-//! Memory that the engine has freed goes back to the system while a stage is built under a memory limit.
+//! Memory that the engine has freed goes back to the system while a stage is built under a memory
+//! limit.
 //!
 //! The allocator of glibc keeps memory freed by other threads than the allocating one in separate
 //! arenas: a sort of 1 GiB within 205 MiB held 566 MiB at its peak, and 212 MiB with this.

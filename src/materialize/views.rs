@@ -23,8 +23,8 @@ pub(crate) fn has_views(data_type: &DataType) -> bool {
     }
 }
 
-/// Copies the strings that views point to. `interleave` and `concat` copy only the views: a batch of a
-/// few rows would keep the strings of all its sources in memory.
+/// Copies the strings that views point to. `interleave` and `concat` copy only the views: a batch
+/// of a few rows would keep the strings of all its sources in memory.
 pub(crate) fn release(array: &ArrayRef) -> Result<ArrayRef> {
     if !has_views(array.data_type()) {
         return Ok(array.clone());

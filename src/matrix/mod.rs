@@ -78,7 +78,8 @@ pub(crate) fn places(columns: usize, matrices: &[MatrixColumns]) -> (Vec<Option<
     (left, first)
 }
 
-/// How many columns of numbers of `size` bytes are written together: as many as fill a cache line of each row.
+/// How many columns of numbers of `size` bytes are written together: as many as fill a cache line
+/// of each row.
 pub(crate) fn line_columns(size: usize) -> usize {
     LINE_BYTES / size.max(1)
 }
@@ -116,7 +117,8 @@ pub(crate) fn is_alone(array: &ArrayRef) -> bool {
 }
 
 impl Matrix {
-    /// A matrix of `width` columns whose numbers take `size` bytes, and are of any value. None where it exceeds the address space.
+    /// A matrix of `width` columns whose numbers take `size` bytes, and are of any value. None
+    /// where it exceeds the address space.
     pub(crate) fn new(rows: usize, width: usize, size: usize) -> Option<Self> {
         let bytes = rows.checked_mul(width)?.checked_mul(size)?.checked_add(LINE_BYTES)?;
         let memory = Pooled::new(bytes);
@@ -166,10 +168,12 @@ impl Matrix {
             (self.rows, self.rows * self.width, i32::try_from(self.width).ok()?);
         (item.primitive_width() == Some(self.size)).then_some(())?;
         let values = &mut self.memory.as_mut_slice()[self.start..][..cells * self.size];
-        // The pointer that may be written through, should nobody else hold the memory any more: see `Lent::address`.
+        // The pointer that may be written through, should nobody else hold the memory any more: see
+        // `Lent::address`.
         let (address, bytes) = (NonNull::from(&mut *values).cast::<u8>(), values.len());
         address.as_ptr().expose_provenance();
-        // SAFETY: the memory is the buffer's owner, so that it is there as long as the buffer; nobody writes to it while others read.
+        // SAFETY: the memory is the buffer's owner, so that it is there as long as the buffer;
+        // nobody writes to it while others read.
         let buffer =
             unsafe { Buffer::from_custom_allocation(address, bytes, Arc::new(self.memory)) };
         let nulls = self.valid.map(|mut valid| NullBuffer::new(valid.finish()));
@@ -275,7 +279,8 @@ mod tests {
         assert!(matrix.finish(&DataType::Float64).is_none());
     }
 
-    /// Under Miri: through the address that it told of, when nobody else looks at it; and then its memory serves the next one.
+    /// Under Miri: through the address that it told of, when nobody else looks at it; and then its
+    /// memory serves the next one.
     #[test]
     fn a_matrix_may_be_written_to_and_its_memory_serves_another() {
         // Of a size that no other test has.

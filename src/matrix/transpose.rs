@@ -10,8 +10,8 @@ use std::arch::x86_64::{
 /// Bytes of one row that are written together: a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Rows per tile. A tile's cells, at most [`LINE_BYTES`] for each row, stay in a cache near the core, and each column is read
-/// in runs that are long enough to be fetched ahead.
+/// Rows per tile. A tile's cells, at most [`LINE_BYTES`] for each row, stay in a cache near the
+/// core, and each column is read in runs that are long enough to be fetched ahead.
 pub(crate) const TILE_ROWS: usize = 512;
 
 /// The cells of some columns, with room for [`TILE_ROWS`] in each.
@@ -23,8 +23,9 @@ pub(crate) fn are_words(size: usize) -> bool {
     cfg!(target_arch = "x86_64") && size == 4
 }
 
-/// Writes the n-th cell of every lane into the n-th of `rows`, side by side from the byte `start` of a row on. A cell has
-/// `size` bytes, a row `row_bytes`. At distances that it knows the compiler finds vector code for it.
+/// Writes the n-th cell of every lane into the n-th of `rows`, side by side from the byte `start`
+/// of a row on. A cell has `size` bytes, a row `row_bytes`. At distances that it knows the compiler
+/// finds vector code for it.
 pub(crate) fn transpose(
     scratch: &Scratch,
     lanes: usize,
@@ -70,8 +71,9 @@ fn one_by_one(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) 
     }
 }
 
-/// Cells of four bytes: four rows of four lanes at a time pass through registers, for which the compiler finds no code by
-/// itself. Sixteen lanes fill a cache line of a row, which is written at once.
+/// Cells of four bytes: four rows of four lanes at a time pass through registers, for which the
+/// compiler finds no code by itself. Sixteen lanes fill a cache line of a row, which is written at
+/// once.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
     let count = rows.len() / row_bytes;
@@ -145,7 +147,8 @@ const AHEAD_BYTES: usize = 4 * LINE_BYTES;
 #[cfg(target_arch = "x86_64")]
 const AHEAD_ROWS: usize = 16;
 
-/// Has the processor fetch the cache line around the byte `at` of a lane, wherever the lane ends: no access of the program.
+/// Has the processor fetch the cache line around the byte `at` of a lane, wherever the lane ends:
+/// no access of the program.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn fetch(lane: &[u8], at: usize) {
@@ -182,7 +185,8 @@ fn vector(lane: &[u8], first: usize) -> __m128i {
 #[inline(always)]
 fn put(rows: &mut [u8], first: usize, vector: __m128i) {
     let words = &mut rows[first..first + VECTOR_BYTES];
-    // SAFETY: x86-64 has SSE2, and the slice has the sixteen bytes that this writes, aligned or not.
+    // SAFETY: x86-64 has SSE2, and the slice has the sixteen bytes that this writes, aligned or
+    // not.
     unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), vector) }
 }
 
@@ -207,7 +211,8 @@ fn square(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> [__m128i; WORDS] {
 mod tests {
     use super::*;
 
-    /// Cell for cell, for every number of lanes and rows around the sizes that are handled together.
+    /// Cell for cell, for every number of lanes and rows around the sizes that are handled
+    /// together.
     #[test]
     fn every_cell_lands_in_its_row_and_place_and_nothing_else_is_written() {
         // Miri takes its time for each cell.

@@ -1,4 +1,5 @@
-//! Casts that keep the order of values, so that the cast bounds of a column are bounds of its cast values.
+//! Casts that keep the order of values, so that the cast bounds of a column are bounds of its cast
+//! values.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The verdict over a predicate: a walk that keeps, for each part of it, every outcome that some row may have.
+//! The verdict over a predicate: a walk that keeps, for each part of it, every outcome that some
+//! row may have.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ pub trait Bounds {
     /// Bounds of one of their columns; None if there are none.
     fn column(&self, column: &Column) -> Option<ColumnBounds>;
 
-    /// Which containers have no row in which the column is this value, as a hash of its values says. None where nothing does.
+    /// Which containers have no row in which the column is this value, as a hash of its values
+    /// says. None where nothing does.
     fn lacks(&self, column: &Column, value: &ScalarValue) -> Option<BooleanBuffer> {
         let _ = (column, value);
         None

@@ -1,4 +1,5 @@
-//! The proof of pruning: which containers of rows hold no row that a predicate keeps, and which hold no other.
+//! The proof of pruning: which containers of rows hold no row that a predicate keeps, and which
+//! hold no other.
 //!
 //! A container is anything with statistics in a format: a file, a row group, a page, a stripe. A
 //! format turns its statistics into [`ColumnBounds`], which also represent gaps: an absent bound,

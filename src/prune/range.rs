@@ -66,8 +66,8 @@ pub(super) struct Range {
     is_null: BooleanBuffer,
     is_value: BooleanBuffer,
     is_nan: BooleanBuffer,
-    /// Whether NaN is above all numbers, and one value: the engine compares others by their bits, in whose order those with
-    /// a sign are below all numbers.
+    /// Whether NaN is above all numbers, and one value: the engine compares others by their bits,
+    /// in whose order those with a sign are below all numbers.
     is_plain: bool,
 }
 

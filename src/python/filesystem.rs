@@ -1,5 +1,5 @@
-//! Credentials and file systems that Python code gives. Each call runs on a thread of its own, so that no
-//! thread of a runtime waits for the GIL.
+//! Credentials and file systems that Python code gives. Each call runs on a thread of its own, so
+//! that no thread of a runtime waits for the GIL.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -54,8 +54,8 @@ impl Arrays {
     fn of_array(schema: &Bound<'_, PyCapsule>, array: &Bound<'_, PyCapsule>) -> PyResult<Self> {
         let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
         let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
-        // SAFETY: the capsules' names say what they point to. The schema's lives as long as this call, and the array moves out of
-        // its own.
+        // SAFETY: the capsules' names say what they point to. The schema's lives as long as this
+        // call, and the array moves out of its own.
         let (schema, array) =
             unsafe { (schema.as_ref(), FFI_ArrowArray::from_raw(array.as_ptr())) };
         let field = Field::try_from(schema).map_err(|error| to_py(error.into()))?;
@@ -155,7 +155,8 @@ impl Iterator for Arrays {
 /// Why a stream has failed, in its own words where it has any.
 fn failure(stream: &mut FFI_ArrowArrayStream, code: i32) -> ArrowError {
     let said = stream.get_last_error.and_then(|get_last_error| {
-        // SAFETY: the function is the stream's own; what it returns lives until the stream is asked for something else.
+        // SAFETY: the function is the stream's own; what it returns lives until the stream is asked
+        // for something else.
         unsafe {
             let said = get_last_error(stream);
             (!said.is_null()).then(|| CStr::from_ptr(said).to_string_lossy().into_owned())
@@ -164,7 +165,8 @@ fn failure(stream: &mut FFI_ArrowArrayStream, code: i32) -> ArrowError {
     ArrowError::CDataInterface(said.unwrap_or_else(|| format!("the stream failed with {code}")))
 }
 
-/// So many rows of `data` from the row `first` on, where no struct within begins after the first row of its fields.
+/// So many rows of `data` from the row `first` on, where no struct within begins after the first
+/// row of its fields.
 fn part(data: &ArrayData, first: usize, rows: usize) -> ArrayData {
     let start = data.offset() + first;
     let whole = |child: &ArrayData| part(child, 0, child.len());

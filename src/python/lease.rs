@@ -60,7 +60,8 @@ impl SegmentLease {
     ) -> PyResult<()> {
         let lease = slf.get();
         let bytes = lease.memory.buf_ptr();
-        // SAFETY: the first `len` bytes of the buffer are writable and live as long as `slf`, which holds the buffer.
+        // SAFETY: the first `len` bytes of the buffer are writable and live as long as `slf`, which
+        // holds the buffer.
         unsafe { fill_view(&slf, view, bytes, lease.len, flags) }
     }
 }
@@ -73,8 +74,8 @@ impl Drop for SegmentLease {
             // A child that drops what it inherited: the memory is its parent's to give back.
             None => return,
         };
-        // SAFETY: `slot` is a byte of the buffer, which is held until after this; that other processes read and write
-        // the same byte is what an atomic is for.
+        // SAFETY: `slot` is a byte of the buffer, which is held until after this; that other
+        // processes read and write the same byte is what an atomic is for.
         let byte = unsafe { AtomicU8::from_ptr(self.states.buf_ptr().cast::<u8>().add(self.slot)) };
         byte.store(state, Ordering::Release);
     }

@@ -18,7 +18,8 @@ use pyo3::prelude::*;
 use crate::pool::briefly;
 use crate::storage::scrub;
 
-/// Crates that say something about queries, files and stores. Those below them speak of connections and headers, where keys are.
+/// Crates that say something about queries, files and stores. Those below them speak of connections
+/// and headers, where keys are.
 const CRATES: [&str; 7] =
     ["datafusion", "iceberg", "object_store", "opendal", "orc_rust", "parquet", "tensorquery"];
 
@@ -29,7 +30,8 @@ static WAITING: Mutex<VecDeque<Said>> = Mutex::new(VecDeque::new());
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// A record as Python gets it: level in its numbers, target, message, seconds since 1970, name of the thread.
+/// A record as Python gets it: level in its numbers, target, message, seconds since 1970, name of
+/// the thread.
 type Said = (u8, String, String, f64, String);
 
 struct Forward;
@@ -45,7 +47,8 @@ pub fn listen() {
 /// Asks for records from this level of Python's `logging` on.
 #[pyfunction]
 pub fn set_log_level(level: u32) {
-    // DEBUG is 10, and each level above 10 more. TRACE, which Python has not, names every request's bytes.
+    // DEBUG is 10, and each level above 10 more. TRACE, which Python has not, names every request's
+    // bytes.
     log::set_max_level(match level {
         0..=10 => LevelFilter::Debug,
         11..=20 => LevelFilter::Info,

@@ -111,8 +111,9 @@ pub fn listed(py: Python<'_>, place: String, options: &str) -> PyResult<Vec<Stag
     Ok(stages.into_iter().map(row).collect())
 }
 
-/// Removes stages that were not used for so many seconds, and of the others as many as it takes that no more than `keep`
-/// bytes are left; how many went, their bytes, and how many stayed because they are in use.
+/// Removes stages that were not used for so many seconds, and of the others as many as it takes
+/// that no more than `keep` bytes are left; how many went, their bytes, and how many stayed because
+/// they are in use.
 #[pyfunction]
 #[pyo3(name = "clear_stages", signature = (place, options, unused, keep=None))]
 pub fn cleared(

@@ -110,7 +110,8 @@ impl PyPlan {
         self.plan.files().map_err(to_py)
     }
 
-    /// How splits were cut: bytes and rows that they grow towards, and whether the user chose one of these.
+    /// How splits were cut: bytes and rows that they grow towards, and whether the user chose one
+    /// of these.
     fn options(&self) -> (u64, Option<u64>, bool) {
         let options = self.plan.options();
         (options.split_bytes, options.split_rows, options.explicit)
@@ -229,14 +230,16 @@ impl PyPlan {
         Ok((recipe.text, blobs, foreign))
     }
 
-    /// The splits as bytes for another process that has the same tables: all, or those with these ids (ascending).
+    /// The splits as bytes for another process that has the same tables: all, or those with these
+    /// ids (ascending).
     #[pyo3(signature = (ids=None))]
     fn memo<'py>(&self, py: Python<'py>, ids: Option<Vec<u32>>) -> PyResult<Bound<'py, PyBytes>> {
         let memo = compute(py, || self.plan.memo(ids.as_deref()))?;
         Ok(PyBytes::new(py, &memo))
     }
 
-    /// Output columns by which Parquet row groups are sorted, and whether in descending order; reads nothing.
+    /// Output columns by which Parquet row groups are sorted, and whether in descending order;
+    /// reads nothing.
     fn sorted_by(&self, py: Python<'_>) -> PyResult<Vec<(String, bool)>> {
         let columns = compute(py, || Ok(self.plan.sorted_by()))?;
         Ok(columns.into_iter().map(|column| (column.name, column.descending)).collect())
@@ -272,9 +275,9 @@ impl PyPlan {
         Ok(PySplitCounter::new(wait(py, move || async move { plan.counter().await })?))
     }
 
-    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches. With `lends` columns
-    /// may have memory of their own instead of a slot in the batch's block; with `loose`, too, that block is one whose parts
-    /// are put together where it is copied.
+    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow
+    /// batches. With `lends` columns may have memory of their own instead of a slot in the batch's
+    /// block; with `loose`, too, that block is one whose parts are put together where it is copied.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false))]
     fn stream(
@@ -378,7 +381,8 @@ impl PyPlan {
         })
     }
 
-    /// The physical row behind each of these output rows, in their order; splits are executed one after the other.
+    /// The physical row behind each of these output rows, in their order; splits are executed one
+    /// after the other.
     fn physical_rows(
         &self,
         py: Python<'_>,
@@ -404,8 +408,8 @@ impl PyPlan {
         })
     }
 
-    /// Start and end of each row group, stripe, record batch or block of the file of a split, in physical rows; none of
-    /// text and Arrow streams.
+    /// Start and end of each row group, stripe, record batch or block of the file of a split, in
+    /// physical rows; none of text and Arrow streams.
     fn file_row_groups(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(u64, u64)>> {
         let plan = Arc::clone(&self.plan);
         let groups = wait(py, move || async move { plan.row_groups(id).await })?;

@@ -32,8 +32,8 @@ impl PyStage {
 
 #[pymethods]
 impl PyStage {
-    /// Opens the stage of a plan in `<root>/<fingerprint>`, or writes it; of several processes one does.
-    /// `progress` is called with (splits done, splits, rows, bytes) now and then.
+    /// Opens the stage of a plan in `<root>/<fingerprint>`, or writes it; of several processes one
+    /// does. `progress` is called with (splits done, splits, rows, bytes) now and then.
     #[staticmethod]
     #[pyo3(signature = (plan, root, threads, progress=None))]
     fn ensure(

@@ -81,7 +81,8 @@ impl PySession {
         self.session.take_warnings()
     }
 
-    /// A memo of a registered table over files: `register_files` takes it in another process, without listing.
+    /// A memo of a registered table over files: `register_files` takes it in another process,
+    /// without listing.
     fn table_memo<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &at_once(|| self.session.table_memo(name))?))
     }
@@ -96,8 +97,9 @@ impl PySession {
         self.session.cache().and_then(|cache| cache.trouble())
     }
 
-    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`. `credentials` and `files` are a
-    /// `Credentials` and a `Files` of the package. With `memo`, which `table_memo` gave in another process, nothing is listed.
+    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`. `credentials` and
+    /// `files` are a `Credentials` and a `Files` of the package. With `memo`, which `table_memo`
+    /// gave in another process, nothing is listed.
     #[pyo3(signature = (name, paths, options, schema=None, credentials=None, files=None, memo=None))]
     #[expect(
         clippy::too_many_arguments,
@@ -241,8 +243,8 @@ impl PySession {
         Ok(ArrowStream::of(wait(py, || self.session.table_schema(name))?, Vec::new()))
     }
 
-    /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
-    /// literals that another process has listed.
+    /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out;
+    /// `paths` are memos of path literals that another process has listed.
     #[pyo3(signature = (sql, skip_bad=false, paths=Vec::new()))]
     fn query(
         &self,
@@ -392,7 +394,8 @@ impl PyQuery {
         wait(py, move || async move { query.count().await })
     }
 
-    /// The rows of this query and of others, one query after the other; and the driving scans of each.
+    /// The rows of this query and of others, one query after the other; and the driving scans of
+    /// each.
     fn union_all(
         &self,
         py: Python<'_>,
@@ -461,8 +464,8 @@ impl PyQuery {
         Ok(PyPlan::new(plan))
     }
 
-    /// Finds the splits. `explicit` says whether the user chose the sizes, `tolerant` whether a damaged file is a split
-    /// that verification will find bad.
+    /// Finds the splits. `explicit` says whether the user chose the sizes, `tolerant` whether a
+    /// damaged file is a split that verification will find bad.
     #[pyo3(signature = (split_bytes, split_rows=None, explicit=false, tolerant=false))]
     fn plan(
         &self,
@@ -485,7 +488,8 @@ impl PyQuery {
     }
 }
 
-/// The statement that takes some columns (None: all) of the rows of another one that a predicate keeps.
+/// The statement that takes some columns (None: all) of the rows of another one that a predicate
+/// keeps.
 #[pyfunction]
 #[pyo3(signature = (sql, columns=None, predicate=None))]
 pub fn narrow(

@@ -71,8 +71,9 @@ pub struct PyRankShare {
 
 #[pymethods]
 impl PyRankShare {
-    /// Deals a plan's rows to all ranks. `request` is JSON; `counts` are output rows by split, where counted, and `sources`
-    /// the source by split, in a mixture. With `rank` the list has only the share of that rank.
+    /// Deals a plan's rows to all ranks. `request` is JSON; `counts` are output rows by split,
+    /// where counted, and `sources` the source by split, in a mixture. With `rank` the list has
+    /// only the share of that rank.
     #[staticmethod]
     #[pyo3(signature = (plan, request, counts, sources, rank=None))]
     fn deal(
@@ -151,8 +152,8 @@ type PieceRow = (u32, u64, Option<u64>);
 
 #[pymethods]
 impl PyShards {
-    /// Deals a plan's rows to the shards of all ranks; see `RankShare.deal`. `lists` are the splits by shard where a custom
-    /// strategy deals.
+    /// Deals a plan's rows to the shards of all ranks; see `RankShare.deal`. `lists` are the splits
+    /// by shard where a custom strategy deals.
     #[staticmethod]
     fn deal(
         py: Python<'_>,
@@ -235,7 +236,8 @@ impl PyShards {
         Ok(shard.lanes.iter().map(|lane| lane.pieces.len()).sum())
     }
 
-    /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its splits.
+    /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its
+    /// splits.
     fn pieces(&self, rank: usize, worker: usize) -> PyResult<Vec<PieceRow>> {
         use crate::sharding::Source;
         let shard = self.get(rank, worker).map_err(to_py)?;

@@ -45,8 +45,8 @@ pub struct IoCounts {
 }
 
 impl IoCounts {
-    /// The counts now. Those before a stream are taken before it starts: it reads at once, and local reads are over
-    /// before the interpreter's lock is had again.
+    /// The counts now. Those before a stream are taken before it starts: it reads at once, and
+    /// local reads are over before the interpreter's lock is had again.
     pub fn of(session: &Session) -> Self {
         let io = session.counters();
         let network = Runtimes::current().map(|runtimes| runtimes.limiter().counts());
@@ -72,8 +72,8 @@ struct Ahead {
     last: Option<Place>,
 }
 
-/// The rows of a batch; how far the shard is consumed with it; the pieces taken from a feed that were consumed since the
-/// batch before; and whether it is the last.
+/// The rows of a batch; how far the shard is consumed with it; the pieces taken from a feed that
+/// were consumed since the batch before; and whether it is the last.
 struct Place {
     rows: u64,
     cursor: Cursor,
@@ -181,7 +181,8 @@ impl BatchStream {
 
 #[pymethods]
 impl BatchStream {
-    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end. It counts as handed out.
+    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end. It counts as
+    /// handed out.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if !self.receive(py)? {
             return Ok(None);
@@ -207,7 +208,8 @@ impl BatchStream {
         Ok(Some(group))
     }
 
-    /// Says that the first batch of the groups that was not handed out is; returns whether it is the shard's last.
+    /// Says that the first batch of the groups that was not handed out is; returns whether it is
+    /// the shard's last.
     fn advance(&self) -> PyResult<bool> {
         self.home.check().map_err(to_py)?;
         let Some(place) = self.ahead().places.pop_front() else {
@@ -224,7 +226,8 @@ impl BatchStream {
         self.at_last(|place| place.rows).unwrap_or(0)
     }
 
-    /// How far the shard is consumed with the batch handed out last, as numbers; none before the first.
+    /// How far the shard is consumed with the batch handed out last, as numbers; none before the
+    /// first.
     fn cursor(&self) -> Vec<u64> {
         self.at_last(|place| place.cursor.encode()).unwrap_or_default()
     }
@@ -250,8 +253,8 @@ impl BatchStream {
         self.session.cache().and_then(|cache| cache.trouble())
     }
 
-    /// Stops the background work; nothing in a forked child, where it does not go on, and where a thread that is not there
-    /// may have held a lock.
+    /// Stops the background work; nothing in a forked child, where it does not go on, and where a
+    /// thread that is not there may have held a lock.
     fn close(&self, py: Python<'_>) {
         if !self.home.is_here() {
             return;
@@ -268,7 +271,8 @@ impl BatchStream {
         (self.counters.rows.load(Ordering::Relaxed), self.counters.buffered_rows())
     }
 
-    /// Rows and batches handed out, splits, files, seconds waited and spent decoding and converting, bytes, requests.
+    /// Rows and batches handed out, splits, files, seconds waited and spent decoding and
+    /// converting, bytes, requests.
     fn metrics(&self) -> HashMap<&'static str, f64> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         let (now, before) = (IoCounts::of(&self.session), self.before);

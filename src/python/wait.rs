@@ -93,7 +93,8 @@ pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in [`wait`] is.
+/// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in
+/// [`wait`] is.
 pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(|| caught(work, of_engine)).map_err(to_py)
 }

@@ -56,8 +56,8 @@ pub fn check_repeatable(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// Why a plan is to be evaluated once, where that is for one of its functions: it gives another value on every call, or,
-/// being the user's own, may give one on every planning.
+/// Why a plan is to be evaluated once, where that is for one of its functions: it gives another
+/// value on every call, or, being the user's own, may give one on every planning.
 ///
 /// # Errors
 /// Errors of walking a plan.
@@ -71,7 +71,8 @@ pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
     }))
 }
 
-/// The first function that gives another value on every call, or, being the user's own, may give one on every planning.
+/// The first function that gives another value on every call, or, being the user's own, may give
+/// one on every planning.
 ///
 /// # Errors
 /// Errors of walking a plan.

@@ -17,8 +17,8 @@
 //!       TableScan: stage 1
 //!     TableScan: users
 //! ```
-//! Filters and projections right above such a part run with it, since they make it smaller. Nodes are known by their
-//! number in pre-order, which another process finds again in the same plan.
+//! Filters and projections right above such a part run with it, since they make it smaller. Nodes
+//! are known by their number in pre-order, which another process finds again in the same plan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The whole plan, in one part, or in one for each input of a UNION ALL that it ends with: which rows come from which
-    /// query is then still known of a mixture.
+    /// The whole plan, in one part, or in one for each input of a UNION ALL that it ends with:
+    /// which rows come from which query is then still known of a mixture.
     pub fn whole(plan: &LogicalPlan, why: &str) -> Vec<Self> {
         fn inputs(node: &Numbered<'_>, why: &str, cuts: &mut Vec<Cut>) {
             match node.plan {
@@ -197,7 +197,8 @@ enum Side {
     Neither,
 }
 
-/// Judges a join. Each of its sides is judged once: of a join of twenty tables no side is looked at for each table anew.
+/// Judges a join. Each of its sides is judged once: of a join of twenty tables no side is looked at
+/// for each table anew.
 fn judge(join: &Join, sizes: Sizes<'_>) -> Verdict {
     let staged =
         |why: &str| Verdict { side: Side::Neither, why: Some(why.to_owned()), drives: false };

@@ -11,10 +11,12 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use crate::{Error, Result};
 
-/// Operators above each other in an expression. The stack of a process's first thread, 8 MiB, holds more than 1,300.
+/// Operators above each other in an expression. The stack of a process's first thread, 8 MiB, holds
+/// more than 1,300.
 const MOST_OPERATORS: usize = 1000;
 
-/// Joins, set operations and common table expressions of a statement. The same stack holds more than 300.
+/// Joins, set operations and common table expressions of a statement. The same stack holds more
+/// than 300.
 const MOST_RELATIONS: usize = 300;
 
 /// Levels for which a common table expression counts: CTEs planned within each other take that much

@@ -60,8 +60,8 @@ impl Moment {
     }
 }
 
-/// The plan with the values of its functions of the time as literals, and the moment that they are of; None where it has
-/// no function that is stable.
+/// The plan with the values of its functions of the time as literals, and the moment that they are
+/// of; None where it has no function that is stable.
 ///
 /// Before, for `SELECT id FROM t WHERE ts > now()`, and after:
 /// ```text

@@ -1,4 +1,5 @@
-//! `FROM t TABLESAMPLE BERNOULLI (10) REPEATABLE (7)`: rows kept by their numbers, the same in every process.
+//! `FROM t TABLESAMPLE BERNOULLI (10) REPEATABLE (7)`: rows kept by their numbers, the same in
+//! every process.
 //!
 //! DataFusion's planner passes over the clause. So it is taken out of the statement, and the
 //! table's name becomes one in [`SAMPLE_SCHEMA`] that encodes the table and the sample.
@@ -60,8 +61,9 @@ impl SampleName {
     }
 }
 
-/// The SQL with each sample clause behind the table's alias, where the parser wants it and the standard has it:
-/// `t TABLESAMPLE … AS x`, as Spark and Hive write it, becomes `t AS x TABLESAMPLE …`. None where it has none such.
+/// The SQL with each sample clause behind the table's alias, where the parser wants it and the
+/// standard has it: `t TABLESAMPLE … AS x`, as Spark and Hive write it, becomes `t AS x TABLESAMPLE
+/// …`. None where it has none such.
 pub fn alias_first(sql: &str) -> Option<String> {
     if !sql.to_uppercase().contains("TABLESAMPLE") {
         return None;
@@ -136,7 +138,8 @@ fn next(tokens: &[Token], at: usize) -> Option<usize> {
     (at + 1..tokens.len()).find(|at| !matches!(tokens[*at], Token::Whitespace(_)))
 }
 
-/// Moves the sample clauses of a statement, whose paths and catalog tables have been replaced, into the tables' names.
+/// Moves the sample clauses of a statement, whose paths and catalog tables have been replaced, into
+/// the tables' names.
 ///
 /// # Errors
 /// `Query` for a sample that would differ between processes, and for a sample of a relation that is

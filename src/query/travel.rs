@@ -1,7 +1,8 @@
-//! Time travel: `FROM t FOR VERSION AS OF 123`, `TIMESTAMP AS OF '…'`, as Spark, Trino and Databricks write it.
+//! Time travel: `FROM t FOR VERSION AS OF 123`, `TIMESTAMP AS OF '…'`, as Spark, Trino and
+//! Databricks write it.
 //!
-//! The SQL parser knows no such clause in the dialect used here. So the clause is taken out of the token stream, and its
-//! table's name carries it until the statement is parsed.
+//! The SQL parser knows no such clause in the dialect used here. So the clause is taken out of the
+//! token stream, and its table's name carries it until the statement is parsed.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};

@@ -13,14 +13,15 @@ use crate::session::Plan;
 use crate::{Error, Result};
 
 impl Stage {
-    /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and whole, else written.
+    /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and
+    /// whole, else written.
     ///
     /// One of several processes writes, under a lock that ends with it; remains of a killed one are
     /// removed. Dropping the future cancels waiting and writing.
     ///
     /// # Errors
-    /// Errors of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the splits only, as
-    /// a worker's does: there, open the stage.
+    /// Errors of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the
+    /// splits only, as a worker's does: there, open the stage.
     pub async fn ensure(
         plan: &Plan,
         root: &Path,
@@ -93,7 +94,8 @@ fn find_whole(plan: &Plan, dir: &Path) -> Result<Option<Stage>> {
     )))
 }
 
-/// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open keeps reading.
+/// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open
+/// keeps reading.
 fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
     let aside = partial_name(dir);
     match fs::rename(dir, &aside) {

@@ -19,8 +19,8 @@ use crate::session::{EpochPlan, Plan};
 use crate::sharding::weight;
 use crate::{Error, Result};
 
-/// Bytes that the record batches in the making may take together; joining and encoding one take as much
-/// again each.
+/// Bytes that the record batches in the making may take together; joining and encoding one take as
+/// much again each.
 const PENDING_BYTES: usize = 64 << 20;
 /// Bounds of a record batch in bytes.
 const BATCH_BYTES: (usize, usize) = (1 << 20, 16 << 20);
@@ -81,15 +81,15 @@ struct Job {
 }
 
 impl Stage {
-    /// Executes the splits `ids` of a plan, `threads` of them at once, and writes their rows to `dir` in the
-    /// order of `ids`. Dropping the future cancels it; nothing is left then.
+    /// Executes the splits `ids` of a plan, `threads` of them at once, and writes their rows to
+    /// `dir` in the order of `ids`. Dropping the future cancels it; nothing is left then.
     ///
     /// Besides the memory for executing `threads` splits, about 64 MiB of rows are held, and as
     /// much again for each of the two copies (joined, encoded) on their way to the disk.
     ///
     /// # Errors
-    /// `Storage` where the disk is full or `dir` exists; those of the query; `UnsupportedType` for a
-    /// dictionary that cannot be encoded again; `Config` for no threads.
+    /// `Storage` where the disk is full or `dir` exists; those of the query; `UnsupportedType` for
+    /// a dictionary that cannot be encoded again; `Config` for no threads.
     pub async fn write(
         plan: &Plan,
         ids: &[u32],

@@ -24,7 +24,8 @@ pub struct OperatorRun {
 }
 
 impl Query {
-    /// Runs the query in this process without keeping its rows: its operators, each before those below it.
+    /// Runs the query in this process without keeping its rows: its operators, each before those
+    /// below it.
     ///
     /// # Errors
     /// As for [`collect`](Self::collect).

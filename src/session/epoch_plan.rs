@@ -18,8 +18,8 @@ use crate::formats::{ALL_ROWS, BatchEnds, Split, TableFiles, access_to_rows};
 use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::{Error, Result};
 
-/// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are
-/// converted.
+/// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the
+/// processor's cache when they are converted.
 const LONG_BATCH_ROWS: usize = 32_768;
 const LONG_BATCH_BYTES: usize = 2 << 20;
 
@@ -199,16 +199,18 @@ impl EpochPlan {
         }
     }
 
-    /// The driving scan of split `id`, and the file of that scan which it reads; None where nobody asks.
+    /// The driving scan of split `id`, and the file of that scan which it reads; None where nobody
+    /// asks.
     pub fn file_of(&self, id: u32) -> Option<(u32, u32)> {
         let (splits, _) = self.skippable.as_ref()?;
         let at = position(self.ids.as_deref(), self.partitions.len(), id)?;
         splits.get(at).map(|split| (split.scan, split.file))
     }
 
-    /// The output rows of split `id` whose number is in `wanted`, where the storage format can leave out the others;
-    /// else all of its rows. With the number of rows left out before the first: `wanted.start` or 0. Decoded batches end at `cuts`, counted
-    /// from the first wanted row, where that can be done.
+    /// The output rows of split `id` whose number is in `wanted`, where the storage format can
+    /// leave out the others; else all of its rows. With the number of rows left out before the
+    /// first: `wanted.start` or 0. Decoded batches end at `cuts`, counted from the first wanted
+    /// row, where that can be done.
     ///
     /// # Errors
     /// Where DataFusion cannot open it, or the file's footer cannot be read.
@@ -283,7 +285,8 @@ fn with_config(context: &TaskContext, config: SessionConfig) -> TaskContext {
     )
 }
 
-/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids `ids`.
+/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids
+/// `ids`.
 pub(super) fn position(ids: Option<&[u32]>, count: usize, id: u32) -> Option<usize> {
     match ids {
         Some(ids) => ids.binary_search(&id).ok(),

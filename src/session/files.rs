@@ -1,4 +1,5 @@
-//! Tables over files: listed and inferred here, or taken from the plan cache, or from a memo of another process.
+//! Tables over files: listed and inferred here, or taken from the plan cache, or from a memo of
+//! another process.
 
 use std::sync::Arc;
 

@@ -43,7 +43,8 @@ impl FunctionInfo {
 }
 
 impl Session {
-    /// Registers a function for SQL; an earlier one of the user's with that name is replaced, in queries to come.
+    /// Registers a function for SQL; an earlier one of the user's with that name is replaced, in
+    /// queries to come.
     ///
     /// # Errors
     /// `Config` for the name of a built-in function, an empty one, or a function without arguments.

@@ -1,4 +1,5 @@
-//! Schemas and batches as Arrow IPC bytes: for recipes, and to tell whether two tables are the same.
+//! Schemas and batches as Arrow IPC bytes: for recipes, and to tell whether two tables are the
+//! same.
 
 use std::io::{self, Cursor, Write};
 

@@ -241,7 +241,8 @@ impl Session {
             _ => (last.clone(), None),
         };
         let Some((catalog, namespace)) = parents.split_first() else {
-            // A table with a name of its own: its other points in history come from where it came from.
+            // A table with a name of its own: its other points in history come from where it came
+            // from.
             let key = (super::registry::TABLE_SCHEMA.to_owned(), table.clone());
             let registered = self.registered(&key);
             if let Some(Registered::Lake(lake)) = &registered

@@ -1,5 +1,5 @@
-//! Metadata tables: `t$snapshots`, `t$history`, `t$refs`, `t$manifests`, `t$files` and the like, for exploration.
-//! Columns are named as in Spark's metadata tables.
+//! Metadata tables: `t$snapshots`, `t$history`, `t$refs`, `t$manifests`, `t$files` and the like,
+//! for exploration. Columns are named as in Spark's metadata tables.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The moment of a query: pinned when it is made, as its files are, and kept wherever its SQL is planned again.
+//! The moment of a query: pinned when it is made, as its files are, and kept wherever its SQL is
+//! planned again.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ fn moment_key() -> TableKey {
 }
 
 impl Session {
-    /// The plan at the moment that this session is pinned to, else now; and the moment, where the plan depends on it.
+    /// The plan at the moment that this session is pinned to, else now; and the moment, where the
+    /// plan depends on it.
     ///
     /// # Errors
     /// None that a plan which was analysed has.

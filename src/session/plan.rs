@@ -27,7 +27,8 @@ pub struct PlanOptions {
     /// Whether the user chose one of them. Otherwise splits may be smaller than `split_bytes`, so
     /// that there are enough of them to balance.
     pub explicit: bool,
-    /// Stands for the parts that were found bad and are left out: plans that leave out others are not the same.
+    /// Stands for the parts that were found bad and are left out: plans that leave out others are
+    /// not the same.
     #[serde(default)]
     pub without: Option<String>,
 }
@@ -147,7 +148,8 @@ impl Plan {
         Self::assemble((query, rewritten, options, shape, fingerprint), planned)
     }
 
-    /// The plan of a process that did not find the splits itself: its own planning with given splits.
+    /// The plan of a process that did not find the splits itself: its own planning with given
+    /// splits.
     ///
     /// # Errors
     /// `Data` where this process plans the query differently.
@@ -311,8 +313,8 @@ impl Plan {
         serialised_plan::of_plan(self, ids)
     }
 
-    /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice the stored bytes
-    /// where there are others. A function of the schema and the splits alone.
+    /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice
+    /// the stored bytes where there are others. A function of the schema and the splits alone.
     pub fn row_bytes(&self) -> u64 {
         let schema = self.schema();
         let fixed: usize =
@@ -323,8 +325,9 @@ impl Plan {
         (fixed as u64 + stored).max(1)
     }
 
-    /// The output columns by which a driving scan's Parquet row groups are sorted, as far as statistics say;
-    /// see [`sorted_columns`]. A column goes by its name: one that the query renames is not found.
+    /// The output columns by which a driving scan's Parquet row groups are sorted, as far as
+    /// statistics say; see [`sorted_columns`]. A column goes by its name: one that the query
+    /// renames is not found.
     pub fn sorted_by(&self) -> Vec<SortedColumn> {
         if let Some(sorted) = &self.sorted {
             return sorted.clone();
@@ -401,8 +404,8 @@ impl Plan {
 /// A plan by splits, and for each split its partition there.
 pub(super) type Executable = (Arc<dyn ExecutionPlan>, Arc<[u32]>);
 
-/// The plan over these splits, and for each split its partition there: the splits of one scan lie side
-/// by side, while a recipe's splits may come in any order.
+/// The plan over these splits, and for each split its partition there: the splits of one scan lie
+/// side by side, while a recipe's splits may come in any order.
 pub(super) fn executable(rewritten: &Rewritten, splits: &Arc<[Split]>) -> Result<Executable> {
     let per_scan: Vec<Arc<[Split]>> = match rewritten.scans.len() {
         1 => vec![Arc::clone(splits)],

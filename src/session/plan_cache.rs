@@ -1,4 +1,5 @@
-//! The plan cache: memos in a folder or an object store, so that a later run of the same files reads no footer.
+//! The plan cache: memos in a folder or an object store, so that a later run of the same files
+//! reads no footer.
 //!
 //! An entry's name is a digest of all its inputs: the pinned files of a listing and the options of
 //! the table, or a plan's fingerprint. So an entry never goes out of date, and two processes that
@@ -39,7 +40,8 @@ impl PlanCache {
     /// The cache in a folder, which is made where it is missing, or below a URL.
     ///
     /// # Errors
-    /// `Config` for a place that is no directory, or for options that are not valid; `Storage` where a folder cannot be made.
+    /// `Config` for a place that is no directory, or for options that are not valid; `Storage`
+    /// where a folder cannot be made.
     pub(super) async fn open(place: &str, access: StoreAccess) -> Result<Self> {
         let location = Location::parse(place)?;
         if location.pattern().is_some() {
@@ -89,7 +91,8 @@ impl PlanCache {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&Sha256::digest(memo));
         bytes.extend_from_slice(memo);
-        // On disk this is a file of another name that is renamed; an object appears when it is complete.
+        // On disk this is a file of another name that is renamed; an object appears when it is
+        // complete.
         if let Err(error) = self.store.put(&path, bytes.into()).await {
             self.warn(&path, &format!("cannot be written: {}", Error::from(error)));
         }

@@ -1,4 +1,5 @@
-//! A plan's identity: its form before the rewrite, and the digests that shards, caches and workers compare.
+//! A plan's identity: its form before the rewrite, and the digests that shards, caches and workers
+//! compare.
 
 use std::sync::Arc;
 

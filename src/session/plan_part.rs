@@ -1,4 +1,5 @@
-//! A part of a plan: some of its splits, and of the tables that only they are read from the files that they need.
+//! A part of a plan: some of its splits, and of the tables that only they are read from the files
+//! that they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::formats::{FileRef, Split, TableFiles};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
-/// Files of each scan that stay though no split needs them: the plan's form names as many, and says whether there are more.
+/// Files of each scan that stay though no split needs them: the plan's form names as many, and says
+/// whether there are more.
 const KEPT_FILES: usize = NAMED_FILES + 1;
 
 /// Some of the splits of a plan.

@@ -150,7 +150,8 @@ impl Query {
         Ok((session.query(&self.sql).await?, changes))
     }
 
-    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, by the tables' names.
+    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, by the
+    /// tables' names.
     pub fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
             Registered::Lake(lake) => {
@@ -163,8 +164,9 @@ impl Query {
         pinned.collect()
     }
 
-    /// Name of every pinned file that the query can read, with its size in bytes, a space and a name for its content, which
-    /// follows from size, entity tag and the time of the last write; of a table in memory, the digest of its rows.
+    /// Name of every pinned file that the query can read, with its size in bytes, a space and a
+    /// name for its content, which follows from size, entity tag and the time of the last write; of
+    /// a table in memory, the digest of its rows.
     ///
     /// # Errors
     /// `Config` where the schema of an Iceberg table cannot be written.
@@ -226,7 +228,8 @@ impl Query {
     /// The rows of several queries, one query after the other.
     ///
     /// # Errors
-    /// `Query` where their columns differ; `Config` where a name stands for another table in each, or for one at two times.
+    /// `Query` where their columns differ; `Config` where a name stands for another table in each,
+    /// or for one at two times.
     pub async fn union_all(queries: &[Self]) -> Result<Self> {
         let Some((first, others)) = queries.split_first() else {
             return Err(Error::config("a mixture needs at least one query"));
@@ -275,8 +278,8 @@ impl Query {
         session.query(&inputs.join("\nUNION ALL\n")).await
     }
 
-    /// The driving scans that the query has as an input of [`union_all`](Self::union_all): none where the planner
-    /// proves that it has no row.
+    /// The driving scans that the query has as an input of [`union_all`](Self::union_all): none
+    /// where the planner proves that it has no row.
     ///
     /// # Errors
     /// `NotShardable` naming the operator that is not row-local.
@@ -357,7 +360,8 @@ impl Query {
             let rows = caught_answer(execute_stream(physical, context)?);
             return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
         }
-        // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread timing.
+        // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread
+        // timing.
         let rows = futures::stream::iter(0..partitions)
             .map(move |partition| physical.execute(partition, Arc::clone(&context)))
             .try_flatten();
@@ -372,9 +376,9 @@ impl Query {
         self.gather(self.plan.clone()).await
     }
 
-    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds before it
-    /// looks up, and whoever waits here must be able to give up meanwhile. Dropping the future ends the
-    /// task.
+    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds
+    /// before it looks up, and whoever waits here must be able to give up meanwhile. Dropping the
+    /// future ends the task.
     async fn gather(&self, plan: LogicalPlan) -> Result<Vec<RecordBatch>> {
         let stream = self.run(plan).await?;
         self.finish(SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) })).await
@@ -392,7 +396,8 @@ impl Query {
     /// Adds the place to an error, if reading split by split finds it: DataFusion's own scan does
     /// not name the file.
     async fn locate(&self, error: Error) -> Error {
-        // Boxed: with all that planning awaits, the future would be nested more deeply than the compiler follows.
+        // Boxed: with all that planning awaits, the future would be nested more deeply than the
+        // compiler follows.
         self.damage().boxed().await.unwrap_or(error)
     }
 

@@ -164,7 +164,8 @@ impl Session {
             .with_optimizer_rules(logical_rules())
             .with_physical_optimizer_rules(physical_rules())
             .build();
-        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on without.
+        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on
+        // without.
         state.config_mut().options_mut().execution.time_zone = Some("UTC".to_owned());
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());

@@ -50,7 +50,8 @@ pub(super) fn of_table(table: &TableFiles, spec: &FilesSpec) -> Result<Vec<u8>> 
     Ok(writer.finish())
 }
 
-/// The table of a memo, without listing it and without reading a footer. Its store is `opened`, as this process reaches it.
+/// The table of a memo, without listing it and without reading a footer. Its store is `opened`, as
+/// this process reaches it.
 ///
 /// # Errors
 /// `Config` where the memo is damaged, of another version, or of files in another store.

@@ -196,7 +196,8 @@ impl Query {
         }
         let staged = self.stage_cuts(cuts, how).await?;
         match classify(&staged).await {
-            // By their sizes, the planner may turn joins round that it had left as they were above stages of unknown size.
+            // By their sizes, the planner may turn joins round that it had left as they were above
+            // stages of unknown size.
             Err(error) if error.kind() == ErrorKind::NotShardable => {
                 let plan = self.session().context().state().optimize(self.logical())?;
                 let cuts =
@@ -286,8 +287,8 @@ impl Query {
         Ok(self.with_plan(replace(&plan, &tables)?))
     }
 
-    /// A name for the rows of a part: it follows from the query, the pinned content of all that it reads, and the version of
-    /// this program. An engine that orders them differently is named.
+    /// A name for the rows of a part: it follows from the query, the pinned content of all that it
+    /// reads, and the version of this program. An engine that orders them differently is named.
     fn stage_key(&self, cut: &Cut, engine: &StageEngine) -> Result<String> {
         let mut form = Form::new("stage");
         form.text("program", env!("CARGO_PKG_VERSION")).text("sql", self.sql());
@@ -327,7 +328,8 @@ impl Query {
     }
 }
 
-/// The rows of a part with the names of its stage: a join may have two columns of one name, and a file may not.
+/// The rows of a part with the names of its stage: a join may have two columns of one name, and a
+/// file may not.
 fn named(rows: SendableRecordBatchStream, cut: &Cut) -> SendableRecordBatchStream {
     let (before, names) = (rows.schema(), cut.column_names());
     let fields = before.fields().iter().zip(names);

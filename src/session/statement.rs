@@ -88,7 +88,8 @@ impl Session {
     /// [`Query::path_memos`]. Every function is included, since its name may stand anywhere.
     ///
     /// # Errors
-    /// As for [`query`](Self::query); `Query` where a view reads another table of a name that `own` holds.
+    /// As for [`query`](Self::query); `Query` where a view reads another table of a name that `own`
+    /// holds.
     pub(super) async fn beside(
         &self,
         sql: &str,
@@ -136,7 +137,8 @@ impl Session {
         Ok(parse_query(sql, |name| self.is_catalog(name))?.paths.into_iter().collect())
     }
 
-    /// The paths and the tables of catalogs that a statement names, listed and pinned anew for every statement.
+    /// The paths and the tables of catalogs that a statement names, listed and pinned anew for
+    /// every statement.
     async fn outside(
         &self,
         parsed: &ParsedQuery,
@@ -186,7 +188,8 @@ impl Session {
         let state = self.context().state();
         let references = state.resolve_table_references(&parsed.statement)?;
         for table in &references {
-            // An unknown schema or catalog is an error there, and no more than an unknown table here.
+            // An unknown schema or catalog is an error there, and no more than an unknown table
+            // here.
             if !self.context().table_exist(table.clone()).unwrap_or(false) {
                 return Err(self.not_found_among(names, &written(table)));
             }
@@ -287,7 +290,8 @@ fn add(
     Ok(())
 }
 
-/// Columns that Iceberg defines beside the table's own: <https://iceberg.apache.org/spec/#reserved-field-ids>.
+/// Columns that Iceberg defines beside the table's own:
+/// <https://iceberg.apache.org/spec/#reserved-field-ids>.
 const METADATA_COLUMNS: &[&str] = &[
     "_row_id",
     "_last_updated_sequence_number",

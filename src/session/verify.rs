@@ -1,5 +1,5 @@
-//! Verifying splits: each is executed once, and where a file's content is to blame for an error, the row groups,
-//! stripes or bytes that cannot be read are told from those that can.
+//! Verifying splits: each is executed once, and where a file's content is to blame for an error,
+//! the row groups, stripes or bytes that cannot be read are told from those that can.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Plan {
         SplitVerifier { plan: Arc::clone(self) }
     }
 
-    /// The row groups or stripes of a split, each a split of its own, in file order; the split itself where it has no
-    /// smaller parts.
+    /// The row groups or stripes of a split, each a split of its own, in file order; the split
+    /// itself where it has no smaller parts.
     ///
     /// # Errors
     /// `Config` for an id that does not exist; storage errors.
@@ -76,8 +76,8 @@ impl Plan {
         }
     }
 
-    /// This plan without the parts (places in [`parts`](Self::parts)) of its splits that are named, under a
-    /// fingerprint of its own; the good parts of a split stand in its place.
+    /// This plan without the parts (places in [`parts`](Self::parts)) of its splits that are named,
+    /// under a fingerprint of its own; the good parts of a split stand in its place.
     ///
     /// # Errors
     /// `Config` for a split or a part that does not exist; errors of reading a footer.
@@ -132,12 +132,13 @@ impl SplitVerifier {
     /// The verdicts on these splits, in the order of `ids`. Dropping the future cancels all running
     /// work.
     ///
-    /// A split is bad where executing it fails, its file is still the pinned one, and reading its columns without the
-    /// query fails, too: an expression that fails on good data is the query's error.
+    /// A split is bad where executing it fails, its file is still the pinned one, and reading its
+    /// columns without the query fails, too: an expression that fails on good data is the query's
+    /// error.
     ///
     /// # Arguments
-    /// `threads`: how many splits decode at the same time; twice as many are open.
-    /// `progress`: called in this task with each split's verdict; an error from it ends the verification.
+    /// `threads`: how many splits decode at the same time; twice as many are open. `progress`:
+    /// called in this task with each split's verdict; an error from it ends the verification.
     ///
     /// # Errors
     /// Errors that are not about a file's content: storage errors, files that changed, errors of

@@ -108,7 +108,8 @@ impl WorkerPlan {
     /// then only with the files that these are read from.
     ///
     /// # Errors
-    /// `Config` for an id that the plan does not have; where a table in memory cannot be written as Arrow IPC.
+    /// `Config` for an id that the plan does not have; where a table in memory cannot be written as
+    /// Arrow IPC.
     pub fn of(plan: &Plan, ids: Option<&[u32]>) -> Result<Self> {
         let part = ids.map(|ids| PlanPart::of(plan, ids)).transpose()?;
         let stages = plan.query().parts();

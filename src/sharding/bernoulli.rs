@@ -8,10 +8,10 @@ const SAMPLE: u64 = 0x7361_6d70_6c65;
 
 /// A Bernoulli sample: every row is kept with one probability, independent of the others.
 ///
-/// A row's fate is 64 bits of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number
-/// Generators", OOPSLA 2014) at a place that (seed, file, row) name, compared with the probability. So it is the same
-/// on every machine and however the rows are read, and with one seed a smaller sample lies within a larger one. Not
-/// for cryptography.
+/// A row's fate is 64 bits of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable
+/// Pseudorandom Number Generators", OOPSLA 2014) at a place that (seed, file, row) name, compared
+/// with the probability. So it is the same on every machine and however the rows are read, and with
+/// one seed a smaller sample lies within a larger one. Not for cryptography.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bernoulli {
     /// How many of the 2^64 possible values of the bits keep a row.

@@ -11,7 +11,8 @@ use super::order::derive_key;
 use super::row_slice::{RowSlice, Source, Window};
 use crate::{Error, Result};
 
-/// No lane or piece has more rows than this: sums of larger numbers of a damaged state would overflow.
+/// No lane or piece has more rows than this: sums of larger numbers of a damaged state would
+/// overflow.
 const MOST_ROWS: u64 = 1 << 48;
 
 /// How the pieces of a lane are mixed.
@@ -79,7 +80,8 @@ impl Lane {
         LaneCursor { rows, state, window: Some(WindowCursor { size, offset, end }) }
     }
 
-    /// Moves `state` over counted pieces; calls `each` with every part of a turn. Returns the rows passed.
+    /// Moves `state` over counted pieces; calls `each` with every part of a turn. Returns the rows
+    /// passed.
     pub fn advance(&self, state: &mut Interleave, rows: u64, each: impl FnMut(Turn)) -> u64 {
         let rows_of = |piece: u32| self.pieces[piece as usize].rows().unwrap_or(0);
         state.advance(self.pieces.len() as u32, rows, rows_of, each)

@@ -28,8 +28,8 @@ pub(super) type Lists<'a> = Option<&'a [Vec<u32>]>;
 /// a run is dealt by weight.
 ///
 /// # Errors
-/// `Config` where the layout asks for equal steps that are impossible, or for partitions that the ranks do not
-/// divide; `Checkpoint` where a run's cursors are not those of its layout.
+/// `Config` where the layout asks for equal steps that are impossible, or for partitions that the
+/// ranks do not divide; `Checkpoint` where a run's cursors are not those of its layout.
 pub fn resume(
     input: &ShardInput,
     runs: &[EarlierRun],

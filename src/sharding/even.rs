@@ -12,10 +12,11 @@ pub enum Remainder {
     /// All ranks take the same number of steps, and each row is delivered once.
     #[default]
     Even,
-    /// All ranks take the same number of full batches; at most W·B - 1 rows of an epoch are left out.
+    /// All ranks take the same number of full batches; at most W·B - 1 rows of an epoch are left
+    /// out.
     Drop,
-    /// All ranks take the same number of full batches; rows are repeated to fill them, less than a batch or
-    /// one batch per rank.
+    /// All ranks take the same number of full batches; rows are repeated to fill them, less than a
+    /// batch or one batch per rank.
     Pad,
     /// Each rank delivers the rows of its splits.
     Uneven,
@@ -26,7 +27,8 @@ pub enum Remainder {
 pub struct Schedule {
     /// Rows of a full batch.
     pub batch_size: u64,
-    /// Full batches before the tail; None goes on while there are rows, and the last batch may be short.
+    /// Full batches before the tail; None goes on while there are rows, and the last batch may be
+    /// short.
     pub full: Option<u64>,
     /// Sizes of the batches after the full ones.
     pub tail: Vec<u64>,
@@ -51,12 +53,12 @@ impl Schedule {
     /// The batches of `rank` where `rows` rows go to `world_size` ranks.
     ///
     /// Shares differ by at most one row: the first `rows % world_size` ranks have one more. With
-    /// [`Remainder::Even`] all ranks take S = ceil(ceil(N/W)/B) steps; where only ranks with the additional row
-    /// need the last of them, the others divide their last full batch in two.
+    /// [`Remainder::Even`] all ranks take S = ceil(ceil(N/W)/B) steps; where only ranks with the
+    /// additional row need the last of them, the others divide their last full batch in two.
     ///
     /// # Errors
-    /// `Config` where equal steps are impossible: fewer rows than ranks, or single-row batches of rows that the
-    /// ranks do not divide.
+    /// `Config` where equal steps are impossible: fewer rows than ranks, or single-row batches of
+    /// rows that the ranks do not divide.
     pub fn of_rank(
         rows: u64,
         world_size: u64,

@@ -26,10 +26,11 @@ pub struct Turn {
 
 /// Merges a list of pieces, `width` of them at a time, each in turn for `chunk` rows.
 ///
-/// The reader asks for the next [`Turn`], takes rows and says so ([`took`](Self::took)), or says that the piece
-/// has no more ([`ended`](Self::ended)); then the next piece of the list takes its place. The sequence depends
-/// on the pieces' rows alone, so the same machine drives a reader and, where rows are counted, a
-/// simulation ([`advance`](Self::advance)). A copy of it is a position to which a reader can return.
+/// The reader asks for the next [`Turn`], takes rows and says so ([`took`](Self::took)), or says
+/// that the piece has no more ([`ended`](Self::ended)); then the next piece of the list takes its
+/// place. The sequence depends on the pieces' rows alone, so the same machine drives a reader and,
+/// where rows are counted, a simulation ([`advance`](Self::advance)). A copy of it is a position to
+/// which a reader can return.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interleave {
     width: u32,
@@ -102,8 +103,8 @@ impl Interleave {
         }
     }
 
-    /// Goes on by up to `rows` rows over pieces of the lengths `rows_of`, as a reader would. Calls `each` with
-    /// every turn's part; returns the rows passed, fewer only at the end of all pieces.
+    /// Goes on by up to `rows` rows over pieces of the lengths `rows_of`, as a reader would. Calls
+    /// `each` with every turn's part; returns the rows passed, fewer only at the end of all pieces.
     pub fn advance(
         &mut self,
         pieces: u32,

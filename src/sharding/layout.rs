@@ -36,7 +36,8 @@ pub struct Layout {
     pub strategy: Option<Builtin>,
     /// Whether the splits are permuted.
     pub shuffle: bool,
-    /// Rows of the runs into which all rows are cut after they were permuted; None deals the plan's splits.
+    /// Rows of the runs into which all rows are cut after they were permuted; None deals the plan's
+    /// splits.
     pub permuted: Option<u64>,
     /// How the pieces of a lane are mixed.
     pub mixing: Mixing,
@@ -84,7 +85,8 @@ pub struct EarlierRun {
     pub layout: Layout,
     /// Batches that every rank received, where `cursors` does not say more.
     pub step: u64,
-    /// By rank, and there by worker: a [`ShardCursor`] as numbers; none where the worker has not begun.
+    /// By rank, and there by worker: a [`ShardCursor`] as numbers; none where the worker has not
+    /// begun.
     #[serde(default)]
     pub cursors: BTreeMap<u32, Vec<Vec<u64>>>,
 }

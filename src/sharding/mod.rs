@@ -2,8 +2,8 @@
 //!
 //! Nothing here reads a file, a clock or a hash map's order, so every rank and worker computes the
 //! same plan from the same input. [`lpt()`] balances splits, [`Assignment`] holds the lists of all
-//! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the only
-//! source of randomness in the crate.
+//! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the
+//! only source of randomness in the crate.
 //!
 //! [`resume()`] is the whole way: [`ShardInput`] is cut into [`RowSlice`]s, rows consumed by
 //! [`EarlierRun`]s of the epoch are taken off, and the rest is dealt to [`Shard`]s by a [`Layout`].

@@ -9,8 +9,9 @@ pub(super) fn rows_of(pieces: &[RowSlice]) -> u64 {
     pieces.iter().filter_map(RowSlice::rows).sum()
 }
 
-/// The rows that all ranks deliver where so many are left by source: all of them, or those until the first source runs out. Earlier
-/// runs of the epoch have rounded the sources' shares, so the end is that of the whole epoch.
+/// The rows that all ranks deliver where so many are left by source: all of them, or those until
+/// the first source runs out. Earlier runs of the epoch have rounded the sources' shares, so the
+/// end is that of the whole epoch.
 pub(super) fn delivered(input: &ShardInput, left: &[u64]) -> u64 {
     let left_in_all = left.iter().sum();
     if !input.stop_first {

@@ -59,8 +59,8 @@ impl RowSlice {
         self.rows() == Some(0)
     }
 
-    /// The first `rows` rows, and the others. A piece that was not counted cannot be cut: take rows off its
-    /// front with [`skip`](Self::skip).
+    /// The first `rows` rows, and the others. A piece that was not counted cannot be cut: take rows
+    /// off its front with [`skip`](Self::skip).
     pub fn cut(self, rows: u64) -> (Self, Self) {
         let middle = self.start + rows;
         let tail = Self { start: middle, ..self.clone() };

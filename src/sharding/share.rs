@@ -1,8 +1,9 @@
 //! The share of one rank: its reads in every epoch of a topology, for any number of workers.
 //!
-//! Ranks are dealt first, and the pieces of each rank are then dealt to its workers. Nothing of this depends on the
-//! epoch, which only permutes. So a rank, and each of its worker processes, needs no more than its own share, and that is
-//! small: of a million splits over 1,024 ranks it has a thousand.
+//! Ranks are dealt first, and the pieces of each rank are then dealt to its workers. Nothing of
+//! this depends on the epoch, which only permutes. So a rank, and each of its worker processes,
+//! needs no more than its own share, and that is small: of a million splits over 1,024 ranks it has
+//! a thousand.
 
 use serde::{Deserialize, Serialize};
 

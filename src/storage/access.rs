@@ -70,7 +70,8 @@ const CREDENTIALS: &[&[&str]] = &[
     &["gcs.oauth2.token", "gcs.oauth2.token-expires-at"],
 ];
 
-/// Puts `over` into `under`; a credential is replaced as a whole, since the token of one key does not go with another.
+/// Puts `over` into `under`; a credential is replaced as a whole, since the token of one key does
+/// not go with another.
 pub(crate) fn lay_over(under: &mut BTreeMap<String, String>, over: &BTreeMap<String, String>) {
     for names in CREDENTIALS {
         if names.iter().any(|name| over.contains_key(*name)) {

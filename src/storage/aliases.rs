@@ -1,4 +1,5 @@
-//! The names of storage options in the vocabularies that users know, kind of store by kind of store.
+//! The names of storage options in the vocabularies that users know, kind of store by kind of
+//! store.
 //!
 //! `object_store`'s own names (those of delta-rs and polars, with and without `aws_`, `google_` and
 //! `azure_`) and fsspec's (`s3fs`, `gcsfs`, `adlfs`, its HTTP file system) become one name for each
@@ -145,8 +146,8 @@ pub(super) fn foreign_names(scheme: Scheme) -> impl Iterator<Item = &'static str
 ///
 /// # Errors
 ///
-/// `Config`, for two names of one option, a value that has no meaning here, and an option that only tunes
-/// a library of fsspec. No value that may be a secret is repeated.
+/// `Config`, for two names of one option, a value that has no meaning here, and an option that only
+/// tunes a library of fsspec. No value that may be a secret is repeated.
 pub(super) fn translate(
     scheme: Scheme,
     given: &BTreeMap<String, String>,

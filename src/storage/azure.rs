@@ -7,8 +7,8 @@ use crate::{Error, Result};
 /// The host's suffix after the account, in hosts that `object_store` knows.
 const KNOWN_HOSTS: &[&str] = &["dfs.core.windows.net", "blob.core.windows.net"];
 
-/// The options of a container. An account's own tokens (`adls.sas-token.<account>`) come before those
-/// for all accounts.
+/// The options of a container. An account's own tokens (`adls.sas-token.<account>`) come before
+/// those for all accounts.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! One pinned file as it must be: each answer of its store is compared with that, and a difference told.
+//! One pinned file as it must be: each answer of its store is compared with that, and a difference
+//! told.
 
 use std::error::Error as StdError;
 use std::ops::Range;

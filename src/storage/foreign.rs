@@ -127,8 +127,8 @@ pub trait ForeignFunction: Any + Send + Sync {
     /// Whether equal arguments give equal values.
     fn volatility(&self) -> Volatility;
 
-    /// Stands for name, types, volatility and code: the same in every process that runs the same function, another one where
-    /// the function changes.
+    /// Stands for name, types, volatility and code: the same in every process that runs the same
+    /// function, another one where the function changes.
     fn digest(&self) -> &str;
 
     /// Its values for arrays of [`input_types`](Self::input_types), each of `rows` rows, at least

@@ -35,14 +35,14 @@ pub struct Listing {
 ///
 /// Below a directory or a `**`, names that start with `_` or `.` are skipped, and so are the
 /// zero-byte objects with which stores mark directories. Symbolic links are followed; broken ones
-/// are skipped, and a loop is an error. Names that end in `#` and digits are skipped, too: the local
-/// store of `object_store` writes its temporary files under such names.
+/// are skipped, and a loop is an error. Names that end in `#` and digits are skipped, too: the
+/// local store of `object_store` writes its temporary files under such names.
 ///
 /// # Errors
 ///
 /// `TableNotFound`, where there is no such path, no file in the directory, or no match; `Storage`,
-/// where the store fails, or a local name is not UTF-8; `Data`, where the files lie in the folder of a table whose log or
-/// metadata says which of them count.
+/// where the store fails, or a local name is not UTF-8; `Data`, where the files lie in the folder
+/// of a table whose log or metadata says which of them count.
 pub async fn list_files(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
     list_one(store, location, &mut TableFolders::default()).await
 }

@@ -55,8 +55,8 @@ const SIGNATURES: &[&str] =
 ///   expanded and symbolic links are not resolved. A path that exists is no pattern, whatever
 ///   characters it has.
 /// - `file://` and `http(s)://` are URLs, so `%20` means a space.
-/// - In `s3://`, `gs://` and `az://` the rest is the object's key as the store's own tools print it,
-///   so `%20` means those three characters.
+/// - In `s3://`, `gs://` and `az://` the rest is the object's key as the store's own tools print
+///   it, so `%20` means those three characters.
 ///
 /// `*`, `?` and `[a-z]` match within a name and `**` any number of directories. A pattern that ends
 /// in `/` means everything below the directories it matches.
@@ -109,8 +109,8 @@ impl Location {
         Ok(Self { scheme, root: root.to_owned(), prefix, glob: None, is_directory: true })
     }
 
-    /// A path below the root of a foreign file system: a file, a directory (with a `/` at its end, or
-    /// not), or a pattern.
+    /// A path below the root of a foreign file system: a file, a directory (with a `/` at its end,
+    /// or not), or a pattern.
     ///
     /// # Errors
     ///

@@ -29,8 +29,8 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file of `store`, its pin checked; None where the file is not local, is empty, or lies on a file system whose
-    /// files are not mapped.
+    /// Maps a file of `store`, its pin checked; None where the file is not local, is empty, or lies
+    /// on a file system whose files are not mapped.
     ///
     /// # Errors
     /// `Data` where the file changed since it was pinned; `Storage` where it cannot be opened.
@@ -40,9 +40,10 @@ impl MappedFile {
             if file.opened.size == 0 || !is_mappable(&file.file) {
                 return Ok(None);
             }
-            // SAFETY: the bytes must not change while slices of the map live, which no program can promise of a file
-            // that others may write. The identity is checked around every use, and the documentation says what
-            // a write in place does, and how to have files read instead.
+            // SAFETY: the bytes must not change while slices of the map live, which no program can
+            // promise of a file that others may write. The identity is checked around every use,
+            // and the documentation says what a write in place does, and how to have files read
+            // instead.
             let map = unsafe { Mmap::map(&file.file) };
             let map = map.map_err(|error| file.guard.read_error(&error))?;
             file.check()?;

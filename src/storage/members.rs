@@ -1,7 +1,9 @@
-//! Compressed text whose file is several compressed streams behind each other, as pbzip2, pixz and pzstd write it, and `cat`.
+//! Compressed text whose file is several compressed streams behind each other, as pbzip2, pixz and
+//! pzstd write it, and `cat`.
 //!
-//! DataFusion 53.1 reads the first of them and takes its end for the file's, but for gzip: the rows behind it would be lost
-//! without a word. So these files are unpacked here, and DataFusion sees text.
+//! DataFusion 53.1 reads the first of them and takes its end for the file's, but for gzip: the rows
+//! behind it would be lost without a word. So these files are unpacked here, and DataFusion sees
+//! text.
 
 use std::io;
 

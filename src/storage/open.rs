@@ -26,8 +26,8 @@ const EXPIRY: &str = "expires_at_ms";
 
 /// How the files of a table are reached.
 ///
-/// The serialised form is the options alone, and holds secrets: it is for a worker process, and never for
-/// a checkpoint or a log. The `Debug` form shows none.
+/// The serialised form is the options alone, and holds secrets: it is for a worker process, and
+/// never for a checkpoint or a log. The `Debug` form shows none.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct StoreAccess {
     /// Options of the stores.
@@ -59,7 +59,8 @@ impl OpenedPaths {
 }
 
 impl StoreAccess {
-    /// Opens the one store of some paths. Where there are credentials to ask for, they are asked for now.
+    /// Opens the one store of some paths. Where there are credentials to ask for, they are asked
+    /// for now.
     ///
     /// # Errors
     ///

@@ -55,8 +55,8 @@ pub struct PinnedStore {
 }
 
 impl PinnedStore {
-    /// Wraps `inner`, whose root is `root`: [`Location::store_root`](super::Location::store_root), or
-    /// [`RoutedStore::ROOT`](super::RoutedStore::ROOT).
+    /// Wraps `inner`, whose root is `root`: [`Location::store_root`](super::Location::store_root),
+    /// or [`RoutedStore::ROOT`](super::RoutedStore::ROOT).
     pub fn new(
         inner: Arc<dyn ObjectStore>,
         root: &str,
@@ -145,8 +145,8 @@ impl PinnedStore {
         self.get_from_store(location, options).await
     }
 
-    /// Asks the store, and once more where it shows another file than the pinned one, or none: of several servers of a store
-    /// one may be behind. A file that did change is shown as such twice.
+    /// Asks the store, and once more where it shows another file than the pinned one, or none: of
+    /// several servers of a store one may be behind. A file that did change is shown as such twice.
     async fn get_checked(&self, guard: &Guard, options: GetOptions) -> Result<GetResult> {
         match self.get_compared(guard, options.clone()).await {
             Err(error) if is_of_other_file(&error) && !self.is_local(&guard.location) => {
@@ -281,7 +281,8 @@ impl PinnedStore {
     ) -> Result<Vec<Bytes>> {
         let guard = self.guard(location);
         ranges.iter().try_for_each(|range| guard.check_end(range.end))?;
-        // The process limits how many are under way; here it is only that a wide table does not queue them all.
+        // The process limits how many are under way; here it is only that a wide table does not
+        // queue them all.
         let answers: Vec<(Range<u64>, Bytes)> = stream::iter(requests_of(ranges))
             .map(|range| async {
                 let options = GetOptions::new().with_range(Some(range.clone()));

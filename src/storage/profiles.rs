@@ -1,8 +1,8 @@
 //! Profiles of AWS, from `~/.aws/config` and `~/.aws/credentials`.
 //!
 //! Region and endpoint are read here; keys come from AWS's own library, which knows single sign-on,
-//! assumed roles and processes. It is asked when a store sends its first request, and again before the
-//! keys end.
+//! assumed roles and processes. It is asked when a store sends its first request, and again before
+//! the keys end.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ use super::vended::Refresh;
 use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names, suggestion};
 
-/// Longer no source of keys takes that answers at all; a process or a log-in that hangs is an error.
+/// Longer no source of keys takes that answers at all; a process or a log-in that hangs is an
+/// error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The profile without a name.

@@ -48,8 +48,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The options of the store with this root. Properties of other stores and of catalogs are passed over;
-/// a local store takes none.
+/// The options of the store with this root. Properties of other stores and of catalogs are passed
+/// over; a local store takes none.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Credentials that options name, and that `object_store` itself does not know: profiles of AWS, and a
-//! token for Google.
+//! Credentials that options name, and that `object_store` itself does not know: profiles of AWS,
+//! and a token for Google.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,7 +24,8 @@ const LAST_CHUNK: u64 = 1024 * 1024;
 /// memory.
 const JOINED_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of reading it.
+/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of
+/// reading it.
 #[derive(Clone, Default)]
 pub(super) struct OpenInstead(Arc<Mutex<Option<OpenFile>>>);
 
@@ -63,8 +64,9 @@ impl OpenFile {
         }
     }
 
-    /// Reads all ranges, in their order: here and now where the system has them in memory, so that they are decoded where
-    /// they were copied to, by the same processor; else where reading may block.
+    /// Reads all ranges, in their order: here and now where the system has them in memory, so that
+    /// they are decoded where they were copied to, by the same processor; else where reading may
+    /// block.
     pub(super) async fn read(self: &Arc<Self>, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         if let Some(read) = self.read_cached(ranges)? {
             return Ok(read);
@@ -89,8 +91,8 @@ impl OpenFile {
         }
     }
 
-    /// The file is checked after the last byte is read, which proves all of them: any write before that moved the time of
-    /// the last write.
+    /// The file is checked after the last byte is read, which proves all of them: any write before
+    /// that moved the time of the last write.
     fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let read = read_all(&self.file, ranges, read_exact_at);
         // A file that was cut short fails to read; that it changed is the better message.
@@ -248,7 +250,8 @@ fn read_cached_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Re
     while !buffer.is_empty() {
         let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let at = libc::off64_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: the descriptor is open, and the kernel writes at most `iov_len` bytes to the buffer.
+        // SAFETY: the descriptor is open, and the kernel writes at most `iov_len` bytes to the
+        // buffer.
         let read = unsafe { libc::preadv64v2(file.as_raw_fd(), &part, 1, at, libc::RWF_NOWAIT) };
         match usize::try_from(read) {
             Err(_negative) => return Err(io::Error::last_os_error()),

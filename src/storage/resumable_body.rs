@@ -1,5 +1,5 @@
-//! Bodies that break off, and go on. `object_store` asks for the rest of one under its etag; where the server sends none, the
-//! rest is asked for here, and has to be of the same size and time.
+//! Bodies that break off, and go on. `object_store` asks for the rest of one under its etag; where
+//! the server sends none, the rest is asked for here, and has to be of the same size and time.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -38,13 +38,15 @@ pub(super) struct Account {
 /// Requests that delete at the same time.
 const DELETES: usize = 8;
 
-/// Sends each request with the account of the longest prefix of its path, sends it once more with newer
-/// credentials where the store refused those in use, and hides secrets in errors.
+/// Sends each request with the account of the longest prefix of its path, sends it once more with
+/// newer credentials where the store refused those in use, and hides secrets in errors.
 ///
-/// A listing is made by the account of the directory that is listed. Of an upload in parts only the beginning is sent once
-/// more: a part has its number from the order in which parts are handed over.
+/// A listing is made by the account of the directory that is listed. Of an upload in parts only the
+/// beginning is sent once more: a part has its number from the order in which parts are handed
+/// over.
 ///
-/// Neither connections nor the threads that serve them survive a fork: a forked process opens the accounts anew.
+/// Neither connections nor the threads that serve them survive a fork: a forked process opens the
+/// accounts anew.
 #[derive(Clone)]
 pub(super) struct ScopedStore(Arc<Scoped>);
 
@@ -120,7 +122,8 @@ impl Account {
             .map_or(0, |credential_cache| credential_cache.current().number)
     }
 
-    /// Returns true if the request should be repeated after this failure, because there are newer credentials now.
+    /// Returns true if the request should be repeated after this failure, because there are newer
+    /// credentials now.
     async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
         match &self.credential_cache {
             Some(credential_cache) if is_refusal(error) => {
@@ -130,7 +133,8 @@ impl Account {
         }
     }
 
-    /// The answer to a request, which is sent once more where it was refused and there are newer credentials now.
+    /// The answer to a request, which is sent once more where it was refused and there are newer
+    /// credentials now.
     async fn answer<T, F>(&self, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,

@@ -19,8 +19,8 @@ use crate::{Error, Result};
 /// several prefixes the longest one alone counts. A prefix ends where a name of a path ends:
 /// `s3://b/x` is no prefix of `s3://b/xy`. `s3://` is one of all buckets.
 ///
-/// The serialised form holds secrets: it is for a worker process, and never for a checkpoint or a log.
-/// The `Debug` form shows none.
+/// The serialised form holds secrets: it is for a worker process, and never for a checkpoint or a
+/// log. The `Debug` form shows none.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Value>", into = "BTreeMap<String, Value>")]
 pub struct StorageOptions {
@@ -42,8 +42,8 @@ impl StorageOptions {
         self.everywhere.is_empty() && self.below.is_empty()
     }
 
-    /// The options of a store by the parts of it that have some, the longest prefix first; the last one is
-    /// for all the rest.
+    /// The options of a store by the parts of it that have some, the longest prefix first; the last
+    /// one is for all the rest.
     ///
     /// # Errors
     ///
@@ -156,7 +156,8 @@ impl<'a> Prefix<'a> {
         Ok(Self { scheme: one_spelling(scheme), authority, key: key.trim_matches('/') })
     }
 
-    /// The directory in the store of `location` that this is a prefix of; None where it is of another one.
+    /// The directory in the store of `location` that this is a prefix of; None where it is of
+    /// another one.
     fn key_in(&self, location: &Location) -> Option<&'a str> {
         let (scheme, authority) = location.store_root().split_once("://")?;
         let is_here = self.scheme == one_spelling(scheme)

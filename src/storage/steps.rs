@@ -22,8 +22,9 @@ pub(super) fn first_step(range: &Range<u64>) -> Range<u64> {
     range.start..range.end.min(range.start.saturating_add(STEP))
 }
 
-/// The bytes of `first`, the answer to the [`first_step`] of `range`, and then of the others, which `fetch` reads: each in
-/// a task of its own, so that a request that fails is repeated at once, however slow the reader is.
+/// The bytes of `first`, the answer to the [`first_step`] of `range`, and then of the others, which
+/// `fetch` reads: each in a task of its own, so that a request that fails is repeated at once,
+/// however slow the reader is.
 pub(super) fn in_steps<F, Fut>(
     range: &Range<u64>,
     first: BoxStream<'static, Result<Bytes>>,
@@ -49,7 +50,8 @@ where
 
 struct Steps<F> {
     current: BoxStream<'static, Result<Bytes>>,
-    /// Bytes that pass before the first request ahead: who looks for the end of a line wants no more than some.
+    /// Bytes that pass before the first request ahead: who looks for the end of a line wants no
+    /// more than some.
     left: u64,
     ahead: VecDeque<SpawnedTask<Result<Vec<Bytes>>>>,
     /// The range not asked for yet.

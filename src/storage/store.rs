@@ -27,7 +27,8 @@ use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names};
 
 /// Opens the store of a location. Cloud stores start from the environment (`AWS_*`, `GOOGLE_*`,
-/// `AZURE_*`), which `options` override; names are those of `object_store` and of fsspec, in any case.
+/// `AZURE_*`), which `options` override; names are those of `object_store` and of fsspec, in any
+/// case.
 ///
 /// Neither the store's `Debug` form nor an error of this function shows a secret.
 ///
@@ -150,7 +151,8 @@ pub(super) fn open_with(
     })
 }
 
-/// The client of an HTTP server: who writes `http://` wants it, and `headers.*` go with each request.
+/// The client of an HTTP server: who writes `http://` wants it, and `headers.*` go with each
+/// request.
 fn http_options(root: &str, options: &BTreeMap<String, String>) -> Result<ClientOptions> {
     let mut headers = HeaderMap::new();
     let mut others = BTreeMap::new();

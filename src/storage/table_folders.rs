@@ -1,5 +1,6 @@
-//! Folders of Delta, Hudi and Iceberg tables. They hold files and rows that were deleted or replaced, and only the table's log
-//! or metadata says which. Read as plain files they would deliver those rows too, so they are refused by name.
+//! Folders of Delta, Hudi and Iceberg tables. They hold files and rows that were deleted or
+//! replaced, and only the table's log or metadata says which. Read as plain files they would
+//! deliver those rows too, so they are refused by name.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path as LocalPath, PathBuf};
@@ -41,14 +42,15 @@ impl Kind {
         }
     }
 
-    /// Returns true if a file of this name makes a directory called [`history`](Self::history) one. `metadata` is a common name.
+    /// Returns true if a file of this name makes a directory called [`history`](Self::history) one.
+    /// `metadata` is a common name.
     fn is_record(self, name: &str) -> bool {
         self != Self::Iceberg || is_iceberg_metadata(name)
     }
 
-    /// Returns true if a data file that the user names may be read. Named one by one, files of Iceberg and Hudi are the user's
-    /// own choice. The names of Delta's files are what its readers list, and say nothing of the rows that deletion vectors
-    /// take out of them.
+    /// Returns true if a data file that the user names may be read. Named one by one, files of
+    /// Iceberg and Hudi are the user's own choice. The names of Delta's files are what its readers
+    /// list, and say nothing of the rows that deletion vectors take out of them.
     fn may_be_named(self) -> bool {
         self != Self::Delta
     }
@@ -147,8 +149,8 @@ impl TableFolders {
         }
     }
 
-    /// Refuses the files of a location that lie in the folder of a table, beside its history. `is_named` says that the location
-    /// names one file.
+    /// Refuses the files of a location that lie in the folder of a table, beside its history.
+    /// `is_named` says that the location names one file.
     ///
     /// Local directories are looked into up to the root of the file system. A store is only asked
     /// for facts that the listing of the location left open: the content of the folders above it.
@@ -206,7 +208,8 @@ impl TableFolders {
         location: &Location,
         is_named: bool,
     ) -> Result<()> {
-        // Below the prefix the listing has shown them, and Hudi's partitions tell themselves what they are.
+        // Below the prefix the listing has shown them, and Hudi's partitions tell themselves what
+        // they are.
         let hive_root = location.hive_root();
         let mut below = location.prefix().clone();
         while let Some(above) = below.parent() {

@@ -1,8 +1,8 @@
 //! Full URIs as paths of one object store.
 //!
-//! A table's files may lie in several stores, and their names are the table's own: keys taken as they
-//! stand, local paths with and without a scheme. [`path_of`] makes one [`Path`] of each, whose first
-//! names are the scheme (with its colon) and the bucket, and [`uri_of`] is its inverse.
+//! A table's files may lie in several stores, and their names are the table's own: keys taken as
+//! they stand, local paths with and without a scheme. [`path_of`] makes one [`Path`] of each, whose
+//! first names are the scheme (with its colon) and the bucket, and [`uri_of`] is its inverse.
 
 use object_store::path::Path;
 
@@ -50,8 +50,9 @@ pub(super) struct Place {
 ///
 /// # Errors
 ///
-/// `Config`, for a relative path, an unknown scheme, a URI without a bucket, with credentials or a query
-/// string, and keys that no object store client can ask for (empty names, `..`, control characters).
+/// `Config`, for a relative path, an unknown scheme, a URI without a bucket, with credentials or a
+/// query string, and keys that no object store client can ask for (empty names, `..`, control
+/// characters).
 pub fn path_of(uri: &str) -> Result<Path> {
     if uri.starts_with('/') {
         return local_path(uri, uri);

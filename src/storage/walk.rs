@@ -1,5 +1,5 @@
-//! Listing a large directory by its subdirectories, side by side: stores answer in pages of a thousand, each of
-//! which names where the next one begins.
+//! Listing a large directory by its subdirectories, side by side: stores answer in pages of a
+//! thousand, each of which names where the next one begins.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ const LISTINGS: usize = 32;
 /// Objects of two pages: a directory that has no more is listed at once.
 const FEW: usize = 2000;
 
-/// Where subdirectories have fewer objects each, a request for each of them costs more than the pages.
+/// Where subdirectories have fewer objects each, a request for each of them costs more than the
+/// pages.
 const WORTHWHILE: usize = 32;
 
 /// All objects below a directory, in no particular order.

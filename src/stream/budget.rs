@@ -34,7 +34,8 @@ impl Budget {
         self.take(self.least).await
     }
 
-    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more than all bytes counts as these.
+    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more
+    /// than all bytes counts as these.
     ///
     /// # Errors
     /// As above.

@@ -18,17 +18,18 @@ use crate::pool::Pooled;
 /// one `concat` and `take`): int64 7 to 4, bool 15 to 2, dictionaries of 1000 strings 143 to 5;
 /// strings of 100 bytes 58 to 107, lists of 256 floats 505 to 1672.
 pub(super) enum Column {
-    /// As it came, gathered by `interleave`: no second copy of wide values, and no 32-bit offset that all of
-    /// them together could overflow.
+    /// As it came, gathered by `interleave`: no second copy of wide values, and no 32-bit offset
+    /// that all of them together could overflow.
     Pieces(Vec<ArrayRef>),
-    /// Made one array, from which rows are picked where they are written: narrow values, and dictionaries, since
-    /// `interleave` would join those of all pieces again for every batch.
+    /// Made one array, from which rows are picked where they are written: narrow values, and
+    /// dictionaries, since `interleave` would join those of all pieces again for every batch.
     Whole(ArrayRef),
     /// In the order of delivery, in arrays of [`BLOCK_ROWS`]: numbers without nulls.
     Mixed(Vec<ArrayRef>),
 }
 
-/// Rows of an array of mixed numbers at most: a batch that is a slice of it holds all of it, which is 2 MiB of the widest numbers.
+/// Rows of an array of mixed numbers at most: a batch that is a slice of it holds all of it, which
+/// is 2 MiB of the widest numbers.
 pub(super) const BLOCK_ROWS: usize = 131_072;
 
 impl Column {
@@ -63,8 +64,9 @@ impl Column {
         matches!(self, Self::Pieces(_))
     }
 
-    /// The `rows` rows from number `first` on of the order of delivery, or the array to pick them from; and the bytes that they take. They are
-    /// those at `places`, (piece, row of the piece), if the column is in pieces; of one that is mixed, they lie in one block.
+    /// The `rows` rows from number `first` on of the order of delivery, or the array to pick them
+    /// from; and the bytes that they take. They are those at `places`, (piece, row of the piece),
+    /// if the column is in pieces; of one that is mixed, they lie in one block.
     pub(super) fn gather(
         &self,
         places: &[(usize, usize)],
@@ -95,7 +97,8 @@ impl Column {
     }
 }
 
-/// The numbers of `pieces` in this `order`, in memory of their own. None for other types, and where any of them is null.
+/// The numbers of `pieces` in this `order`, in memory of their own. None for other types, and where
+/// any of them is null.
 fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<Vec<ArrayRef>> {
     let data_type = pieces.first()?.data_type();
     let width = data_type.primitive_width().filter(|width| matches!(width, 1 | 2 | 4 | 8 | 16))?;

@@ -1,4 +1,5 @@
-//! One lane of a shard: its rows in order, through the shuffle window, and how far they were consumed.
+//! One lane of a shard: its rows in order, through the shuffle window, and how far they were
+//! consumed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -242,8 +243,8 @@ struct Filler {
 
 impl Filler {
     async fn run(mut self, sender: Sender<Filled>) {
-        // The place is reserved first, so that no third window is filled while one waits. The receiver is gone
-        // when the consumer stopped early.
+        // The place is reserved first, so that no third window is filled while one waits. The
+        // receiver is gone when the consumer stopped early.
         while let Ok(place) = sender.reserve().await {
             match self.fill().await {
                 Ok(Some(window)) => place.send(Filled::Window(Box::new(window))),

@@ -1,4 +1,5 @@
-//! Finished batches on their way to the consumer: handed over in groups, and only so many ahead of it.
+//! Finished batches on their way to the consumer: handed over in groups, and only so many ahead of
+//! it.
 
 use std::sync::Arc;
 
@@ -19,8 +20,9 @@ const AHEAD_ROWS: usize = 1 << 16;
 /// converting.
 const AHEAD_BYTES: usize = 16 << 20;
 
-/// Rows of finished batches that are handed over together, if they are there without waiting, unless they are as large a part of
-/// [`AHEAD_BYTES`]: a consumer that is faster than the decoders would else be woken for each batch.
+/// Rows of finished batches that are handed over together, if they are there without waiting,
+/// unless they are as large a part of [`AHEAD_BYTES`]: a consumer that is faster than the decoders
+/// would else be woken for each batch.
 const GROUP_ROWS: usize = 1 << 13;
 
 /// Rows of a batch below which a group has twice as many rows: waking the consumer costs as much as
@@ -50,7 +52,8 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// For batches of `batch_size` rows; one that runs ahead, or one that hands over every batch and has one ahead.
+    /// For batches of `batch_size` rows; one that runs ahead, or one that hands over every batch
+    /// and has one ahead.
     pub(super) fn new(batch_size: usize, runs_ahead: bool) -> (Self, Receiver<Handed>) {
         let (group_rows, groups) = match runs_ahead {
             true => {
@@ -126,7 +129,8 @@ fn batch_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(array_bytes).sum()
 }
 
-/// Bytes of the rows of `array` and not of the memory that it shares, but for lists, whose items are counted whole.
+/// Bytes of the rows of `array` and not of the memory that it shares, but for lists, whose items
+/// are counted whole.
 fn array_bytes(array: &ArrayRef) -> usize {
     let longer = match array.data_type() {
         DataType::Utf8View => array.as_string_view().total_buffer_bytes_used(),

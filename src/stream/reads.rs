@@ -21,8 +21,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Time that threads have spent reading, decoding and computing rows, all of them together. Time in which nothing
-    /// could be done, since bytes were on their way, is not in it.
+    /// Time that threads have spent reading, decoding and computing rows, all of them together.
+    /// Time in which nothing could be done, since bytes were on their way, is not in it.
     pub fn decode_nanos(&self) -> u64 {
         self.decode_nanos.load(Ordering::Relaxed)
     }

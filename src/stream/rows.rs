@@ -1,5 +1,5 @@
-//! Read-ahead: several pieces are decoded at once, their rows come in the order of an [`Interleave`]. Over a network
-//! as many more are fetched as its latency asks for.
+//! Read-ahead: several pieces are decoded at once, their rows come in the order of an
+//! [`Interleave`]. Over a network as many more are fetched as its latency asks for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ const BUFFERED_BYTES: usize = 64 << 20;
 /// memory that another piece gave back.
 const FREE_BYTES: usize = TURN_BYTES / 2;
 
-/// Requests of a split that wait for each other: for the columns of the predicate, and then for the others.
+/// Requests of a split that wait for each other: for the columns of the predicate, and then for the
+/// others.
 const ROUNDS: u64 = 2;
 
 /// Pieces beyond the usual ones that are fetched at most because of latency.
@@ -260,8 +261,8 @@ impl Fetch {
         Some(Self { limiter, split_bytes, most_bytes })
     }
 
-    /// As many that latency × bandwidth bytes are under way in every round of requests, as far as memory allows
-    /// beside `usual` pieces.
+    /// As many that latency × bandwidth bytes are under way in every round of requests, as far as
+    /// memory allows beside `usual` pieces.
     fn more_than(&self, usual: usize) -> usize {
         let wanted = (ROUNDS * self.limiter.bytes_in_flight()).div_ceil(self.split_bytes);
         let allowed = (self.most_bytes / self.split_bytes).saturating_sub(usual as u64);
@@ -313,8 +314,9 @@ async fn decode(
         if sender.send(Message::Rows(BatchSlice::decoded(batch, matrices), permit)).is_err() {
             return Ok(());
         }
-        // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the
-        // whole piece, and then find its rows no longer in the processor's cache.
+        // Whoever waits for it is woken on this thread, where no other thread can take it over: it
+        // would wait for the whole piece, and then find its rows no longer in the processor's
+        // cache.
         tokio::task::yield_now().await;
     }
 }

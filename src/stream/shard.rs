@@ -107,7 +107,8 @@ pub struct StreamCounters {
 }
 
 impl StreamCounters {
-    /// The mean part of a batch that comes from the split with most rows in its shuffle window; 1 without windows.
+    /// The mean part of a batch that comes from the split with most rows in its shuffle window; 1
+    /// without windows.
     pub fn split_share(&self) -> f64 {
         let rows = self.window_rows.load(Ordering::Relaxed);
         let most = self.window_most_rows.load(Ordering::Relaxed);
@@ -180,8 +181,8 @@ impl Home {
 }
 
 impl ShardStream {
-    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; one piece more is in flight, so
-    /// that none of them waits for the consumer.
+    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; one piece more
+    /// is in flight, so that none of them waits for the consumer.
     ///
     /// # Errors
     /// `Config` for a batch size or window of zero rows.
@@ -289,7 +290,8 @@ impl ShardStream {
 }
 
 impl Live {
-    /// A closed channel is the end only if the background task finished; a panic would look the same.
+    /// A closed channel is the end only if the background task finished; a panic would look the
+    /// same.
     fn ended_well(&mut self) -> Result<Next> {
         match self.runtimes.cpu().block_on(&mut self.task) {
             Ok(()) => Ok(Next::End),
@@ -304,7 +306,8 @@ impl Drop for ShardStream {
     fn drop(&mut self) {
         match self.live.take() {
             Some(live) if live.home.is_here() => live.task.abort(),
-            // Inherited by a fork: its runtime has no threads here, and its locks may be held forever.
+            // Inherited by a fork: its runtime has no threads here, and its locks may be held
+            // forever.
             inherited => std::mem::forget(inherited),
         }
     }
@@ -315,8 +318,8 @@ fn add_elapsed(counter: &AtomicU64, start: Instant) {
     counter.fetch_add(nanos, Ordering::Relaxed);
 }
 
-/// Batches of fewer rows are copied together: few enough to cost less than handling them one by one,
-/// and a fixed share of the batch, so that the number of pieces does not grow with it.
+/// Batches of fewer rows are copied together: few enough to cost less than handling them one by
+/// one, and a fixed share of the batch, so that the number of pieces does not grow with it.
 pub fn tiny(batch_size: usize) -> usize {
     (batch_size / 64).max(64)
 }

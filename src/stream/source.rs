@@ -38,7 +38,8 @@ fn alike(batch: RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
 /// Rows of a batch of positions.
 const POSITION_ROWS: u64 = 8192;
 
-/// Stored bytes that all splits in flight may hold, and the part of the session's memory limit that is for them.
+/// Stored bytes that all splits in flight may hold, and the part of the session's memory limit that
+/// is for them.
 const FETCHED_BYTES: u64 = 256 << 20;
 const FETCHED_PART: u64 = 4;
 
@@ -73,8 +74,8 @@ impl RowSource {
         ]))
     }
 
-    /// Stored bytes of a fetched split in the mean, and the bytes that may be held while they are fetched; None where nothing
-    /// is fetched over a network.
+    /// Stored bytes of a fetched split in the mean, and the bytes that may be held while they are
+    /// fetched; None where nothing is fetched over a network.
     pub(super) fn fetched(&self) -> Option<(u64, u64)> {
         let Self::Plan(plan) = self else { return None };
         let limit = plan.memory_limit().map_or(FETCHED_BYTES, |limit| limit as u64 / FETCHED_PART);

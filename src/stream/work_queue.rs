@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::sharding::{Holding, LaneCursor, ShardCursor};
 use crate::{Error, Result};
 
-/// The number of the next piece is in the low bits of the counter, the number of the iteration in the high ones.
+/// The number of the next piece is in the low bits of the counter, the number of the iteration in
+/// the high ones.
 const PIECE_BITS: u32 = 32;
 
-/// A number in memory that several processes share: the iteration, and the first piece that nobody took.
+/// A number in memory that several processes share: the iteration, and the first piece that nobody
+/// took.
 #[derive(Clone)]
 pub struct Counter {
     address: usize,

@@ -13,9 +13,9 @@ use crate::matrix::is_alone;
 
 /// Some rows of one schema.
 ///
-/// A column either holds their values, in their order, or is *picked*: it is an array of more rows, such as a shuffle
-/// window, and the rows are those with certain numbers. So a value that ends in a tensor is copied there from the
-/// window, and not first into an array in between.
+/// A column either holds their values, in their order, or is *picked*: it is an array of more rows,
+/// such as a shuffle window, and the rows are those with certain numbers. So a value that ends in a
+/// tensor is copied there from the window, and not first into an array in between.
 #[derive(Debug)]
 pub struct BatchSlice {
     schema: SchemaRef,
@@ -35,8 +35,8 @@ struct Picked {
 }
 
 impl BatchSlice {
-    /// The rows with the numbers `rows`. Of each column that `picked` marks, `columns` holds an array in which they are
-    /// found by these numbers; of the others, their values.
+    /// The rows with the numbers `rows`. Of each column that `picked` marks, `columns` holds an
+    /// array in which they are found by these numbers; of the others, their values.
     pub fn picked(
         schema: SchemaRef,
         columns: Vec<ArrayRef>,
@@ -54,8 +54,8 @@ impl BatchSlice {
         Self { alone: columns.contains(&true).then_some(columns), ..self }
     }
 
-    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds. The last `matrices` columns are
-    /// matrices that were made of others.
+    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds.
+    /// The last `matrices` columns are matrices that were made of others.
     pub fn decoded(batch: RecordBatch, matrices: usize) -> Self {
         let (schema, mut columns, rows) = batch.into_parts();
         let made = columns.split_off(columns.len().saturating_sub(matrices));

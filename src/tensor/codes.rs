@@ -152,7 +152,8 @@ impl Codes {
         Ok(())
     }
 
-    /// Writes the codes of all rows; returns the batch's own categories, in order of first appearance.
+    /// Writes the codes of all rows; returns the batch's own categories, in order of first
+    /// appearance.
     pub(super) fn write(
         &self,
         column: &Column,
@@ -313,8 +314,8 @@ impl Coder<'_> {
     }
 }
 
-/// The code of each position of one dictionary, once known. A table, unless the dictionary is so much
-/// larger than the batch that clearing the table would cost more than hashing the rows.
+/// The code of each position of one dictionary, once known. A table, unless the dictionary is so
+/// much larger than the batch that clearing the table would cost more than hashing the rows.
 enum Memo {
     Table(Vec<i64>),
     Map(HashMap<usize, i64>),

@@ -18,7 +18,8 @@ use crate::Result;
 /// Fewer bytes are copied: memory of its own costs a column more than that.
 const LENT_BYTES: usize = 4096;
 
-/// A batch that is kept keeps the memory of all rows that were decoded with it, but not if these take more than so many times its own.
+/// A batch that is kept keeps the memory of all rows that were decoded with it, but not if these
+/// take more than so many times its own.
 const MOST_HELD: usize = 64;
 
 /// How one column, or one field of a struct, is converted.
@@ -200,8 +201,8 @@ impl Fixed {
         }
     }
 
-    /// The elements of `part` where they lie in memory as they are to be written: of the type that is written, and none
-    /// of them null.
+    /// The elements of `part` where they lie in memory as they are to be written: of the type that
+    /// is written, and none of them null.
     pub(super) fn stored<'a>(&self, part: &'a ColumnSlice) -> Option<&'a [u8]> {
         let as_written = self.depth == 0 && part.nulls.is_none() && part.picked.is_none();
         as_written.then(|| self.leaf.stored(part.array.as_ref(), self.dtype)).flatten()

@@ -1,4 +1,5 @@
-//! From portions of Arrow data to one finished batch: measure, allocate once, write each value once.
+//! From portions of Arrow data to one finished batch: measure, allocate once, write each value
+//! once.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -40,9 +41,9 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) for an option that names an unknown column or does not fit
-    /// its type, and for two outputs of one name; [`UnsupportedType`](crate::ErrorKind::UnsupportedType)
-    /// for a column that has no tensor form.
+    /// [`Config`](crate::ErrorKind::Config) for an option that names an unknown column or does not
+    /// fit its type, and for two outputs of one name;
+    /// [`UnsupportedType`](crate::ErrorKind::UnsupportedType) for a column that has no tensor form.
     pub fn try_new(schema: &SchemaRef, options: &TensorOptions) -> Result<Self> {
         Ok(Self { schema: schema.clone(), plan: Plan::try_new(schema, options)?, lends: false })
     }
@@ -95,8 +96,9 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond int64,
-    /// lists beyond their max_length, values that are no category, and portions of another schema.
+    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond
+    /// int64, lists beyond their max_length, values that are no category, and portions of another
+    /// schema.
     pub fn convert_portions(&self, portions: &[BatchSlice]) -> Result<TensorBatch> {
         portions.iter().try_for_each(|portion| self.check_schema(portion.schema()))?;
         let rows = portions.iter().map(BatchSlice::num_rows).sum();
@@ -106,7 +108,8 @@ impl Converter {
             .iter()
             .map(|column| column.parts_in_place(portions))
             .collect::<Result<_>>()?;
-        // A stack's tiles go through many columns at once, of which no cache would hold whole windows.
+        // A stack's tiles go through many columns at once, of which no cache would hold whole
+        // windows.
         let stacks: Vec<StackParts> =
             plan.stacks.iter().map(|stack| stack.parts(portions)).collect::<Result<_>>()?;
 
@@ -189,7 +192,8 @@ impl Converter {
 }
 
 impl Column {
-    /// Checks the nulls, and says how many elements each slot takes where that is not the row count.
+    /// Checks the nulls, and says how many elements each slot takes where that is not the row
+    /// count.
     fn measure(&self, parts: &[ColumnSlice], rows: usize, counts: &mut [usize]) -> Result<()> {
         match &self.kind {
             Kind::Fixed { fixed, slot } => {

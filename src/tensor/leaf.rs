@@ -83,7 +83,8 @@ impl Leaf {
         self.source == Source::Same && dtype == self.dtype
     }
 
-    /// Writes the values of `array` at `rows` to `target`, for a leaf that [`copies`](Self::copies).
+    /// Writes the values of `array` at `rows` to `target`, for a leaf that
+    /// [`copies`](Self::copies).
     pub(super) fn write_picked(&self, array: &dyn Array, rows: &[u32], target: &mut [u8]) {
         let values = native_bytes(array);
         match self.dtype.size() {
@@ -296,8 +297,8 @@ fn put_checked(
     outcome
 }
 
-/// The innermost values of `depth` nested fixed-size lists, and which of them are null or lie in a null
-/// list. The outermost list's own nulls are left to the caller.
+/// The innermost values of `depth` nested fixed-size lists, and which of them are null or lie in a
+/// null list. The outermost list's own nulls are left to the caller.
 pub(super) fn flatten(array: &ArrayRef, depth: usize) -> (ArrayRef, Option<NullBuffer>) {
     let mut array = array.clone();
     let mut nulls: Option<NullBuffer> = None;

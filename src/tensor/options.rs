@@ -72,7 +72,8 @@ pub enum DecimalFormat {
 pub struct Pad {
     /// The element after a list's last one.
     pub value: Value,
-    /// Elements per row; None: as many as the longest list of the batch has. A longer list is an error.
+    /// Elements per row; None: as many as the longest list of the batch has. A longer list is an
+    /// error.
     #[serde(default)]
     pub max_length: Option<usize>,
 }

@@ -1,4 +1,5 @@
-//! From a schema and options to a plan: every choice is made, and every mistake found, before any row.
+//! From a schema and options to a plan: every choice is made, and every mistake found, before any
+//! row.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +61,8 @@ impl Plan {
         !self.columns.iter().any(|column| matches!(column.kind, Kind::List(_)))
     }
 
-    /// The columns of stacks whose numbers lie in memory as the stack has them, and that no other stack has.
+    /// The columns of stacks whose numbers lie in memory as the stack has them, and that no other
+    /// stack has.
     pub(super) fn matrices(&self) -> Vec<MatrixColumns> {
         let mut uses: BTreeMap<usize, usize> = BTreeMap::new();
         let stacked = self.stacks.iter().flat_map(|stack| &stack.columns);

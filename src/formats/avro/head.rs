@@ -109,8 +109,8 @@ impl MemorySize for AvroHead {
 /// Reads the header of an Avro file, or takes it from the cache.
 ///
 /// # Errors
-/// `Data` where it is damaged, `UnsupportedType` naming the column where it is of a type that cannot be read (the caller
-/// names the file); storage errors as they are.
+/// `Data` where it is damaged, `UnsupportedType` naming the column where it is of a type that
+/// cannot be read (the caller names the file); storage errors as they are.
 pub async fn read_avro_head(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -221,7 +221,8 @@ fn head(header: &Header) -> Result<AvroHead> {
         let what = plain_text(&error.to_string());
         Error::new(ErrorKind::UnsupportedType, format!("the Avro schema cannot be read: {what}"))
     })?;
-    // What the decoder notes of names and symbols means nothing to a table, and differs between files.
+    // What the decoder notes of names and symbols means nothing to a table, and differs between
+    // files.
     let fields = schema
         .fields()
         .iter()

@@ -1,4 +1,5 @@
-//! Apache Avro object container files: blocks are found by walking from one to the next, and decoded row by row.
+//! Apache Avro object container files: blocks are found by walking from one to the next, and
+//! decoded row by row.
 //!
 //! `arrow-avro` decodes. Its assumptions are checked before it sees a block: that a compressed
 //! block does not become huge, that its rows fill it exactly, that lengths and branches are

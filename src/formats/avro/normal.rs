@@ -15,11 +15,12 @@ const MOST_TYPES: usize = 20_000;
 const PRIMITIVES: [&str; 8] =
     ["null", "boolean", "int", "long", "float", "double", "bytes", "string"];
 
-/// The top-level record of a file's schema, with its columns in order, all references resolved, and without documentation,
-/// defaults and aliases.
+/// The top-level record of a file's schema, with its columns in order, all references resolved, and
+/// without documentation, defaults and aliases.
 ///
 /// # Errors
-/// `Data` where it is no valid schema, or no record; `UnsupportedType` for a type that refers to itself, naming the column.
+/// `Data` where it is no valid schema, or no record; `UnsupportedType` for a type that refers to
+/// itself, naming the column.
 pub(super) fn normalized(text: &[u8]) -> Result<Value> {
     let schema: Value = serde_json::from_slice(text)
         .map_err(|error| Error::data(format!("the Avro schema is no JSON: {error}")))?;
@@ -33,8 +34,8 @@ pub(super) fn normalized(text: &[u8]) -> Result<Value> {
     names.resolve(&schema, "", "")
 }
 
-/// Lets every union of one type be null, too: one of those is a column of that type for the decoder, where a union of one is a
-/// column of several types. Rows have the same bytes.
+/// Lets every union of one type be null, too: one of those is a column of that type for the
+/// decoder, where a union of one is a column of several types. Rows have the same bytes.
 pub(super) fn widen_single_unions(schema: &mut Value) {
     match schema {
         Value::Array(branches) => {
@@ -189,7 +190,8 @@ impl Names {
 
     fn reference(&mut self, name: &str, namespace: &str, column: &str) -> Result<Value> {
         let full = full_name(name, namespace);
-        // A name without dots that is unknown in its namespace is taken for one without a namespace, as others do.
+        // A name without dots that is unknown in its namespace is taken for one without a
+        // namespace, as others do.
         for full in [full.as_str(), name] {
             if self.open.iter().any(|open| open == full) {
                 return Err(Error::new(

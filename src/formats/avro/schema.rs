@@ -173,7 +173,8 @@ fn index(cursor: &mut Cursor<'_>, of: usize, what: &str) -> Result<usize> {
         .ok_or_else(|| damaged(&format!("{what} {found} is not in 0..{of}")))
 }
 
-/// Items in groups: a number of them, negative where the bytes that they take follow; zero ends the last group.
+/// Items in groups: a number of them, negative where the bytes that they take follow; zero ends the
+/// last group.
 fn items<'a>(
     cursor: &mut Cursor<'a>,
     mut pass: impl FnMut(&mut Cursor<'a>) -> Result<()>,

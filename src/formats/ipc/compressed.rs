@@ -1,4 +1,5 @@
-//! Compressed buffers say how long they become. That number is checked before memory is taken for it.
+//! Compressed buffers say how long they become. That number is checked before memory is taken for
+//! it.
 
 use crate::{Error, Result};
 

@@ -29,7 +29,8 @@ const TOGETHER: u64 = 8 << 20;
 /// Size of a record batch below which all columns are fetched, in one request.
 const SMALL_BATCH: u64 = 256 << 10;
 
-/// Opens the record batches that begin in the wanted range, in their order. No batch crosses one of the file.
+/// Opens the record batches that begin in the wanted range, in their order. No batch crosses one of
+/// the file.
 pub(super) async fn open(
     format: &Ipc,
     store: Arc<dyn ObjectStore>,
@@ -244,7 +245,8 @@ impl File {
     }
 }
 
-/// The dictionaries that columns take their values from, those inside of other dictionaries included.
+/// The dictionaries that columns take their values from, those inside of other dictionaries
+/// included.
 pub(super) fn dictionary_ids(schema: &SchemaRef, columns: &[usize]) -> HashSet<i64> {
     fn visit(field: &Field, ids: &mut HashSet<i64>) {
         // The only way to learn which dictionary of the file it is.

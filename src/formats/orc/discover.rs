@@ -1,4 +1,5 @@
-//! Splits of ORC files: consecutive stripes, pruned by statistics, weighed by the bytes of the projected columns.
+//! Splits of ORC files: consecutive stripes, pruned by statistics, weighed by the bytes of the
+//! projected columns.
 
 use std::sync::Arc;
 

@@ -37,7 +37,8 @@ pub struct OrcFooter {
     stripes: Vec<UnitRange>,
     /// The program that wrote the file, by its number in the specification.
     writer: u64,
-    /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its writer is not trusted.
+    /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its
+    /// writer is not trusted.
     statistics: Bytes,
     /// Footers of stripes as they were read, compressed as the file is.
     stripe_footers: Vec<OnceLock<Bytes>>,
@@ -133,8 +134,8 @@ impl MemorySize for OrcFooter {
 /// Reads the footer of an ORC file, or takes it from the cache.
 ///
 /// # Errors
-/// `Data` where it is damaged, `UnsupportedType` for encrypted files and ORC versions that are not known (the caller
-/// names the file); storage errors as they are.
+/// `Data` where it is damaged, `UnsupportedType` for encrypted files and ORC versions that are not
+/// known (the caller names the file); storage errors as they are.
 pub async fn read_orc_footer(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -154,7 +155,8 @@ pub async fn read_orc_footer(
     Ok(footer)
 }
 
-/// The end of a file: statistics, footer, postscript, and the byte that says the postscript's length.
+/// The end of a file: statistics, footer, postscript, and the byte that says the postscript's
+/// length.
 struct Tail {
     bytes: Bytes,
     postscript: Postscript,
@@ -213,8 +215,8 @@ async fn read_tail(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Ta
         return Err(unreadable("it is shorter than its postscript"));
     };
     let postscript = read_postscript(&bytes[at..at + length])?;
-    // The writer of Hive 0.11 left its mark at the beginning only. So does a file that was cut short, which ends with any
-    // bytes: those seldom make sense.
+    // The writer of Hive 0.11 left its mark at the beginning only. So does a file that was cut
+    // short, which ends with any bytes: those seldom make sense.
     if !postscript.is_orc {
         let beginning = store.get_range(&meta.location, 0..meta.size.min(3)).await?;
         if beginning.as_ref() != b"ORC" || postscript.check().is_err() {
@@ -294,8 +296,9 @@ fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
     })
 }
 
-/// The compression of a file's sections. Only `orc-rust` makes one, and only when it reads a footer; so it reads one
-/// without columns here, and the file's own once that was looked at: some damaged ones would not end.
+/// The compression of a file's sections. Only `orc-rust` makes one, and only when it reads a
+/// footer; so it reads one without columns here, and the file's own once that was looked at: some
+/// damaged ones would not end.
 fn compression_of(postscript: &Postscript) -> Result<Option<Compression>> {
     // types: [{kind: STRUCT}]
     let mut footer = vec![0x22, 2, 0x08, 12];

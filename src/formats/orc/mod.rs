@@ -1,4 +1,5 @@
-//! Apache ORC: stripes are discovered from the file's footer, pruned by its statistics, and read column by column.
+//! Apache ORC: stripes are discovered from the file's footer, pruned by its statistics, and read
+//! column by column.
 //!
 //! `orc-rust` decodes. Facts that it does not expose (the attributes of types, absent statistics,
 //! streams of a stripe before it is read) are read from the metadata by [`wire`]. Timestamps

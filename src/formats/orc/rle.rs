@@ -1,5 +1,5 @@
-//! Run-length encoded integers, as far as [`timestamps`](super::timestamps) must read and write them itself. Both
-//! versions: <https://orc.apache.org/specification/ORCv1/#run-length-encoding>.
+//! Run-length encoded integers, as far as [`timestamps`](super::timestamps) must read and write
+//! them itself. Both versions: <https://orc.apache.org/specification/ORCv1/#run-length-encoding>.
 
 use crate::{Error, Result};
 

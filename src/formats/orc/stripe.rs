@@ -48,21 +48,22 @@ pub struct OrcRead {
     pub stripes: Range<usize>,
     /// The root columns, by their places in the file; the batches have them in this order.
     pub columns: Vec<usize>,
-    /// The type of every root column of the file: [`OrcFooter::schema`], perhaps with other units of timestamps
-    /// ([`with_units`](super::with_units), [`with_units_of`](super::with_units_of)).
+    /// The type of every root column of the file: [`OrcFooter::schema`], perhaps with other units
+    /// of timestamps ([`with_units`](super::with_units), [`with_units_of`](super::with_units_of)).
     pub schema: SchemaRef,
     /// Rows of a batch, at most.
     pub batch_rows: usize,
 }
 
-/// Opens consecutive stripes: batches in row order, from the first row of the first stripe on, with the file's own
-/// names and the types of `read.schema`. No batch crosses a stripe. Each stripe is read when the one before is done:
-/// its footer (kept for the next time), and the streams of the wanted columns, near ones in one request. Without
-/// columns nothing is read, and the batches only count rows.
+/// Opens consecutive stripes: batches in row order, from the first row of the first stripe on, with
+/// the file's own names and the types of `read.schema`. No batch crosses a stripe. Each stripe is
+/// read when the one before is done: its footer (kept for the next time), and the streams of the
+/// wanted columns, near ones in one request. Without columns nothing is read, and the batches only
+/// count rows.
 ///
 /// # Errors
-/// `Config` for stripes or columns that the file does not have. From the stream: `Data` where the file is damaged (the
-/// caller names it); storage errors as they are.
+/// `Config` for stripes or columns that the file does not have. From the stream: `Data` where the
+/// file is damaged (the caller names it); storage errors as they are.
 pub fn open(
     store: Arc<dyn ObjectStore>,
     meta: &ObjectMeta,

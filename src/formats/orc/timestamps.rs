@@ -1,11 +1,13 @@
-//! Timestamps that the decoder would read wrong: those before 1970 of the C++ writer, pyarrow's for one, which have
-//! negative nanoseconds; those in the daylight saving time of years that the time zone database does not reach; and those
-//! that it makes NULL, as their time in the writer's zone is beyond its calendar or the column's unit.
+//! Timestamps that the decoder would read wrong: those before 1970 of the C++ writer, pyarrow's for
+//! one, which have negative nanoseconds; those in the daylight saving time of years that the time
+//! zone database does not reach; and those that it makes NULL, as their time in the writer's zone
+//! is beyond its calendar or the column's unit.
 //!
-//! A timestamp is a pair of seconds and nanoseconds, and the nanoseconds are never negative, says the specification.
-//! Arrow divides towards zero, so that half a second before a second becomes that second and minus half a billion
-//! nanoseconds; its reader takes them back as it wrote them. `orc-rust` takes them for a huge unsigned number: a wrong
-//! time or an overflow. So such a pair is written anew before it is decoded, as a pair of the same time.
+//! A timestamp is a pair of seconds and nanoseconds, and the nanoseconds are never negative, says
+//! the specification. Arrow divides towards zero, so that half a second before a second becomes
+//! that second and minus half a billion nanoseconds; its reader takes them back as it wrote them.
+//! `orc-rust` takes them for a huge unsigned number: a wrong time or an overflow. So such a pair is
+//! written anew before it is decoded, as a pair of the same time.
 
 use std::ops::Range;
 
@@ -79,7 +81,8 @@ pub fn without_negative_nanoseconds(
         let nanoseconds = i128::from(*stored >> 3) * scale;
         let time = (i128::from(*second) + i128::from(epoch)) * SECOND + nanoseconds;
         let whole = time.div_euclid(SECOND);
-        // Readers take a second off a time before 1970 that has a fraction of a millisecond or more.
+        // Readers take a second off a time before 1970 that has a fraction of a millisecond or
+        // more.
         let back = if whole < 0 { SECOND } else { 0 };
         let fraction = time.rem_euclid(SECOND) + back;
         let damaged = || Error::data("the ORC data are damaged: a timestamp is out of range");
@@ -89,7 +92,8 @@ pub fn without_negative_nanoseconds(
     Ok(Some((encode(&seconds, signed), encode(&stored, unsigned))))
 }
 
-/// The first second that the time zone database does not know: 2100-01-01, and a day before for zones east of UTC.
+/// The first second that the time zone database does not know: 2100-01-01, and a day before for
+/// zones east of UTC.
 const UNKNOWN: i64 = 4_102_444_800 - 86_400;
 
 const DAY: i64 = 86_400;
@@ -104,7 +108,8 @@ const CALENDAR: Range<i64> = -8_334_569_692_800..8_210_235_340_800;
 /// and leap year.
 const KNOWN_YEARS: std::ops::RangeInclusive<i32> = 2072..=2099;
 
-/// The zone in which a stripe was written, where it has daylight saving time that is not known after 2099.
+/// The zone in which a stripe was written, where it has daylight saving time that is not known
+/// after 2099.
 ///
 /// # Errors
 /// `Data` for a zone that is not known.
@@ -165,7 +170,8 @@ pub fn times_of(seconds: &[u8], second: bool, epoch: i64) -> Result<Vec<i64>> {
     Ok(seconds.into_iter().map(|second| second.saturating_add(epoch)).collect())
 }
 
-/// Refuses times that the decoder would make NULL, or panic at, as it cannot say them in the writer's `zone`.
+/// Refuses times that the decoder would make NULL, or panic at, as it cannot say them in the
+/// writer's `zone`.
 ///
 /// # Errors
 /// `Data` with the range of the column's `unit`.
@@ -193,7 +199,8 @@ pub fn refuse_far_times(times: &[i64], zone: Tz, unit: TimeUnit) -> Result<()> {
     Ok(())
 }
 
-/// A stream as the file's streams are: in chunks that say that they are not compressed, where the file is compressed.
+/// A stream as the file's streams are: in chunks that say that they are not compressed, where the
+/// file is compressed.
 pub fn framed(stream: Vec<u8>, compressed: bool) -> Bytes {
     if !compressed {
         return stream.into();

@@ -45,8 +45,8 @@ pub async fn access_to_rows(
         Some(metadata) => metadata.deleted_positions(&table.store, index).await?,
         None => None,
     };
-    // With the page index where many rows are not wanted, so that their pages need no request; deleted rows
-    // lie scattered, and seldom fill a page.
+    // With the page index where many rows are not wanted, so that their pages need no request;
+    // deleted rows lie scattered, and seldom fill a page.
     let footer = read_footer(&table.store, &file.meta, &table.footers, is_part)
         .await
         .map_err(|error| error.with_context("file", table.display_path(index)))?;
@@ -65,8 +65,9 @@ pub async fn access_to_rows(
     Ok(Some(access))
 }
 
-/// The rows `start..start + rows` of a file that are read, as ranges counted from `start`: those not deleted whose number
-/// is in `wanted`. The first of them has the number `passed`, which is raised by how many there are.
+/// The rows `start..start + rows` of a file that are read, as ranges counted from `start`: those
+/// not deleted whose number is in `wanted`. The first of them has the number `passed`, which is
+/// raised by how many there are.
 fn live_runs(
     deleted: Option<&RoaringTreemap>,
     start: u64,

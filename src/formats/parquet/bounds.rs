@@ -36,7 +36,8 @@ pub(super) struct Leaf<'a> {
 }
 
 impl<'a> Leaf<'a> {
-    /// The column at place `column` of `physical`, the columns of the file as they are decoded; None of a nested one.
+    /// The column at place `column` of `physical`, the columns of the file as they are decoded;
+    /// None of a nested one.
     pub(in crate::formats) fn of(
         footer: &'a ParquetMetaData,
         physical: &'a SchemaRef,
@@ -127,7 +128,8 @@ impl<'a> Leaf<'a> {
         is_of_them.then_some(pages.as_slice())
     }
 
-    /// How many rows each page of row group `number` has. They were looked at when the page index was read.
+    /// How many rows each page of row group `number` has. They were looked at when the page index
+    /// was read.
     pub(super) fn page_rows(&self, number: usize) -> Option<Vec<u64>> {
         let pages = self.pages(number)?;
         let first = |page: &PageLocation| u64::try_from(page.first_row_index).ok();

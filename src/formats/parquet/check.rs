@@ -28,7 +28,8 @@ struct Element<'a> {
     parent: usize,
 }
 
-/// Refuses a footer that is not whole, or a schema that is no tree, or chunks of other types than the schema's.
+/// Refuses a footer that is not whole, or a schema that is no tree, or chunks of other types than
+/// the schema's.
 ///
 /// # Errors
 /// `Data`, with the first fault of the footer.
@@ -218,8 +219,9 @@ fn start_of(column: &ColumnChunkMetaData) -> i64 {
     column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset())
 }
 
-/// A column, if none has as many values as there are rows: NULLs are values, too. Where only some do not, a writer may have counted
-/// otherwise. Lists have as many or more; they are asked where there is nothing else.
+/// A column, if none has as many values as there are rows: NULLs are values, too. Where only some
+/// do not, a writer may have counted otherwise. Lists have as many or more; they are asked where
+/// there is nothing else.
 fn rows_of_none(group: &RowGroupMetaData) -> Option<&ColumnChunkMetaData> {
     let (rows, columns) = (group.num_rows(), group.columns());
     let mut single = columns.iter().filter(|c| c.column_descr().max_rep_level() == 0).peekable();

@@ -44,7 +44,8 @@ pub async fn discover(
         let physical = table.footers.schema(&footer)?;
         let predicate = adapt(table, index, predicate, &physical)?;
         keep = kept_groups(&physical, &footer, &predicate, 0..keep.len());
-        // The page index costs a request more, so only files that statistics leave are asked for it.
+        // The page index costs a request more, so only files that statistics leave are asked for
+        // it.
         if keep.contains(&true) {
             footer = read_footer(&table.store, &file.meta, &table.footers, true)
                 .await
@@ -142,7 +143,8 @@ impl Splitter {
         self.done.extend(self.open.take());
     }
 
-    /// One split over all row groups, if any is wanted; those pruned are pruned again when it is read.
+    /// One split over all row groups, if any is wanted; those pruned are pruned again when it is
+    /// read.
     fn whole_file(mut self, groups: u32, rows: u64, deleted: u64) -> Vec<Split> {
         self.close();
         let bytes = self.done.iter().map(|split| split.bytes).sum();
@@ -175,8 +177,8 @@ impl Splitter {
 }
 
 /// Where each row group starts, by the rule of DataFusion's `prune_by_range`: the first column's
-/// dictionary page, or else its first data page. None where the starts do not ascend (some writers say
-/// 0 for "no dictionary", or reorder row groups): then no byte range addresses a row group.
+/// dictionary page, or else its first data page. None where the starts do not ascend (some writers
+/// say 0 for "no dictionary", or reorder row groups): then no byte range addresses a row group.
 fn group_starts(groups: &[RowGroupMetaData]) -> Option<Vec<u64>> {
     let mut starts: Vec<u64> = Vec::with_capacity(groups.len());
     for group in groups {

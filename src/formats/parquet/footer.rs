@@ -1,5 +1,5 @@
-//! The footer of a Parquet file and its page index, as they come from a store. Both are looked at before they are decoded: see
-//! `thrift.rs` and `check.rs`.
+//! The footer of a Parquet file and its page index, as they come from a store. Both are looked at
+//! before they are decoded: see `thrift.rs` and `check.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use super::shapes::{COLUMN_INDEX, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
 use crate::storage::LocalFile;
 
-/// Bytes asked for at the end of a file in the first request: most footers fit, and another request costs more than they do.
+/// Bytes asked for at the end of a file in the first request: most footers fit, and another request
+/// costs more than they do.
 const FIRST_BYTES: usize = 64 << 10;
 
 /// Bytes asked for at the end of a local file. Another request costs little there, and every
@@ -52,7 +53,8 @@ impl<'a> FooterOf<'a> {
         is_local: bool,
     ) -> object_store::Result<Self> {
         let (first_bytes, local) = match is_local {
-            // Of an empty file nothing can be asked for; that it is one is told where its footer is looked for.
+            // Of an empty file nothing can be asked for; that it is one is told where its footer is
+            // looked for.
             true if meta.size == 0 => (FIRST_LOCAL_BYTES, None),
             true => (FIRST_LOCAL_BYTES, LocalFile::open(store, &meta.location).await?),
             false => (FIRST_BYTES, None),

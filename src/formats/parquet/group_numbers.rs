@@ -1,5 +1,6 @@
-//! Footers whose row groups the `parquet` crate refuses to number: more of them than its 16 bits count, or with numbers in some of them
-//! only, as parquet-go writes them. Nobody here reads these numbers, so they are left out, and the footer is decoded in parts.
+//! Footers whose row groups the `parquet` crate refuses to number: more of them than its 16 bits
+//! count, or with numbers in some of them only, as parquet-go writes them. Nobody here reads these
+//! numbers, so they are left out, and the footer is decoded in parts.
 
 use std::ops::Range;
 

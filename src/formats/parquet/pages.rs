@@ -81,7 +81,8 @@ pub(in crate::formats) fn wrong(column: &ColumnPath, what: &str) -> ParquetError
 mod tests {
     use super::*;
 
-    /// A header as the format writes it (type, declared and stored bytes, the head of a data page), and as many bytes.
+    /// A header as the format writes it (type, declared and stored bytes, the head of a data page),
+    /// and as many bytes.
     fn page(declared: u32, stored: u32) -> Vec<u8> {
         let number = |number: u32| {
             let mut rest = u64::from(number) << 1;

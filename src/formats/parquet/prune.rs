@@ -21,7 +21,8 @@ use crate::formats::{Split, SplitUnit};
 use crate::prune::judge;
 use crate::{Error, Result};
 
-/// Which of the row groups `groups` may hold a row that a predicate over the file's own columns keeps, by their statistics.
+/// Which of the row groups `groups` may hold a row that a predicate over the file's own columns
+/// keeps, by their statistics.
 pub(super) fn kept_groups(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
@@ -125,8 +126,9 @@ pub async fn access_to_matches(
     Ok(Some(ParquetAccessPlan::new(wanted)))
 }
 
-/// For each row group of Parquet file `index`, whether statistics prove that all its rows pass all of
-/// `predicates`, which are over the table's schema. Reads the footer, from the cache where it is there.
+/// For each row group of Parquet file `index`, whether statistics prove that all its rows pass all
+/// of `predicates`, which are over the table's schema. Reads the footer, from the cache where it is
+/// there.
 ///
 /// # Errors
 /// `Data` where the footer is damaged.

@@ -160,7 +160,8 @@ impl<'a> Walk<'a> {
         (0..count).try_for_each(|_| item(self))
     }
 
-    /// The type of the field that comes after `field`, and its number there; None where the structure ends.
+    /// The type of the field that comes after `field`, and its number there; None where the
+    /// structure ends.
     pub(in crate::formats) fn field(&mut self, field: &mut i16) -> Option<Option<u8>> {
         let header = self.byte()?;
         let kind = header & 0x0f;
@@ -208,7 +209,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A field that nobody reads. Parquet has neither sets nor maps, and the reader passes over truths in a list wrongly.
+    /// A field that nobody reads. Parquet has neither sets nor maps, and the reader passes over
+    /// truths in a list wrongly.
     fn unknown(&mut self, kind: u8, depth: usize) -> Option<()> {
         match kind {
             BYTE => self.skip(1),
@@ -225,7 +227,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The number of elements of a list, and their type. Every element takes a byte, so that there are no more of them than bytes.
+    /// The number of elements of a list, and their type. Every element takes a byte, so that there
+    /// are no more of them than bytes.
     fn list(&mut self) -> Option<(u64, u8)> {
         let header = self.byte()?;
         let count = match header >> 4 {
@@ -309,8 +312,8 @@ mod tests {
         (7, Shape::Truth),
     ];
 
-    /// A number, a text, a list of two structures, a long list of truths, a byte, a double, true; and fields that nobody knows: a
-    /// number far away, a structure with a list of texts in it.
+    /// A number, a text, a list of two structures, a long list of truths, a byte, a double, true;
+    /// and fields that nobody knows: a number far away, a structure with a list of texts in it.
     fn whole() -> Vec<u8> {
         let mut whole = vec![0x15, 0x82, 0x01, 0x18, 2, b'a', b'b', 0x19, 0x2c, 0x15, 3, 0, 0];
         whole.extend([0x19, 0xf2, 20]);

@@ -12,7 +12,8 @@ use crate::{Error, Result};
 
 /// A decoder that is fed bytes as they come.
 pub(super) trait Decoder: Send + 'static {
-    /// Takes in bytes and returns how many; none where a batch is full, and an empty piece for the end of the file.
+    /// Takes in bytes and returns how many; none where a batch is full, and an empty piece for the
+    /// end of the file.
     fn decode(&mut self, bytes: &[u8]) -> Result<usize, ArrowError>;
 
     /// The records since the last batch.

@@ -1,4 +1,5 @@
-//! Columns that were decoded as text, parsed: exactly the values of a type are taken, decimals rounded as SQL's `CAST` rounds.
+//! Columns that were decoded as text, parsed: exactly the values of a type are taken, decimals
+//! rounded as SQL's `CAST` rounds.
 
 use std::sync::Arc;
 

@@ -25,7 +25,8 @@ pub struct StorageAccess {
 }
 
 impl StorageAccess {
-    /// Access by properties alone: `s3.*`, `gcs.*`, `adls.*`, `client.*`, or names of `object_store`.
+    /// Access by properties alone: `s3.*`, `gcs.*`, `adls.*`, `client.*`, or names of
+    /// `object_store`.
     pub fn new(properties: &BTreeMap<String, String>) -> Self {
         Self { config: AccessConfig::new(properties), rest: None }
     }

@@ -33,7 +33,8 @@ pub(super) fn glue_properties(
     Ok(known)
 }
 
-/// The properties of the files of Glue's tables: they lie in Glue's region where nobody says otherwise.
+/// The properties of the files of Glue's tables: they lie in Glue's region where nobody says
+/// otherwise.
 pub(super) fn glue_files(properties: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut files = properties.clone();
     let has_own = ["s3.region", "client.region"].iter().any(|name| files.contains_key(*name));

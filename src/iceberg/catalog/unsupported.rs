@@ -59,7 +59,8 @@ impl Schemas {
     }
 }
 
-/// The error of the first snapshot without a manifest list, as writers of format version 1 may leave it out.
+/// The error of the first snapshot without a manifest list, as writers of format version 1 may
+/// leave it out.
 pub fn embedded_manifests(metadata: &Value) -> Option<Error> {
     let snapshots = metadata.get("snapshots").and_then(Value::as_array);
     let embedded = snapshots.into_iter().flatten().find(|snapshot| {

@@ -1,7 +1,8 @@
 //! The grand total of no rows. A grouping set without columns, as in ROLLUP and CUBE, has one row
 //! for any input (SQL standard, PostgreSQL); DataFusion 53 makes none where its input has no rows.
 //!
-//! So the input gets one row of NULLs, which no aggregate counts, and the groups that it alone makes are left out again. Before:
+//! So the input gets one row of NULLs, which no aggregate counts, and the groups that it alone
+//! makes are left out again. Before:
 //! ```text
 //! Aggregate: groupBy=[ROLLUP (a)], aggr=[sum(x)]
 //!   t

@@ -1,11 +1,14 @@
-//! Expressions that DataFusion's optimiser would take for others, hidden from it behind a function that changes nothing:
+//! Expressions that DataFusion's optimiser would take for others, hidden from it behind a function
+//! that changes nothing:
 //!
-//! - A cast that loses something is moved to the constant that it is compared with: `CAST(d AS INT) = 1` becomes `d = 1.00`, which
-//!   1.20 is not. So are a `TRY_CAST`, which is NULL where it fails, and one between a time zone and none.
-//! - A constant of a finer unit than a column of timestamps is cut off: of `ts >= '…:00.0015'` in milliseconds 1 is left. It is
-//!   rounded to the side that the comparison is open to.
-//! - The range by which `LIKE` leaves out row groups passes over escapes: that of `'img\_%'` begins with `img\`, which is none of
-//!   the prefixes. `starts_with` becomes such a LIKE. The range is written beside them instead.
+//! - A cast that loses something is moved to the constant that it is compared with: `CAST(d AS INT)
+//!   = 1` becomes `d = 1.00`, which 1.20 is not. So are a `TRY_CAST`, which is NULL where it fails,
+//!   and one between a time zone and none.
+//! - A constant of a finer unit than a column of timestamps is cut off: of `ts >= '…:00.0015'` in
+//!   milliseconds 1 is left. It is rounded to the side that the comparison is open to.
+//! - The range by which `LIKE` leaves out row groups passes over escapes: that of `'img\_%'` begins
+//!   with `img\`, which is none of the prefixes. `starts_with` becomes such a LIKE. The range is
+//!   written beside them instead.
 //! - Of two `IN` lists over the same value one is made, as if nothing was NULL.
 //! - Regular expressions: see [`regexes`](super::regexes).
 
@@ -246,7 +249,8 @@ impl Keep {
 
     fn has_null(&self, list: &InList) -> Result<bool> {
         for expr in &list.list {
-            // Of lists with thousands of constants none is computed that needs not be: what is cast is NULL where it was.
+            // Of lists with thousands of constants none is computed that needs not be: what is cast
+            // is NULL where it was.
             let mut value = expr;
             while let Expr::Cast(cast) = value {
                 value = &cast.expr;
@@ -311,7 +315,8 @@ impl Keep {
         Ok(Some((literal(below), literal(above))))
     }
 
-    /// The coarsest unit of timestamps below casts that keep every value; None where there is no such cast.
+    /// The coarsest unit of timestamps below casts that keep every value; None where there is no
+    /// such cast.
     fn unit_below_casts(&self, expr: &Expr) -> Result<Option<TimeUnit>> {
         let mut found = None;
         let mut at = expr;
@@ -400,7 +405,8 @@ impl Keep {
         self.in_range(value.clone(), &text, kept)
     }
 
-    /// `kept`, which holds only of texts that begin with `prefix`, with the range that these are in.
+    /// `kept`, which holds only of texts that begin with `prefix`, with the range that these are
+    /// in.
     fn in_range(&self, value: Expr, prefix: &str, kept: Expr) -> Result<Transformed<Expr>> {
         let literal = |text: String| match value.get_type(&self.schema) {
             Ok(DataType::Utf8) => Some(ScalarValue::Utf8(Some(text))),

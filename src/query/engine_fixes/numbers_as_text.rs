@@ -1,5 +1,6 @@
-//! Numbers that are compared with text in quotes, as in `part >= '9'`: the text means the number that it spells, as in the
-//! standard. DataFusion 53 makes text of the column, and as text '10' is less than '9'.
+//! Numbers that are compared with text in quotes, as in `part >= '9'`: the text means the number
+//! that it spells, as in the standard. DataFusion 53 makes text of the column, and as text '10' is
+//! less than '9'.
 //!
 //! The texts of rows are no numbers: beside one they are refused, wherever values are compared.
 
@@ -96,7 +97,8 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Puts numbers in the place of the texts in quotes among values that are compared, where one of them is a number.
+/// Puts numbers in the place of the texts in quotes among values that are compared, where one of
+/// them is a number.
 fn meet(values: &mut [&mut Expr], schema: &DFSchema) -> DfResult<bool> {
     let Some(number) = values.iter().find(|value| is_number(&type_of(value, schema))) else {
         return Ok(false);

@@ -1,6 +1,7 @@
 //! Arithmetic of integers that is an error where it overflows. DataFusion 53 wraps around.
 //!
-//! The operators `+`, `-` and `*` between integers, and the sign, become functions; of decimals the engine checks them itself.
+//! The operators `+`, `-` and `*` between integers, and the sign, become functions; of decimals the
+//! engine checks them itself.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};

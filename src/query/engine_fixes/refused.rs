@@ -1,4 +1,5 @@
-//! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is worse than an error.
+//! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is
+//! worse than an error.
 //!
 //! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`.
 //!
@@ -9,8 +10,9 @@
 //!
 //! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere.
 //!
-//! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
-//! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
+//! Of window functions, RANGE frames that may be empty keep rows of earlier frames
+//! (apache/datafusion issue 24184). A sliding `min` that stays where a frame holds nulls alone
+//! (23872) and a sliding `median` (21299) are computed anew: see
 //! [`sliding`](super::sliding_frames).
 
 use std::ops::ControlFlow;

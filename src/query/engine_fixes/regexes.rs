@@ -1,5 +1,6 @@
-//! Regular expressions are not rewritten: DataFusion 53 takes some for a LIKE, an equality or an IN list that says something else, as
-//! `~* '^a$'`, of which the case counts, `'a\\\\b'`, whose backslash becomes an escape, and `'.*'`.
+//! Regular expressions are not rewritten: DataFusion 53 takes some for a LIKE, an equality or an IN
+//! list that says something else, as `~* '^a$'`, of which the case counts, `'a\\\\b'`, whose
+//! backslash becomes an escape, and `'.*'`.
 
 /// A group without text: no pattern that begins with it is rewritten, and it matches as before.
 const NOTHING: &str = "()";

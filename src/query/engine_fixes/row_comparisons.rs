@@ -1,8 +1,10 @@
-//! Comparisons of row values, written out by their parts as the standard defines them: `(a, b) < (1, 2)` is
-//! `a < 1 OR a = 1 AND b < 2`. DataFusion 53 compares structs, in which NULL equals NULL and is the least value.
+//! Comparisons of row values, written out by their parts as the standard defines them: `(a, b) <
+//! (1, 2)` is `a < 1 OR a = 1 AND b < 2`. DataFusion 53 compares structs, in which NULL equals NULL
+//! and is the least value.
 //!
-//! A subquery of several columns is no value to the planner. So it becomes a relation whose columns have names of their own, and of
-//! which one is selected; [`subquery`](super::subqueries) takes the others, too:
+//! A subquery of several columns is no value to the planner. So it becomes a relation whose columns
+//! have names of their own, and of which one is selected; [`subquery`](super::subqueries) takes the
+//! others, too:
 //!
 //! ```text
 //! (a, b) IN (SELECT x, y FROM u)      (a, b) IN (SELECT c0 FROM (SELECT x, y FROM u) AS row (c0, c1))

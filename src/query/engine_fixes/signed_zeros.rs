@@ -63,7 +63,8 @@ impl OptimizerRule for EqualZeros {
     }
 }
 
-/// The plan with constants that are compared in one form each: the optimiser computes those before the rule sees them.
+/// The plan with constants that are compared in one form each: the optimiser computes those before
+/// the rule sees them.
 ///
 /// # Errors
 /// Errors of walking a plan.

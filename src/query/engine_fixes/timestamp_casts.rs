@@ -1,5 +1,5 @@
-//! Casts to timestamps whose failure names the value: local times that a zone skips or has twice, and dates that the unit does not
-//! reach, which DataFusion 53 wraps around in silence.
+//! Casts to timestamps whose failure names the value: local times that a zone skips or has twice,
+//! and dates that the unit does not reach, which DataFusion 53 wraps around in silence.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -108,7 +108,8 @@ fn prewhere_as_where(select: &mut Select) {
     });
 }
 
-/// `ORDER BY ALL` as the numbers of all columns, where their number is known. The dialect used here takes ALL for a name.
+/// `ORDER BY ALL` as the numbers of all columns, where their number is known. The dialect used here
+/// takes ALL for a name.
 fn order_by_all(query: &mut Query) {
     let Some(OrderBy { kind: OrderByKind::Expressions(exprs), .. }) = &mut query.order_by else {
         return;

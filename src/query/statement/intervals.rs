@@ -1,5 +1,6 @@
-//! Intervals as PostgreSQL writes and reads them: `'1 day 02:00:00'`, `'1-2'`, `'3 04:05'`, `'2 days ago'` and ISO 8601's `'P1DT2H'`. DataFusion
-//! knows numbers with units alone, and takes a sign before an interval for that of its first number; so they are written out here.
+//! Intervals as PostgreSQL writes and reads them: `'1 day 02:00:00'`, `'1-2'`, `'3 04:05'`, `'2
+//! days ago'` and ISO 8601's `'P1DT2H'`. DataFusion knows numbers with units alone, and takes a
+//! sign before an interval for that of its first number; so they are written out here.
 
 use arrow::compute::kernels::cast_utils::{
     IntervalParseConfig, IntervalUnit, parse_interval_month_day_nano_config,

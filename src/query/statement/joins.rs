@@ -1,8 +1,9 @@
 //! `JOIN … USING` and `NATURAL JOIN`: one column of the two that are equal.
 //!
-//! The planner takes the left one for the name alone, which a RIGHT or FULL JOIN makes NULL, and for `*` the one whose table
-//! comes first in the alphabet, which a LEFT JOIN makes NULL; of `a SEMI JOIN b USING (k)` it loses `k`; and `k` is ambiguous for
-//! a third table. So each such join, with all to the left of it, becomes a relation of its own that [`planner`](super::planner)
+//! The planner takes the left one for the name alone, which a RIGHT or FULL JOIN makes NULL, and
+//! for `*` the one whose table comes first in the alphabet, which a LEFT JOIN makes NULL; of `a
+//! SEMI JOIN b USING (k)` it loses `k`; and `k` is ambiguous for a third table. So each such join,
+//! with all to the left of it, becomes a relation of its own that [`planner`](super::planner)
 //! plans:
 //!
 //! ```text

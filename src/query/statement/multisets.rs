@@ -1,4 +1,5 @@
-//! `INTERSECT ALL` and `EXCEPT ALL`, which count copies of a row: the engine makes semi and anti joins of them, which do not.
+//! `INTERSECT ALL` and `EXCEPT ALL`, which count copies of a row: the engine makes semi and anti
+//! joins of them, which do not.
 //!
 //! ```text
 //! a INTERSECT ALL b        SELECT columns FROM (SELECT …, row_number() OVER (PARTITION BY <all columns>) AS copy FROM a)

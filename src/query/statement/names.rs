@@ -1,4 +1,5 @@
-//! Columns of one name: the second `id` becomes `id_1`, as in DuckDB, in derived tables, parts of WITH and the result.
+//! Columns of one name: the second `id` becomes `id_1`, as in DuckDB, in derived tables, parts of
+//! WITH and the result.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -55,7 +56,8 @@ pub(super) fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
     Some(unique.collect())
 }
 
-/// Names the columns that the planner would refuse as being the same, and the parts of WITH in which columns may have one name.
+/// Names the columns that the planner would refuse as being the same, and the parts of WITH in
+/// which columns may have one name.
 ///
 /// # Errors
 /// None.
@@ -142,8 +144,8 @@ fn name_of(expr: &Expr) -> Option<(Option<String>, String)> {
     }
 }
 
-/// Names the columns that are made of subqueries, so that no two have one name; returns true where it named some. The planner calls
-/// all of them `x IN (<subquery>)`.
+/// Names the columns that are made of subqueries, so that no two have one name; returns true where
+/// it named some. The planner calls all of them `x IN (<subquery>)`.
 pub(super) fn name_subqueries(select: &mut Select) -> bool {
     let named = |item: &SelectItem| match item {
         SelectItem::UnnamedExpr(expr) => without_subqueries(expr),
@@ -195,7 +197,8 @@ fn without_subqueries(expr: &Expr) -> Option<String> {
     finder.found.then(|| emptied.to_string().replace("(VALUES)", "(<subquery>)"))
 }
 
-/// Gives another name to a column whose name and qualifier another one of its SELECT has, since the planner takes none such.
+/// Gives another name to a column whose name and qualifier another one of its SELECT has, since the
+/// planner takes none such.
 fn name_repeated(select: &mut Select) {
     let Select { projection, .. } = select;
     let outputs: Option<Vec<(Option<String>, String)>> = projection.iter().map(output).collect();

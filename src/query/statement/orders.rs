@@ -2,7 +2,8 @@
 //!
 //! `ORDER BY row_number() OVER (…)`: an order by a window function that is no column.
 //!
-//! The planner computes window functions of columns alone. So the keys become columns of a relation, and are left out above it:
+//! The planner computes window functions of columns alone. So the keys become columns of a
+//! relation, and are left out above it:
 //!
 //! ```text
 //! SELECT a FROM t ORDER BY rank() OVER (ORDER BY b), 1 LIMIT 3
@@ -21,7 +22,8 @@ use super::joins::folded;
 use super::{MARK, names};
 use crate::Result;
 
-/// Makes places of columns of `ORDER BY ALL`, which the parser takes for the name of a column. Above `*` it is refused later.
+/// Makes places of columns of `ORDER BY ALL`, which the parser takes for the name of a column.
+/// Above `*` it is refused later.
 ///
 /// # Errors
 /// None.

@@ -1,8 +1,9 @@
 //! Recursive parts of WITH.
 //!
-//! The planner takes such a part to pieces, and forgets its ORDER BY, LIMIT and WITH, of one without recursion too. It takes the
-//! recursion's columns for never NULL where those of the first rows are so, passes over the names in `w (n)`, and prunes columns
-//! that the next step needs. So the first rows become a relation that [`planner`](super::planner) plans, with names of its own,
+//! The planner takes such a part to pieces, and forgets its ORDER BY, LIMIT and WITH, of one
+//! without recursion too. It takes the recursion's columns for never NULL where those of the first
+//! rows are so, passes over the names in `w (n)`, and prunes columns that the next step needs. So
+//! the first rows become a relation that [`planner`](super::planner) plans, with names of its own,
 //! whose columns may be NULL and are never pruned:
 //!
 //! ```text

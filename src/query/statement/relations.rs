@@ -114,7 +114,8 @@ pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
 /// Words before JOIN that the parser takes for another name of the table before them.
 const KINDS: [&str; 5] = ["all", "any", "asof", "paste", "positional"];
 
-/// Refuses a kind of join that the parser takes for another name of a table: `FROM a POSITIONAL JOIN b`.
+/// Refuses a kind of join that the parser takes for another name of a table: `FROM a POSITIONAL
+/// JOIN b`.
 pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
     let TableWithJoins { relation, joins } = tables;
     let before = std::iter::once(relation).chain(joins.iter().map(|join| &join.relation));

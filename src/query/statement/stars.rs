@@ -1,13 +1,14 @@
 //! `SELECT *, x`: the columns of `*` written out, so that each column has a name of its own.
 //!
-//! The planner refuses two columns of one name and table. So such a statement is planned again, with each SELECT that has `*`
-//! beside other columns as a relation:
+//! The planner refuses two columns of one name and table. So such a statement is planned again,
+//! with each SELECT that has `*` beside other columns as a relation:
 //!
 //! ```text
 //! SELECT *, 1 AS a FROM t ORDER BY b     SELECT * FROM (SELECT *, 1 AS a FROM t ORDER BY b) AS stars
 //! ```
 //!
-//! That relation is planned here: first its FROM, whose columns are known then, then `SELECT t.a, t.b, 1 AS a_1` of that plan.
+//! That relation is planned here: first its FROM, whose columns are known then, then `SELECT t.a,
+//! t.b, 1 AS a_1` of that plan.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -51,8 +52,8 @@ pub fn is_about_names(error: &DataFusionError) -> bool {
     }
 }
 
-/// The statement with names for its columns, and with a relation for each SELECT that has `*` beside other columns; None where
-/// it has neither.
+/// The statement with names for its columns, and with a relation for each SELECT that has `*`
+/// beside other columns; None where it has neither.
 pub fn with_names_apart(statement: &Statement) -> Option<Statement> {
     let Statement::Statement(inner) = statement else { return None };
     let mut inner = inner.clone();
@@ -231,7 +232,8 @@ fn table(name: &str) -> TableFactor {
     }
 }
 
-/// Writes the columns into `projection`, each with a name of its own, and returns the names that AS gave and that are others now.
+/// Writes the columns into `projection`, each with a name of its own, and returns the names that AS
+/// gave and that are others now.
 fn written_out(
     items: Vec<SelectItem>,
     from: &LogicalPlan,

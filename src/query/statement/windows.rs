@@ -1,8 +1,8 @@
 //! Named windows, written out behind OVER.
 //!
-//! The planner puts a named window in the place of its name in the columns alone; of one that extends another (`w ORDER BY x`,
-//! `v AS (w)`) it takes what is written there and forgets the other, and a name in QUALIFY or ORDER BY it takes for no window
-//! at all.
+//! The planner puts a named window in the place of its name in the columns alone; of one that
+//! extends another (`w ORDER BY x`, `v AS (w)`) it takes what is written there and forgets the
+//! other, and a name in QUALIFY or ORDER BY it takes for no window at all.
 
 use std::ops::ControlFlow;
 

@@ -1,11 +1,12 @@
 //! The bytes stored by all processes together, and the eviction of entries above the limit.
 //!
-//! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store, and what
-//! was evicted. Their sum is what is stored, or a little more: a writer makes its file in its full length,
-//! then adds it to the sum, then writes. So nobody walks the folder to write an entry; only who finds
-//! the sum over the limit does, under a lock that others never wait for. Nobody else subtracts: what was
-//! given up or damaged would be taken off twice where it goes while another counts. The next count finds
-//! it gone, and puts right what processes that were killed left wrong.
+//! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store,
+//! and what was evicted. Their sum is what is stored, or a little more: a writer makes its file in
+//! its full length, then adds it to the sum, then writes. So nobody walks the folder to write an
+//! entry; only who finds the sum over the limit does, under a lock that others never wait for.
+//! Nobody else subtracts: what was given up or damaged would be taken off twice where it goes while
+//! another counts. The next count finds it gone, and puts right what processes that were killed
+//! left wrong.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -50,7 +51,8 @@ pub(super) struct Draft {
 impl Draft {
     /// Gives the file its name; readers see all of it or nothing.
     pub(super) fn keep(mut self, name: &Path) -> io::Result<()> {
-        // Two that fetched the same range replace one file: it is counted twice until the next look.
+        // Two that fetched the same range replace one file: it is counted twice until the next
+        // look.
         fs::rename(&self.path, name)?;
         self.kept = true;
         Ok(())
@@ -71,8 +73,8 @@ impl Budget {
         Self { folder, limit }
     }
 
-    /// A file of so many bytes to write to; None where there is no room and another process makes some, or it would
-    /// never fit.
+    /// A file of so many bytes to write to; None where there is no room and another process makes
+    /// some, or it would never fit.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -116,7 +118,8 @@ impl Budget {
     fn temporary(&self) -> io::Result<(PathBuf, File)> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        // Containers may share a folder and not their numbers of processes: the time tells them apart.
+        // Containers may share a folder and not their numbers of processes: the time tells them
+        // apart.
         let name = format!("{}-{number}-{now}", std::process::id());
         let path = self.folder.join(TEMPORARY).join(name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -268,8 +271,8 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The lock of the one that evicts: an advisory `flock`, which the kernel releases when the process ends, however it
-/// ends.
+/// The lock of the one that evicts: an advisory `flock`, which the kernel releases when the process
+/// ends, however it ends.
 #[derive(Debug)]
 struct Lock {
     file: File,

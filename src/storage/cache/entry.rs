@@ -1,7 +1,8 @@
-//! One entry: a range of a file's bytes with checksums, so that a part of it can be read and trusted.
+//! One entry: a range of a file's bytes with checksums, so that a part of it can be read and
+//! trusted.
 //!
-//! A header of 64 bytes: magic, key, first byte, length (little endian), the checksum of all of the header and of
-//! the checksums that follow; one CRC-32 for each 64 KiB of content; the content.
+//! A header of 64 bytes: magic, key, first byte, length (little endian), the checksum of all of the
+//! header and of the checksums that follow; one CRC-32 for each 64 KiB of content; the content.
 
 use std::fs::{File, FileTimes};
 use std::io::{self, BufWriter, Write};

@@ -86,7 +86,8 @@ impl CachedFile {
         Ok(found.into_iter().map(|found| found.fill(&fetched)).collect())
     }
 
-    /// The first bytes of `range` that are here, of one entry at most; None where its first byte is not.
+    /// The first bytes of `range` that are here, of one entry at most; None where its first byte is
+    /// not.
     pub(super) async fn first(&self, range: Range<u64>) -> Result<Option<Bytes>> {
         let file = self.clone();
         blocking(move || {

@@ -97,7 +97,8 @@ pub(super) struct CoveredRange {
     pub(super) entry: Option<Range<u64>>,
 }
 
-/// `wanted` in parts, in order, each with the entry that has it or none; of several, the one that reaches furthest.
+/// `wanted` in parts, in order, each with the entry that has it or none; of several, the one that
+/// reaches furthest.
 pub(super) fn cover(entries: &[Range<u64>], wanted: &Range<u64>) -> Vec<CoveredRange> {
     let mut parts = Vec::new();
     let (mut at, mut next) = (wanted.start, 0);

@@ -13,8 +13,9 @@
 //! entries that overlap it, and only missing bytes are fetched. Entries may overlap; that wastes
 //! space only.
 //!
-//! **The key** is a SHA-256 over the store's root, path, size and identity (see [`key`]): another version of a
-//! file has another key, and so its ranges are never found; the old ones age until they are evicted.
+//! **The key** is a SHA-256 over the store's root, path, size and identity (see [`key`]): another
+//! version of a file has another key, and so its ranges are never found; the old ones age until
+//! they are evicted.
 //!
 //! **The folder**: `ranges-1/KK/KEY/START-END` are entries, `ranges-1/tmp` files being written,
 //! `ranges-1/used` the stored bytes ([`budget`]), `ranges-1/lock` the lock of the process that
@@ -24,8 +25,9 @@
 //! at once both fetch it, and one file stays; ranks read different splits, so that happens to build
 //! sides and footers at most, and costs no more than without a cache.
 //!
-//! **Failures** of the disk never fail a read: the store is asked instead, and [`RangeCache::trouble`] says so
-//! once. Nothing is held between calls (no descriptors, no locks, no threads), so a fork has nothing to mend.
+//! **Failures** of the disk never fail a read: the store is asked instead, and
+//! [`RangeCache::trouble`] says so once. Nothing is held between calls (no descriptors, no locks,
+//! no threads), so a fork has nothing to mend.
 
 mod budget;
 mod entry;
@@ -84,8 +86,8 @@ pub struct RangeCache {
 }
 
 impl RangeCache {
-    /// Opens or makes the folder. One that cannot be made or written is [`trouble`](Self::trouble), not an error:
-    /// the data can be had without it.
+    /// Opens or makes the folder. One that cannot be made or written is [`trouble`](Self::trouble),
+    /// not an error: the data can be had without it.
     ///
     /// # Errors
     /// `Config` for a path that is empty, a URL, or something else than a folder.
@@ -127,8 +129,8 @@ impl RangeCache {
         (!self.told.swap(true, Ordering::Relaxed)).then(|| trouble.clone())
     }
 
-    /// The entries of a file; None where its identity is not known well enough. `scope` names a set of files
-    /// that are never written twice, such as an Iceberg table.
+    /// The entries of a file; None where its identity is not known well enough. `scope` names a set
+    /// of files that are never written twice, such as an Iceberg table.
     pub(super) fn file(
         self: &std::sync::Arc<Self>,
         root: &str,

@@ -21,8 +21,8 @@ pub(super) fn is_listing(request: &HttpRequest) -> bool {
 ///
 /// # Errors
 ///
-/// `Interrupted`, which is sent again, for an error under that status; `Decode` for all that is no page, or one that
-/// does not say where the next one begins.
+/// `Interrupted`, which is sent again, for an error under that status; `Decode` for all that is no
+/// page, or one that does not say where the next one begins.
 pub(super) fn check_page(body: &[u8]) -> Result<(), HttpError> {
     let text = String::from_utf8_lossy(body);
     match root_of(&text) {

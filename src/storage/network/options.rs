@@ -7,8 +7,9 @@ use object_store::{BackoffConfig, RetryConfig};
 
 use crate::{Error, Result};
 
-/// The options that every remote store takes, and that this crate answers itself. Those with `backoff_config.` are
-/// the names of delta-rs, those with `_ms` and `retry_base_multiplier` the names of polars.
+/// The options that every remote store takes, and that this crate answers itself. Those with
+/// `backoff_config.` are the names of delta-rs, those with `_ms` and `retry_base_multiplier` the
+/// names of polars.
 pub(in crate::storage) const NETWORK_OPTIONS: &[&str] = &[
     "backoff_base",
     "backoff_config.base",

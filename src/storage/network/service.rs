@@ -22,8 +22,8 @@ use crate::Result;
 use crate::request_limiter::{Permit, RequestLimiter};
 use crate::runtime::Runtimes;
 
-/// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait behind
-/// decoding, and take part in the process's traffic.
+/// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait
+/// behind decoding, and take part in the process's traffic.
 #[derive(Debug)]
 pub(in crate::storage) struct Connector {
     io: Handle,
@@ -100,8 +100,8 @@ impl HttpService for Service {
     }
 }
 
-/// The error with the cause at its root, such as a certificate that nobody trusts: the client's own text is that a request
-/// could not be sent.
+/// The error with the cause at its root, such as a certificate that nobody trusts: the client's own
+/// text is that a request could not be sent.
 fn told(error: HttpError) -> HttpError {
     let kind = error.kind();
     let root = std::iter::successors(error.source(), |&cause| cause.source()).last();

@@ -1,4 +1,5 @@
-//! Column chunks in memory, all of them or some of their pages, as the reader of the `parquet` crate takes them: as they are, or shortened.
+//! Column chunks in memory, all of them or some of their pages, as the reader of the `parquet`
+//! crate takes them: as they are, or shortened.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub(super) struct Chunk {
     range: Range<u64>,
     /// Parts of the chunk in memory, each with its offset in the file, ascending.
     pieces: Vec<(u64, Bytes)>,
-    /// Where its data pages lie, by the page index, and how many rows they have. Empty where all of the chunk is here.
+    /// Where its data pages lie, by the page index, and how many rows they have. Empty where all of
+    /// the chunk is here.
     index: Vec<PageLocation>,
     rows: usize,
 }
@@ -171,7 +173,8 @@ impl ChunkReader for Chunk {
     }
 }
 
-/// The pages of `chunk`, which has `rows` rows: as they are, or of the rows `places` alone where they can be shortened.
+/// The pages of `chunk`, which has `rows` rows: as they are, or of the rows `places` alone where
+/// they can be shortened.
 ///
 /// # Errors
 /// Where the chunk's metadata is damaged.

@@ -1,8 +1,9 @@
 //! Converts decoded columns to their final types: texts that were decoded as views, and bytes that
 //! are intervals.
 //!
-//! A column of texts has 2 GiB at most, which rows that name one long text of a dictionary again and again exceed. Views of the texts
-//! repeat nothing; they become texts in batches that are short enough.
+//! A column of texts has 2 GiB at most, which rows that name one long text of a dictionary again
+//! and again exceed. Views of the texts repeat nothing; they become texts in batches that are short
+//! enough.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::DataType;

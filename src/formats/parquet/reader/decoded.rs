@@ -1,6 +1,8 @@
-//! The types in which columns are decoded by the `parquet` crate, where these are others than theirs: see `declared_columns.rs`.
+//! The types in which columns are decoded by the `parquet` crate, where these are others than
+//! theirs: see `declared_columns.rs`.
 //!
-//! It makes two of an interval's three numbers, and without a word leaves out the months; so intervals are decoded as bytes.
+//! It makes two of an interval's three numbers, and without a word leaves out the months; so
+//! intervals are decoded as bytes.
 
 use std::sync::Arc;
 

@@ -35,8 +35,9 @@ use crate::formats::parquet::access::both;
 use crate::formats::parquet::prune::wanted_groups;
 use crate::storage::LocalFile;
 
-/// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
-/// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
+/// Above this part of the rows, decoding all and leaving out the others is faster than looking for
+/// them: at half of the rows looking takes 1.1 times as long as decoding everything, leaving out
+/// 1.5 times; at 0.99, 1.4 and 1.2.
 const DENSE: f64 = 0.8;
 
 /// Assumed size of a value that is not a number.
@@ -47,9 +48,11 @@ const WIDE_BYTES: usize = 1 << 10;
 /// columns at once.
 const TILE_BYTES: u64 = 512 << 10;
 
-/// A row group whose rows take fewer bytes is decoded column by column (and of matrices line by line), not batch by batch: then the pages of
-/// one are done with before those of the next are decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
-/// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache meanwhile, take a quarter longer.
+/// A row group whose rows take fewer bytes is decoded column by column (and of matrices line by
+/// line), not batch by batch: then the pages of one are done with before those of the next are
+/// decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
+/// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache
+/// meanwhile, take a quarter longer.
 const WHOLE_BYTES: usize = 5 << 20;
 
 /// The rows of a row group that are wanted.
@@ -156,7 +159,8 @@ impl Group {
         Self { part: wanted.some.clone(), ..self }
     }
 
-    /// Fewer rows are wanted: where pages without any are not read, that holds from now on of those without these.
+    /// Fewer rows are wanted: where pages without any are not read, that holds from now on of those
+    /// without these.
     pub(super) fn narrow(&mut self, wanted: &Wanted) {
         if self.part.is_some() {
             self.part.clone_from(&wanted.some);
@@ -230,7 +234,8 @@ impl Group {
         start..start + length
     }
 
-    /// Where the data pages of a leaf lie; None where there is no page index. It was looked at when it was read.
+    /// Where the data pages of a leaf lie; None where there is no page index. It was looked at when
+    /// it was read.
     fn index_of(&self, leaf: usize) -> Option<&[PageLocation]> {
         let index = self.footer.offset_index()?.get(self.number)?.get(leaf)?.page_locations();
         (!index.is_empty()).then_some(index)
@@ -302,8 +307,9 @@ impl Group {
         self.part.is_some() || !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
     }
 
-    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of these `lengths`: where not all rows are
-    /// wanted it `looks` for them, or decodes all and leaves out the others.
+    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of these
+    /// `lengths`: where not all rows are wanted it `looks` for them, or decodes all and leaves out
+    /// the others.
     ///
     /// # Errors
     /// Where the chunks are damaged.
@@ -331,7 +337,8 @@ impl Group {
             !has_narrow_keys(self.schema.field(*root).data_type())
                 && self.leaves(&[*root]).iter().all(layout)
         };
-        // Of the columns that are looked for, those of which pages cannot be shortened have values to pass over.
+        // Of the columns that are looked for, those of which pages cannot be shortened have values
+        // to pass over.
         let is_read = |root: &usize| places.is_none() || short(root);
         let (others, skipped): (Vec<usize>, Vec<usize>) =
             others.iter().partition(|root| is_read(root));
@@ -453,8 +460,8 @@ impl Group {
         if !chunks.clone().any(|chunk| chunk.has_gaps()) {
             return self.reader(roots, None, batch_rows, Some(selection));
         }
-        // Where selected rows and others alternate, the reader would decode them all and leave out the others: also those of pages that
-        // are not here. This one can be told not to.
+        // Where selected rows and others alternate, the reader would decode them all and leave out
+        // the others: also those of pages that are not here. This one can be told not to.
         let metadata =
             ArrowReaderMetadata::try_new(Arc::clone(&self.footer), ArrowReaderOptions::new())?;
         let schema = self.footer.file_metadata().schema_descr();

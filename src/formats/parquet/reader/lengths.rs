@@ -14,8 +14,8 @@ pub struct BatchEnds {
     pub every: u64,
     /// Rows between the last cut before the split's first row and that row.
     pub at: u64,
-    /// Whether other splits have their turn after each cut. Then a batch has the rows of a few turns, so that little is held of the
-    /// split: many are open.
+    /// Whether other splits have their turn after each cut. Then a batch has the rows of a few
+    /// turns, so that little is held of the split: many are open.
     pub turns: bool,
 }
 

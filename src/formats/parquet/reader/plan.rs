@@ -231,7 +231,8 @@ fn is_best(footer: &ParquetMetaData, groups: &VecDeque<(usize, Wanted)>, leaves:
         let group = footer.row_group(*number);
         match can_skip(group, leaves) {
             true => leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none()),
-            // DataFusion's scan may fail to pass over them. Better to read more, but not what the page index takes out.
+            // DataFusion's scan may fail to pass over them. Better to read more, but not what the
+            // page index takes out.
             false => !wanted.is_part(),
         }
     })

@@ -140,7 +140,8 @@ pub(super) fn run_of(places: &[u32]) -> Option<u32> {
     ((last - first) as usize + 1 == places.len()).then_some(first)
 }
 
-/// Appends `count` of the values packed by `width` bits, from number `first` on; None where there are not as many.
+/// Appends `count` of the values packed by `width` bits, from number `first` on; None where there
+/// are not as many.
 fn unpack_from(
     packed: &[u8],
     width: usize,
@@ -193,8 +194,8 @@ pub(super) fn unpack(packed: &[u8], width: usize, values: &mut [u32]) -> Option<
     Some(())
 }
 
-/// Unpacks eight values at a time, as long as the bytes after them can be read, too; how many. The places of all bits are known to
-/// the compiler.
+/// Unpacks eight values at a time, as long as the bytes after them can be read, too; how many. The
+/// places of all bits are known to the compiler.
 fn groups<const BITS: usize, const WINDOW: usize>(packed: &[u8], values: &mut [u32]) -> usize {
     let mut done = 0;
     let (groups, _) = values.as_chunks_mut::<8>();

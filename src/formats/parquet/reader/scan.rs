@@ -238,7 +238,8 @@ fn put(
     Ok(group.put(leaves, ranges, chunks)?)
 }
 
-/// Pages say themselves how many rows they hold; where they are others than the footer says, none may be lost for it.
+/// Pages say themselves how many rows they hold; where they are others than the footer says, none
+/// may be lost for it.
 pub(super) fn check_rows(found: usize, wanted: usize) -> DfResult<()> {
     if found == wanted {
         return Ok(());
@@ -352,7 +353,8 @@ impl OpenGroup {
             if count == 0 {
                 continue;
             }
-            // Of a row group that is one batch nothing is held, so that its columns can be handed out as they are.
+            // Of a row group that is one batch nothing is held, so that its columns can be handed
+            // out as they are.
             let is_all = self.at == 0 && count == self.wanted.count();
             let kept = if is_all { std::mem::take(&mut self.kept) } else { Kept::new() };
             let found: Kept = read.into_iter().chain(kept).collect();

@@ -297,7 +297,8 @@ proptest! {
     }
 }
 
-/// The decoder would read all rows from the first wanted one to the last, and leave out the others then.
+/// The decoder would read all rows from the first wanted one to the last, and leave out the others
+/// then.
 #[test]
 fn between_wanted_rows_that_alternate_with_others_pages_may_be_missing() {
     let rows = rows();
@@ -338,7 +339,8 @@ fn an_index_that_counts_other_rows_is_an_error() {
         try_fetch(&mut group, &file, columns)
     };
     with_index(&|_| {}, &ALL).unwrap();
-    // Each page has a row more than it has, or a byte less. How many rows a page of lists has is not known.
+    // Each page has a row more than it has, or a byte less. How many rows a page of lists has is
+    // not known.
     let other: [Change<'_>; 2] = [
         &|pages| {
             pages.iter_mut().zip(0..).for_each(|(page, number)| page.first_row_index += number);

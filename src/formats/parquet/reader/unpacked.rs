@@ -1,8 +1,10 @@
-//! Integers of 32 bits that are stored as differences (`DELTA_BINARY_PACKED`), as pages of plain integers.
+//! Integers of 32 bits that are stored as differences (`DELTA_BINARY_PACKED`), as pages of plain
+//! integers.
 //!
-//! Differences of such integers need up to 33 bits, and writers that compute them in 64 bits store those (DuckDB's V2 writer). The format
-//! allows that: sums wrap around. The decoder of the `parquet` crate takes 32 bits for the most there can be, so pages are decoded
-//! here before it sees them. Differences of 64 bits, and those by which lengths of texts are stored, it reads.
+//! Differences of such integers need up to 33 bits, and writers that compute them in 64 bits store
+//! those (DuckDB's V2 writer). The format allows that: sums wrap around. The decoder of the
+//! `parquet` crate takes 32 bits for the most there can be, so pages are decoded here before it
+//! sees them. Differences of 64 bits, and those by which lengths of texts are stored, it reads.
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -15,7 +17,8 @@ use super::damaged;
 /// Bytes of an integer.
 const WIDTH: usize = size_of::<i32>();
 
-/// Integers of a page that are decoded at once. Of a page with more, which no writer makes, the crate has the word.
+/// Integers of a page that are decoded at once. Of a page with more, which no writer makes, the
+/// crate has the word.
 const MOST_VALUES: u32 = 1 << 28;
 
 /// Returns true if pages of a chunk are made plain.
@@ -116,7 +119,8 @@ fn bytes_of_levels(page: &[u8], most: i16, encoding: Encoding, values: usize) ->
     Ok(bytes)
 }
 
-/// The first `at` bytes of a page, and then the integers that are packed behind them, `most` at most.
+/// The first `at` bytes of a page, and then the integers that are packed behind them, `most` at
+/// most.
 fn with_plain(page: &Bytes, at: usize, most: usize) -> Result<Bytes> {
     let (levels, packed) =
         page.split_at_checked(at).ok_or_else(|| damaged("its levels end beyond it"))?;
@@ -150,7 +154,8 @@ fn unpack(packed: &[u8], most: usize, to: &mut Vec<u8>) -> Result<()> {
         return Ok(());
     }
     to.reserve(count * WIDTH);
-    // Sums wrap around: their lowest 32 bits are those of the integers, whatever the differences are.
+    // Sums wrap around: their lowest 32 bits are those of the integers, whatever the differences
+    // are.
     let mut value = first as u32;
     to.extend_from_slice(&value.to_le_bytes());
     let (mut left, each) = (count - 1, block / minis);

@@ -1,11 +1,12 @@
 //! Columns that the engine's own scan cannot read, or reads wrongly, so that they are read here
 //! despite all other reasons.
 //!
-//! Integers of 32 bits that are stored as differences may have some of 64, which the decoder refuses (`unpacked.rs`). Intervals lose their
-//! months, and texts that repeat exceed what an array holds (`decoded.rs`).
-//! Differences that are packed in blocks of another size than most writers choose, as DuckDB's are, are an error to the decoder where it has
-//! to pass over some. And times of twelve bytes (`INT96`) become 64-bit numbers of nanoseconds, which hold the years 1677 to 2262: others
-//! would be another time.
+//! Integers of 32 bits that are stored as differences may have some of 64, which the decoder
+//! refuses (`unpacked.rs`). Intervals lose their months, and texts that repeat exceed what an array
+//! holds (`decoded.rs`). Differences that are packed in blocks of another size than most writers
+//! choose, as DuckDB's are, are an error to the decoder where it has to pass over some. And times
+//! of twelve bytes (`INT96`) become 64-bit numbers of nanoseconds, which hold the years 1677 to
+//! 2262: others would be another time.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The Hive metastore: databases are namespaces, and a table's parameters say where its metadata is.
+//! The Hive metastore: databases are namespaces, and a table's parameters say where its metadata
+//! is.
 
 mod thrift;
 
@@ -158,7 +159,8 @@ impl Client for HiveClient {
         let [database] = namespace else { return Err(no_namespace(namespace)) };
         let tables = self.names("get_all_tables", &[database]).await;
         if !matches!(&tables, Ok(tables) if !tables.is_empty()) {
-            // A database that is not there has no tables, or is an error: it depends on the version.
+            // A database that is not there has no tables, or is an error: it depends on the
+            // version.
             let databases = self.names("get_all_databases", &[]).await?;
             if !databases.contains(database) {
                 return Err(no_namespace(namespace));

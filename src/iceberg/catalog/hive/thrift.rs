@@ -1,8 +1,8 @@
-//! Questions in Thrift's binary protocol, as a Hive metastore speaks it: a call with strings, and any answer.
-//! <https://github.com/apache/thrift/blob/master/doc/specs/thrift-binary-protocol.md>.
+//! Questions in Thrift's binary protocol, as a Hive metastore speaks it: a call with strings, and
+//! any answer. <https://github.com/apache/thrift/blob/master/doc/specs/thrift-binary-protocol.md>.
 //!
-//! The generated client for the metastore brings a runtime whose locks do not survive `fork`, so the little that
-//! is asked here is written out.
+//! The generated client for the metastore brings a runtime whose locks do not survive `fork`, so
+//! the little that is asked here is written out.
 
 use std::io::{self, Read, Write};
 
@@ -68,8 +68,8 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Sends a call, in a frame where the server wants that, and reads the result: field 0 is the answer, others are the
-/// method's exceptions.
+/// Sends a call, in a frame where the server wants that, and reads the result: field 0 is the
+/// answer, others are the method's exceptions.
 ///
 /// # Errors
 /// Sends a call and returns the connection's answer; `InvalidData` if the answer is not of the

@@ -186,7 +186,8 @@ impl OAuth {
             .iter()
             .map(|(name, value)| format!("{name}={}", super::http::encode(value)))
             .collect();
-        // The catalog's own headers are for the catalog: another server of tokens does not get them.
+        // The catalog's own headers are for the catalog: another server of tokens does not get
+        // them.
         let is_own =
             !self.properties.get("oauth2-server-uri").is_some_and(|uri| uri.contains("://"));
         let own = if is_own { super::http::headers(&self.properties)? } else { HeaderMap::new() };

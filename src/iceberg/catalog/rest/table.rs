@@ -136,8 +136,8 @@ fn access_config(
     config
 }
 
-/// Asks a REST catalog for the credentials of one table: by the endpoint for that where the catalog has
-/// one, else by loading the table again.
+/// Asks a REST catalog for the credentials of one table: by the endpoint for that where the catalog
+/// has one, else by loading the table again.
 pub(in super::super) struct RestRefresh {
     table: RestTable,
     client: PerProcess<RestClient>,

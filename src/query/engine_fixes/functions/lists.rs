@@ -31,7 +31,8 @@ static OF_LISTS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     names.filter(|name| !matches!(name.as_str(), "make_array" | "map")).collect()
 });
 
-/// Makes plain lists of others among the arguments of an array function; returns true where there is one.
+/// Makes plain lists of others among the arguments of an array function; returns true where there
+/// is one.
 pub(super) fn plain_lists(function: &ScalarUDF, args: &mut [Expr], schema: &DFSchema) -> bool {
     if !OF_LISTS.contains(function.name()) {
         return false;
@@ -81,7 +82,8 @@ fn is_odd(of: &DataType) -> bool {
     matches!(of, FixedSizeList(..) | ListView(_) | LargeListView(_))
 }
 
-/// The type with plain lists, whose items are named as the engine names them; wide ones only where `may_be_large`.
+/// The type with plain lists, whose items are named as the engine names them; wide ones only where
+/// `may_be_large`.
 fn plain(of: &DataType, may_be_large: bool) -> DataType {
     let Some(item) = item_of(of) else { return of.clone() };
     let item = Arc::new(Field::new_list_field(plain(item.data_type(), may_be_large), true));

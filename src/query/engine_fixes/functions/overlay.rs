@@ -1,5 +1,6 @@
-//! `overlay(text PLACING other FROM start FOR length)` by characters, also behind the end of the text. DataFusion 53 drops a
-//! text whose end lies before the start, and takes bytes for characters.
+//! `overlay(text PLACING other FROM start FOR length)` by characters, also behind the end of the
+//! text. DataFusion 53 drops a text whose end lies before the start, and takes bytes for
+//! characters.
 
 use std::sync::Arc;
 

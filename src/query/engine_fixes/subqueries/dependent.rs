@@ -153,7 +153,8 @@ impl Unnest {
                 let plan = LogicalPlanBuilder::from(pushed.plan).distinct_on(by, select, order)?;
                 Ok(Pushed { plan: plan.build()?, keys: pushed.keys })
             }
-            // The order of a subquery's rows says nothing without a limit, and with one is that of a row number.
+            // The order of a subquery's rows says nothing without a limit, and with one is that of
+            // a row number.
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.push(&sort.input, domain),
             LogicalPlan::Limit(limit) => self.limit(limit, domain),
             LogicalPlan::Join(join) => self.dependent_join(plan, join, domain),
@@ -206,8 +207,8 @@ impl Unnest {
             let plan = LogicalPlanBuilder::from(rows).aggregate(groups, aggregates(&keys)?)?;
             return Ok(Pushed { plan: plan.build()?, keys });
         }
-        // An aggregate of all rows has a row where there are none, too: so each value has a row, which is counted only where
-        // the subquery has one.
+        // An aggregate of all rows has a row where there are none, too: so each value has a row,
+        // which is counted only where the subquery has one.
         let there = self.names.next("t");
         let rows = with_columns(rows, vec![lit(true).alias(&there)])?;
         let Pushed { plan: values, keys: all } = self.values_of(domain)?;
@@ -264,7 +265,8 @@ impl Unnest {
         Pushed { plan, keys }.keeping(&limit.input)
     }
 
-    /// The side whose rows are all kept has the values; the other one has them where it refers to them, too.
+    /// The side whose rows are all kept has the values; the other one has them where it refers to
+    /// them, too.
     fn dependent_join(
         &mut self,
         plan: &LogicalPlan,

@@ -253,7 +253,8 @@ impl Unnest {
         Ok((input, rows.values))
     }
 
-    /// An aggregate whose conditions on the query around are equalities: it is grouped by their other sides.
+    /// An aggregate whose conditions on the query around are equalities: it is grouped by their
+    /// other sides.
     fn grouped(
         &mut self,
         plan: &LogicalPlan,

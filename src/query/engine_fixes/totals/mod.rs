@@ -28,7 +28,8 @@ use datafusion::logical_expr::{
 
 use crate::Error;
 
-/// Evaluates `$made` with the types of the values and of their total, or `$other` where there is no exact total.
+/// Evaluates `$made` with the types of the values and of their total, or `$other` where there is no
+/// exact total.
 macro_rules! with_types {
     ($of:expr, $made:ident, $other:expr) => {
         match $of {
@@ -127,7 +128,8 @@ impl AggregateUDFImpl for Total {
             // The sum of a condition is how often it is true.
             (Rule::Sum, [DataType::Boolean | DataType::Null]) => vec![DataType::Int64],
             (Rule::Mean, [DataType::Null]) => vec![DataType::Float64],
-            // What the engine does not take is refused by the type of the result: an error here would be wrapped.
+            // What the engine does not take is refused by the type of the result: an error here
+            // would be wrapped.
             _ => self.of_engine(types).unwrap_or_else(|_| types.to_vec()),
         })
     }

@@ -7,7 +7,8 @@ use parquet::basic::Encoding;
 
 use super::stored::Stored;
 
-/// Where the header of a data page has the encoding of its definition levels, and of its repetition levels.
+/// Where the header of a data page has the encoding of its definition levels, and of its repetition
+/// levels.
 pub(super) const DEFINITION_LEVELS: usize = 3;
 pub(super) const REPETITION_LEVELS: usize = 4;
 
@@ -93,7 +94,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
         }
         let header = match chunk.header(at) {
             Some(header) => header,
-            // Something behind the last page. Of a file, that may be a page too many which is not in memory.
+            // Something behind the last page. Of a file, that may be a page too many which is not
+            // in memory.
             None if found == rows && chunk.is_read() => break,
             None => return None,
         };
@@ -107,7 +109,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
         let (encoding, levels) = match header.kind? {
             INDEX => continue,
             DICTIONARY if heads.dictionary.is_none() && heads.pages.is_empty() => {
-                // The one encoding goes by two names here, of which the second is that of the indices.
+                // The one encoding goes by two names here, of which the second is that of the
+                // indices.
                 is_one_of(detail(2), &[Encoding::PLAIN, PLAIN_DICTIONARY]).then_some(())?;
                 heads.dictionary = Some(Head {
                     stored: first..end,

@@ -39,7 +39,8 @@ struct Lists<T> {
     length: usize,
 }
 
-/// The `rows` lists of a column chunk; None where one of them is missing or not full, or the chunk cannot be read here.
+/// The `rows` lists of a column chunk; None where one of them is missing or not full, or the chunk
+/// cannot be read here.
 pub(super) fn read<T: Word>(
     metadata: &ColumnChunkMetaData,
     item: &FieldRef,
@@ -76,8 +77,8 @@ pub(super) fn read<T: Word>(
 }
 
 impl<T: Word> Flat<T> {
-    /// Opens a page whose first value is number `at` of all values of lists of `length`; None where a list or a value in it is missing,
-    /// whose definition levels are below `level`.
+    /// Opens a page whose first value is number `at` of all values of lists of `length`; None where
+    /// a list or a value in it is missing, whose definition levels are below `level`.
     fn full(&mut self, head: &Head, level: u32, at: usize, length: usize) -> Option<Open<T>> {
         let stored = self.parts.pages.take(head).ok()?;
         let count = head.rows as usize;

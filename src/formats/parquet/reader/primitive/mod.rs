@@ -88,8 +88,8 @@ pub(super) fn is_flat(metadata: &ColumnChunkMetaData, data_type: &DataType) -> b
         && metadata.encodings().all(is_known)
 }
 
-/// The rows of the column chunk `chunk`, which has `rows` rows in all, as `data_type`: of all rows, or of the ascending `places` alone.
-/// None where the reader of the `parquet` crate is to be taken.
+/// The rows of the column chunk `chunk`, which has `rows` rows in all, as `data_type`: of all rows,
+/// or of the ascending `places` alone. None where the reader of the `parquet` crate is to be taken.
 pub(super) fn flat_column(
     metadata: &ColumnChunkMetaData,
     data_type: &DataType,
@@ -487,7 +487,8 @@ fn load<T: Word>(
     missing: &str,
     to: &mut Vec<T>,
 ) -> Result<()> {
-    // `max` calls a function for each index where the compiler does not inline it, which took a tenth of a scan.
+    // `max` calls a function for each index where the compiler does not inline it, which took a
+    // tenth of a scan.
     let last = indices.iter().fold(0, |last, index| u32::max(last, *index));
     if !indices.is_empty() && last as usize >= words.len() {
         return Err(damaged(missing));
@@ -496,7 +497,8 @@ fn load<T: Word>(
     Ok(())
 }
 
-/// Puts the values from the place `first` on where `present` has a bit for them, and zeros between them.
+/// Puts the values from the place `first` on where `present` has a bit for them, and zeros between
+/// them.
 fn spread<T: Word>(values: &mut Vec<T>, first: usize, present: &BooleanBuffer) {
     let mut from = values.len();
     values.resize(first + present.len(), T::default());

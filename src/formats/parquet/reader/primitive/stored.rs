@@ -1,4 +1,5 @@
-//! Where the bytes of a column chunk are: in memory, or in a local file from which its pages are read when they are decoded.
+//! Where the bytes of a column chunk are: in memory, or in a local file from which its pages are
+//! read when they are decoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -102,7 +103,8 @@ impl Pages {
     /// The bytes of a page; one that is read from a file is taken out.
     ///
     /// # Errors
-    /// Where it was not read, or is another than its checksum says; pages of chunks were looked at when those were read.
+    /// Where it was not read, or is another than its checksum says; pages of chunks were looked at
+    /// when those were read.
     pub(super) fn take(&mut self, page: &Head) -> Result<Bytes> {
         match self {
             Self::Read(Some(chunk)) => chunk.slice(&page.stored),

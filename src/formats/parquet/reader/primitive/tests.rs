@@ -324,7 +324,8 @@ fn repetition_levels_that_begin_elsewhere_are_seen() {
     assert!(begin_every(1, &run(0, 9), 5, 9) && !begin_every(1, &run(1, 1), 0, 1));
 }
 
-/// Indices beyond the dictionary, pages without a dictionary, and chunks with more or fewer rows than the footer says.
+/// Indices beyond the dictionary, pages without a dictionary, and chunks with more or fewer rows
+/// than the footer says.
 #[test]
 fn what_does_not_fit_together_is_not_read() {
     let made =
