@@ -145,7 +145,10 @@ def _add_common(command: argparse.ArgumentParser) -> None:
         help="an option of object stores, as in storage_options=; repeat it for more",
     )
     command.add_argument(
-        "--format", choices=("table", "json"), default="table", help="the form of the output (table)"
+        "--format",
+        choices=("table", "json"),
+        default="table",
+        help="the form of the output (table)",
     )
     command.add_argument(
         "--traceback", action="store_true", help="print where in the code an error comes from"
