@@ -6,8 +6,8 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
 use crate::query::{
-    CheckArithmetic, EqualZeros, KeepExact, OrderNested, SlideAnew, blind_to_keys, common_once,
-    group_distinct, null_keys_apart,
+    CheckArithmetic, EqualZeros, KeepExact, OrderNested, SlideAnew, SpellTimes, blind_to_keys,
+    common_once, group_distinct, null_keys_apart,
 };
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
@@ -61,7 +61,13 @@ pub fn logical_rules() -> Vec<Rule> {
 fn guarded(rule: Rule) -> Vec<Rule> {
     match rule.name() {
         "simplify_expressions" => {
-            vec![Arc::new(KeepExact), Arc::new(OrderNested), rule, Arc::new(EqualZeros)]
+            vec![
+                Arc::new(KeepExact),
+                Arc::new(OrderNested),
+                Arc::new(SpellTimes),
+                rule,
+                Arc::new(EqualZeros),
+            ]
         }
         "replace_distinct_aggregate" => vec![Arc::new(group_distinct(rule))],
         "extract_equijoin_predicate" | "eliminate_cross_join" => {

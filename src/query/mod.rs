@@ -27,6 +27,7 @@ pub use engine_fixes::overflow::CheckArithmetic;
 pub use engine_fixes::plan_fixes::mended;
 pub use engine_fixes::signed_zeros::EqualZeros;
 pub use engine_fixes::sliding_frames::SlideAnew;
+pub use engine_fixes::time_texts::SpellTimes;
 pub use engine_fixes::totals::exact_totals;
 pub use engine_fixes::volatile_calls::Drawn;
 pub use engine_fixes::volatile_ctes::check_ctes_drawn_once;

@@ -382,6 +382,12 @@ class Values:
 
     def text(self):
         """Functions of texts."""
+        moment = self.column("t", "moment")
+        if moment is not None and self.rng.random() < 0.2:
+            text = f"CAST({moment} AS VARCHAR)"
+            return self.rows_of(
+                "times as text", self.rng.choice([text, f"{moment} || 'x'", f"length({text})"])
+            )
         one, two = self.column("t", "text"), self.column("t", "text")
         if one is None:
             return None

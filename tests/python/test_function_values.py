@@ -85,6 +85,52 @@ def test_digits_of_decimals_and_integers_are_kept():
         value(f"round(CAST('{'9' * 38}' AS DECIMAL(38, 0)), -1)")
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "CAST({} AS VARCHAR)",
+        "TRY_CAST({} AS VARCHAR)",
+        "{} || 'x'",
+        "concat('x', {})",
+        "length(CAST({} AS VARCHAR))",
+    ],
+)
+@pytest.mark.parametrize("name", ["us", "s", "ms", "ns", "utc", "clock", "day"])
+def test_times_as_text_are_those_of_the_standard(form, name):
+    numbers = [0, 1, -1, 1_700_000_000_500, 3_600_000, None, 86_399_000]
+    zoned = pa.array(numbers, pa.timestamp("ms", "UTC"))
+    table = pa.table(
+        {
+            "us": pa.array(numbers, pa.timestamp("us")),
+            "s": pa.array([None if n is None else n // 1000 for n in numbers], pa.timestamp("s")),
+            "ms": pa.array(numbers, pa.timestamp("ms")),
+            "ns": pa.array(numbers, pa.timestamp("ns")),
+            "utc": zoned,
+            "clock": pa.array(
+                [0, 1, 500_000, 86_399_999_999, 3_600_000_000, None, 60_000_000], pa.time64("us")
+            ),
+            "day": pa.array([0, 1, -1, 20_000, None, 5, 7], pa.date32()),
+        }
+    )
+    judge = duckdb.connect()
+    judge.sql("SET TimeZone = 'UTC'")
+    judge.register("t", table)
+    sql = f"SELECT {form.format(name)} AS v FROM t"
+    assert column(sql, t=table) == [value for (value,) in judge.sql(sql).fetchall()]
+
+
+def test_times_as_text_with_a_zone_have_its_clocks():
+    zoned = pa.table({"k": pa.array([0, 500], pa.timestamp("ms", "Asia/Kolkata"))})
+    assert column("SELECT CAST(k AS VARCHAR) AS v FROM t", t=zoned) == [
+        "1970-01-01 05:30:00+05:30",
+        "1970-01-01 05:30:00.5+05:30",
+    ]
+    assert value("CAST(TIMESTAMP '2020-01-02 03:04:05.600' AS VARCHAR)") == "2020-01-02 03:04:05.6"
+    assert column(
+        "SELECT count(*) AS n FROM t WHERE CAST(k AS VARCHAR) LIKE '% 05:30:00+%'", t=zoned
+    ) == [1]
+
+
 def test_a_float_rounded_to_more_digits_than_it_has_is_itself():
     numbers = [53.0, 2.345, -2.5, 0.0, 1e300, None, math.inf]
     table = pa.table({"x": numbers, "p": [400, 2, 0, -400, 15, 1, 2]})

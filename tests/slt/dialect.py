@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from . import sqltext
 from .compare import equal_rows, order_of
-from .values import Interval
+from .values import Interval, Row
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,45 @@ REFUSALS = (
     ),
 )
 
-DIFFERENCES = (_rule("`export_state` is DuckDB's own", _DUCK, sql=r"\bexport_state\b"),)
+DIFFERENCES = (
+    _rule("`export_state` is DuckDB's own", _DUCK, sql=r"\bexport_state\b"),
+    _rule(
+        "a sample: which rows are drawn is each engine's own",
+        _DUCK,
+        sql=r"\b(TABLE|USING )SAMPLE\b",
+    ),
+    _rule(
+        "the moment of the query",
+        _DUCK,
+        sql=r"\b(CURRENT_(TIME|TIMESTAMP|DATE)\b|(now|today)\s*\()",
+    ),
+    _rule(
+        "row values with NULL: unknown by the standard, a struct in DuckDB",
+        _DUCK,
+        sql=r"\(\s*\w+\s*,\s*\w+\s*\)\s*(=|<>|<|>|IN\b)",
+    ),
+    _rule(
+        "`list_distinct` leaves out NULL in DuckDB, and keeps one in Spark and here",
+        _DUCK,
+        sql=r"\blist_distinct\b",
+    ),
+    _rule(
+        "`overlay` by a negative length: PostgreSQL's formula here",
+        _DUCK,
+        sql=r"\boverlay\s*\(.*\bFOR\s*-",
+    ),
+    _rule("numbers and texts in one list are texts", _DUCK, sql=r"SELECT \[ \w+ , \w+ \]"),
+    _rule(
+        "TRY_CAST of a text: dates and times of ISO 8601 alone are read",
+        _DUCK,
+        sql=r"\btry_cast\b.*\bAS (DATE|TIME|TIMESTAMP)\b",
+    ),
+    _rule(
+        "a number with a point is DOUBLE here, and a decimal in DuckDB",
+        _DUCK,
+        sql=r"(::|: :) FLOAT / \d|\d{16,} % \d+\.\d",
+    ),
+)
 
 _TO_INTEGER = re.compile(r"(\bAS|: :|::)\s*\w*INT(EGER)?\d*\b", re.IGNORECASE)
 
@@ -148,15 +186,28 @@ def _is_span(text, differ):
     )
 
 
-def _is_spelled(text, differ):
-    """Times as text, with zeros at the end of their fractions or without."""
-    plain = re.compile(r"(:\d\d\.\d*?)0+$")
+def _is_before_christ(text, differ):
+    return all(isinstance(other, str) and "(BC)" in other for _, other in differ)
+
+
+def _is_finer(text, differ):
     return all(
-        isinstance(one, str)
-        and isinstance(other, str)
-        and plain.sub(r"\1", one).rstrip(".") == plain.sub(r"\1", other).rstrip(".")
+        isinstance(one, Interval) and isinstance(other, Interval)
+        and one[:2] == other[:2] and abs(one.nanoseconds - other.nanoseconds) < 1000
         for one, other in differ
-    )
+    )  # fmt: skip
+
+
+def _is_rearranged(text, differ):
+    """Structs of the same fields in another order."""
+
+    def plain(value):
+        if isinstance(value, Row):
+            fields = zip(value.names, map(plain, value.values), strict=True)
+            return sorted(fields, key=str)
+        return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+    return all(plain(one) == plain(other) for one, other in differ)
 
 
 def _is_moment(text, differ):
@@ -187,7 +238,9 @@ _OF_VALUES = (
         _is_rounded,
     ),
     ("the difference of two timestamps: DuckDB counts days, the loader nanoseconds", _is_span),
-    ("a time as text: the loader writes three, six or nine digits of a second", _is_spelled),
+    ("an interval of nanoseconds: DuckDB has microseconds", _is_finer),
+    ("a struct whose fields stand in another order", _is_rearranged),
+    ("a year before the first as text: with BC in DuckDB, and with a sign here", _is_before_christ),
     ("a correlation of what does not vary: NaN in DuckDB, NULL in PostgreSQL and here", _is_moment),
     ("a number of more than 38 digits is a DOUBLE here, and a HUGEINT in DuckDB", _is_beyond),
     ("the mean of integers beyond 2^53: the loader adds floats, DuckDB integers", _is_mean),

@@ -118,7 +118,7 @@ class FileRun:
             self.judge = Duck(self.folder, self.dialect, self.options.seconds / 3)
         self.product = self.options.product(self.folder / "tables")
         self.changed, self.untyped, self.known, self.collations = True, {}, {}, False
-        self.connection = None
+        self.connection, self.macros = None, False
         asked = self._drawn(records)
         number, taken = -1, True
         for count, record in enumerate(expand(records)):
@@ -186,6 +186,7 @@ class FileRun:
             return
         self.tell(("begin", record.line, sql, "judge"))
         self.changed = True
+        self.macros |= bool({"MACRO", "FUNCTION"} & set(sqltext.words(sql)))
         self.collations |= "COLLATE" in sqltext.words(sql) or "default_collation" in sql
         # A later query over what is missing says so itself.
         with contextlib.suppress(JudgeError):
@@ -302,6 +303,8 @@ class FileRun:
     def _collated(self):
         if self.collations:
             return "a table or setting of the file has a collation, which Parquet does not hold"
+        if self.macros:
+            return "the file names a macro as a function"
         return None
 
     def _open_limit(self, record, sql, answer, rows):

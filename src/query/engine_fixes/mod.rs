@@ -35,6 +35,7 @@ pub(super) mod sliding_frames;
 mod standard_meanings;
 mod subqueries;
 mod time_constants;
+pub(super) mod time_texts;
 mod timestamp_casts;
 mod timestamp_units;
 pub(super) mod totals;

@@ -21,7 +21,7 @@ use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, BinaryExpr, ColumnarValue, Expr, ExprSchemable,
     LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-    WindowFrameUnits, lit,
+    lit,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -199,8 +199,8 @@ fn orders(left: &ArrayRef, right: &ArrayRef) -> DfResult<Int8Array> {
 /// The plan with aggregates of ours for `min` and `max` of nested values.
 ///
 /// # Errors
-/// `Query` for `min` and `max` with OVER, for OVER in the order of a struct, and for `greatest`,
-/// `least` and `nullif`, of nested values.
+/// `Query` for `min` and `max` with OVER, for an aggregate's ORDER BY, and for `greatest`, `least`
+/// and `nullif`, of nested values.
 pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mut refused = None;
     let found = plan.transform_up_with_subqueries(|node| {
@@ -209,11 +209,13 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
         let found = node.map_expressions(|expr| {
             let name = names.save(&expr);
             let found = expr.transform_up(|expr| {
+                let (expr, is_changed) = nulls_apart(expr, &schema);
+                let as_it_is = |expr| Transformed::new(expr, is_changed, TreeNodeRecursion::Continue);
                 let (function, args) = match &expr {
                     Expr::AggregateFunction(call) => (call.func.name(), &call.params.args),
                     Expr::WindowFunction(call) => (call.fun.name(), &call.params.args),
                     Expr::ScalarFunction(call) => (call.name(), &call.args),
-                    _ => return Ok(Transformed::no(expr)),
+                    _ => return Ok(as_it_is(expr)),
                 };
                 let is_compared =
                     matches!(function, "min" | "max" | "greatest" | "least" | "nullif");
@@ -227,30 +229,18 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
                             call.func.name()
                         ))
                     });
-                    return Ok(Transformed::no(expr));
-                }
-                if let Expr::WindowFunction(call) = &expr
-                    && call.params.window_frame.units != WindowFrameUnits::Rows
-                    && call.params.order_by.iter().any(|key| is_struct(&key.expr, &schema))
-                {
-                    refused.get_or_insert_with(|| {
-                        Error::query(
-                            "ORDER BY of a struct or a map in OVER (…) is not supported; order by its fields: ORDER BY x['a'], x['b'], or \
-                             write ROWS BETWEEN … for its frame",
-                        )
-                    });
-                    return Ok(Transformed::no(expr));
+                    return Ok(as_it_is(expr));
                 }
                 let is_concerned =
                     |arg: &Expr| arg.get_type(&schema).is_ok_and(|of| of.is_nested());
                 if !is_compared || !args.iter().any(is_concerned) {
-                    return Ok(Transformed::no(expr));
+                    return Ok(as_it_is(expr));
                 }
                 match expr {
                     Expr::AggregateFunction(call) => Ok(Transformed::yes(extreme(call))),
                     other => {
                         refused.get_or_insert_with(|| unordered(&other));
-                        Ok(Transformed::no(other))
+                        Ok(as_it_is(other))
                     }
                 }
             })?;
@@ -262,6 +252,21 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
         }
     })?;
     refused.map_or(Ok(found.data), Err)
+}
+
+/// A window in the order of a struct, with a key for NULL itself before it: the engine refuses a struct as the first key. Whether it is one.
+fn nulls_apart(expr: Expr, schema: &DFSchema) -> (Expr, bool) {
+    match expr {
+        Expr::WindowFunction(mut call) => {
+            let first = call.params.order_by.first().filter(|key| is_struct(&key.expr, schema));
+            let is_null =
+                first.map(|key| Sort::new(key.expr.clone().is_null(), !key.nulls_first, false));
+            let is_changed = is_null.is_some();
+            call.params.order_by.splice(..0, is_null);
+            (Expr::WindowFunction(call), is_changed)
+        }
+        other => (other, false),
+    }
 }
 
 fn is_struct(expr: &Expr, schema: &DFSchema) -> bool {

@@ -170,6 +170,22 @@ pub(super) fn name_subqueries(select: &mut Select) -> bool {
     true
 }
 
+/// Names the columns that are made of others by their text; returns true where it named some. The planner calls `CAST(x AS INT)` x, and
+/// finds two columns of one name where ORDER BY adds x itself.
+pub(super) fn name_by_text(select: &mut Select) -> bool {
+    let mut changed = false;
+    for item in &mut select.projection {
+        if let SelectItem::UnnamedExpr(expr) = item
+            && !matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_))
+        {
+            let alias = Ident::with_quote('"', expr.to_string());
+            *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
+            changed = true;
+        }
+    }
+    changed
+}
+
 /// The text of an expression without its subqueries' text. For one value, its column's name; None
 /// if it has none.
 fn without_subqueries(expr: &Expr) -> Option<String> {

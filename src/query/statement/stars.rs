@@ -90,7 +90,12 @@ impl VisitorMut for Wrap {
                 }
                 **body = relation(inner);
             }
-            body => self.operands(body),
+            body => {
+                self.operands(body);
+                if let (SetExpr::Select(select), Some(_)) = (body, &*order_by) {
+                    self.changed |= names::name_by_text(select);
+                }
+            }
         }
         ControlFlow::Continue(())
     }

@@ -39,9 +39,9 @@ pub(in crate::query) use at_time_zone::zones_as_calls;
 pub(in crate::query) use replaced::name_replaced;
 pub use times::TimesOfDay;
 
-use super::nested_order;
 use super::number_digits::written_number;
 use super::signed_zeros::plain;
+use super::{nested_order, time_texts};
 use crate::floats::{has_floats, is_plain_float};
 use crate::{Error, Result};
 
@@ -60,6 +60,7 @@ static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
         written_number(),
         decimals::rounded(),
         nested_order::function(),
+        time_texts::function(),
     ];
     let own = own.into_iter().chain(decimals::functions());
     let own = own.chain(texts::functions()).chain(times::functions());
