@@ -254,7 +254,8 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
     refused.map_or(Ok(found.data), Err)
 }
 
-/// A window in the order of a struct, with a key for NULL itself before it: the engine refuses a struct as the first key. Whether it is one.
+/// A window in the order of a struct, with a key for NULL itself before it: the engine refuses a
+/// struct as the first key. Whether it is one.
 fn nulls_apart(expr: Expr, schema: &DFSchema) -> (Expr, bool) {
     match expr {
         Expr::WindowFunction(mut call) => {

@@ -170,8 +170,9 @@ pub(super) fn name_subqueries(select: &mut Select) -> bool {
     true
 }
 
-/// Names the columns that are made of others by their text; returns true where it named some. The planner calls `CAST(x AS INT)` x, and
-/// finds two columns of one name where ORDER BY adds x itself.
+/// Names the columns that are made of others by their text; returns true where it named some. The
+/// planner calls `CAST(x AS INT)` x, and finds two columns of one name where ORDER BY adds x
+/// itself.
 pub(super) fn name_by_text(select: &mut Select) -> bool {
     let mut changed = false;
     for item in &mut select.projection {
