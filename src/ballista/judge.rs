@@ -136,10 +136,7 @@ fn scan_obstacle(scan: &TableScan) -> Option<String> {
         }
         let within = Schema::new(vec![Arc::clone(column)]);
         within.flattened_fields().iter().any(|field| is_interval(field)).then(|| {
-            format!(
-                "column {:?} holds intervals, whose months executors lose",
-                column.name()
-            )
+            format!("column {:?} holds intervals, whose months executors lose", column.name())
         })
     })
 }

@@ -510,7 +510,10 @@ impl ChunkReader for Chunks {
 
     fn get_bytes(&self, offset: u64, length: u64) -> io::Result<Bytes> {
         self.0.get(&(offset..offset + length)).cloned().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::UnexpectedEof, "the decoder asks for bytes that were not read")
+            io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the decoder asks for bytes that were not read",
+            )
         })
     }
 }
