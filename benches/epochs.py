@@ -24,7 +24,7 @@ COPIES = 10
 """How often the files are linked for the resume: 60 million rows, an epoch of seconds."""
 
 Row = tuple[str, float, str, bool]
-"""What, the figure, its target in words, and whether it is met."""
+"""Name of the measure, its figure, its target in words, and whether the target is met."""
 
 
 def open_loader(path: Any, batch_size: int, **options: Any) -> tuple[Any, Any]:

@@ -70,7 +70,7 @@ def tensorquery(lake: Path, table: str, batch_size: int) -> Batches:
 
 
 def torch_dataloader_utils(lake: Path, table: str, batch_size: int) -> Batches:
-    """The same of torch-dataloader-utils, in the training process too."""
+    """Open the table with torch-dataloader-utils, in the training process as well."""
     from torch_dataloader_utils import IcebergDataset
 
     loader, _ = IcebergDataset.create_dataloader(
@@ -131,7 +131,7 @@ def in_turn(rounds: int, works: dict[str, Callable[[], None]]) -> dict[str, Time
 
 
 # --------------------------------------------------------------------------------------------------------
-# What is measured
+# The measured readers
 
 
 def truth(batches: Batches) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""What a release build is trained with: loaders as they are used, over small files that are made here.
+"""Training runs for a release build: loaders in typical use, over small files that are made here.
 
 A build with counters runs this, and the next one is compiled by what they counted (profile-guided optimization, see
 https://doc.rust-lang.org/rustc/profile-guided-optimization.html): `maturin build --pgo` does it by itself, `make bench` in
-folders that it keeps. What is never run here is compiled for size, so that a query touches fewer pages of the library: it
-matters that what queries need is run, not for how long.
+folders that it keeps. Code that never runs here is compiled for size, so that a query touches fewer pages of the library. The
+code that queries need must run here; how long it runs does not matter.
 
     python benches/pgo.py [DECODE]
 
@@ -90,7 +90,7 @@ def scan(files: str, batch_size: int) -> None:
 
 
 def compute(files: str, stages: Path) -> None:
-    """What SQL there is in training sets: expressions, joins, groups and windows."""
+    """Run the SQL of typical training sets: expressions, joins, groups and windows."""
     read(
         "SELECT CASE WHEN l_quantity > 25 THEN 1 ELSE 0 END AS y, coalesce(l_tax, 0) AS x, "
         f"extract(year FROM l_shipdate) AS year FROM '{files}'"

@@ -61,7 +61,7 @@ def read(path: Path) -> Example:
 
 
 def header(path: Path, sql: str, key: str) -> str:
-    """What the header's line of this key says."""
+    """Return the value of this key's line in the header."""
     found = re.findall(rf"^-- {key}: (.+)$", sql, flags=re.MULTILINE)
     if len(found) != 1:
         raise ValueError(f'{path}: the header must have one line "-- {key}: …", not {len(found)}')

@@ -1,6 +1,6 @@
-//! The function after which floats compare as the product has it: zero equals zero, and NaN equals NaN and is above all
-//! numbers, whatever their signs. The engine compares by bits, in whose order -0.0 comes before 0.0, and NaN with a sign, which
-//! processors make of `inf - inf`, before all numbers.
+//! The function after which floats compare as the product has it: zero equals zero, and NaN equals
+//! NaN and is above all numbers, for any signs. The engine compares by bits, in whose order -0.0
+//! comes before 0.0, and NaN with a sign, which processors make of `inf - inf`, before all numbers.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};
@@ -33,7 +33,7 @@ pub fn plain_float() -> &'static Arc<ScalarUDF> {
     &PLAIN_FLOAT
 }
 
-/// Whether a function is this one.
+/// Returns true if a function is this one.
 pub fn is_plain_float(function: &ScalarUDF) -> bool {
     function.inner().as_any().is::<PlainFloat>()
 }
@@ -70,7 +70,7 @@ impl ScalarUDFImpl for PlainFloat {
     }
 }
 
-/// Returns true for floats, and for what has them in it.
+/// Returns true for floats, and for types that contain floats.
 pub fn has_floats(data_type: &DataType) -> bool {
     use DataType::{FixedSizeList, LargeList, List, Map, Struct};
     match data_type {

@@ -1,8 +1,8 @@
 //! tensorquery: a SQL query over files becomes exact, sharded batches of tensors.
 //!
 //! The flow goes one way: SQL → [`session`] → physical plan → [`exec`] (classify and rewrite) →
-//! splits of [`formats`] → [`sharding`] (balance and deal) → [`stream`] (read ahead, shuffle, cut) →
-//! [`tensor`]s.
+//! splits of [`formats`] → [`sharding`] (balance and deal) → [`stream`] (read ahead, shuffle, cut)
+//! → [`tensor`]s.
 //!
 //! A room imports only rooms below it in this list (`tests/python/test_rooms.py` asserts it):
 //!
@@ -23,7 +23,7 @@
 //! - `storage`: URL → object store; options, credentials, retries, caches
 //! - `tensor`: Arrow batches → dtype, shape, strides
 //! - `matrix`: columns of one type written side by side
-//! - `fingerprint`: what is hashed, as an explicit versioned form
+//! - `fingerprint`: the hashed values, in an explicit versioned form
 //! - `varint`: numbers in few bytes
 //! - `panics`: panics of other crates as errors
 //! - `runtime`: tokio runtimes, rebuilt after a fork

@@ -1,5 +1,5 @@
-//! Panics as errors. None of them may reach Python: what it would raise is no `Exception`, so that nobody's `except Exception`
-//! would see it; and one in a callback of another library would end the process.
+//! Panics as errors. None of them may reach Python: it would raise no `Exception`, so that nobody's
+//! `except Exception` would see it; and one in a callback of another library would end the process.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use futures::FutureExt;
 
 use crate::{Error, Result};
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
@@ -25,7 +25,7 @@ pub(crate) fn caught<T>(
         .unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref()))))
 }
 
-/// The same of a future.
+/// Catches a panic of a future.
 pub(crate) async fn caught_later<T>(
     work: impl Future<Output = Result<T>>,
     describe: impl FnOnce(&str) -> Error,
@@ -34,7 +34,7 @@ pub(crate) async fn caught_later<T>(
     outcome.unwrap_or_else(|panic| Err(describe(message_of(panic.as_ref()))))
 }
 
-/// The error for a panic outside of what decodes files: nobody's data are to blame for it.
+/// The error for a panic outside of file decoders: no data are to blame for it.
 pub(crate) fn of_engine(message: &str) -> Error {
     Error::query(format!(
         "the engine failed on this query ({message}): that is an internal error, not one of the files; write the query in \
@@ -42,7 +42,8 @@ pub(crate) fn of_engine(message: &str) -> Error {
     ))
 }
 
-/// The result of evaluating an expression within a scan; a panic is an error of the engine, which the scan would blame on its file.
+/// The result of evaluating an expression within a scan; a panic is an error of the engine, which
+/// the scan would blame on its file.
 pub(crate) fn evaluated<T>(
     work: impl FnOnce() -> datafusion::error::Result<T>,
 ) -> datafusion::error::Result<T> {
@@ -50,12 +51,14 @@ pub(crate) fn evaluated<T>(
         .unwrap_or_else(|panic| Err(of_engine(message_of(panic.as_ref())).into()))
 }
 
-/// What a backtrace of this library takes, with some to spare: names of functions, and lines of their files.
+/// Memory that a backtrace of this library takes, with some to spare: names of functions, and lines
+/// of their files.
 #[cfg(feature = "python")]
 const BACKTRACE_BYTES: usize = 64 << 20;
 
-/// Has a panic print no backtrace, which `RUST_BACKTRACE` may ask for, where there is no memory for one. The standard library prints one
-/// of its own for an allocation that fails, and waits forever for the lock that the panic holds meanwhile.
+/// Has a panic print no backtrace, which `RUST_BACKTRACE` may ask for, where there is no memory for
+/// one. The standard library prints one of its own for an allocation that fails, and waits forever
+/// for the lock that the panic holds meanwhile.
 #[cfg(feature = "python")]
 pub(crate) fn spare_backtraces() {
     let usual = panic::take_hook();

@@ -1,8 +1,8 @@
 //! Large memory that was given back, kept for those who need as much next.
 //!
-//! A large allocation is fresh from the system and goes back to it: a page fault for every 4 KiB, which costs about as
-//! much as to fill them. Batches of a run are alike, and so are the row groups that they are read from, so what one of them
-//! gave back fits the next.
+//! A large allocation is fresh from the system and goes back to it: a page fault for every 4 KiB,
+//! which costs about as much as to fill them. Batches of a run are alike, and so are the row groups
+//! that they are read from, so memory that one of them gave back fits the next.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::sync::{Mutex, TryLockError};
@@ -19,8 +19,8 @@ const TRIES: usize = 100;
 /// Kept memory, the last one given back at the end: it is the likeliest to be in a cache.
 static KEPT: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it has whatever was written to it before. None where the system
-/// has no such memory.
+/// Memory of `bytes`, and whether it is fresh, and zero: otherwise it holds earlier content.
+/// Returns None if the system has no such memory.
 pub fn take(bytes: usize) -> Option<(Vec<u8>, bool)> {
     if let Some(memory) = kept(bytes) {
         return Some((memory, false));
@@ -30,14 +30,15 @@ pub fn take(bytes: usize) -> Option<(Vec<u8>, bool)> {
     Some((memory, true))
 }
 
-/// Memory fresh from the system, which is zero, and nobody writes to it for that: a page that nobody writes to is not there. `vec!` would
-/// end the process where the system has none.
+/// Memory fresh from the system, which is zero, and nobody writes to it for that: a page that
+/// nobody writes to is not there. `vec!` would end the process where the system has none.
 fn zeroed(bytes: usize) -> Option<Vec<u8>> {
     let layout = Layout::array::<u8>(bytes).ok()?;
     if bytes == 0 {
         return Some(Vec::new());
     }
-    // SAFETY: the layout has a size. What it gives is of the layout that a vector of so many bytes has, and each of these is zero.
+    // SAFETY: the layout has a size. What it gives is of the layout that a vector of so many bytes
+    // has, and each of these is zero.
     unsafe {
         let memory = alloc_zeroed(layout);
         (!memory.is_null()).then(|| Vec::from_raw_parts(memory, bytes, bytes))
@@ -59,8 +60,8 @@ fn kept(bytes: usize) -> Option<Vec<u8>> {
     Some(memory)
 }
 
-/// A little more than `bytes`, so that needs that are almost alike, as those of row groups are, fit the same memory: otherwise each
-/// that is a little larger than all before it takes memory of its own.
+/// A little more than `bytes`, so that similar needs, such as those of row groups, fit the same
+/// memory. Otherwise each need slightly larger than all before would take memory of its own.
 fn roomy(bytes: usize) -> usize {
     match (bytes / 4).checked_ilog2() {
         Some(bits) if bytes <= MOST_BYTES / 2 => bytes.next_multiple_of(1 << bits),
@@ -87,8 +88,8 @@ pub fn give(memory: Vec<u8>) {
     });
 }
 
-/// Works with what a lock guards that is only held for a moment. Never waits for long: a process forked while another thread
-/// was in there would wait for ever.
+/// Works on a value whose lock is only held for a moment. Never waits for long: a process forked
+/// while another thread held it would wait for ever.
 pub fn briefly<T, R>(lock: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> Option<R> {
     for _ in 0..TRIES {
         match lock.try_lock() {

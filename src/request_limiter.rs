@@ -1,5 +1,5 @@
-//! How a process shares the network: one limit on concurrent requests, which gives way to stores that
-//! throttle, and what the requests show of latency and bandwidth.
+//! How a process shares the network: one limit on concurrent requests, which gives way to stores
+//! that throttle, and the measured latency and bandwidth of requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 /// Concurrent requests of a process, unless a store's options say less.
 pub const MOST_REQUESTS: usize = 128;
 
-/// A store that throttles is left alone for so long at most, whatever it asks for: retries have a time limit, too.
+/// The longest pause for a store that throttles, even if it asks for more: retries have a time
+/// limit, too.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// By how many requests the limit grows in the time in which as many succeed as it allows at once.
@@ -25,9 +26,9 @@ const SMALL_BODY: u64 = 64 << 10;
 
 /// The network traffic of one process: its limit, its counts and its pace.
 ///
-/// The limit follows AIMD (additive increase, multiplicative decrease, as TCP's congestion control: Chiu and
-/// Jain 1989): a store that throttles halves it, once for all requests that were under way by then, and successes
-/// let it grow again by [`GROWTH`] per round.
+/// The limit follows AIMD (additive increase, multiplicative decrease, as TCP's congestion control:
+/// Chiu and Jain 1989): a store that throttles halves it, once for all requests that were under way
+/// by then, and successes let it grow again by [`GROWTH`] per round.
 #[derive(Debug)]
 pub struct RequestLimiter {
     permits: Semaphore,
@@ -41,8 +42,8 @@ pub struct RequestLimiter {
 /// Counts of a process's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that failed, were throttled, or broke off in the middle: each is sent again, unless its retries
-    /// are used up.
+    /// Requests that failed, were throttled, or broke off in the middle: each is sent again, unless
+    /// its retries are used up.
     pub retries: u64,
     /// Answers by which a store throttled.
     pub throttled: u64,
@@ -51,7 +52,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was counted since `before`.
+    /// The counts since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             retries: self.retries.saturating_sub(before.retries),
@@ -63,7 +64,7 @@ impl Counts {
 
 #[derive(Debug)]
 struct Limit {
-    /// What it grows towards.
+    /// The limit up to which it grows.
     most: usize,
     now: usize,
     /// Permits that are taken away as soon as they come back.
@@ -100,7 +101,7 @@ impl Default for RequestLimiter {
 }
 
 impl RequestLimiter {
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         Counts {
             retries: self.retries.load(Ordering::Relaxed),
@@ -122,8 +123,8 @@ impl RequestLimiter {
         self.cut_to(&mut limit, most);
     }
 
-    /// Waits for a turn at `host`: for a pause that it asked for `longest_pause` at most. The request is under way until the
-    /// permit is dropped.
+    /// Waits for a turn at `host`: for a pause that it asked for `longest_pause` at most. The
+    /// request is under way until the permit is dropped.
     pub async fn admit(self: &Arc<Self>, host: &str, longest_pause: Duration) -> Permit {
         let asked = Instant::now();
         loop {
@@ -147,8 +148,8 @@ impl RequestLimiter {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes that should be under way to keep the network busy: latency × bandwidth, the product that TCP's
-    /// windows go by. 0 before anything was measured.
+    /// Bytes that should be under way to keep the network busy: latency × bandwidth, the product
+    /// that TCP's windows go by. 0 before anything was measured.
     pub fn bytes_in_flight(&self) -> u64 {
         let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         (pace.latency.unwrap_or(0.0) * pace.bandwidth) as u64

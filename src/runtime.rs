@@ -1,7 +1,7 @@
 //! The threads of a process, and the one place that knows about `fork`.
 //!
-//! tokio's worker threads do not survive `fork()`: in the child a runtime looks alive, and whatever is
-//! spawned on it waits forever. So the child's first step, taken inside `fork` itself
+//! tokio's worker threads do not survive `fork()`: in the child a runtime looks alive, and every
+//! task spawned on it waits forever. So the child's first step, taken inside `fork` itself
 //! (`pthread_atfork`), is to forget the runtimes it inherited; the next use starts fresh ones. The
 //! inherited ones are leaked, never dropped: dropping would wait for threads that do not exist.
 
@@ -22,10 +22,12 @@ use crate::{Error, Result};
 /// Threads for network I/O: they only move bytes.
 const IO_THREADS: usize = 2;
 
-/// Stack of a thread that plans queries: planning calls itself for each level of an expression. It is memory only as far as it is used.
+/// Stack of a thread that plans queries: planning calls itself for each level of an expression. It
+/// is memory only as far as it is used.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Queries that are planned at the same time, each on a thread where it may block. There are 512 of these.
+/// Queries that are planned at the same time, each on a thread where it may block. There are 512 of
+/// these.
 const PLANS_AT_ONCE: usize = 64;
 
 /// The process's runtimes; null before the first use and after a fork.
@@ -74,7 +76,8 @@ impl Runtimes {
             Err(other) => {
                 // SAFETY: `started` lost the race and was seen by nobody else; `other` is as above.
                 let (ours, theirs) = unsafe { (Box::from_raw(started), &*other) };
-                // Dropping a runtime waits for its threads, which a caller inside of another one must not.
+                // Dropping a runtime waits for its threads, which a caller inside of another one
+                // must not.
                 if let Some(ours) = Arc::into_inner(*ours) {
                     ours.cpu.shutdown_background();
                     ours.io.shutdown_background();
@@ -107,7 +110,8 @@ impl Runtimes {
         self.io.handle()
     }
 
-    /// A pause. Its clock is that of the I/O runtime: that of the CPU runtime stands still while all its threads compute.
+    /// A pause. It uses the clock of the I/O runtime: the clock of the CPU runtime stands still
+    /// while all its threads compute.
     pub fn sleep(&self, time: Duration) -> Sleep {
         let _io = self.io().enter();
         tokio::time::sleep(time)
@@ -147,8 +151,8 @@ fn runtime(builder: &mut Builder, name: &str, threads: usize) -> Result<Runtime>
 
 fn watch_forks() {
     WATCH_FORKS.call_once(|| {
-        // SAFETY: both only touch atomics, which is async-signal-safe, as code between fork and exec of a
-        // multi-threaded process must be.
+        // SAFETY: both only touch atomics, which is async-signal-safe, as code between fork and
+        // exec of a multi-threaded process must be.
         unsafe { libc::pthread_atfork(Some(count_fork), None, Some(forget_inherited)) };
     });
 }
@@ -182,8 +186,9 @@ impl Forks {
     }
 }
 
-/// A lock of which no fork makes a trap: a task that holds it may wait for the network, and in a forked process nobody is
-/// left who would let it go. There it is open: what it keeps apart may be done twice, and does no harm.
+/// A lock that stays safe across forks. A task that holds it may wait for the network, and in a
+/// forked process nobody is left to release it. There it is open: the work that it separates may
+/// then be done twice, which does no harm.
 #[derive(Debug)]
 pub struct ForkLock {
     process: u32,
@@ -214,7 +219,8 @@ impl ForkLock {
     }
 }
 
-/// Something that each process makes for itself when it is first wanted: a connection, which does not survive a fork.
+/// Something that each process makes for itself when it is first wanted: a connection, which does
+/// not survive a fork.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     /// Who makes it is inside.
@@ -229,7 +235,7 @@ impl<T> Default for PerProcess<T> {
 }
 
 impl<T: Clone> PerProcess<T> {
-    /// With what this process has made already.
+    /// Holds a value that this process has made already.
     pub fn of(made: T) -> Self {
         let made = std::sync::Mutex::new(Some((std::process::id(), made)));
         Self { fork_lock: ForkLock::default(), made }
@@ -240,10 +246,10 @@ impl<T: Clone> PerProcess<T> {
         (of == std::process::id()).then_some(made)
     }
 
-    /// What this process has made, or makes now.
+    /// Returns the value that this process has made, or makes it now.
     ///
     /// # Errors
-    /// Those of making it; the next call tries again.
+    /// Errors of making it; the next call tries again.
     pub async fn get_or_make(&self, make: impl Future<Output = Result<T>>) -> Result<T> {
         if let Some(made) = self.get() {
             return Ok(made);
@@ -258,39 +264,40 @@ impl<T: Clone> PerProcess<T> {
     }
 }
 
-/// Largest block that glibc's allocator learns from, less what it puts around it.
+/// Largest block from which glibc's allocator learns, without the allocator's own bytes around it.
 const LEARNT_BYTES: usize = (32 << 20) - (64 << 10);
 
-/// What an arena of glibc's allocator may use from its first block on.
+/// Bytes that an arena of glibc's allocator may use from its first block on.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Has glibc ask the system once for what this thread's arena is likely to need, where it would for each page or two that the
-/// arena grows by, with a lock that page faults of all threads wait for. None of it is touched; where the system refuses, the
-/// arena grows as it would.
+/// Has glibc reserve this thread's likely arena size at once. Otherwise it would ask the system for
+/// each page or two that the arena grows by, with a lock that page faults of all threads wait for.
+/// None of it is touched; if the system refuses, the arena grows as usual.
 fn open_arena() {
     let mut block = Vec::<u8>::new();
     let _ = block.try_reserve_exact(ARENA_BYTES);
     std::hint::black_box(block);
 }
 
-/// What the allocator does for this process.
+/// Configures the allocator of this process.
 fn settle_allocator() {
     learn_to_keep();
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     limit_arenas();
 }
 
-/// Lets glibc keep the memory of decoded batches instead of giving it back to the system and fetching it again, with a
-/// page fault for every 4 KiB. It does so by itself for blocks as large as the largest that was ever freed (the "dynamic
-/// mmap threshold" of mallopt(3)), at most 32 MiB; here it learns that at once, and nobody's own settings are
-/// overruled. Other allocators see one block that is never touched.
+/// Lets glibc keep the memory of decoded batches instead of giving it back to the system and
+/// fetching it again, with a page fault for every 4 KiB. It does so by itself for blocks as large
+/// as the largest that was ever freed (the "dynamic mmap threshold" of mallopt(3)), at most 32 MiB;
+/// here it learns that at once, and nobody's own settings are overruled. Other allocators see one
+/// block that is never touched.
 fn learn_to_keep() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LEARNT_BYTES)));
 }
 
-/// Lets glibc have as many arenas as threads can run at once, where it would have eight times as many: what was given
-/// back to one of them does not serve the threads of another, so each thread that reads or decodes would touch fresh memory.
-/// An environment that says how many arenas there are has its way.
+/// Limits glibc to as many arenas as threads can run at once; its default is eight times as many.
+/// Memory given back to one arena does not serve the threads of another, so each thread that reads
+/// or decodes would touch fresh memory. A number of arenas set in the environment has precedence.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn limit_arenas() {
     let is_told = std::env::var_os("MALLOC_ARENA_MAX").is_some()
@@ -298,8 +305,8 @@ fn limit_arenas() {
             .is_some_and(|tunables| tunables.to_string_lossy().contains("glibc.malloc.arena_max"));
     if !is_told {
         let cpus = libc::c_int::try_from(cpus()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: `mallopt` only sets a number that is read when a thread first allocates. Where it refuses, all stays as
-        // it was.
+        // SAFETY: `mallopt` only sets a number that is read when a thread first allocates. Where it
+        // refuses, all stays as it was.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, cpus) };
     }
 }

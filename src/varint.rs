@@ -1,7 +1,7 @@
-//! Numbers in few bytes: what a plan over a million splits is sent and kept as.
+//! Numbers in few bytes, in which a plan over a million splits is sent and kept.
 //!
-//! A number takes seven bits per byte, the last byte's high bit is clear (LEB128). Numbers that mostly follow the one
-//! before are written as the difference, with the sign in the lowest bit.
+//! A number takes seven bits per byte, the last byte's high bit is clear (LEB128). Numbers that
+//! mostly follow the one before are written as the difference, with the sign in the lowest bit.
 
 use crate::{Error, Result};
 
@@ -42,13 +42,13 @@ impl Writer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What was written.
+    /// The written bytes.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Reads what a [`Writer`] wrote.
+/// Reads the bytes of a [`Writer`].
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],

@@ -22,7 +22,7 @@ class Verdict:
     wanted: float
     at_least: bool
     aim: float | None = None
-    """What is hoped for beyond the target."""
+    """A better figure, hoped for beyond the target."""
 
     note: str = ""
 

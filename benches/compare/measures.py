@@ -1,4 +1,4 @@
-"""What is measured in a child process, around the loop that a training job would run.
+"""Measures in a child process, around the loop that a training job would run.
 
 The clock starts before the loader is made and stops after the last batch; imports are outside.
 """
@@ -62,7 +62,7 @@ def _read(batches: Iterable[Any], start: float, budget: float, check: bool) -> d
 
 
 def bytes_read(open_batches: Open, request: Request, warm: str) -> dict[str, Any]:
-    """What the process reads by system calls, planning included; `warm` is a small file that is loaded before.
+    """Count the bytes that the process reads by system calls, planning included; `warm` is a small file, loaded before.
 
     The kernel counts them (``rchar``), whoever reads and however, the page cache included; mapped files it does not count.
     """

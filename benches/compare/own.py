@@ -1,4 +1,4 @@
-"""What is measured of tensorquery alone, in a child process."""
+"""Measures of tensorquery alone, in a child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loader is asked for, as plain data that goes to another process."""
+"""A request to a loader, as plain data that goes to another process."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Request:
         return Request(**values)
 
     def but(self, **changes: Any) -> Request:
-        """The same request with some parts changed."""
+        """Return the request with some parts changed."""
         return replace(self, **changes)
 
     @property
     def needs(self) -> set[str]:
-        """What a loader must be able to do to answer it."""
+        """The abilities that a loader needs to answer it."""
         parts = {
             "filters": self.filters,
             "stack": self.stack,

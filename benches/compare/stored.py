@@ -1,4 +1,4 @@
-"""What Parquet files hold, by their footers: the bytes that a reader cannot do without."""
+"""Sizes of Parquet files, from their footers: the bytes that every reader must read."""
 
 from __future__ import annotations
 

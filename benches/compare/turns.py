@@ -36,7 +36,7 @@ class Memory:
 
 @dataclass
 class Runs:
-    """What the timed runs of one loader gave; spread is (maximum - minimum) / median of the rates."""
+    """Results of the timed runs of one loader; spread is (maximum - minimum) / median of the rates."""
 
     name: str
     trouble: str | None = None

@@ -42,17 +42,17 @@ def make(folder: Path = DATA) -> Path:
 
 
 def zstd() -> Path:
-    """The same files, compressed by zstd."""
+    """The files of `make`, compressed with zstd."""
     return _rewritten("lineitem-zstd", compression="zstd", write_page_index=True)
 
 
 def paged() -> Path:
-    """The same files with an index of pages of about 20,000 rows."""
+    """The files of `make`, with a page index for pages of about 20,000 rows."""
     return _rewritten("paged", **_SMALL_PAGES)
 
 
 def bare() -> Path:
-    """The same files without a page index."""
+    """The files of `make`, without a page index."""
     return _rewritten("lineitem-bare", write_page_index=False)
 
 

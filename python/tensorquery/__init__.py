@@ -97,7 +97,7 @@ _NEEDS_TORCHDATA = {"QueryNode": "tensorquery.integrations.nodes"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first used, so that exploring data needs no torch."""
+    """Import modules that need torch at first use, so that exploring data needs no torch."""
     module = _NEEDS_TORCH.get(name) or _NEEDS_TORCHDATA.get(name)
     if module is None:
         raise AttributeError(f"module 'tensorquery' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The compiled half of tensorquery: sessions, plans and streams in Rust.
 
-Nothing here is public; the package wraps all of it. Errors are those of `tensorquery.errors`.
+Nothing here is public; the package wraps all of it. Errors have the types of `tensorquery.errors`.
 """
 
 import os
@@ -76,7 +76,7 @@ _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
 __version__: str
 
 FINGERPRINT_VERSION: int
-"""The version of the forms of which a fingerprint is a digest; each begins with it."""
+"""The version of the forms that fingerprints digest; each form begins with it."""
 
 @final
 class Session:
@@ -111,7 +111,7 @@ class Session:
         files: Files | None = None,
         memo: bytes | None = None,
     ) -> None:
-        """List, pin and register files; `options` is JSON. Paths are those of `files` where it is given.
+        """List, pin and register files; `options` is JSON. Paths belong to `files` if it is given.
 
         With `memo`, which `table_memo` gave in another process, nothing is listed.
         """
@@ -191,7 +191,7 @@ class Query:
     def count(self) -> int:
         """Count the rows; from metadata where that suffices."""
     def explain(self, stage: str, place: str) -> str:
-        """DataFusion's plan, what is staged of it and why, and the plan by splits; with the sizes of stages in `place`."""
+        """DataFusion's plan, its staged parts with the reasons, and the plan by splits; with the sizes of stages in `place`."""
     def analyze(self) -> list[tuple[int, str, int | None, int | None]]:
         """Run the query; depth, description, rows and nanoseconds of each operator, in pre-order."""
     def nested(self, before: str, after: str) -> Query:
@@ -296,7 +296,7 @@ class Plan:
         tensor_options: str | None,
         loose: bool = False,
     ) -> BatchStream:
-        """Start reading what a worker takes of its rank's pieces, as long as the iteration is under way."""
+        """Start reading pieces that a worker takes from its rank, as long as the iteration is under way."""
     def positions(
         self, shards: Shards, rank: int, worker: int, cursor: Sequence[int], counts: Sequence[int]
     ) -> BatchStream:
@@ -406,7 +406,7 @@ class Stage:
 
 @final
 class RankShare:
-    """The share of one rank in every epoch, whatever its number of workers."""
+    """The share of one rank in every epoch, for any number of workers."""
 
     @staticmethod
     def deal(
@@ -445,11 +445,11 @@ class Shards:
         sources: Sequence[int],
         lists: Sequence[Sequence[int]] | None,
     ) -> Shards:
-        """Deal a plan's rows to all shards; as `RankShare.deal`, and `lists` are those of a custom strategy."""
+        """Deal a plan's rows to all shards, as `RankShare.deal` does; `lists` come from a custom strategy."""
     def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
         """Batches and rows of a shard, where they are counted."""
     def rows(self, rank: int, worker: int) -> int | None:
-        """Rows of a shard without those that it repeats, where they are counted."""
+        """Rows of a shard without repeated ones, if they are counted."""
     def permuted(
         self, positions: Sequence[tuple[int, int]], len: int, stage: Stage | None = None
     ) -> list[int]:
@@ -484,7 +484,7 @@ class BatchStream:
     def next(self) -> _TensorBatch | _Rows | None:
         """Wait for the next batch; None at the end. It counts as handed out."""
     def next_group(self) -> list[_TensorBatch] | list[_Rows] | None:
-        """Wait for the next batch, and return it with those that were finished with it; None at the end.
+        """Wait for the next batch, and return it with all batches finished with it; None at the end.
 
         Each counts as handed out with a call of `advance`.
         """
@@ -589,7 +589,7 @@ def stage_query(
     progress: Callable[[int, int, int, int, str | None], object] | None = None,
     engine: str | None = None,
 ) -> Query:
-    """The query over what is staged of it; builds the stages that are not in `place` yet, here or by `engine`.
+    """The query with its stages; builds stages that are not in `place` yet, here or by `engine`.
 
     Above `max_bytes`, stages of the place that nobody uses make way.
 

@@ -1,4 +1,5 @@
-//! One job on a cluster: sent, followed to its end, and cancelled where nobody waits for it any more.
+//! One job on a cluster: sent, followed to its end, and cancelled where nobody waits for it any
+//! more.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ use crate::{Error, Result};
 /// How often the scheduler is asked how far the job is.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Times in a row that it may leave that unanswered: a job of hours outlives a network that is down for half a minute.
+/// Times in a row that it may leave that unanswered: a job of hours outlives a network that is down
+/// for half a minute.
 const UNANSWERED: usize = 5;
 
 /// Bytes of a part of an upload. An object may have ten thousand of them: at most 625 GiB.
@@ -31,7 +33,7 @@ const PART_BYTES: usize = 64 << 20;
 /// Runs an encoded plan to its end, in a session of its own. Dropping the future cancels the job.
 ///
 /// # Errors
-/// `Storage` where the scheduler does not answer; `Data` with what it says where the job fails.
+/// `Storage` where the scheduler does not answer; `Data` with its message where the job fails.
 pub(super) async fn run(cluster: Cluster<'_>, session: &str, plan: Vec<u8>) -> Result<()> {
     let query = ExecuteQueryParams {
         session_id: session.to_owned(),
@@ -51,7 +53,8 @@ pub(super) async fn run(cluster: Cluster<'_>, session: &str, plan: Vec<u8>) -> R
     task.join_unwind().await.map_err(stopped)?
 }
 
-/// What the scheduler plans by. The first ones are about right answers: see `session_config` for those of this process.
+/// Scheduler settings. The first ones are needed for right answers; `session_config` has this
+/// process's settings.
 fn settings(partitions: usize, name: &str) -> Vec<KeyValuePair> {
     let partitions = partitions.to_string();
     let part_bytes = PART_BYTES.to_string();
@@ -60,7 +63,8 @@ fn settings(partitions: usize, name: &str) -> Vec<KeyValuePair> {
         ("datafusion.optimizer.enable_topk_aggregation", "false"),
         ("datafusion.optimizer.enable_dynamic_filter_pushdown", "false"),
         ("datafusion.optimizer.enable_join_dynamic_filter_pushdown", "false"),
-        // One side of a join held by every task loses rows of outer joins (apache/datafusion-ballista issue 1055).
+        // One side of a join held by every task loses rows of outer joins
+        // (apache/datafusion-ballista issue 1055).
         ("datafusion.optimizer.hash_join_single_partition_threshold", "0"),
         ("datafusion.optimizer.hash_join_single_partition_threshold_rows", "0"),
         ("ballista.optimizer.broadcast_join_threshold_bytes", "0"),

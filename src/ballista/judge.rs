@@ -1,4 +1,4 @@
-//! Which operators run on a cluster as they run here. Whatever is not known does not.
+//! Lists operators that run on a cluster as they run here. Unknown operators do not.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Refuses a part that a cluster would compute differently, or not at all.
 ///
 /// # Errors
-/// `Query` naming what it is.
+/// `Query` naming the operator.
 pub(super) fn check(part: &LogicalPlan) -> Result<()> {
     if let Some(function) = functions_of(part)?.first() {
         return Err(refused(&format!(
@@ -50,7 +50,7 @@ pub(super) fn check(part: &LogicalPlan) -> Result<()> {
     found.map_or(Ok(()), |why| Err(refused(&why)))
 }
 
-/// The error for what a cluster cannot compute.
+/// The error for an operation that a cluster cannot compute.
 pub(super) fn refused(why: &str) -> Error {
     Error::query(format!(
         "stage_engine=\"ballista://…\" cannot compute this query: {why}; stage it without stage_engine, or let another engine \
@@ -58,7 +58,8 @@ pub(super) fn refused(why: &str) -> Error {
     ))
 }
 
-/// A scalar function that executors do not have: a task with one is never run, and its job waits for ever.
+/// A scalar function that executors do not have: a task with one is never run, and its job waits
+/// for ever.
 fn unknown_function(part: &LogicalPlan) -> Result<Option<String>> {
     let known = all_default_functions();
     let known: HashSet<&str> = known.iter().map(|function| function.name()).collect();
@@ -135,10 +136,7 @@ fn scan_obstacle(scan: &TableScan) -> Option<String> {
         }
         let within = Schema::new(vec![Arc::clone(column)]);
         within.flattened_fields().iter().any(|field| is_interval(field)).then(|| {
-            format!(
-                "column {:?} holds intervals, of which executors lose the months",
-                column.name()
-            )
+            format!("column {:?} holds intervals, whose months executors lose", column.name())
         })
     })
 }

@@ -1,7 +1,8 @@
-//! Iceberg tables whose files say all: without deletes, and with the table's columns under their present names.
+//! Iceberg tables whose files say all: without deletes, and with the table's columns under their
+//! present names.
 //!
-//! Executors find columns by name, and Iceberg by field id. Where both lead to the same columns in every file, the pinned file list is
-//! the table.
+//! Executors find columns by name, and Iceberg by field id. Where both lead to the same columns in
+//! every file, the pinned file list is the table.
 
 use std::sync::Arc;
 
@@ -14,10 +15,11 @@ use super::scans::{LOOKS, ReadTable};
 use crate::iceberg::{LakeTable, Storage};
 use crate::{Error, Result};
 
-/// Refuses an Iceberg table that a list of its files would not give the rows of. Any other table passes.
+/// Refuses an Iceberg table that a list of its files would not give the rows of. Any other table
+/// passes.
 ///
 /// # Errors
-/// `Query` naming the table, the file and why; what reading a footer finds.
+/// `Query` naming the table, the file and why; errors of reading a footer.
 pub(super) async fn check(table: &ReadTable) -> Result<()> {
     let Some(lake) = LakeTable::of(&table.files) else { return Ok(()) };
     for index in 0..table.files.files.len() {

@@ -7,7 +7,8 @@
 //!     TableScan: lineitem        a table of pinned files, which only this process knows
 //!     TableScan: orders
 //! ```
-//! What the scheduler gets; executors read the files by their URLs, and one task writes the stage's file:
+//! The plan that the scheduler gets. Executors read the files by their URLs, and one task writes
+//! the stage's file:
 //! ```text
 //! CopyTo: s3://…/<key>/<build>/part-00000.parquet
 //!   Projection: the stage's columns
@@ -16,9 +17,10 @@
 //!         TableScan: lineitem    DataFusion's listing table over the same files
 //!         TableScan: orders
 //! ```
-//! Nothing is sent that would mean something else there: [`judge`] says which operators run on a cluster as they run here,
-//! [`scans`] which tables, and [`wire`] decodes what it has encoded, and compares. Stock executors do: they know `s3://` and
-//! folders, and take credentials from their environment; none is sent.
+//! Nothing is sent that would mean something else there: [`judge`] says which operators run on a
+//! cluster as they run here, [`scans`] which tables, and [`wire`] decodes its own encoding, and
+//! compares. Stock executors suffice: they know `s3://` and folders, and take credentials from
+//! their environment; none is sent.
 
 mod floats;
 mod job;
@@ -41,7 +43,8 @@ use object_store::path::Path;
 use crate::Result;
 use crate::materialize::{StageFile, StagePlace};
 
-/// The name of the stage's file. One: a file appears in one step, and a task that is run again writes the same one again.
+/// The name of the stage's file. One: a file appears in one step, and a task that is run again
+/// writes the same one again.
 const FILE: &str = "part-00000.parquet";
 
 /// Rows of a row group, which is the smallest split of the stage; a file may have 32,767 of them.
@@ -56,7 +59,7 @@ pub struct Cluster<'a> {
     pub partitions: usize,
 }
 
-/// What a cluster computes and where it writes it.
+/// A part of a query that a cluster computes, and the place to which it writes the rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
     /// The part of a query.
@@ -72,8 +75,9 @@ pub struct Order<'a> {
 /// Has a cluster compute and write a part of a query: the files, and a digest of their content.
 ///
 /// # Errors
-/// `Query` naming what of the part cannot run on a cluster; `Data` where computing it fails there, or a file has changed;
-/// `Storage` where the scheduler cannot be reached, or what it wrote is not in the stage's store.
+/// `Query` naming the operation that cannot run on a cluster; `Data` where computing it fails
+/// there, or a file has changed; `Storage` where the scheduler cannot be reached, or its files are
+/// not in the stage's store.
 pub async fn stage(cluster: Cluster<'_>, order: Order<'_>) -> Result<(Vec<StageFile>, String)> {
     let part = floats::spelled_out(order.part)?;
     let order = Order { part: &part, ..order };

@@ -28,7 +28,7 @@ use crate::formats::{Format, TableFiles};
 use crate::query::provider_of;
 use crate::{Error, Result};
 
-/// Hive directories of one table, each of which is a scan of its own.
+/// The number of Hive directories of one table, each a scan of its own.
 const MOST_DIRECTORIES: usize = 2_000;
 
 /// Files that are looked at side by side.
@@ -63,7 +63,7 @@ pub(super) fn tables_of(part: &LogicalPlan) -> Result<Vec<ReadTable>> {
     Ok(tables)
 }
 
-/// Demands that the pinned files are still what they were.
+/// Demands that the pinned files are unchanged.
 ///
 /// # Errors
 /// `Data` naming a file that has changed.
@@ -81,7 +81,8 @@ pub(super) async fn check_pins(tables: &[ReadTable]) -> Result<()> {
     Ok(())
 }
 
-/// The part over listing tables, in a form that survives being sent: UNION ALL of two inputs each, and joins by ON.
+/// The part over listing tables, in a form that survives being sent: UNION ALL of two inputs each,
+/// and joins by ON.
 ///
 /// # Errors
 /// `Query` for a table that executors cannot read.
@@ -109,8 +110,8 @@ pub(super) fn over_listings(part: &LogicalPlan, partitions: usize) -> Result<Log
     Ok(rewritten.data)
 }
 
-/// A path as a user would write it, or as Iceberg does, as the URL that executors know it by. Names are as in the store, percent
-/// signs included.
+/// A path as a user would write it, or as Iceberg does, as the URL that executors know it by. Names
+/// are as in the store, percent signs included.
 ///
 /// # Errors
 /// `Query` for a store that stock executors do not know.
@@ -161,8 +162,8 @@ impl Listing {
         Ok(plan.build()?)
     }
 
-    /// The directories of a hive table one after the other, with their values as constants. Filters on these are nowhere else
-    /// in the plan.
+    /// The directories of a hive table one after the other, with their values as constants. Filters
+    /// on these are nowhere else in the plan.
     fn over_directories(self, scan: &TableScan, files: &TableFiles) -> Result<LogicalPlanBuilder> {
         let mut directories: Vec<(&[ScalarValue], Vec<usize>)> = Vec::new();
         let mut known: HashMap<&[ScalarValue], usize> = HashMap::new();
@@ -233,7 +234,8 @@ impl Listing {
             .iter()
             .map(|index| Ok(ListingTableUrl::try_new(url_of(&files.display_path(*index))?, None)?));
         let mut options = TableParquetOptions::default();
-        // Stock executors leave out row groups that match, where a NULL count is absent or a bound in another order.
+        // Stock executors leave out row groups that match, where a NULL count is absent or a bound
+        // in another order.
         options.global.pruning = false;
         options.global.enable_page_index = false;
         options.global.bloom_filter_on_read = false;

@@ -1,7 +1,7 @@
 //! A plan as bytes that mean the same where they are decoded.
 //!
-//! DataFusion's wire format leaves out what it has no field for (how a join takes NULL, for example), and says nothing. So what was
-//! encoded is decoded again here, and both plans are compared node by node.
+//! DataFusion's wire format silently drops properties without a field (how a join takes NULL, for
+//! example). So the encoded plan is decoded again here, and both plans are compared node by node.
 
 use ballista_core::serde::BallistaLogicalExtensionCodec;
 use datafusion::logical_expr::{Distinct, Expr, FetchType, LogicalPlan, SkipType};
@@ -12,7 +12,8 @@ use datafusion_proto::protobuf::LogicalPlanNode;
 use super::judge::refused;
 use crate::{Error, Result};
 
-/// What a scheduler takes in one message, unless it is started with more: 16 MiB, of which some is not the plan.
+/// Limit of a scheduler's message unless it is started with a higher one: 16 MiB, part of which is
+/// not the plan.
 const MESSAGE_BYTES: usize = 15 << 20;
 
 /// The plan as a scheduler decodes it.
@@ -84,7 +85,7 @@ fn expressions(plan: &LogicalPlan) -> Vec<Expr> {
     }
 }
 
-/// What of a node is neither an expression nor an input.
+/// Describes a node's settings: everything except its expressions and inputs.
 fn settings(plan: &LogicalPlan) -> Result<String> {
     Ok(match plan {
         LogicalPlan::Join(join) => {

@@ -1,4 +1,4 @@
-//! What a cluster has written: looked at before it becomes a stage.
+//! Checks the files that a cluster has written before they become a stage.
 
 use std::sync::Arc;
 
@@ -15,8 +15,9 @@ use crate::{Error, Result};
 /// Bytes at the end of a file that hold the length of its footer.
 const TAIL_BYTES: u64 = 8;
 
-/// The file of a stage, and a digest of its content: of its identity in the store and its footer, so that not all of it is
-/// read. Two builds have the same digest only where the store says that they are the same bytes.
+/// The file of a stage, and a digest of its content: of its identity in the store and its footer,
+/// so that not all of it is read. Two builds have the same digest only where the store says that
+/// they are the same bytes.
 ///
 /// # Errors
 /// `Storage` where the file is not there; `Data` where it does not have the stage's columns.

@@ -1,4 +1,4 @@
-//! What the files of one table have in common: a format, and columns that fit together.
+//! Finds the common format of a table's files and a schema that fits all of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -75,8 +75,8 @@ pub(super) fn one_format(names: &[String], read: &[FileSchema], by_name: Format)
     Ok(found.map_or(by_name, |(_, format)| format.clone()))
 }
 
-/// The schema, columns of types that no library takes marked. Damaged files have them, and names and time zones with a NUL character,
-/// where C strings end.
+/// The schema, columns of types that no library takes marked. Damaged files have them, and names
+/// and time zones with a NUL character, where C strings end.
 ///
 /// # Errors
 /// `Data` naming the column where it is the name.
@@ -120,8 +120,9 @@ fn is_possible(data_type: &DataType) -> bool {
     }
 }
 
-/// Columns of text are read as if all files were one: as floats where one file's values are whole and another's are not, as
-/// times where one has dates and another times, as the finer times of two. Also inside of objects and lists.
+/// Columns of text are read as if all files were one: as floats where one file's values are whole
+/// and another's are not, as times where one has dates and another times, as the finer times of
+/// two. Also inside of objects and lists.
 pub(super) fn align_text(read: &mut [FileSchema]) {
     let mut widest = HashMap::new();
     for field in read.iter().flat_map(|file| file.schema.fields()) {
@@ -220,7 +221,7 @@ pub(super) fn same_positions<'a>(
     Ok(())
 }
 
-/// The declared schema without the hive columns, checked against what the files hold.
+/// The declared schema without the hive columns, checked against the files' content.
 pub(super) fn declare(
     declared: &SchemaRef,
     inferred: &Schema,

@@ -1,5 +1,5 @@
-//! The files of a table that are left out, where the user said so: those that cannot be read, and those whose schema
-//! contradicts the others'.
+//! The files of a table that are left out, where the user said so: unreadable files, and files
+//! whose schema contradicts the others'.
 
 use arrow::datatypes::Schema;
 use futures::StreamExt;
@@ -36,7 +36,7 @@ impl BadFiles {
         items.retain(|_| !last.next().copied().unwrap_or(false));
     }
 
-    /// The same, out of four lists.
+    /// Takes the files that were found last out of four lists.
     pub(super) fn take_out<A, B, C, D>(
         &self,
         a: &mut Vec<A>,
@@ -56,7 +56,8 @@ impl BadFiles {
         self.listed
     }
 
-    /// Finds the files whose schema cannot stand beside the schema that most files have (of several, the first).
+    /// Finds the files whose schema cannot stand beside the schema that most files have (of
+    /// several, the first).
     pub(super) fn find_odd(
         &mut self,
         names: &[String],
@@ -91,7 +92,7 @@ impl Infer<'_> {
     /// The schemas of the files that can be read; the others are noted.
     ///
     /// # Errors
-    /// What is not the content of a file; the first error where no file can be read.
+    /// Errors that are not about a file's content; the first error if no file can be read.
     pub(super) async fn those_that_can(
         &self,
         files: &[ObjectMeta],
@@ -126,8 +127,8 @@ impl Infer<'_> {
         }
     }
 
-    /// The schema of a file. Of a text file with a record that cannot be read, by the records before it: that record may
-    /// spoil one split of many.
+    /// The schema of a file. Of a text file with a record that cannot be read, by the records
+    /// before it: that record may spoil one split of many.
     async fn one_tolerantly(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let error = match self.one(meta).await {
             Err(error) if error.may_be_of_content() => error,
@@ -150,7 +151,8 @@ impl Infer<'_> {
     }
 }
 
-/// The place of the schema that most files have, of several the first; files without columns have no say.
+/// The place of the schema that most files have, of several the first; files without columns have
+/// no say.
 fn most_common(schemas: &[&Schema]) -> Option<usize> {
     let mut kinds: Vec<(usize, usize)> = Vec::new();
     for (place, schema) in schemas.iter().enumerate() {

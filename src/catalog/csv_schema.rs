@@ -1,5 +1,6 @@
-//! The schema of a CSV file, from its first records. DataFusion 53.1 infers it too, but cuts the text at newlines as if all
-//! fields were quoted by `"` and escaped by `\`; here it is cut between records of the file's own dialect.
+//! The schema of a CSV file, from its first records. DataFusion 53.1 infers it too, but cuts the
+//! text at newlines as if all fields were quoted by `"` and escaped by `\`; here it is cut between
+//! records of the file's own dialect.
 
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use crate::formats::{CsvFormat, csv_dialect};
 use crate::storage::WholeRecords;
 use crate::{Error, Result};
 
-/// The columns, with the types that the first `rows` records show; with 0 their names alone. A column without a value is
-/// of the type Null, a text without records has no columns. Of `text` no more is read than that takes.
+/// The columns, with the types that the first `rows` records show; with 0 their names alone. A
+/// column without a value is of the type Null, a text without records has no columns. Of `text` no
+/// more is read than that takes.
 ///
 /// # Errors
 /// `Data` where a record is malformed or too long; those of `text`.
@@ -39,10 +41,10 @@ pub(super) async fn infer(
     Ok(found.into_schema())
 }
 
-/// What other programs put between fields in place of a comma.
+/// Separators that other programs write in place of a comma.
 const OTHER_DELIMITERS: &[u8; 3] = b"\t;|";
 
-/// What the records so far show.
+/// Types and column count found in the records so far.
 struct Found<'a> {
     csv: &'a CsvFormat,
     /// None before the first record.
@@ -88,7 +90,8 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Refuses one column that is several with another delimiter, where nobody has asked for the comma.
+    /// Refuses one column that is several with another delimiter, where nobody has asked for the
+    /// comma.
     fn check_delimiter(&self, piece: &[u8]) -> Result<()> {
         if self.csv.delimiter.is_some() || self.rows == 0 {
             return Ok(());
@@ -126,7 +129,7 @@ fn format_of(csv: &CsvFormat) -> Format {
     format
 }
 
-/// The columns of `known` with what more records show, as if all had been looked at together.
+/// The columns of `known`, extended by more records, as if all had been read together.
 fn merged(known: &Schema, more: &Schema) -> Schema {
     let fields = known.fields().iter().zip(more.fields());
     let fields = fields.map(|(known, more)| {
@@ -155,7 +158,8 @@ mod tests {
 
     use super::*;
 
-    /// The names and types that the first `rows` records of a text show that comes in chunks of `size` bytes.
+    /// The names and types that the first `rows` records of a text show that comes in chunks of
+    /// `size` bytes.
     fn types(csv: &CsvFormat, text: &str, size: usize, rows: usize) -> Vec<(String, DataType)> {
         let chunks = text.as_bytes().chunks(size).map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
         let schema = block_on(infer(csv, stream::iter(chunks).boxed(), rows)).unwrap();

@@ -30,27 +30,28 @@ use crate::{Error, ErrorKind, Result};
 pub(super) struct Infer<'a> {
     pub session: &'a dyn Session,
     pub store: &'a Arc<dyn ObjectStore>,
-    /// The same, where whole files are read as text.
+    /// The store for whole files read as text.
     pub unpacked: &'a Arc<dyn ObjectStore>,
     pub footers: &'a FooterCache,
     pub format: &'a Format,
     /// Records of each text file from which its schema is inferred.
     pub rows: usize,
-    /// Whether the user declared the schema, so that the files need only say which columns they have.
+    /// Whether the user declared the schema, so that the files need only say which columns they
+    /// have.
     pub is_declared: bool,
 }
 
-/// What one file says of itself.
+/// Schema and facts found in one file.
 pub(super) struct FileSchema {
     pub schema: Schema,
     /// Exact; None where the format does not say before the file is planned.
     pub rows: Option<u64>,
-    /// The format with what the file itself says: array or lines, file or stream.
+    /// The format with the file's own properties: array or lines, file or stream.
     pub format: Format,
 }
 
 impl Infer<'_> {
-    /// Of all files, in their order.
+    /// Reads the schemas of all files, in their order.
     pub async fn all(&self, files: &[ObjectMeta], names: &[String]) -> Result<Vec<FileSchema>> {
         futures::stream::iter(files.iter().zip(names).map(|(meta, name)| async move {
             self.one(meta).await.map_err(|error| error.with_context("file", name))
@@ -60,7 +61,8 @@ impl Infer<'_> {
         .await
     }
 
-    /// Of one file; its name is added to errors by the caller. Decoders panic on some damaged files.
+    /// Reads the schema of one file; the caller adds its name to errors. Decoders panic on some
+    /// damaged files.
     pub async fn one(&self, meta: &ObjectMeta) -> Result<FileSchema> {
         let read = caught(self.read(meta)).await?;
         Ok(FileSchema { schema: possible(read.schema)?, ..read })
@@ -103,7 +105,8 @@ impl Infer<'_> {
     }
 
     async fn json_lines(&self, json: &JsonFormat, meta: &ObjectMeta) -> Result<Schema> {
-        // It takes in all of the file before it looks at the first line: so it gets the file as it is stored.
+        // It takes in all of the file before it looks at the first line: so it gets the file as it
+        // is stored.
         let compression = self.format.compression();
         let options = JsonOptions { compression: compression.variant(), ..json.options() };
         let format = DfJsonFormat::default().with_options(options);
@@ -152,7 +155,7 @@ impl Infer<'_> {
     }
 }
 
-/// Times of text are microseconds at least: a later row may be finer than those that were looked at.
+/// Times of text are microseconds at least: a later row may be finer than the rows read here.
 fn in_microseconds(schema: &Schema) -> Schema {
     let fields = schema.fields().iter().map(|field| match field.data_type() {
         DataType::Timestamp(TimeUnit::Second | TimeUnit::Millisecond, zone) => {
@@ -164,7 +167,7 @@ fn in_microseconds(schema: &Schema) -> Schema {
     Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone())
 }
 
-/// What went wrong below a decoder: what the store said, where it is that.
+/// Converts an error from below a decoder: keeps the store's error if there is one.
 fn unpacking(compression: Compression, error: DataFusionError) -> Error {
     let DataFusionError::IoError(error) = error else { return error.into() };
     match error.downcast::<DataFusionError>() {

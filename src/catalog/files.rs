@@ -42,7 +42,7 @@ impl FilesTable {
         &self.files
     }
 
-    /// Whether an expression reads hive partition columns only.
+    /// Returns true if an expression reads hive partition columns only.
     fn is_partition_filter(&self, filter: &Expr) -> bool {
         let partitions = self.files.schema.table_partition_cols();
         !partitions.is_empty()
@@ -113,7 +113,7 @@ pub fn statistics(table: &TableFiles, outline: &Outline) -> Statistics {
     statistics
 }
 
-/// What a scan of a table of which this process has a part was over all of its files.
+/// Records the outline of a scan over all files of a table of which this process has only a part.
 ///
 /// # Errors
 /// `Data` where no such scan was planned by the process that has all of them.
@@ -127,8 +127,9 @@ pub fn outlined(table: &TableFiles, filters: &[Expr], found: Outline) -> DfResul
     })
 }
 
-/// Whether NULL is written in the filter, as in `day NOT IN (1, NULL)`, which the optimiser turns into
-/// `day != 1 AND NULL`: constants of that kind are left to the engine to judge, row by row.
+/// Returns true if NULL is written in the filter, as in `day NOT IN (1, NULL)`, which the optimiser
+/// turns into `day != 1 AND NULL`: constants of that kind are left to the engine to judge, row by
+/// row.
 fn has_null_literal(filter: &Expr) -> bool {
     use datafusion::common::tree_node::TreeNode;
     let is_null = |expr: &Expr| Ok(matches!(expr, Expr::Literal(value, _) if value.is_null()));

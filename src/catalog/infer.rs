@@ -39,7 +39,8 @@ pub struct TableOptions {
     pub partitioning: Partitioning,
     /// Records of each text file from which its schema is inferred.
     pub infer_rows: Option<usize>,
-    /// Whether files that cannot be read, or contradict the others, are left out instead of being an error.
+    /// Whether files that cannot be read, or contradict the others, are left out instead of being
+    /// an error.
     pub skip_bad: bool,
     /// Options of the object store.
     pub storage_options: StorageOptions,
@@ -78,7 +79,8 @@ pub struct FilesSpec {
     pub files: Vec<(FilePin, Option<u64>)>,
     /// How many of the schema's last columns come from hive directories.
     pub partition_columns: usize,
-    /// Files that were left out, since they cannot be read or contradict the others, with the reason.
+    /// Files that were left out, since they cannot be read or contradict the others, with the
+    /// reason.
     #[serde(default)]
     pub quarantined: Vec<(String, String)>,
 }
@@ -111,8 +113,8 @@ impl ListedFiles {
         &self.opened
     }
 
-    /// All that a table's schema and rows follow from: the store, the pinned files, and the options but for those of
-    /// the store.
+    /// Everything that decides a table's schema and rows: the store, the pinned files, and the
+    /// options except the store's.
     ///
     /// # Errors
     /// `Config` where a declared type has no form.
@@ -149,7 +151,8 @@ impl ListedFiles {
         Ok(form)
     }
 
-    /// Whether these are the files of a table, as they were; those that it leaves out are among them.
+    /// Returns true if these are the unchanged files of a table, including those that it leaves
+    /// out.
     pub fn are(&self, table: &FilesSpec) -> bool {
         let mut listed = self.listing.pins.iter();
         self.listing.pins.len() == table.files.len() + table.quarantined.len()
@@ -297,7 +300,7 @@ impl FilesSpec {
         Ok(self.open_in(inner, schema, partition_values, store_url, counters, cache))
     }
 
-    /// The same in a store that is open.
+    /// Infers the table's schema in a store that is already open.
     pub fn open_in(
         &self,
         inner: Arc<dyn ObjectStore>,
@@ -335,7 +338,7 @@ impl FilesSpec {
     }
 }
 
-/// What stands before an object's path when it is shown to the user.
+/// The prefix of an object's path when it is shown to the user.
 fn display_root(root: &str) -> String {
     format!("{}/", root.strip_prefix("file://").unwrap_or(root))
 }

@@ -1,5 +1,6 @@
-//! JSON files that are one array: told from files of lines, and their schema. DataFusion 53.1 infers
-//! it line by line, and so fails on arrays that are written over several lines, though it reads them.
+//! JSON files that are one array: told from files of lines, and their schema. DataFusion 53.1
+//! infers it line by line, and so fails on arrays that are written over several lines, though it
+//! reads them.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
@@ -19,10 +20,10 @@ use crate::{Error, Result};
 /// Bytes in which the first character that is no white space must stand.
 const PROBE: u64 = 64 << 10;
 
-/// Whether the file's first character opens an array; no line of an object each begins so.
+/// Returns true if the file's first character opens an array; no line of an object each begins so.
 ///
 /// # Errors
-/// Those of the store, and `Data` where the file cannot be decompressed.
+/// Errors of the store, and `Data` where the file cannot be decompressed.
 pub(super) async fn is_array(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -46,7 +47,7 @@ pub(super) async fn is_array(
 /// The schema of the first `rows` objects of the array.
 ///
 /// # Errors
-/// Those of the store, and `Data` where the file is no array of objects.
+/// Errors of the store, and `Data` where the file is no array of objects.
 pub(super) async fn infer(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -83,7 +84,7 @@ pub(super) fn undecompressable(
     source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> Error {
     Error::data(format!(
-        "this cannot be decompressed as {}; say what it is: compression=\"none\" | \"gzip\" | \"bz2\" | \
+        "this cannot be decompressed as {}; name its compression: compression=\"none\" | \"gzip\" | \"bz2\" | \
          \"xz\" | \"zstd\"",
         compression.name(),
     ))

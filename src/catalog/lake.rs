@@ -11,7 +11,8 @@ use crate::formats::{FooterCache, Format, Scans, TableFile, TableFiles};
 use crate::iceberg::LakeTable;
 use crate::storage::{FilePin, IoCounters, PinnedStore, RangeCache, RoutedStore};
 
-/// The files of a pinned snapshot, ready to be read. Their sizes are pinned; Iceberg never writes a file twice.
+/// The files of a pinned snapshot, ready to be read. Their sizes are pinned; Iceberg never writes a
+/// file twice.
 ///
 /// # Errors
 /// `Config` for a file in a store of an unknown kind.

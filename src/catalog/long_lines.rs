@@ -1,4 +1,5 @@
-//! Text whose lines have no end, such as what a small compressed file of zeros becomes: refused before all of it is in memory.
+//! Text whose lines have no end, such as a small compressed file of zeros after decompression. It
+//! is refused before all of it is in memory.
 
 use std::sync::Arc;
 
@@ -11,16 +12,18 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use crate::formats::Compression;
 use crate::{Error, Result};
 
-/// Bytes of the longest line among those that types are inferred from; a decoder takes several times as much for it.
+/// Length limit, in bytes, of the lines from which types are inferred; a decoder takes several
+/// times as much for one.
 const LONGEST: usize = 64 << 20;
 
 /// Looks at the lines that types are inferred from, where one of them may be too long.
 ///
 /// # Arguments
-/// `store`: unpacks what DataFusion does not ([`Compression::members`]).
+/// `store` unpacks compressed files that DataFusion does not ([`Compression::members`]).
 ///
 /// # Errors
-/// `Data` for a line that is; storage errors of the first request. What is damaged is told by who reads it next.
+/// `Data` for such a line; storage errors of the first request. Damage is reported by the next
+/// reader.
 pub(super) async fn check_lines(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -47,7 +50,7 @@ pub(super) async fn check_lines(
     Ok(())
 }
 
-/// Refuses a line or record, `what`, of more bytes than a decoder should be given.
+/// Refuses a line or record (`what`) that is too long for a decoder.
 ///
 /// # Errors
 /// `Data` where it is too long.

@@ -9,8 +9,9 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, Schema};
 use crate::formats::is_marked;
 use crate::{Error, Result};
 
-/// Merges the files' schemas in order; columns keep the order of their first appearance. What writers note beside a schema is left
-/// out: it is of one file, as the number of its rows, and the engine takes tables that differ in it for tables of other columns.
+/// Merges the files' schemas in order; columns keep the order of their first appearance. A schema's
+/// metadata is dropped: it describes one file, such as its number of rows, and the engine treats
+/// tables with different metadata as tables of other columns.
 ///
 /// # Errors
 /// `Data` naming both files and the column where two files disagree.
@@ -58,8 +59,8 @@ pub fn merge_schemas<'a>(files: impl IntoIterator<Item = (&'a str, &'a Schema)>)
     Ok(Schema::new(fields))
 }
 
-/// The columns of all files by their first appearance, whatever their types: for files that are read
-/// as a declared schema, where it does not matter that they disagree.
+/// The columns of all files by their first appearance, without a check of types: for files that are
+/// read as a declared schema, so that their own types may disagree.
 pub fn column_names<'a>(files: impl IntoIterator<Item = &'a Schema>) -> Schema {
     let mut known: Vec<FieldRef> = Vec::new();
     let mut names: HashSet<&str> = HashSet::new();
@@ -139,7 +140,8 @@ fn widen_child(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
     Some(Arc::new(Field::new(a.name(), data_type, a.is_nullable() || b.is_nullable())))
 }
 
-/// A struct with the fields of both, in the order of their first appearance. A field that one of them lacks may be NULL.
+/// A struct with the fields of both, in the order of their first appearance. A field that one of
+/// them lacks may be NULL.
 fn widen_struct(a: &Fields, b: &Fields) -> Option<DataType> {
     let find = |fields: &Fields, name: &str| -> Option<FieldRef> {
         fields.iter().find(|field| field.name() == name).cloned()
@@ -154,7 +156,7 @@ fn widen_struct(a: &Fields, b: &Fields) -> Option<DataType> {
     Some(DataType::Struct(fields?.into()))
 }
 
-/// The entries of a map: keys and values by their places, whatever they are called.
+/// The entries of a map: keys and values by their places; their names do not matter.
 fn widen_entries(a: &FieldRef, b: &FieldRef) -> Option<FieldRef> {
     let (DataType::Struct(x), DataType::Struct(y)) = (a.data_type(), b.data_type()) else {
         return None;

@@ -1,4 +1,5 @@
-//! DataFusion's file scan, but for what it would leave out of Parquet files, and for those that it would read wrongly.
+//! DataFusion's file scan, except for rows that it would leave out of Parquet files and columns
+//! that it would read wrongly.
 
 use std::any::Any;
 use std::fmt;
@@ -31,8 +32,8 @@ use crate::formats::{ColumnRequest, FileRef, Split, access_to_matches, caught, c
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
 
-/// A file scan that is told what to read of each Parquet file. These are opened one by one, those of them by their columns that DataFusion
-/// cannot read, or reads wrongly.
+/// A file scan with a list of rows to read in each Parquet file. These files are opened one by one.
+/// Files with columns that DataFusion cannot read, or reads wrongly, are read by columns.
 #[derive(Clone, Debug)]
 pub struct SoundScan {
     config: FileScanConfig,
@@ -49,7 +50,7 @@ impl SoundScan {
         &self.config
     }
 
-    /// The same over what the file scan became; what is no file scan stays what it is.
+    /// Wraps a file scan; returns any other source unchanged.
     fn over(source: Arc<dyn DataSource>) -> Arc<dyn DataSource> {
         match source.as_any().downcast_ref::<FileScanConfig>() {
             Some(config) => Arc::new(Self::new(config.clone())),
@@ -73,10 +74,10 @@ pub fn of_table(
     reassign_expr_columns(filter, config.file_source.table_schema().table_schema())
 }
 
-/// Pushes filters into a file scan, but for those that `stays_above`.
+/// Pushes filters into a file scan, except those that `stays_above` names.
 ///
 /// # Errors
-/// What judging or pushing finds.
+/// Errors of judging or pushing the filters.
 pub fn push_filters(
     config: &FileScanConfig,
     filters: &[Arc<dyn PhysicalExpr>],
@@ -112,7 +113,7 @@ async fn open_file(
     Ok(caught_rows(caught(opened).await?).boxed())
 }
 
-/// The same, whose panics are not caught.
+/// Opens a file without catching panics.
 async fn open_known(
     config: Arc<FileScanConfig>,
     file: PartitionedFile,

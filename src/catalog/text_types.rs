@@ -1,4 +1,5 @@
-//! Declared types that the readers of text do not make: refused when the table is registered, before a row is read.
+//! Declared types that the readers of text do not make: refused when the table is registered,
+//! before a row is read.
 
 use arrow::datatypes::{DataType, Schema};
 
@@ -8,7 +9,7 @@ use crate::{Error, ErrorKind, Result};
 /// Checks that a declared schema can be read from files of this format.
 ///
 /// # Errors
-/// `UnsupportedType` naming the first column that cannot, and what to declare instead.
+/// `UnsupportedType` naming the first column that cannot, and a type to declare instead.
 pub(super) fn readable(schema: &Schema, format: &Format) -> Result<()> {
     let (text, is_made): (_, fn(&DataType) -> bool) = match format {
         Format::Csv(_) => ("CSV", made_of_csv),

@@ -45,7 +45,7 @@ pub(super) const RULES: &[Listed] = &[
     ("optimize_projections", Use::Guarded),
 ];
 
-/// The rules that run: those of DataFusion that are on, and ours.
+/// The rules that run: DataFusion's rules that are on, and ours.
 pub fn logical_rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
     for rule in Optimizer::new().rules {

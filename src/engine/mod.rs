@@ -1,5 +1,5 @@
-//! What of DataFusion is in use: each of its rules and options by name, on for a reason or off. `docs/engine.md` has the same list for
-//! readers.
+//! Lists every rule and option of DataFusion by name, with the reason why it is on or off.
+//! `docs/engine.md` has this list for readers.
 
 mod logical;
 mod options;
@@ -11,10 +11,10 @@ pub use options::session_config;
 pub use physical::physical_rules;
 pub use planner::Planner;
 
-/// What becomes of one of DataFusion's rules.
+/// How one of DataFusion's rules is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// It runs as it is.
+    /// It runs unchanged.
     On,
     /// It runs inside a rule of ours.
     Guarded,
@@ -22,10 +22,10 @@ enum Use {
     Off,
 }
 
-/// A rule by its name, and what becomes of it.
+/// A rule by its name, and its use.
 type Listed = (&'static str, Use);
 
-/// What becomes of a rule; one that is not listed does not run, and fails a test.
+/// Looks a rule up. A rule that is not listed does not run, and fails a test.
 fn listed(list: &[Listed], name: &str) -> Use {
     list.iter().find(|(known, _)| *known == name).map_or(Use::Off, |(_, becomes)| *becomes)
 }

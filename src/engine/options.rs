@@ -1,10 +1,11 @@
-//! The options of DataFusion. `docs/engine.md` says why each is as it is.
+//! The options of DataFusion. `docs/engine.md` gives the reason for each.
 
 use datafusion::prelude::SessionConfig;
 
 use crate::Result;
 
-/// Options that are set, and to what: those that decide what is right, also where that is DataFusion's default today.
+/// Options with fixed values, on which right answers depend, even if the value is DataFusion's
+/// default today.
 pub(super) const SET: &[(&str, &str)] = &[
     ("datafusion.catalog.information_schema", "false"),
     ("datafusion.sql_parser.map_string_types_to_utf8view", "false"),

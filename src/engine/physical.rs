@@ -12,7 +12,8 @@ use crate::exec::{
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// DataFusion's rules by name, some of which run twice. `docs/engine.md` says why each is on or off.
+/// DataFusion's rules by name, some of which run twice. `docs/engine.md` says why each is on or
+/// off.
 pub(super) const RULES: &[Listed] = &[
     ("OutputRequirements", Use::On),
     ("aggregate_statistics", Use::Off),
@@ -33,7 +34,7 @@ pub(super) const RULES: &[Listed] = &[
     ("SanityCheckPlan", Use::On),
 ];
 
-/// The rules that run: those of DataFusion that are on, and ours.
+/// The rules that run: DataFusion's rules that are on, and ours.
 pub fn physical_rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = vec![Arc::new(PaddedSides)];
     for rule in PhysicalOptimizer::new().rules {

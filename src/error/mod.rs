@@ -16,7 +16,7 @@ use self::pass_through::redeem;
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, and so which Python exception it becomes.
+/// The kind of an error, which decides its Python exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// An option is unknown, malformed or contradicts another one.
@@ -51,7 +51,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind` with a message that says the value, what was allowed and the fix.
+    /// An error of `kind` with a message that names the value, the allowed values and the fix.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -109,7 +109,7 @@ impl Error {
         self
     }
 
-    /// Whether a function of the user's is to blame.
+    /// Returns true if a function of the user's is to blame.
     pub fn is_of_user_code(&self) -> bool {
         self.of_user_code
     }
@@ -121,17 +121,17 @@ impl Error {
         self
     }
 
-    /// Whether the store had another file than the pinned one, or none.
+    /// Returns true if the store had another file than the pinned one, or none.
     pub fn is_of_other_file(&self) -> bool {
         self.of_other_file
     }
 
-    /// Whether the content of a file, as it was pinned, may be to blame.
+    /// Returns true if the content of a file, as it was pinned, may be to blame.
     pub fn may_be_of_content(&self) -> bool {
         self.kind == ErrorKind::Data && !self.of_user_code && !self.of_other_file
     }
 
-    /// What went wrong.
+    /// The kind of this error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -247,7 +247,8 @@ impl Error {
     }
 }
 
-/// Whether the planner met a subquery, or a column of the query around it, that no rule has made a join of.
+/// Returns true if the planner met a subquery, or a column of the query around it, that no rule has
+/// made a join of.
 fn is_left_subquery(message: &str) -> bool {
     const LEFT: [&str; 4] = ["ScalarSubquery", "InSubquery", "Exists", "OuterReferenceColumn"];
     let expr = message.strip_prefix("Physical plan does not support logical expression ");
@@ -418,7 +419,8 @@ fn malformed(kind: &str, message: &str) -> Error {
     Error::data(format!("the {kind} is malformed: {message}{remedy}"))
 }
 
-/// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not its first line.
+/// The decoder of CSV counts lines from 0, and from where it began: in a part of a file that is not
+/// its first line.
 fn from_first_line(message: &str) -> String {
     let counted = message.split_once(" at line ").and_then(|(before, rest)| {
         let digits = rest.find(|next: char| !next.is_ascii_digit()).unwrap_or(rest.len());
@@ -474,7 +476,8 @@ pub(crate) fn plain_text(text: &str) -> String {
     rest.to_owned()
 }
 
-/// A message without its middle where it is long: it may repeat a value of the data or of the SQL, which may be of any length.
+/// A message without its middle where it is long: it may repeat a value of the data or of the SQL,
+/// which may be of any length.
 #[cfg(feature = "python")]
 pub(crate) fn shortened(text: String) -> String {
     const SHOWN: usize = 4000;

@@ -1,8 +1,9 @@
 //! Errors of the user's code on their way through layers that pass on no more than text.
 //!
-//! DataFusion's row filter of Parquet files makes text of an error, and so does its coercion of arguments; an error that
-//! several readers wait for is shared, and cannot be moved out. Such an error is kept here, and goes through those
-//! layers under a ticket, a name in its text, by which the conversion to [`Error`] finds it again.
+//! DataFusion's row filter of Parquet files makes text of an error, and so does its coercion of
+//! arguments; an error that several readers wait for is shared, and cannot be moved out. Such an
+//! error is kept here, and goes through those layers under a ticket, a name in its text, by which
+//! the conversion to [`Error`] finds it again.
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
@@ -20,7 +21,7 @@ const KEPT: usize = 256;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static ERRORS: Mutex<VecDeque<(u64, Arc<Error>)>> = Mutex::new(VecDeque::new());
 
-/// What stands for `error` in layers that make text of it.
+/// Stores `error` and returns a placeholder for layers that turn errors into text.
 pub(crate) fn check_in(error: Error) -> Error {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let ticket = Error::new(error.kind(), format!("{MARK}{number}."));

@@ -1,4 +1,5 @@
-//! Functions of the user's as DataFusion's scalar functions: what they take and return is checked around each call.
+//! User functions as DataFusion's scalar functions; their arguments and results are checked around
+//! each call.
 
 use std::any::Any;
 use std::hash::{Hash, Hasher};
@@ -108,7 +109,8 @@ impl ScalarUDFImpl for ForeignUdf {
         let mut arrays = Vec::with_capacity(args.args.len());
         for (value, wanted) in args.args.into_iter().zip(self.function.input_types()) {
             let array = value.into_array(rows)?;
-            // A planner may ask with what it makes up; the user's code gets what it was declared with, or nothing.
+            // A planner may ask with what it makes up; the user's code gets what it was declared
+            // with, or nothing.
             if array.data_type() != wanted || array.len() != rows {
                 return Err(Error::query(format!(
                     "the engine calls {} with {} rows of {} instead of {rows} of {wanted}",
@@ -125,8 +127,8 @@ impl ScalarUDFImpl for ForeignUdf {
             let name = self.function.name();
             if array.data_type() != wanted {
                 return Err(Error::data(format!(
-                    "the function {name} returned {}, but was registered with return_type {wanted}; cast what it \
-                     returns, or register it with the type that it returns",
+                    "the function {name} returned {}, but was registered with return_type {wanted}; cast its \
+                     result, or register it with the type that it returns",
                     array.data_type(),
                 )));
             }
@@ -146,8 +148,8 @@ impl ScalarUDFImpl for ForeignUdf {
     }
 }
 
-/// Whether an argument becomes a declared type by itself: where no value loses anything, or else the cast of a value is an
-/// error.
+/// Returns true if an argument becomes a declared type by itself: where no value loses anything, or
+/// else the cast of a value is an error.
 fn is_taken_for(given: &DataType, wanted: &DataType) -> bool {
     use DataType::{
         BinaryView, Date32, Date64, Dictionary, Duration, FixedSizeList, LargeList, List, Null,
@@ -225,7 +227,7 @@ pub fn functions_of(plan: &LogicalPlan) -> Result<Vec<Arc<dyn ForeignFunction>>>
     Ok(found)
 }
 
-/// One name is that of two functions in a query.
+/// The error for two functions with one name in a query.
 pub fn two_functions(name: &str) -> Error {
     Error::query(format!(
         "the name {name:?} means two functions here: it was registered again after a view that calls it; register \

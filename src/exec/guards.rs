@@ -21,12 +21,14 @@ use super::{PassOnExec, Reason};
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// The rule that moves filters into scans, within the parts of a plan that lead to a scan by filters, projections and unions alone.
+/// The rule that moves filters into scans, within the parts of a plan that lead to a scan by
+/// filters, projections and unions alone.
 ///
-/// The logical plan has moved filters through joins and aggregates already. The physical rule does so wrongly: an aggregate of
-/// several grouping sets reports the filters that it lets through before those that it keeps, so that of
-/// `a IS NULL AND k IS NOT NULL` above `GROUP BY a, ROLLUP (k)` the wrong one stays; and filters find their columns by name, so
-/// that of `t RIGHT JOIN u … WHERE t.id IS NULL` it asks for NULL in `u.id`.
+/// The logical plan has moved filters through joins and aggregates already. The physical rule does
+/// so wrongly: an aggregate of several grouping sets reports the filters that it lets through
+/// before those that it keeps, so that of `a IS NULL AND k IS NOT NULL` above `GROUP BY a, ROLLUP
+/// (k)` the wrong one stays; and filters find their columns by name, so that of `t RIGHT JOIN u …
+/// WHERE t.id IS NULL` it asks for NULL in `u.id`.
 #[derive(Debug)]
 pub struct FiltersNearScans {
     inner: Rule,
@@ -73,7 +75,8 @@ fn below(
     plan.with_new_children(children)
 }
 
-/// Whether a filter above this operator may move below it: its rows are those of its inputs, and no two columns have one name.
+/// Returns true if a filter above this operator may move below it: its rows come from its inputs
+/// unchanged, and no two columns have one name.
 fn lets_through(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let any = plan.as_any();
     let passes = plan.children().is_empty()
@@ -87,9 +90,10 @@ fn lets_through(plan: &Arc<dyn ExecutionPlan>) -> bool {
     passes && schema.fields().iter().all(|field| names.insert(field.name()))
 }
 
-/// The rule that moves projections towards scans, for parts of plans without semi, anti and mark joins. It takes the columns of every join
-/// for the left input's, and after them the right input's, which those of such joins are not: it then reads a column of the other
-/// input ("Input field name … does not match with the projection expression").
+/// The rule that moves projections towards scans, for parts of plans without semi, anti and mark
+/// joins. It takes the columns of every join for the left input's, and after them the right
+/// input's, which is wrong for such joins: it then reads a column of the other input ("Input field
+/// name … does not match with the projection expression").
 #[derive(Debug)]
 pub struct ProjectionsWithoutSemiJoins {
     inner: Rule,
@@ -120,7 +124,7 @@ impl PhysicalOptimizerRule for ProjectionsWithoutSemiJoins {
     }
 }
 
-/// Whether this is a join whose columns are not those of both its inputs.
+/// Returns true for a join whose columns are not the columns of both its inputs.
 fn has_one_side(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let two_sides = [JoinType::Inner, JoinType::Left, JoinType::Right, JoinType::Full];
     join_type(plan).is_some_and(|kind| !two_sides.contains(&kind))
@@ -137,10 +141,11 @@ fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
     any.downcast_ref::<SortMergeJoinExec>().map(SortMergeJoinExec::join_type)
 }
 
-/// Hides from an outer join which columns of the side that it pads with NULLs are constant or equal.
+/// Hides from an outer join which columns of the side that it pads with NULLs are constant or
+/// equal.
 ///
-/// DataFusion 53 takes a column that is constant below a join for constant above it: of `(… WHERE a = 5) AS x RIGHT JOIN u` it left
-/// `x.a` out of orders and partitions of windows.
+/// DataFusion 53 takes a column that is constant below a join for constant above it: of `(… WHERE a
+/// = 5) AS x RIGHT JOIN u` it left `x.a` out of orders and partitions of windows.
 #[derive(Debug)]
 pub struct PaddedSides;
 

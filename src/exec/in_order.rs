@@ -1,4 +1,5 @@
-//! Partitions one after the other: DataFusion's own `CoalescePartitionsExec` mixes them by thread timing.
+//! Partitions one after the other: DataFusion's own `CoalescePartitionsExec` mixes them by thread
+//! timing.
 
 use std::any::Any;
 use std::fmt;
@@ -51,7 +52,8 @@ pub fn in_order(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> 
 
 impl InOrderExec {
     fn over(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
-        // Of `CoalescePartitionsExec`, on which windows and aggregates above rely: constants stay, orders do not.
+        // Of `CoalescePartitionsExec`, on which windows and aggregates above rely: constants stay,
+        // orders do not.
         let mut equivalences = input.equivalence_properties().clone();
         equivalences.clear_orderings();
         equivalences.clear_per_partition_constants();

@@ -1,5 +1,5 @@
-//! What a scan of an Iceberg data file does to its rows where the file format does not do it: equality deletes, and for
-//! ORC files positions and the predicate too. It stands below the scan's projection.
+//! Filters the rows of an Iceberg data file where the file format does not: equality deletes, and
+//! for ORC files positions and the predicate as well. It stands below the scan's projection.
 
 use std::sync::Arc;
 
@@ -20,9 +20,10 @@ use crate::iceberg::EqualityKeys;
 
 /// The filter of one file.
 pub(super) struct LakeFilter {
-    /// The columns that are read: those of the projection, of the keys and of the predicate, by place in the table.
+    /// The columns that are read, for the projection, the keys and the predicate, by place in the
+    /// table.
     pub needed: Vec<usize>,
-    /// Of what is put out.
+    /// The schema of the output.
     pub schema: SchemaRef,
     keys: Vec<(Arc<EqualityKeys>, Vec<usize>)>,
     sequence: i64,
@@ -31,7 +32,8 @@ pub(super) struct LakeFilter {
 }
 
 impl LakeFilter {
-    /// For the rows of a file with this data sequence number; with the scan's predicate where `judges` says so.
+    /// For the rows of a file with this data sequence number; with the scan's predicate where
+    /// `judges` says so.
     pub fn try_new(
         table: &TableFiles,
         config: &FileScanConfig,
@@ -74,7 +76,8 @@ impl LakeFilter {
         })
     }
 
-    /// The rows of a batch of the needed columns that stay, projected. `live` are those that no position delete takes out.
+    /// The rows that stay in a batch of the needed columns, projected. `live` marks the rows that
+    /// no position delete removes.
     pub fn apply(&self, batch: &RecordBatch, live: Option<BooleanArray>) -> DfResult<RecordBatch> {
         let mut keep = live;
         let mut also = |kept: BooleanArray| -> DfResult<()> {

@@ -1,5 +1,5 @@
-//! ORC data files of Iceberg tables: columns by field id, deletes by row number and by key, and the scan's predicate, which
-//! the ORC reader does not take.
+//! ORC data files of Iceberg tables: columns by field id, deletes by row number and by key, and the
+//! scan's predicate, which the ORC reader does not take.
 
 use std::sync::Arc;
 

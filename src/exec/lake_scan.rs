@@ -1,4 +1,5 @@
-//! The scan of an Iceberg table as DataFusion plans it: a file scan whose files are opened with their deletes.
+//! The scan of an Iceberg table as DataFusion plans it: a file scan whose files are opened with
+//! their deletes.
 
 use std::any::Any;
 use std::fmt;
@@ -26,18 +27,19 @@ use crate::iceberg::LakeTable;
 /// Files opened ahead of the one that is read.
 const FILES_AHEAD: usize = 2;
 
-/// A file scan over the data files of one snapshot. It plans as DataFusion's own file scan, which it holds, and runs
-/// otherwise: file by file, each without its deleted rows.
+/// A file scan over the data files of one snapshot. It plans as DataFusion's own file scan, which
+/// it holds, and runs otherwise: file by file, each without its deleted rows.
 #[derive(Clone, Debug)]
 pub struct LakeScan {
     table: Arc<TableFiles>,
     config: FileScanConfig,
-    /// Files that are scanned, of which this process may have a part.
+    /// The number of files in the whole scan; this process may have only some of them.
     count: u64,
 }
 
 impl LakeScan {
-    /// A scan of the files of `config`, which are some of `table`'s: `count`, or the part of them that this process has.
+    /// A scan of the files of `config`, which are some of `table`'s: `count`, or the part of them
+    /// that this process has.
     pub fn new(table: Arc<TableFiles>, config: FileScanConfig, count: u64) -> Self {
         Self { table, config, count }
     }
@@ -52,15 +54,15 @@ impl LakeScan {
         files.filter_map(|file| FileRef::of(file).map(|file| file.index))
     }
 
-    /// The same over what the file scan became.
+    /// Wraps the source that the file scan became; None if that is no file scan.
     fn over(&self, source: &Arc<dyn DataSource>) -> Option<Arc<dyn DataSource>> {
         let config = source.as_any().downcast_ref::<FileScanConfig>()?.clone();
         Some(Arc::new(Self { table: Arc::clone(&self.table), config, count: self.count }))
     }
 
-    /// Whether a filter must stay above the scan. One that reads a nested column: whether it can run inside a file depends
-    /// on how the file stores the column, and DataFusion asks the table's schema only; it would drop what it cannot
-    /// run.
+    /// Returns true if a filter must stay above the scan. One that reads a nested column: whether
+    /// it can run inside a file depends on how the file stores the column, and DataFusion asks the
+    /// table's schema only; it would drop what it cannot run.
     fn stays_above(&self, filter: &Arc<dyn PhysicalExpr>) -> DfResult<bool> {
         let filter = of_table(&self.config, filter)?;
         let schema = self.config.file_source.table_schema().table_schema();

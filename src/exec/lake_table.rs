@@ -51,7 +51,8 @@ impl LakeProvider {
         &self.files
     }
 
-    /// The files that may hold rows of a scan with these filters, or with the table's own scan filter.
+    /// The files that may hold rows of a scan with these filters, or with the table's own scan
+    /// filter.
     fn keep(&self, state: &dyn Session, filters: &[Expr]) -> DfResult<Vec<usize>> {
         let count = self.files.files.len();
         let all = || (0..count).collect();
@@ -74,7 +75,8 @@ impl LakeProvider {
         Ok(kept.iter().enumerate().filter_map(|(at, keep)| keep.then_some(at)).collect())
     }
 
-    /// Rows and bytes of the kept files. With deletes, rows are known to be no more than those stored.
+    /// Rows and bytes of the kept files. With deletes, rows are known to be no more than those
+    /// stored.
     fn outline(&self, kept: &[usize]) -> Outline {
         let files = || kept.iter().map(|index| self.lake.file(*index));
         Outline {
@@ -94,7 +96,8 @@ fn parse_filter(state: &dyn Session, text: &str, schema: &DFSchema) -> DfResult<
     let state = state.as_any().downcast_ref::<SessionState>();
     let state = state.ok_or_else(|| Error::config("a scan filter needs a session's own state"))?;
     let expr = state.create_logical_expr(text, schema)?;
-    // As the optimiser does with a query's filters: `NOT (a < 1)` becomes `a >= 1`, by which files can be pruned.
+    // As the optimiser does with a query's filters: `NOT (a < 1)` becomes `a >= 1`, by which files
+    // can be pruned.
     let context = SimplifyContext::default().with_schema(Arc::new(schema.clone()));
     let simplifier = ExprSimplifier::new(context);
     simplifier.simplify(simplifier.coerce(expr, schema)?)

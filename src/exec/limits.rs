@@ -1,9 +1,11 @@
 //! LIMIT and OFFSET stay where the query has them, over the order that the query gives them.
 //!
-//! DataFusion's own rules move limits through operators, into windows and aggregates, and leave out files and row groups for them by
-//! statistics; and its enforcement of orders passes over limits: `ORDER BY a OFFSET 5` below another order became that other order, and
-//! below an aggregate none. Here a limit is a wall while orders are enforced: what is above it does not see what is below. Afterwards a
-//! sort right below one keeps as few rows as are asked for, and a scan without a filter ends after them.
+//! DataFusion's own rules move limits through operators, into windows and aggregates, and leave out
+//! files and row groups for them by statistics; and its enforcement of orders passes over limits:
+//! `ORDER BY a OFFSET 5` below another order became that other order, and below an aggregate none.
+//! Here a limit is a wall while orders are enforced: operators above it do not see those below.
+//! Afterwards a sort right below one keeps as few rows as are asked for, and a scan without a
+//! filter ends after them.
 
 use std::any::Any;
 use std::fmt;
@@ -26,7 +28,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 
 use super::rewrite::file_scan;
 
-/// A limit that shows nothing of what is below it.
+/// A limit that hides everything below it.
 #[derive(Debug)]
 struct WallExec {
     limit: Arc<dyn ExecutionPlan>,
@@ -160,7 +162,7 @@ impl PhysicalOptimizerRule for FirstRows {
     }
 }
 
-/// The rows that a limit takes from its input, those that it skips among them.
+/// The rows that a limit takes from its input, including the rows that it skips.
 fn rows_taken(node: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     if let Some(limit) = node.as_any().downcast_ref::<GlobalLimitExec>() {
         return limit.skip().checked_add(limit.fetch()?);
@@ -168,8 +170,9 @@ fn rows_taken(node: &Arc<dyn ExecutionPlan>) -> Option<usize> {
     Some(node.as_any().downcast_ref::<LocalLimitExec>()?.fetch())
 }
 
-/// Whether a sort orders lists, structs or maps. A sort that keeps some rows leaves out those above the last of them by an operator, which
-/// orders NULL in such values otherwise than the sort does.
+/// Returns true if a sort orders lists, structs or maps. A sort that keeps some rows leaves out
+/// those above the last of them by an operator, which orders NULL in such values otherwise than the
+/// sort does.
 fn orders_nested(sort: &SortExec) -> Result<bool> {
     let schema = sort.input().schema();
     for key in sort.expr() {
@@ -180,8 +183,8 @@ fn orders_nested(sort: &SortExec) -> Result<bool> {
     Ok(false)
 }
 
-/// The plan that gives no more than its first rows; None where that saves nothing. Only operators that give a row for each row of
-/// their input lie between.
+/// The plan that gives no more than its first rows; None where that saves nothing. Only operators
+/// that give a row for each row of their input lie between.
 fn first_rows(
     plan: &Arc<dyn ExecutionPlan>,
     rows: usize,

@@ -1,4 +1,5 @@
-//! What a rewritten plan does to the rows of its driving scans, and which tables it reads.
+//! Traces what a rewritten plan does to the rows of its driving scans, and lists the tables that it
+//! reads.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub enum RowFate {
 }
 
 impl RowFate {
-    /// Whether every row becomes one row.
+    /// Returns true if every row becomes one row.
     pub fn keeps_all(&self) -> bool {
         matches!(self, Self::Filtered(predicates) if predicates.is_empty())
     }
@@ -45,10 +46,10 @@ impl Rewritten {
         Ok(fates)
     }
 
-    /// Whether splits of this plan's driving scans may be put into those of `other`: both drive the same
-    /// tables in the same order, with the same pushed-down predicates (by which row groups and pages are
-    /// pruned), and no driving table is read a second time in either plan, since a table that stands in
-    /// two places has the same look in both.
+    /// Returns true if splits of this plan's driving scans may be used in `other`. Both must drive
+    /// the same tables in the same order, with the same pushed-down predicates (which prune row
+    /// groups and pages). No driving table may be read a second time in either plan, since a table
+    /// that stands in two places looks the same in both.
     pub fn drives_like(&self, other: &Self) -> bool {
         let mut leaves = [Vec::new(), Vec::new()];
         tables_below(&self.plan, &mut leaves[0]);
@@ -69,8 +70,8 @@ impl Rewritten {
     }
 }
 
-/// Follows the rows from the root down, with what is known of the nodes above. It visits driving scans
-/// in the order of `Rewritten::scans`, children first to last, without build sides.
+/// Follows the rows from the root down, with the facts about the nodes above. It visits driving
+/// scans in the order of `Rewritten::scans`, children first to last, without build sides.
 fn follow(plan: &Arc<dyn ExecutionPlan>, above: RowFate, fates: &mut Vec<RowFate>) -> Result<()> {
     let node = plan.as_any();
     if node.is::<BuildSideExec>() {
@@ -134,7 +135,7 @@ fn with_predicate(fate: RowFate, predicate: &Arc<dyn PhysicalExpr>) -> RowFate {
     }
 }
 
-/// The predicates in terms of what a projection reads, instead of what it puts out.
+/// Rewrites the predicates from the output of a projection to its input.
 fn through(fate: RowFate, projection: &[ProjectionExpr]) -> Result<RowFate> {
     let RowFate::Filtered(predicates) = fate else { return Ok(RowFate::Open) };
     let mut below = Vec::with_capacity(predicates.len());
@@ -147,7 +148,8 @@ fn through(fate: RowFate, projection: &[ProjectionExpr]) -> Result<RowFate> {
     Ok(RowFate::Filtered(below))
 }
 
-/// What makes two scans read the same table: the pinned files or batches that they share.
+/// The identity of a scan's table: the address of its pinned files or batches, which scans of one
+/// table share.
 fn identity(source: &ScanSource) -> Option<usize> {
     match source {
         ScanSource::Files { table, .. } => Some(Arc::as_ptr(table) as usize),
@@ -156,7 +158,7 @@ fn identity(source: &ScanSource) -> Option<usize> {
     }
 }
 
-/// The tables of all leaves, those of build sides included, once per leaf.
+/// The tables of all leaves, build sides included, once per leaf.
 fn tables_below(plan: &Arc<dyn ExecutionPlan>, tables: &mut Vec<usize>) {
     if let Some(scan) = plan.as_any().downcast_ref::<SplitScanExec>() {
         tables.extend(identity(scan.source()));

@@ -1,4 +1,5 @@
-//! A plan that takes little memory: its joins sort both sides, which spills, and its operators share a fixed amount.
+//! A plan that takes little memory: its joins sort both sides, which spills, and its operators
+//! share a fixed amount.
 //!
 //! Before:
 //! ```text
@@ -16,8 +17,8 @@
 //!       SortExec: right keys
 //!         right
 //! ```
-//! A hash join keeps the order of its right side, and the planner leaves sorts out that would make it again: those of
-//! windows, groups and ORDER BY.
+//! A hash join keeps the order of its right side, so the planner omits sorts that would restore it:
+//! for windows, groups and ORDER BY.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,16 +40,17 @@ use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::Result;
 
-/// The part of the memory that operators which can spill have between them, in tenths. The rest is for what they need to
-/// merge what they have spilled, and for operators that cannot.
+/// The part of the memory that all spilling operators share, in tenths. The rest is for merging
+/// spilled data, and for operators that cannot spill.
 const SPILLING_TENTHS: usize = 6;
 
-/// The plan with joins that spill. One that knows NULLs as NOT IN does stays as it is.
+/// The plan with joins that spill. A join that treats NULLs like NOT IN stays unchanged.
 ///
 /// # Errors
 /// An internal error where DataFusion refuses the new operators.
 pub fn with_spilling_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
-    // From the root on: what a join is said to keep in order follows from the joins below it, as they were.
+    // From the root on: what a join is said to keep in order follows from the joins below it, as
+    // they were.
     let plan = plan.transform_down(|node| match node.as_any().downcast_ref::<HashJoinExec>() {
         Some(join) if !join.null_aware => Ok(Transformed::yes(as_before(join, from_left(join)?))),
         _ => Ok(Transformed::no(node)),
@@ -64,8 +66,8 @@ fn as_before(join: &HashJoinExec, rows: Arc<dyn ExecutionPlan>) -> Arc<dyn Execu
     }
 }
 
-/// The join that sorts, whose left side decides where only one side does: from the right, it takes columns of one side for those of
-/// the other.
+/// The sort-merge join, driven from the left where only one side decides: driven from the right, it
+/// confuses the columns of the sides.
 fn from_left(join: &HashJoinExec) -> DfResult<Arc<dyn ExecutionPlan>> {
     use JoinType::{RightAnti, RightMark, RightSemi};
     if !matches!(join.join_type, RightSemi | RightAnti | RightMark) {
@@ -118,8 +120,8 @@ fn true_or_false(filter: &JoinFilter) -> JoinFilter {
     JoinFilter::new(condition, columns, schema)
 }
 
-/// Memory of which each operator that can spill has the same share, fixed before the first one runs: DataFusion's fair pool
-/// shrinks the shares of those that run already, and its greedy one lets the first take all.
+/// A memory pool with equal, fixed shares for all operators that can spill. DataFusion's fair pool
+/// shrinks the shares of operators that run already, and its greedy one lets the first take all.
 #[derive(Debug)]
 pub struct SharedPool {
     limit: usize,
@@ -146,7 +148,8 @@ impl SharedPool {
         Ok(Self { limit, share, spilling, used: AtomicUsize::new(0) })
     }
 
-    /// What each sort may set aside for merging what it spills: together half of what they do not share, and no more than `most`.
+    /// Bytes that each sort may reserve for merging spilled data: all sorts together half of the
+    /// unshared memory, each at most `most`.
     pub fn merging(&self, most: usize) -> usize {
         most.min(self.limit / 10 * (10 - SPILLING_TENTHS) / 2 / self.spilling.max(1))
     }

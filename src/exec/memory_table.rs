@@ -17,9 +17,9 @@ use crate::formats::{RowRange, Split, SplitUnit};
 
 /// Batches under a name.
 ///
-/// DataFusion's own `MemTable` estimates sizes by allocated buffers, which differ between a table and
-/// its copy in a worker process, so that both could choose other build sides for the same join. Here
-/// sizes depend on the content alone.
+/// DataFusion's own `MemTable` estimates sizes by allocated buffers, which differ between a table
+/// and its copy in a worker process, so that both could choose other build sides for the same join.
+/// Here sizes depend on the content alone.
 #[derive(Debug)]
 pub struct MemoryTable {
     schema: SchemaRef,
@@ -35,13 +35,13 @@ impl MemoryTable {
         Self { schema, batches, bytes, content: None, stands_for: None }
     }
 
-    /// The same table, in whose place a plan shows what it stands for.
+    /// Names the table or stage that plans show in place of this one.
     #[must_use]
     pub fn standing_for(self, what: String) -> Self {
         Self { stands_for: Some(Arc::from(what)), ..self }
     }
 
-    /// The same table, whose rows have this digest.
+    /// Sets the digest of the rows.
     #[must_use]
     pub fn with_digest(self, digest: &str) -> Self {
         Self { content: Some(Arc::from(digest)), ..self }

@@ -1,4 +1,5 @@
-//! Opening one split of a file: the part of it, its deletes, and the scan's projection and predicate over it.
+//! Opening one split of a file: the part of it, its deletes, and the scan's projection and
+//! predicate over it.
 
 use std::sync::Arc;
 
@@ -63,8 +64,8 @@ pub(super) fn open_split(
     Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(schema), rows)))
 }
 
-/// As DataFusion opens it, with projection `projection` in place of the scan's; or column by column, where that can be
-/// done.
+/// As DataFusion opens it, with projection `projection` in place of the scan's; or column by
+/// column, where that can be done.
 fn open(
     table: &Arc<TableFiles>,
     config: &Arc<FileScanConfig>,
@@ -100,8 +101,8 @@ fn open(
     Ok(futures::stream::once(opened).try_flatten().boxed())
 }
 
-/// Whether splits are read column by column, those of the predicate first, unless there is more against it in a file: see
-/// [`ColumnRequest::eligible`].
+/// Returns true if splits are read column by column, the predicate's columns first, unless a file
+/// gives more reasons against it: see [`ColumnRequest::eligible`].
 fn is_by_columns(table: &TableFiles, config: &FileScanConfig) -> bool {
     let is_first = || parquet_options(config).global.pushdown_filters;
     table.format == Format::Parquet
@@ -146,8 +147,9 @@ fn one_file(
     Ok(one.build())
 }
 
-/// Without the rows that deletes of an Iceberg table take out. Positions become a selection of rows, under which the
-/// predicate and the page index work as ever; keys are looked up in the rows that the predicate leaves.
+/// Without the rows that deletes of an Iceberg table take out. Positions become a selection of
+/// rows, under which the predicate and the page index work as ever; keys are looked up in the rows
+/// that the predicate leaves.
 async fn open_with_deletes(
     table: Arc<TableFiles>,
     lake: Arc<LakeTable>,

@@ -1,4 +1,4 @@
-//! An operator that passes its rows on, and hides from the rules of the engine what they would misuse.
+//! An operator that passes its rows on, and hides properties that the engine's rules would misuse.
 
 use std::any::Any;
 use std::fmt;
@@ -16,13 +16,15 @@ use datafusion::physical_plan::{
 /// Why rows are passed on by an operator of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The projection below draws (`random()`): no filter and no projection moves into it, and none is merged with it.
+    /// The projection below draws (`random()`): no filter and no projection moves into it, and none
+    /// is merged with it.
     Drawn,
-    /// An outer join above adds NULLs to the columns, so that none is constant above it, whatever it is below.
+    /// An outer join above adds NULLs to the columns, so that no column is constant above it, even
+    /// if it is below.
     Padded,
 }
 
-/// Passes on what it gets.
+/// Passes rows on.
 #[derive(Debug)]
 pub struct PassOnExec {
     input: Arc<dyn ExecutionPlan>,

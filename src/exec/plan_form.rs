@@ -1,8 +1,10 @@
-//! The form of a physical plan: what two processes must have planned alike to read the same rows in the same order.
+//! The form of a physical plan: everything that two processes must plan alike to read the same rows
+//! in the same order.
 //!
-//! Operators that run split by split and all expressions in them name their fields here. What runs once, on the build side of
-//! a join, and any operator or expression that is not known here goes by the line that explains it, its columns and its
-//! inputs: what the query computes is in its SQL, which every fingerprint has beside the plan.
+//! Operators that run split by split and all expressions in them name their fields here. Build
+//! sides of joins, which run once, and unknown operators or expressions are represented by their
+//! line in EXPLAIN, their columns and their inputs. The computation itself is in the query's SQL,
+//! which every fingerprint includes beside the plan.
 
 use std::sync::Arc;
 
@@ -34,16 +36,19 @@ use crate::formats::FileRef;
 use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
-/// Files of a scan that its form names: the first ones. A worker that has only a share of the files has these, too.
+/// Files of a scan that its form names: the first ones. A worker that has only a share of the files
+/// has these, too.
 pub const NAMED_FILES: usize = 5;
 
 /// Writes a plan before splits are put in.
 ///
 /// # Arguments
-/// `stable` turns a file's path, or a line of text, into one that says the content and not the place, where it can.
+/// `stable` turns a file's path, or a line of text, into one that says the content and not the
+/// place, where it can.
 ///
 /// # Errors
-/// `Config` where a type has no form; internal errors where an operator does not know its own columns.
+/// `Config` where a type has no form; internal errors where an operator does not know its own
+/// columns.
 pub fn write_plan(
     form: &mut Form,
     tag: &str,
@@ -135,7 +140,8 @@ fn operator(
     Ok(())
 }
 
-/// What a scan reads of its files. Which files a table has, and what they hold, a fingerprint says elsewhere.
+/// Writes the parts of a scan that decide which data it reads from a file. The fingerprint covers
+/// the files and their content elsewhere.
 fn write_scan(
     form: &mut Form,
     scan: &FileScanConfig,
@@ -250,7 +256,7 @@ fn write_optional(
     }
 }
 
-/// Writes an expression: what it computes, with types, and its inputs.
+/// Writes an expression: its operation, with types, and its inputs.
 ///
 /// # Errors
 /// `Config` where a type has no form.

@@ -1,8 +1,8 @@
 //! A plan whose rows say which row of their driving scan they come from.
 //!
-//! Output rows do not always lie in the order of the rows they were made of: an outer join puts the rows without a
-//! match at the end of each batch. So the plan runs as it is, batch for batch, and a number goes along with every
-//! row, as a last column that no expression looks at:
+//! Output rows do not always lie in the order of the rows they were made of: an outer join puts the
+//! rows without a match at the end of each batch. So the plan runs unchanged, batch for batch, and
+//! a number goes along with every row, as a last column that no expression looks at:
 //! ```text
 //! ProjectionExec: expr=[a, b + 1, row]
 //!   HashJoinExec: mode=CollectLeft, join_type=Right
@@ -10,7 +10,7 @@
 //!     NumberedScanExec
 //!       SplitScanExec: splits=96
 //! ```
-//! The numbers are those of the rows that the scan puts out, after the predicate that was pushed into it.
+//! The numbers count the rows that the scan puts out, after the predicate that was pushed into it.
 
 use std::any::Any;
 use std::fmt;
@@ -44,11 +44,12 @@ use super::sample::SampleExec;
 use super::split_scan::SplitScanExec;
 use crate::{Error, Result};
 
-/// The name of the last column. Nothing looks it up by name, but two columns of one name would confuse a reader.
+/// The name of the last column. Nothing looks it up by name, but two columns of one name would
+/// confuse a reader.
 const ROW: &str = "row of the driving scan";
 
-/// The same plan with a last column, UInt64: which of the rows that its driving scan put out a row comes from,
-/// counted from 0 in each partition. `scanned` grows by the rows that scans put out.
+/// Adds a last column, UInt64, to a plan: the number of the scanned row from which an output row
+/// comes, counted from 0 in each partition. `scanned` grows by the rows that scans put out.
 ///
 /// # Errors
 /// An internal error where the plan has an operator that the rewrite does not let pass.
@@ -123,7 +124,8 @@ pub fn numbered(
     )))
 }
 
-/// The columns of a join in their order, then the number, which the mark of a mark join comes after.
+/// The columns of a join in their order, then the number, which the mark of a mark join comes
+/// after.
 fn after_join(
     join: Arc<dyn ExecutionPlan>,
     join_type: JoinType,
@@ -139,7 +141,8 @@ fn after_join(
     pick(join, Some(moved.collect()), Some(mark))
 }
 
-/// Some columns of `plan` (None: all) and its number, which is its last column where `number` does not say.
+/// Some columns of `plan` (None: all) and its number, which is its last column where `number` does
+/// not say.
 fn pick(
     plan: Arc<dyn ExecutionPlan>,
     columns: Option<Vec<usize>>,

@@ -54,7 +54,7 @@ pub struct DrivingScan {
     pub source: ScanSource,
     /// For files: indices into the table's files, in plan order, hive pruning done.
     pub files: Vec<usize>,
-    /// What it reads of them.
+    /// Columns and predicate that the driving scan reads.
     pub request: ScanRequest,
 }
 
@@ -176,8 +176,9 @@ fn visit(
     Err(not_row_local(plan.name()))
 }
 
-/// Whether the build (left) side must or should drive instead: the join type emits unmatched left
-/// rows, or it is an inner join and only the left side can drive, or both can and left is larger.
+/// Returns true if the build (left) side must or should drive instead: the join type emits
+/// unmatched left rows, or it is an inner join and only the left side can drive, or both can and
+/// left is larger.
 fn drives_from_left(
     join_type: &JoinType,
     left: &Arc<dyn ExecutionPlan>,
@@ -192,7 +193,8 @@ fn drives_from_left(
     }
 }
 
-/// Whether a subtree is row-local above one scan: the shape of [`visit`], without rewriting.
+/// Returns true if a subtree is row-local above one scan: the shape of [`visit`], without
+/// rewriting.
 fn can_drive(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let node = plan.as_any();
     let join = |join_type: &JoinType, left, right| match join_type {
@@ -348,7 +350,7 @@ fn scan_request(config: &FileScanConfig) -> ScanRequest {
     ScanRequest { columns, predicate, ..ScanRequest::default() }
 }
 
-/// The error for an operator that needs more than one row, with what to do instead.
+/// The error for an operator that needs more than one row, with an alternative.
 fn not_row_local(operator: &str) -> Error {
     let what = match operator {
         "AggregateExec" => "an aggregate (GROUP BY, DISTINCT, count, sum, …)",

@@ -1,12 +1,13 @@
-//! `TABLESAMPLE BERNOULLI`: a table of which every row is kept or not by its number.
+//! `TABLESAMPLE BERNOULLI`: a table whose rows are kept or not by their numbers.
 //!
 //! ```text
 //! FilterExec                       of the query; it never gets below the sample
 //!   SampleExec: bernoulli 10%, repeatable 7
 //!     DataSourceExec               of all rows, in file order; or, by splits, SplitScanExec
 //! ```
-//! A row's number is its place among the rows of its file, or of its table in memory, before any filter. A split says
-//! which number its first row has, so the sample is the same however the file is cut.
+//! A row's number is its place among the rows of its file, or of its table in memory, before any
+//! filter. A split says which number its first row has, so the sample is the same however the file
+//! is cut.
 
 use std::any::Any;
 use std::fmt;
@@ -45,10 +46,10 @@ use super::split_scan::{ScanSource, SplitScanExec};
 use crate::formats::{FileRef, Split, SplitUnit, TableFiles};
 use crate::sharding::{Bernoulli, FileSample};
 
-/// What share of a table's rows is kept, and which.
+/// The share of a table's rows that is kept, and the seed that picks them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Of 100 rows; in 0..=100.
+    /// Percentage of the rows that are kept; in 0..=100.
     pub percent: f64,
     /// Another seed gives an independent sample.
     pub seed: u64,
@@ -82,7 +83,8 @@ impl TableProvider for SampledTable {
         TableType::Base
     }
 
-    /// A filter that leaves out whole files, by their hive values, numbers no row anew. Others stay above.
+    /// A filter that leaves out whole files, by their hive values, numbers no row anew. Others stay
+    /// above.
     fn supports_filters_pushdown(
         &self,
         filters: &[&Expr],
@@ -107,8 +109,8 @@ impl TableProvider for SampledTable {
     }
 }
 
-/// Keeps the rows of a scan that are in the sample. DataFusion's rules push neither filters nor limits through an
-/// operator that does not say that it takes them.
+/// Keeps the rows of a scan that are in the sample. DataFusion's rules push neither filters nor
+/// limits through an operator that does not say that it takes them.
 #[derive(Debug)]
 pub struct SampleExec {
     input: Arc<dyn ExecutionPlan>,
@@ -144,7 +146,7 @@ impl SampleExec {
         Self { input, sample, properties }
     }
 
-    /// The same over another scan of the same rows.
+    /// The sample over another scan of the same rows.
     pub(super) fn over(&self, input: Arc<dyn ExecutionPlan>) -> Self {
         Self::new(input, self.sample)
     }
@@ -276,8 +278,8 @@ impl ExecutionPlan for SampleExec {
         Ok(Arc::new(self.over(children.swap_remove(0))))
     }
 
-    /// Rows and bytes in the mean, by which DataFusion chooses the build side of a join; never exact, so that nothing
-    /// counts by them.
+    /// Rows and bytes in the mean, by which DataFusion chooses the build side of a join; never
+    /// exact, so that nothing counts by them.
     fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics> {
         let below = self.input.partition_statistics(partition)?;
         let share = self.sample.percent / 100.0;

@@ -28,7 +28,7 @@ use crate::formats::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
 use crate::iceberg::LakeTable;
 use crate::matrix::{MatrixColumns, places};
 
-/// What a driving scan reads from.
+/// The source of a driving scan.
 #[derive(Clone, Debug)]
 pub enum ScanSource {
     /// Files; the configuration carries projection and predicate, and no file groups.
@@ -50,7 +50,8 @@ pub enum ScanSource {
         projection: Option<Vec<usize>>,
         /// The digest of its rows, where it has any.
         content: Option<Arc<str>>,
-        /// What a plan shows in its place, where it has no rows of its own: a stage that may not be built yet.
+        /// Text that a plan shows for a table without rows of its own: a stage that may not be
+        /// built yet.
         stands_for: Option<Arc<str>>,
     },
     /// Nothing to read: the planner proved that no row comes from here.
@@ -58,7 +59,7 @@ pub enum ScanSource {
 }
 
 impl ScanSource {
-    /// Whether all of it is in memory or on the local file system.
+    /// Returns true if all of it is in memory or on the local file system.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Files { table, .. } => {
@@ -79,8 +80,9 @@ pub struct SplitScanExec {
     properties: Arc<PlanProperties>,
 }
 
-/// The rows of its file that an execution reads, as an extension of the session's configuration, since `execute`
-/// takes no other argument: of a Parquet file without a predicate, see [`SplitScanExec::skippable`].
+/// The rows of its file that an execution reads, as an extension of the session's configuration,
+/// since `execute` takes no other argument: of a Parquet file without a predicate, see
+/// [`SplitScanExec::skippable`].
 #[derive(Clone, Debug)]
 pub struct ReadOnly(pub ParquetAccessPlan);
 
@@ -96,7 +98,7 @@ impl SplitScanExec {
         Self { source, splits, schema, properties }
     }
 
-    /// What it reads from.
+    /// The source that it reads from.
     pub fn source(&self) -> &ScanSource {
         &self.source
     }
@@ -106,8 +108,9 @@ impl SplitScanExec {
         &self.splits
     }
 
-    /// A scan of all rows before the predicate that was pushed into the scan, with the columns that it needs, and
-    /// the predicate over these; None where there is no predicate, so that the scan puts out every row.
+    /// A scan of all rows before the predicate that was pushed into the scan, with the columns that
+    /// it needs, and the predicate over these; None where there is no predicate, so that the scan
+    /// puts out every row.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.
@@ -129,8 +132,8 @@ impl SplitScanExec {
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), predicate)))
     }
 
-    /// A scan of all rows of `splits`, without a predicate, with the file columns that `source` reads as they are: what
-    /// fails here is not the query's doing. None where no file is read.
+    /// A scan of all rows of `splits`, without a predicate, with the unconverted file columns that
+    /// `source` reads: a failure here is not the query's fault. None if no file is read.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.
@@ -150,8 +153,9 @@ impl SplitScanExec {
         Ok(Some(Self::new(source, splits, Arc::new(all.project(&read)?))))
     }
 
-    /// The same scan with those of `matrices` that save something, after all other output columns: of columns of local Parquet files, all of
-    /// which are read. None where none does.
+    /// Appends those of `matrices` that save something after all other output columns. Matrices are
+    /// made from columns of local Parquet files, all of which must be read. Returns None if none
+    /// saves anything.
     ///
     /// # Errors
     /// An internal error where the format takes no projection.
@@ -202,8 +206,8 @@ impl SplitScanExec {
         Ok(Some((Self::new(source, Arc::clone(&self.splits), schema), matrices)))
     }
 
-    /// The files of which an execution may leave out rows by their number ([`ReadOnly`]): Parquet files that are
-    /// read without a predicate, which counts other rows.
+    /// The files in which an execution may leave out rows by their number ([`ReadOnly`]): Parquet
+    /// files without a predicate, which would count other rows.
     pub fn skippable(source: &ScanSource) -> Option<Arc<TableFiles>> {
         match source {
             ScanSource::Files { table, config } => (matches!(table.format, Format::Parquet)

@@ -9,7 +9,8 @@ use arrow::ffi::FFI_ArrowSchema;
 use super::Form;
 use crate::{Error, Result};
 
-/// The columns of a schema: names, types, nullability and metadata, as the Arrow C data interface spells them.
+/// The columns of a schema: names, types, nullability and metadata, as the Arrow C data interface
+/// spells them.
 ///
 /// # Errors
 /// `Config` where a type has no form there.
@@ -53,10 +54,11 @@ fn columns(form: &mut Form, spelled: &FFI_ArrowSchema) -> Result<()> {
     Ok(())
 }
 
-/// The type and the values of an array, bit by bit: -0.0 is not 0.0, and two NaN of other bits are two values.
+/// The type and the values of an array, bit by bit: -0.0 is not 0.0, and two NaN of other bits are
+/// two values.
 ///
 /// # Errors
-/// `Config` for a union and for run-end encoded values, of which no literal of SQL is one.
+/// `Config` for a union and for run-end encoded values: no SQL literal has these types.
 pub fn values(form: &mut Form, tag: &str, array: &dyn Array) -> Result<()> {
     form.nested(tag, "values", |form| {
         data_type(form, "type", array.data_type())?;

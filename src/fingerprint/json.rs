@@ -1,4 +1,4 @@
-//! The form of a JSON document: whatever the order of its keys.
+//! The form of a JSON document, independent of the order of its keys.
 
 use serde_json::Value;
 

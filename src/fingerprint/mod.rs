@@ -1,4 +1,5 @@
-//! Serialised forms: the bytes that fingerprints, names of stages and keys of caches are digests of.
+//! Serialised forms: the bytes that fingerprints, names of stages and keys of caches are digests
+//! of.
 //!
 //! A form begins with the version of this layout and the form's kind. Fields follow:
 //!
@@ -7,9 +8,10 @@
 //! field = length (4 bytes) | tag | type (1 byte) | length (8 bytes) | value      numbers are little-endian
 //! ```
 //!
-//! Each length stands in front of what it counts, so that two forms have the same bytes only where kinds, tags, types and values
-//! are the same. Nothing in a form follows from `Debug` or from the name of a Rust type: each kind names its fields and variants
-//! itself, so that a change of names changes no fingerprint.
+//! Each length stands in front of the counted values, so that two forms have the same bytes only
+//! where kinds, tags, types and values are the same. Nothing in a form follows from `Debug` or from
+//! the name of a Rust type: each kind names its fields and variants itself, so that a change of
+//! names changes no fingerprint.
 
 mod arrow;
 mod json;
@@ -97,7 +99,7 @@ impl Form {
     /// A form as a value: its kind, and the fields that `write` adds.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// Errors of `write`.
     pub fn nested(
         &mut self,
         tag: &str,
@@ -113,11 +115,11 @@ impl Form {
 
     /// A list: for each item the fields that `write` adds.
     ///
-    /// The value is the number of items and, where there are any, a SHA-256 over them: a list of a million files takes no
-    /// memory.
+    /// The value is the number of items and, where there are any, a SHA-256 over them: a list of a
+    /// million files takes no memory.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// Errors of `write`.
     pub fn list<T>(
         &mut self,
         tag: &str,
@@ -150,8 +152,8 @@ impl Form {
         self.digest().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The version of forms, a hyphen and the digest: what a state keeps, so that a later program can tell whether it
-    /// writes the same forms.
+    /// The version of forms, a hyphen and the digest: kept in states, so that a later program can
+    /// tell whether it writes the same forms.
     pub fn fingerprint(&self) -> String {
         format!("{VERSION}-{}", self.name())
     }

@@ -1,4 +1,4 @@
-//! Two inputs share a form only where they are equal, and the forms of all kinds stay what they are.
+//! Two inputs share a form only if they are equal, and the forms of all kinds never change.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn bytes_of(kind: &str, fields: &Fielded) -> Vec<u8> {
     form.bytes
 }
 
-/// Of few letters and numbers, so that what is near to another is frequent.
+/// Fields of few letters and numbers, so that near values are frequent.
 fn fields() -> impl Strategy<Value = Fielded> {
     let leaf = prop_oneof![
         "[a\0]{0,2}".prop_map(Field::Text),
@@ -115,7 +115,7 @@ fn pair(name: &str, x: i32) -> ArrayRef {
     Arc::new(StructArray::from(vec![(field, Arc::new(Int32Array::from(vec![x])) as ArrayRef)]))
 }
 
-/// Arrays of which no two are the same, though many look alike as text.
+/// Arrays that all differ, though many look alike as text.
 fn arrays() -> Vec<ArrayRef> {
     let floats = |value: f64| -> ArrayRef { Arc::new(Float64Array::from(vec![value])) };
     let decimal = |precision, scale| -> ArrayRef {
@@ -302,7 +302,7 @@ fn json_differs_by_content_and_not_by_the_order_of_keys() {
     }
 }
 
-/// Formats and units of which no two are the same.
+/// Formats and units that all differ.
 fn formats_and_units() -> Vec<Form> {
     let csv = CsvFormat::default();
     let formats = [
@@ -359,7 +359,8 @@ fn formats_and_units_differ_by_each_option() {
     assert_eq!(names.len(), forms.len());
 }
 
-/// What is here was committed: a change of it makes states, stages and caches of before useless, and raises [`VERSION`].
+/// These forms were committed: a change makes older states, stages and caches useless and must
+/// raise [`VERSION`].
 #[test]
 fn forms_stay_what_they_are() {
     let all: Fielded = vec![

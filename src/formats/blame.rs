@@ -1,4 +1,5 @@
-//! Whose fault an error is: the content of a file, which can be left out, or anything else, which cannot.
+//! Whose fault an error is: the content of a file, which can be left out, or anything else, which
+//! cannot.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -13,12 +14,12 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use crate::panics::{caught_later, message_of, of_engine};
 use crate::{Error, Result};
 
-/// The error itself where the content of a file is to blame: a `Data` error, while the store still has the file as it
-/// was pinned.
+/// The error itself where the content of a file is to blame: a `Data` error, while the store still
+/// has the file as it was pinned.
 ///
 /// # Errors
-/// The error where it is of another kind, of a function of the user's, or of a file that is not the pinned one; that the
-/// file changed, vanished or cannot be reached.
+/// The error where it is of another kind, of a function of the user's, or of a file that is not the
+/// pinned one; that the file changed, vanished or cannot be reached.
 pub async fn blame_content(
     store: &Arc<dyn ObjectStore>,
     location: &Path,
@@ -31,15 +32,15 @@ pub async fn blame_content(
     Ok(error)
 }
 
-/// What `work` finds; a panic of a decoder, which trusted what it read, is an error of the data.
+/// Runs `work` and turns a decoder's panic, caused by data that it trusted, into a data error.
 ///
 /// # Errors
-/// That of `work`; `Data` for a panic.
+/// The error of `work`; `Data` for a panic.
 pub async fn caught<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     caught_later(work, gave_up).await
 }
 
-/// The same of work whose own errors name `file`: that of a panic names it too.
+/// Runs work whose own errors name `file`; the error of a panic names it too.
 ///
 /// # Errors
 /// As [`caught`].
@@ -50,12 +51,14 @@ pub(super) async fn caught_of<T>(
     caught_later(work, |message| gave_up(message).with_context("file", file)).await
 }
 
-/// The same of the rows of a file that come one after the other; after a panic there are no more.
+/// Passes the rows of a file on and turns a panic into a data error, after which there are no more
+/// rows.
 pub fn caught_rows<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
     caught_by(rows, gave_up)
 }
 
-/// The same of the rows of a plan, whose scans have caught the panics of their decoders: what is left is the engine's.
+/// Passes a plan's rows on. Its scans have caught the panics of their decoders, so any other panic
+/// is the engine's.
 pub fn caught_answer<T>(rows: impl Stream<Item = DfResult<T>>) -> impl Stream<Item = DfResult<T>> {
     caught_by(rows, of_engine)
 }

@@ -1,4 +1,4 @@
-//! Finding the splits of a scan: what is asked, how large splits become, and the way by format.
+//! Finding the splits of a scan: the request, the size of splits, and the way by format.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::units::UnitRange;
 use super::{Split, SplitUnit, avro, ipc, orc, parquet, text};
 use crate::{Error, Result};
 
-/// How many files of a format are looked at together: where metadata tells all, as many as the network takes;
-/// fewer where records are read.
+/// How many files of a format are looked at together: where metadata tells all, as many as the
+/// network takes; fewer where records are read.
 pub fn concurrent_files(format: &Format) -> usize {
     match format {
         Format::Parquet | Format::Orc | Format::Arrow(_) | Format::Avro => 128,
@@ -24,20 +24,21 @@ pub fn concurrent_files(format: &Format) -> usize {
 }
 
 /// Splits that a table should have at least, where its units allow: enough for LPT to balance
-/// dozens of shards, whatever the world size, so that the splits do not depend on the topology.
+/// dozens of shards for any world size, so that the splits do not depend on the topology.
 const WANTED_SPLITS: u64 = 256;
 
 /// Text splits are not made smaller than this unless the user says so.
 const MIN_TEXT_BYTES: u64 = 4 << 20;
 
-/// What a driving scan reads of its files.
+/// Columns and predicate that a driving scan reads from its files.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
-    /// Names of the file columns read, those of the predicate included.
+    /// Names of the file columns read, the predicate's included.
     pub columns: Vec<String>,
     /// The pushed-down predicate over the table's schema.
     pub predicate: Option<Arc<dyn PhysicalExpr>>,
-    /// Whether a file that cannot be understood becomes a split, for [`ScanSplits::damaged`], instead of an error.
+    /// Whether a file that cannot be understood becomes a split, for [`ScanSplits::damaged`],
+    /// instead of an error.
     pub tolerant: bool,
     /// Whether each split must know the number that its first row has in its file.
     pub numbered: bool,
@@ -53,7 +54,7 @@ pub struct SplitTarget {
 }
 
 impl SplitTarget {
-    /// Whether a split may grow to this many rows and bytes.
+    /// Returns true if a split may grow to this many rows and bytes.
     pub fn allows(self, rows: u64, bytes: u64) -> bool {
         match self.rows {
             Some(target) => rows <= target,
@@ -62,7 +63,7 @@ impl SplitTarget {
     }
 }
 
-/// The splits of one file, and what pruning left out.
+/// The splits of one file, and the rows that pruning left out.
 #[derive(Clone, Debug, Default)]
 pub struct FileSplits {
     /// In file order.
@@ -82,11 +83,12 @@ pub struct ScanSplits {
     pub splits: Vec<Split>,
     /// Row groups or stripes (or files, for formats without) of the listed files.
     pub units: usize,
-    /// Of those, pruned.
+    /// The number of these that were pruned.
     pub units_pruned: usize,
-    /// Files of which nothing is left.
+    /// Files that are not read at all.
     pub files_pruned: usize,
-    /// Of a tolerant request, the places in `splits` of files that cannot be understood, and why.
+    /// For a tolerant request: the places in `splits` of files that cannot be understood, and the
+    /// reasons.
     pub damaged: Vec<(usize, String)>,
 }
 
@@ -162,7 +164,8 @@ async fn balanced(
     Ok(SplitTarget { bytes: target.bytes.min(wanted.max(1)), ..target })
 }
 
-/// The same, where a file whose content cannot be understood is one split that nobody will read.
+/// Discovers the splits of a table. A file that cannot be understood becomes one split that nobody
+/// will read.
 async fn discover_tolerantly(
     table: &TableFiles,
     index: usize,
@@ -311,7 +314,8 @@ fn text_floor(format: &Format) -> u64 {
     }
 }
 
-/// Rows and places of the units of file `index`: stripes, record batches or blocks. None of other formats.
+/// Rows and places of the units of file `index`: stripes, record batches or blocks. None of other
+/// formats.
 ///
 /// # Errors
 /// `Data` where the file is damaged (the caller names it); storage errors as they are.

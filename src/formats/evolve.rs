@@ -1,5 +1,5 @@
-//! Expressions over a table's columns as expressions over those of one of its files, where both differ in what lies inside of
-//! structs, lists and maps. What is not nested, DataFusion adapts.
+//! Expressions over a table's columns become expressions over the columns of one of its files, if
+//! both differ inside structs, lists and maps. DataFusion adapts columns that are not nested.
 
 use std::any::Any;
 use std::fmt;
@@ -40,7 +40,8 @@ impl PhysicalExprAdapterFactory for ByName {
 struct FileAdapter {
     table: SchemaRef,
     file: SchemaRef,
-    /// What DataFusion does for every table: null for absent columns, casts between types that are not nested.
+    /// DataFusion's own adapter: null for absent columns, and casts between types that are not
+    /// nested.
     rest: Arc<dyn PhysicalExprAdapter>,
 }
 
@@ -74,7 +75,8 @@ impl FileAdapter {
 
 impl PhysicalExprAdapter for FileAdapter {
     fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> DfResult<Arc<dyn PhysicalExpr>> {
-        // Columns that are settled here must not meet DataFusion's adapter, which would settle them otherwise.
+        // Columns that are settled here must not meet DataFusion's adapter, which would settle them
+        // otherwise.
         if let Some(column) = expr.as_any().downcast_ref::<Column>() {
             return match self.column(column)? {
                 Some(settled) => Ok(settled),

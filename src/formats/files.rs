@@ -38,7 +38,7 @@ pub struct TableFiles {
     pub store: Arc<dyn ObjectStore>,
     /// Names `store` to DataFusion; one per table, so that each has its own pins and credentials.
     pub store_url: ObjectStoreUrl,
-    /// What the user sees in front of a file's path, for example `s3://bucket/`.
+    /// The prefix of a file's path when it is shown to the user, for example `s3://bucket/`.
     pub root: String,
     /// The files in plan order.
     pub files: Vec<TableFile>,
@@ -46,11 +46,11 @@ pub struct TableFiles {
     pub footers: Arc<FooterCache>,
     /// For the files of an Iceberg table, its metadata of them.
     pub metadata: Option<Arc<dyn TableMetadata>>,
-    /// What scans of it have found.
+    /// Results of scans of this table.
     pub scans: Scans,
 }
 
-/// What a scan found of a table: by which DataFusion's planner chooses between plans.
+/// Sizes that a scan found in a table; DataFusion's planner chooses between plans by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outline {
     /// Files that are scanned.
@@ -65,23 +65,23 @@ pub struct Outline {
 
 /// The outlines of a table's scans, by the filters that were pushed into them.
 ///
-/// A process that reads only some of a table's files gets a table of only these, and the outlines of the scans over all
-/// files: so it plans the query as it was planned over all of them.
+/// A process that reads only some of a table's files gets a table of only these, and the outlines
+/// of the scans over all files: so it plans the query as it was planned over all of them.
 #[derive(Debug, Default)]
 pub struct Scans {
     outlines: Mutex<BTreeMap<String, Outline>>,
     is_part: bool,
-    /// Of a part, the places of its files among all.
+    /// For a part: the places of its files among all.
     places: Vec<u32>,
 }
 
 impl Scans {
-    /// Of a table with a part of its files, which have these places among all.
+    /// For a table with only some of its files, which have these places among all.
     pub fn of_part(outlines: BTreeMap<String, Outline>, places: Vec<u32>) -> Self {
         Self { outlines: Mutex::new(outlines), is_part: true, places }
     }
 
-    /// Whether the table has a part of its files only.
+    /// Returns true if the table has a part of its files only.
     pub fn is_part(&self) -> bool {
         self.is_part
     }
@@ -91,7 +91,8 @@ impl Scans {
         self.outlines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The outline of a scan with these filters: `found` over all files, or what was found over all files before.
+    /// The outline of a scan with these filters: `found` if it covers all files, or an earlier
+    /// outline of all files.
     pub fn outline<F: std::fmt::Display>(&self, filters: &[F], found: Outline) -> Option<Outline> {
         let texts: Vec<String> = filters.iter().map(ToString::to_string).collect();
         let key = texts.join(" AND ");
@@ -120,7 +121,7 @@ impl TableFiles {
             .with_extensions(Arc::new(FileRef { table: Arc::clone(self), index }))
     }
 
-    /// The place of file `index` among all files that were pinned, of which this process may have a part.
+    /// The place of file `index` among all pinned files; this process may have only some of them.
     pub fn place(&self, index: usize) -> u64 {
         self.scans.places.get(index).map_or(index as u64, |place| u64::from(*place))
     }
@@ -140,8 +141,8 @@ impl TableFiles {
     }
 }
 
-/// What a `PartitionedFile` carries through DataFusion's planner, so that the plan rewrite knows
-/// which pinned file of which table it is.
+/// Marks a `PartitionedFile` in DataFusion's planner, so that the plan rewrite knows the pinned
+/// file and its table.
 #[derive(Clone, Debug)]
 pub struct FileRef {
     /// The table.

@@ -1,5 +1,5 @@
-//! Footers: read once per file and process, then shared by planning and execution; how those of Parquet files are
-//! read.
+//! Footers: read once per file and process, then shared by planning and execution. Also the reading
+//! of Parquet footers.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -39,7 +39,7 @@ use crate::{Error, Result};
 /// Decoded footers kept per table and format, in bytes of memory.
 const CACHE_BYTES: usize = 512 << 20;
 
-/// Gates kept before those that nobody holds are dropped.
+/// Gates kept before unused ones are dropped.
 const GATES: usize = 1024;
 
 /// The decoded footers of one table's files.
@@ -60,10 +60,11 @@ pub struct FooterCache {
 /// Held by the one who reads a footer; others wait for it and then find the footer.
 type FooterLock = Arc<tokio::sync::Mutex<()>>;
 
-/// The schema that was asked for last, which most files of a table have: making it takes as long as decoding a small footer.
+/// The schema that was asked for last, which most files of a table have: making it takes as long as
+/// decoding a small footer.
 struct FileSchema {
     stored: Arc<SchemaDescriptor>,
-    /// What the writer put beside it, the Arrow schema of the file's columns among it.
+    /// Key-value metadata of the footer, which includes the Arrow schema of the columns.
     notes: Option<Vec<KeyValue>>,
     schema: SchemaRef,
 }
@@ -80,12 +81,13 @@ impl FooterCache {
         Self { columns: Some(columns), ..Self::default() }
     }
 
-    /// Whether a file lies on the local file system.
+    /// Returns true if a file lies on the local file system.
     pub fn is_local(&self, location: &Path) -> bool {
         is_local_file(&self.root, location)
     }
 
-    /// For files of the store with this root: see [`PinnedStore::new`](crate::storage::PinnedStore::new).
+    /// For files of the store with this root: see
+    /// [`PinnedStore::new`](crate::storage::PinnedStore::new).
     #[must_use]
     pub fn in_store(self, root: &str) -> Self {
         Self { root: root.to_owned(), ..self }
@@ -99,7 +101,7 @@ impl FooterCache {
     /// The Arrow schema of a file, as the `parquet` crate has it.
     ///
     /// # Errors
-    /// Where the footer says what has no Arrow type.
+    /// Set if the footer has a type without an Arrow equivalent.
     pub fn schema(&self, footer: &ParquetMetaData) -> ParquetResult<SchemaRef> {
         let file = footer.file_metadata();
         let (stored, notes) = (file.schema_descr_ptr(), file.key_value_metadata());
@@ -132,12 +134,12 @@ impl FooterCache {
         &self.orc
     }
 
-    /// What is known of Arrow IPC files.
+    /// The cached heads of Arrow IPC files.
     pub(super) fn ipc(&self) -> &Kept<IpcHead> {
         &self.ipc
     }
 
-    /// What is known of Avro files.
+    /// The cached heads of Avro files.
     pub(super) fn avro(&self) -> &Kept<AvroHead> {
         &self.avro
     }
@@ -220,8 +222,8 @@ pub async fn read_footer(
     let (store, file) = (Arc::clone(store), meta.clone());
     let (before, columns) = (cache.get(&meta.location), cache.columns.clone());
     let is_local = cache.is_local(&meta.location);
-    // A task of its own: planning asks for those of many files at once, and decoding one takes milliseconds where it has
-    // thousands of column chunks.
+    // A task of its own: planning asks for those of many files at once, and decoding one takes
+    // milliseconds where it has thousands of column chunks.
     let task = SpawnedTask::spawn(async move {
         let file = FooterOf::open(&store, &file, is_local).await?;
         read(file, before, columns, page_index).await
@@ -239,7 +241,7 @@ pub async fn read_footer(
     Ok(footer)
 }
 
-/// Reads what `before` lacks.
+/// Reads the bytes that `before` lacks.
 async fn read(
     mut file: FooterOf<'_>,
     before: Option<Arc<ParquetMetaData>>,
@@ -279,8 +281,8 @@ fn known(cache: &FooterCache, meta: &ObjectMeta, page_index: bool) -> Option<Arc
     cache.get(&meta.location).filter(|footer| !page_index || has_page_index(footer))
 }
 
-/// The schema in which intervals have months, days and nanoseconds. The `parquet` crate makes days and milliseconds of all of which an
-/// Arrow schema in the file does not say more.
+/// The schema in which intervals have months, days and nanoseconds. The `parquet` crate reads
+/// intervals as days and milliseconds unless an Arrow schema in the file says more.
 fn with_whole_intervals(
     schema: Schema,
     stored: &SchemaDescriptor,
@@ -308,7 +310,7 @@ fn with_whole_interval(field: &FieldRef) -> FieldRef {
     Arc::new(Field::clone(field).with_data_type(data_type))
 }
 
-/// Whether the page index was read, or is known to be absent from the file.
+/// Returns true if the page index was read, or is known to be absent from the file.
 fn has_page_index(footer: &ParquetMetaData) -> bool {
     footer.offset_index().is_some()
         || footer.row_groups().iter().all(|group| {

@@ -58,7 +58,8 @@ impl Compression {
         }
     }
 
-    /// What is left for DataFusion to unpack of files that a store has unpacked by [`members`](Self::members).
+    /// The compression that DataFusion itself has to undo, after a store has unpacked
+    /// [`members`](Self::members).
     fn left(self) -> CompressionTypeVariant {
         match self.members() {
             Some(_) => CompressionTypeVariant::UNCOMPRESSED,
@@ -94,7 +95,8 @@ impl Compression {
 pub struct CsvFormat {
     /// Whether the first line names the columns.
     pub header: bool,
-    /// The byte between two fields; None: a comma that nobody has asked for, and neither has a file's name.
+    /// The byte between two fields; None: a comma that nobody has asked for, and neither has a
+    /// file's name.
     pub delimiter: Option<u8>,
     /// The byte around fields that hold delimiters or newlines.
     pub quote: u8,
@@ -150,7 +152,7 @@ pub struct JsonFormat {
 }
 
 impl JsonFormat {
-    /// Whether each file is one array.
+    /// Returns true if each file is one array.
     pub fn is_array(&self) -> bool {
         self.array == Some(true)
     }

@@ -1,4 +1,5 @@
-//! Decoders of other crates, which panic on some damaged files (`unwrap` on decompression, slices beyond the end).
+//! Decoders of other crates, which panic on some damaged files (`unwrap` on decompression, slices
+//! beyond the end).
 
 use crate::panics::caught;
 use crate::{Error, Result};
@@ -6,7 +7,7 @@ use crate::{Error, Result};
 /// Runs a decoder of `format` data.
 ///
 /// # Errors
-/// Those of `decode`; `Data` where it panics.
+/// Errors of `decode`; `Data` where it panics.
 pub(super) fn guarded<T>(format: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
     caught(decode, |message| Error::data(format!("the {format} data are damaged: {message}")))
 }

@@ -72,7 +72,8 @@ pub enum SplitUnit {
         /// Where the row group after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
-    /// Stripes `first..first + count` of an ORC file. They begin in `byte_start..byte_end`, and no other stripe does.
+    /// Stripes `first..first + count` of an ORC file. They begin in `byte_start..byte_end`, and no
+    /// other stripe does.
     Stripes {
         /// Index of the first stripe.
         first: u32,
@@ -83,7 +84,8 @@ pub enum SplitUnit {
         /// Where the stripe after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
-    /// Record batches `first..first + count` of an Arrow IPC file. They begin in `byte_start..byte_end`, and no other does.
+    /// Record batches `first..first + count` of an Arrow IPC file. They begin in
+    /// `byte_start..byte_end`, and no other does.
     Batches {
         /// Index of the first record batch.
         first: u32,
@@ -94,7 +96,8 @@ pub enum SplitUnit {
         /// Where the record batch after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
-    /// Blocks `first..first + count` of an Avro file. They begin in `byte_start..byte_end`, and no other block does.
+    /// Blocks `first..first + count` of an Avro file. They begin in `byte_start..byte_end`, and no
+    /// other block does.
     Blocks {
         /// Index of the first block.
         first: u32,
@@ -127,10 +130,10 @@ pub struct Split {
     pub scan: u32,
     /// Index into that scan's pinned files.
     pub file: u32,
-    /// What it reads of the file.
+    /// The part of the file that is read.
     pub unit: SplitUnit,
-    /// Rows before any filter, from the file's metadata and exact, without deleted ones; None where the format does
-    /// not say.
+    /// Rows before any filter, from the file's metadata and exact, without deleted ones; None where
+    /// the format does not say.
     pub rows: Option<u64>,
     /// Rows among them that the table's position deletes take out.
     pub deleted: u64,

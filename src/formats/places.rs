@@ -10,12 +10,12 @@ use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 
-/// The place of each column of a schema. A schema itself looks through all of its columns for each name, which for a projection of
-/// ten thousands of them takes minutes.
+/// The place of each column of a schema. A schema itself looks through all of its columns for each
+/// name, which for a projection of ten thousands of them takes minutes.
 pub(super) struct Places<'a>(HashMap<&'a str, usize>);
 
 impl<'a> Places<'a> {
-    /// Of two columns of one name, the first.
+    /// Places by name; of two columns with one name, the first.
     pub(super) fn of(schema: &'a Schema) -> Self {
         let mut places = HashMap::with_capacity(schema.fields().len());
         for (place, field) in schema.fields().iter().enumerate() {
@@ -24,7 +24,7 @@ impl<'a> Places<'a> {
         Self(places)
     }
 
-    /// An expression over that schema, of which it has other places.
+    /// Moves an expression over that schema to the other places.
     pub(super) fn reassign(&self, expr: Arc<dyn PhysicalExpr>) -> DfResult<Arc<dyn PhysicalExpr>> {
         expr.transform_down(|node| {
             let Some(column) = node.as_any().downcast_ref::<Column>() else {

@@ -1,7 +1,9 @@
-//! Arrays of one type as arrays of another: fields of structs by their names, at every level of lists, maps and structs.
+//! Arrays of one type as arrays of another: fields of structs by their names, at every level of
+//! lists, maps and structs.
 //!
-//! Files of one table differ in what their structs hold: newer ones have fields that older ones lack. The casts of Arrow and DataFusion match
-//! such fields by name in structs at the top, but refuse lists and maps of them.
+//! Files of one table differ in the fields of their structs: newer ones have fields that older ones
+//! lack. The casts of Arrow and DataFusion match such fields by name in structs at the top, but
+//! refuse lists and maps of them.
 
 use std::sync::Arc;
 
@@ -56,7 +58,7 @@ pub fn can_reshape(from: &DataType, to: &DataType) -> std::result::Result<(), St
     }
 }
 
-/// Returns `array` as an array of type `to`: fields by name, those that it lacks NULL, other values cast.
+/// Returns `array` as an array of type `to`: fields by name, missing ones NULL, other values cast.
 ///
 /// # Errors
 /// `Data` where a value does not become one of that type, or a required field is missing.
@@ -84,7 +86,8 @@ pub fn reshape(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
             list_of::<i64>(Items::of(array)?, item)
         }
         (List(_) | LargeList(_) | FixedSizeList(_, _), FixedSizeList(item, _)) => {
-            // The lengths of the lists are looked at by the cast, once their items are what they should be.
+            // The lengths of the lists are looked at by the cast, once their items are what they
+            // should be.
             let list = list_of::<i64>(Items::of(array)?, item)?;
             Ok(cast_with_options(&list, to, &STRICT)?)
         }
@@ -125,7 +128,7 @@ fn field_of(stored: &StructArray, field: &FieldRef) -> Result<ArrayRef> {
     }
 }
 
-/// Lists, whatever their type: where each begins and ends among the items, which are these lists' alone.
+/// Lists of any type: where each begins and ends among the items, which are these lists' alone.
 struct Items {
     offsets: Vec<i64>,
     values: ArrayRef,
@@ -198,8 +201,8 @@ fn map_of(stored: &MapArray, entries: &FieldRef, sorted: bool) -> Result<ArrayRe
     Ok(Arc::new(MapArray::try_new(Arc::clone(entries), offsets, pairs, maps.nulls, sorted)?))
 }
 
-/// Intervals of Parquet: three numbers of 32 bits. By the format they have no sign; writers of Arrow, which also say which of the three
-/// they use, write signed ones.
+/// Intervals of Parquet: three numbers of 32 bits. By the format they have no sign; writers of
+/// Arrow, which also say which of the three they use, write signed ones.
 fn intervals(stored: &FixedSizeBinaryArray, unit: IntervalUnit) -> Result<ArrayRef> {
     let parts = |value: &[u8]| -> [u32; 3] {
         std::array::from_fn(|part| {

@@ -1,5 +1,5 @@
-//! How DataFusion reads the formats whose files are decoded here: a source that takes projections, and opens the units
-//! (stripes, record batches, blocks) of a byte range.
+//! How DataFusion reads the formats whose files are decoded here: a source that takes projections,
+//! and opens the units (stripes, record batches, blocks) of a byte range.
 
 use std::any::Any;
 use std::fmt;
@@ -42,9 +42,10 @@ pub(super) const BATCH_ROWS: usize = 8192;
 pub struct ColumnRead {
     /// The part of the file whose units are read; None: all of it.
     pub range: Option<Range<u64>>,
-    /// Top-level columns by their places in the file, ascending; the batches have them in this order.
+    /// Top-level columns by their places in the file, ascending; the batches have them in this
+    /// order.
     pub columns: Vec<usize>,
-    /// Every top-level column of the file, as it is decoded.
+    /// Every top-level column of the file, as decoded.
     pub schema: SchemaRef,
     /// Rows of a batch, at most.
     pub batch_rows: usize,
@@ -53,7 +54,7 @@ pub struct ColumnRead {
 /// A format whose files have a head or footer that says where their units lie.
 #[async_trait]
 pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
-    /// What is known of a file before its rows are read.
+    /// The facts of a file that are needed before its rows are read.
     type Footer: Send + Sync + 'static;
 
     /// The name that plans show.
@@ -76,7 +77,8 @@ pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     /// Opens the wanted part of a file: batches in row order, with the columns of `read`.
     ///
     /// # Errors
-    /// `Data` where the file is damaged (the caller names it), from the stream as well; storage errors as they are.
+    /// `Data` where the file is damaged (the caller names it), from the stream as well; storage
+    /// errors as they are.
     async fn open(
         &self,
         store: Arc<dyn ObjectStore>,
@@ -86,8 +88,8 @@ pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>>;
 }
 
-/// Reads files of one format as a table: columns by name, those that a file lacks null, types cast where the table's
-/// differ.
+/// Reads files of one format as a table: columns by name, missing ones null, types cast to the
+/// table's.
 ///
 /// Predicates are not evaluated here: a `FilterExec` above does that. They are kept for pruning.
 #[derive(Clone)]
@@ -118,7 +120,8 @@ impl<F: UnitFormat> UnitSource<F> {
         }
     }
 
-    /// What a filter above keeps, over the table's schema: rows of which it is not true need not be read.
+    /// The predicate of a filter above, over the table's schema. Rows for which it is not true need
+    /// not be read.
     pub fn pruning_predicate(&self) -> Option<&Arc<dyn PhysicalExpr>> {
         self.predicate.as_ref()
     }
@@ -183,7 +186,7 @@ impl<F: UnitFormat> FileSource for UnitSource<F> {
 
 struct UnitOpener<F> {
     source: UnitSource<F>,
-    /// Of the projected columns.
+    /// The schema of the projected columns.
     output: SchemaRef,
     store: Arc<dyn ObjectStore>,
 }
@@ -219,7 +222,7 @@ impl<F: UnitFormat> FileOpener for UnitOpener<F> {
 pub(super) struct Reader {
     /// All columns of the file, as they are decoded.
     pub physical: SchemaRef,
-    /// Those that the projection needs, by their place in the file, ascending.
+    /// The columns that the projection needs, by their place in the file, ascending.
     pub columns: Vec<usize>,
     projector: Projector,
 }

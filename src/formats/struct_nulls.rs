@@ -1,6 +1,6 @@
-//! What lies below a NULL struct or list. Arrow leaves it open: zeros, empty text, or any value. DataFusion reads a field without asking
-//! whether the struct around it is NULL, and an element without asking for the list, so that there is nothing below a NULL before. Readers
-//! of other formats do that themselves.
+//! Clears the values below NULL structs and lists. Arrow leaves them open: zeros, empty text, or
+//! any value. DataFusion reads a field without asking whether its struct is NULL, and an element
+//! without asking for its list. Readers of other formats clear them themselves.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use crate::Result;
 
-/// The batch in which fields of NULL structs are NULL and NULL lists have no elements, also of structs inside of lists. Values are copied only
-/// where a NULL list has elements.
+/// The batch in which fields of NULL structs are NULL and NULL lists have no elements, also of
+/// structs inside of lists. Values are copied only where a NULL list has elements.
 ///
 /// # Errors
 /// None that a valid batch has.

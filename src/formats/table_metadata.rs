@@ -1,5 +1,5 @@
-//! Metadata of a table format about the files that it lists, as scans of these files ask for it. `iceberg/` implements it;
-//! a format of files knows of no table format.
+//! Metadata of a table format about the files that it lists, as scans of these files ask for it.
+//! `iceberg/` implements it; a format of files knows of no table format.
 
 use std::any::Any;
 use std::fmt;
@@ -28,7 +28,8 @@ pub struct ListedFile<'a> {
     pub records: u64,
     /// Whether any delete may apply to it.
     pub has_deletes: bool,
-    /// Whether deletes by the values of columns may apply to it, which only a read of the rows decides.
+    /// Whether deletes by the values of columns may apply to it, which only a read of the rows
+    /// decides.
     pub has_equality_deletes: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct UnitRange {
     pub bytes: u64,
 }
 
-/// What units are called, and so what a split of some of them is.
+/// The name of a format's units, and so of a split made of some of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UnitKind {
     Stripes,
@@ -30,7 +30,7 @@ pub(super) enum UnitKind {
 pub(super) struct Splitter<'a> {
     /// Index into the table's files.
     pub file: u32,
-    /// Of the file, in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
     pub kind: UnitKind,
     pub units: &'a [UnitRange],
@@ -38,7 +38,7 @@ pub(super) struct Splitter<'a> {
 }
 
 impl Splitter<'_> {
-    /// The splits of the units to `keep`, which weigh what `weight` says of each.
+    /// The splits of the units to `keep`, with the weights that `weight` gives.
     pub fn split(&self, keep: &[bool], weight: impl Fn(usize) -> u64) -> Vec<Split> {
         // A byte range addresses units only where they lie in the order of their rows.
         if self.units.windows(2).any(|pair| pair[0].offset >= pair[1].offset) {

@@ -1,8 +1,10 @@
-//! Columns of which it is known before they are read that they cannot be, or would be shown as something that they are not.
+//! Marks columns that are known to be unreadable before they are read, or that would be shown as
+//! another type.
 //!
-//! Such a column spoils no other one: it keeps its place in the schema, with the reason in its field's metadata, and is refused where a
-//! query reads it. In a Parquet footer it becomes what it is stored as, with the reason as a note, so that the `parquet` crate, which
-//! takes a schema as a whole or not at all, takes the rest.
+//! Such a column spoils no other one: it keeps its place in the schema, with the reason in its
+//! field's metadata, and is refused where a query reads it. In a Parquet footer it gets its storage
+//! type, with the reason as a note, so that the `parquet` crate, which takes a schema as a whole or
+//! not at all, takes the rest.
 
 use std::sync::Arc;
 
@@ -25,7 +27,7 @@ const REASON: &str = "tensorquery:unreadable";
 /// Levels of a schema with columns that are not read: some fifty lists in lists.
 const MOST_LEVELS: usize = 128;
 
-/// What the key of a note in a footer begins with; the name of the column follows.
+/// The prefix of a note's key in a footer; the column's name follows.
 const NOTE: &str = "tensorquery:unreadable:";
 
 /// The field, marked as one that is not read for this reason.
@@ -35,7 +37,7 @@ pub fn marked(field: &Field, reason: impl Into<String>) -> Field {
     field.clone().with_metadata(metadata)
 }
 
-/// Whether a field is marked.
+/// Returns true if a field is marked.
 pub fn is_marked(field: &Field) -> bool {
     field.metadata().contains_key(REASON)
 }
@@ -50,16 +52,17 @@ pub fn refused(field: &Field) -> Option<Error> {
     Some(Error::new(ErrorKind::UnsupportedType, message))
 }
 
-/// Whether a file has columns that the crate would show as something else: as their storage, or as other lists.
+/// Returns true if a file has columns that the crate would show as something else: as their
+/// storage, or as other lists.
 pub(super) fn is_misread(footer: &ParquetMetaData) -> bool {
     let root = footer.file_metadata().schema_descr().root_schema();
     has_element(root, &|of| hidden(of).is_some() || is_legacy_list(of))
 }
 
-/// A footer of which the `parquet` crate understands every column.
+/// A footer whose columns the `parquet` crate all understands.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
     let file = footer.file_metadata();
     let (schema, notes) = (file.schema_descr(), file.key_value_metadata());
@@ -91,11 +94,12 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
     with_schema(footer, &schema, found)
 }
 
-/// The same of a footer whose columns have this `schema`, where it has dictionaries of values of which the crate reads none: they are plain
-/// columns that say that they were others. None where it has none.
+/// Replaces dictionaries of values that the crate cannot read in a footer whose columns have this
+/// `schema`. They become plain columns with a note of their former type. Returns None if there are
+/// none.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(super) fn without_odd_dictionaries(
     footer: &ParquetMetaData,
     schema: &Schema,
@@ -150,7 +154,8 @@ fn reason_of(of: &TypePtr) -> Option<String> {
     found.err().map(|error| plain_text(&error.to_string()))
 }
 
-/// Whether numbers or bytes are of a logical type that is not known: they are what they are stored as, as the format says.
+/// Returns true for numbers or bytes of an unknown logical type: they are read as their storage
+/// type, as the format says.
 fn is_unknown(of: &Type) -> bool {
     let known = of.get_basic_info().logical_type_ref();
     of.is_primitive() && matches!(known, Some(LogicalType::_Unknown { .. }))
@@ -161,11 +166,11 @@ fn first_hidden(of: &Type) -> Option<String> {
     hidden(of).or_else(|| below().flatten())
 }
 
-/// What a type is that would be shown as its storage.
+/// The name of a type that would otherwise be shown as its storage.
 fn hidden(of: &Type) -> Option<String> {
     match of.get_basic_info().logical_type_ref()? {
         LogicalType::Variant { .. } => {
-            Some("it is a VARIANT, of which the file stores the encoded bytes".to_owned())
+            Some("it is a VARIANT, which the file stores as encoded bytes".to_owned())
         }
         LogicalType::_Unknown { field_id } if of.is_group() => {
             Some(format!("it is of a logical type that is not known (number {field_id})"))
@@ -174,7 +179,7 @@ fn hidden(of: &Type) -> Option<String> {
     }
 }
 
-/// The same footer with another schema, of the same columns, and other notes.
+/// Replaces a footer's schema, keeping the columns, and its notes.
 fn with_schema(
     footer: ParquetMetaData,
     schema: &Arc<SchemaDescriptor>,

@@ -1,5 +1,6 @@
-//! Expressions over the table's columns as expressions over a data file's, whose columns have the table's names by
-//! now (see [`rename`](super::rename)): what a file lacks, and types that the table widened since.
+//! Expressions over the table's columns as expressions over a data file's, whose columns have the
+//! table's names by now (see [`rename`](super::rename)): columns that a file lacks, and types that
+//! the table has widened since.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -29,11 +30,13 @@ use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use super::types::{arrow_field, scalar};
 use crate::{Error, ErrorKind, Result};
 
-/// Adapts expressions to the files of one partition: the same for all files that have the same constants.
+/// Adapts expressions to the files of one partition: the same for all files that have the same
+/// constants.
 #[derive(Clone, Debug)]
 pub struct FieldAdapter {
     schema: Arc<IcebergSchema>,
-    /// By column, its value in a file that does not have it: of an identity partition, or the column's default.
+    /// By column, its value in a file that does not have it: of an identity partition, or the
+    /// column's default.
     absent: Arc<HashMap<String, ScalarValue>>,
 }
 
@@ -83,7 +86,7 @@ impl PhysicalExprAdapterFactory for FieldAdapter {
 struct FileAdapter {
     fields: FieldAdapter,
     physical: SchemaRef,
-    /// What DataFusion does for every table: null for absent columns, casts between primitive types.
+    /// DataFusion's own adapter: null for absent columns, and casts between primitive types.
     rest: Arc<dyn PhysicalExprAdapter>,
 }
 
@@ -106,7 +109,8 @@ impl FileAdapter {
 
 impl PhysicalExprAdapter for FileAdapter {
     fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> DfResult<Arc<dyn PhysicalExpr>> {
-        // Columns that are settled here must not meet DataFusion's adapter, which would settle them otherwise.
+        // Columns that are settled here must not meet DataFusion's adapter, which would settle them
+        // otherwise.
         if let Some(column) = expr.as_any().downcast_ref::<Column>() {
             return match self.column(column) {
                 Some(settled) => Ok(settled),
@@ -125,7 +129,8 @@ impl PhysicalExprAdapter for FileAdapter {
     }
 }
 
-/// A nested column of a file as the table's: fields by name, absent ones by default or null, widened types.
+/// A nested column of a file as the table's: fields by name, absent ones by default or null,
+/// widened types.
 #[derive(Clone, Debug)]
 struct NestedAdapter {
     child: Arc<dyn PhysicalExpr>,
@@ -258,8 +263,8 @@ pub fn adapt(array: &ArrayRef, wanted: &Type, target: &DataType) -> Result<Array
     }
 }
 
-/// The stored field that is meant: by its id, where the stored type says ids (ORC), else by its name, which is the table's
-/// by then (Parquet).
+/// The stored field that is meant: by its id, where the stored type says ids (ORC), else by its
+/// name, which is the table's by then (Parquet).
 fn child_of<'a>(
     stored: &'a StructArray,
     wanted: &NestedFieldRef,
@@ -277,7 +282,8 @@ pub fn stored_id(field: &FieldRef) -> Option<i32> {
     field.metadata().get(PARQUET_FIELD_ID_META_KEY)?.parse().ok()
 }
 
-/// The values of a field of a struct, null where the struct is: what reads the field alone does not look at the struct.
+/// The values of a field of a struct, null where the struct is: a reader of the field alone does
+/// not look at the struct.
 fn within(values: ArrayRef, field: &FieldRef, parent: Option<&NullBuffer>) -> Result<ArrayRef> {
     match parent {
         Some(nulls) if field.is_nullable() => {

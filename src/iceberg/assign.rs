@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// The field id of the column `file_path` of position delete files.
 const FILE_PATH_ID: i32 = 2_147_483_546;
 
-/// Deletes by what they apply to.
+/// Deletes by the data that they apply to.
 #[derive(Debug, Default)]
 pub struct Deletes {
     /// All delete files.
@@ -123,7 +123,7 @@ impl Deletes {
         all.copied().filter(applies).collect()
     }
 
-    /// The groups of equality deletes of which one at least may apply to a data file.
+    /// The groups of equality deletes that may apply to a data file, at least one delete of each.
     pub fn equality(&self, data: &Entry) -> Vec<u32> {
         let partition = partition_of(data);
         let newer = |group: &u32| {
@@ -135,8 +135,8 @@ impl Deletes {
     }
 }
 
-/// The partition of a file. Each manifest is decoded by the schema it was written under, so values of a column that was
-/// widened since come in two types.
+/// The partition of a file. Each manifest is decoded by the schema it was written under, so values
+/// of a column that was widened since come in two types.
 fn partition_of(entry: &Entry) -> Partition {
     let widened = |value: Option<&Literal>| match value {
         Some(Literal::Primitive(PrimitiveLiteral::Int(value))) => {

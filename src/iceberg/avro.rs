@@ -22,7 +22,8 @@ const FIELD_ID: &str = "field-id";
 /// The wanted columns of an Avro delete file, of the table's types.
 ///
 /// # Errors
-/// `Data` where the file is damaged, lacks a column, or has a value of another type; storage errors as they are.
+/// `Data` where the file is damaged, lacks a column, or has a value of another type; storage errors
+/// as they are.
 pub async fn read(
     store: &Arc<dyn ObjectStore>,
     uri: &str,

@@ -1,5 +1,5 @@
-//! The header of an Avro file, changed before the file is read: its schema, and what a writer says beside it.
-//! Its form: <https://avro.apache.org/docs/1.11.1/specification/#object-container-files>.
+//! The header of an Avro file, changed before the file is read: its schema, and the writer's
+//! metadata. Its form: <https://avro.apache.org/docs/1.11.1/specification/#object-container-files>.
 
 use serde_json::Value;
 
@@ -27,7 +27,8 @@ impl AvroHeader {
     }
 }
 
-/// The file with its header as `change` leaves it; None where that gives None, or where it is no Avro file.
+/// The file with its header as `change` leaves it; None where that gives None, or where it is no
+/// Avro file.
 pub fn with_header(
     file: &[u8],
     change: impl FnOnce(&mut AvroHeader) -> Option<()>,
@@ -47,8 +48,8 @@ pub fn with_header(
     Some(out)
 }
 
-/// Makes uuids of an Avro schema the 16 bytes as which Iceberg stores them; whether there were any. The reader takes
-/// all that is labelled a uuid for bytes with their length before them.
+/// Makes uuids of an Avro schema the 16 bytes as which Iceberg stores them; whether there were any.
+/// The reader takes all that is labelled a uuid for bytes with their length before them.
 pub fn unlabel_uuids(avro: &mut Value) -> bool {
     match avro {
         Value::Array(items) => items.iter_mut().fold(false, |any, item| unlabel_uuids(item) | any),
@@ -64,7 +65,7 @@ pub fn unlabel_uuids(avro: &mut Value) -> bool {
     }
 }
 
-/// The header's map, and what follows it.
+/// The header's map, and the bytes after it.
 fn read_header(file: &[u8]) -> Option<(AvroHeader, &[u8])> {
     let mut rest = file.strip_prefix(MAGIC)?;
     let mut pairs = Vec::new();

@@ -1,5 +1,5 @@
-//! The least and greatest value of a column in a data file, as far as metadata says: by the file's metrics and by
-//! its partition.
+//! The least and greatest value of a column in a data file, as far as metadata says: by the file's
+//! metrics and by its partition.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use iceberg::spec::{DataFile, Datum, PrimitiveLiteral, Transform};
 
 use super::types::primitive_scalar;
 
-/// What is known of a column's values in one file; None where nothing is.
+/// Bounds of a column's values in one file; None where metadata has none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
     /// No value is less.
@@ -24,7 +24,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Takes what `other` knows and this does not.
+    /// Takes bounds from `other` that are missing here.
     pub fn narrow(&mut self, other: &Self) {
         if self.lower.is_none() {
             self.lower.clone_from(&other.lower);
@@ -88,7 +88,8 @@ pub fn partition_bounds(
     }
 }
 
-/// Old writers rounded times before 1970 towards it, not down: such a value may lie one unit earlier than it says.
+/// Old writers rounded times before 1970 towards it, not down: such a value may lie one unit
+/// earlier than it says.
 fn earliest(count: i32) -> i32 {
     if count <= 0 { count.saturating_sub(1) } else { count }
 }

@@ -1,5 +1,6 @@
-//! Defaults of columns that the `iceberg` crate leaves out of a schema without a word: they would be read as NULL. Those
-//! of nanosecond types are read here, and put back into the schema; others are refused.
+//! Defaults of columns that the `iceberg` crate leaves out of a schema without a word: they would
+//! be read as NULL. Those of nanosecond types are read here, and put back into the schema; others
+//! are refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use serde_json::Value;
 
 use crate::{Error, ErrorKind, Result};
 
-/// The defaults that the crate leaves out, by field id: the default of a field never changes, so it is the same in all
-/// schemas of a table.
+/// The defaults that the crate leaves out, by field id: the default of a field never changes, so it
+/// is the same in all schemas of a table.
 pub type Defaults = HashMap<i32, Literal>;
 
 /// A type within another one, as JSON has them.
@@ -48,7 +49,8 @@ pub fn children<'a>(kind: &'a Value, path: &str) -> Vec<Child<'a>> {
 /// Finds the defaults of a schema that the crate leaves out.
 ///
 /// # Errors
-/// `Data` for a default that is none of its column's type, by name; `UnsupportedType` for one that the crate cannot write.
+/// `Data` for a default that is none of its column's type, by name; `UnsupportedType` for one that
+/// the crate cannot write.
 pub fn find_left_out(schema: &Value, found: &mut Defaults) -> Result<()> {
     find_below(schema, "", found)
 }
@@ -88,7 +90,7 @@ fn find_below(kind: &Value, path: &str, found: &mut Defaults) -> Result<()> {
     Ok(())
 }
 
-/// Whether the crate cannot write a default, and so a schema with it, as JSON again.
+/// Returns true if the crate cannot write a default, and so a schema with it, as JSON again.
 fn cannot_be_written(default: &Literal, kind: &Type) -> bool {
     let second = match kind {
         Type::Primitive(PrimitiveType::Timestamptz) => 1_000_000,
@@ -102,7 +104,8 @@ fn cannot_be_written(default: &Literal, kind: &Type) -> bool {
     value < 0 && value % second != 0
 }
 
-/// A timestamp of a nanosecond type: <https://iceberg.apache.org/spec/#json-single-value-serialization>.
+/// A timestamp of a nanosecond type:
+/// <https://iceberg.apache.org/spec/#json-single-value-serialization>.
 fn nanoseconds(default: &Value, kind: &Type) -> Option<i64> {
     let text = default.as_str()?;
     let time = match kind {

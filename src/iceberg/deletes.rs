@@ -1,4 +1,5 @@
-//! Deletes, read once per process and kept: positions as bitmaps by data file, equality deletes as sets of keys.
+//! Deletes, read once per process and kept: positions as bitmaps by data file, equality deletes as
+//! sets of keys.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -117,7 +118,8 @@ impl DeleteCache {
     }
 }
 
-/// A position delete file: columns `file_path` and `pos`, the first of which is only read where it says something.
+/// Reads a position delete file, with the columns `file_path` and `pos`. The first is only read if
+/// it can differ.
 async fn read_positions(
     store: &Arc<dyn ObjectStore>,
     file: &DeleteFile,
@@ -164,7 +166,8 @@ async fn read_positions(
     found.into_iter().map(|(path, rows)| Ok((path, Arc::new(bitmap(rows)?)))).collect()
 }
 
-/// Keys of deleted rows, each with the greatest sequence number that deletes it. Null equals null, and NaN equals NaN.
+/// Keys of deleted rows, each with the greatest sequence number that deletes it. Null equals null,
+/// and NaN equals NaN.
 #[derive(Debug)]
 pub struct EqualityKeys {
     /// The key columns, by their names in the table.
@@ -203,7 +206,8 @@ impl EqualityKeys {
         Ok(Self { columns: group.columns.clone(), converter, newest })
     }
 
-    /// Which rows of `batch` stay: those whose key no newer delete names. `key` are the positions of the key columns.
+    /// Which rows of `batch` stay: those whose key no newer delete names. `key` are the positions
+    /// of the key columns.
     ///
     /// # Errors
     /// An internal error where a column has another type than the table's.

@@ -1,4 +1,5 @@
-//! From a table's metadata and a point in its history to a pinned snapshot: files, deletes and values.
+//! From a table's metadata and a point in its history to a pinned snapshot: files, deletes and
+//! values.
 
 use std::sync::Arc;
 
@@ -21,13 +22,12 @@ const NAME_MAPPING: &str = "schema.name-mapping.default";
 /// Reads the manifests of a snapshot.
 ///
 /// # Arguments
-/// `defaults`: those that the metadata's schemas lack.
-/// `name`: the table's name as the user wrote it, for messages.
-/// `location`: the metadata file, where known.
+/// `defaults`: defaults that the metadata's schemas lack. `name`: the table's name as the user
+/// wrote it, for messages. `location`: the metadata file, where known.
 ///
 /// # Errors
-/// `Config` for a point in history that does not exist; `Data` for damaged or missing manifests and for what
-/// cannot be read, by name; storage errors as they are.
+/// `Config` for a point in history that does not exist; `Data` for damaged, missing or unsupported
+/// manifests, by name; storage errors as they are.
 pub async fn load(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,
@@ -48,8 +48,8 @@ pub async fn load(
     Ok((spec, values))
 }
 
-/// The data files that appends added, each from the manifests of its own snapshot: a compaction since may have put others in
-/// their place.
+/// The data files that appends added, each from the manifests of its own snapshot: a compaction
+/// since may have put others in their place.
 async fn appended_entries(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,
@@ -142,8 +142,8 @@ fn assemble(
     Ok((spec, values))
 }
 
-/// The schema and behind it the columns that only equality deletes name still: the table has dropped them. With how
-/// many those are.
+/// The schema and behind it the columns that only equality deletes name still: the table has
+/// dropped them. With how many those are.
 fn with_key_columns(
     metadata: &TableMetadata,
     name: &str,

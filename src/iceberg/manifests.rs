@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// Manifests that are fetched and decoded at the same time.
 const CONCURRENT_MANIFESTS: usize = 16;
 
-/// One live entry of a manifest, with what it inherits from the manifest list.
+/// One live entry of a manifest, with the values inherited from the manifest list.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The manifest's entry.
@@ -32,7 +32,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether it is a data file, not a delete file.
+    /// Returns true if it is a data file, not a delete file.
     pub fn is_data(&self) -> bool {
         self.entry.content_type() == DataContentType::Data
     }
@@ -41,8 +41,8 @@ impl Entry {
 /// The entries of a snapshot that are live.
 ///
 /// # Errors
-/// `Data` where a manifest cannot be decoded, is encrypted or is gone (the snapshot expired); storage errors as
-/// they are.
+/// `Data` where a manifest cannot be decoded, is encrypted or is gone (the snapshot expired);
+/// storage errors as they are.
 pub async fn live_entries(
     store: &Arc<dyn ObjectStore>,
     metadata: &TableMetadata,

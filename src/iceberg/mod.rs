@@ -1,5 +1,5 @@
-//! Iceberg tables below their catalogs: which files a snapshot has, how columns are found in them, what metadata says
-//! of them, and which of their rows are deleted. Specification: <https://iceberg.apache.org/spec/>.
+//! Iceberg tables below their catalogs: the files of a snapshot, the mapping of columns, metadata
+//! about values, and deleted rows. Specification: <https://iceberg.apache.org/spec/>.
 
 mod adapt;
 mod assign;

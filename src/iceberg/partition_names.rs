@@ -1,11 +1,13 @@
 //! Names of partition fields in manifests, made plain before a manifest is read, and types.
 //!
-//! The manifest reader finds partition values by name. But Avro's names are narrower than Iceberg's, so writers put others
-//! in their place (`Mixed_x20Case`), whose values it would take for null; and it refuses manifests of format version 1 in
-//! which a dropped field, `void` by then, still has the name of the column it was an identity of. So each field is named
-//! after its id in the manifest's header, where writer's schema and partition spec are. Uuids become sixteen bytes there,
-//! which is how they are stored, and what the reader does not know. And the reader needs the columns that the partition
-//! fields are of: one that the table had dropped when the manifest was written is put back.
+//! The manifest reader finds partition values by name. But Avro's names are narrower than
+//! Iceberg's, so writers put others in their place (`Mixed_x20Case`), whose values it would take
+//! for null; and it refuses manifests of format version 1 in which a dropped field, `void` by then,
+//! still has the name of the column it was an identity of. So each field is named after its id in
+//! the manifest's header, where writer's schema and partition spec are. Uuids become sixteen bytes
+//! there: they are stored so, and the reader does not know uuids. And the reader needs the columns
+//! that the partition fields are of: one that the table had dropped when the manifest was written
+//! is put back.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +45,8 @@ pub fn sources(metadata: &TableMetadata) -> Sources {
     .collect()
 }
 
-/// The manifest with its partition fields named after their ids; None where it has none, or is no Avro file.
+/// The manifest with its partition fields named after their ids; None where it has none, or is no
+/// Avro file.
 pub fn with_plain_names(manifest: &[u8], sources: &Sources) -> Option<Vec<u8>> {
     with_header(manifest, |header| {
         let mut fields = header.json(SPEC)?;
@@ -91,7 +94,7 @@ fn rename(avro: &mut Value, inside: bool) {
     }
 }
 
-/// Whether a schema has a field of this id, at any depth.
+/// Returns true if a schema has a field of this id, at any depth.
 fn has_field(schema: &Value, id: &Value) -> bool {
     match schema {
         Value::Array(items) => items.iter().any(|item| has_field(item, id)),

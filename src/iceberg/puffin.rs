@@ -8,8 +8,8 @@ use crate::{Error, Result};
 /// The bytes after the length.
 const MAGIC: [u8; 4] = [0xD1, 0xD3, 0x39, 0x64];
 
-/// The positions in a blob: length of magic and bitmap (big-endian), magic, bitmap (portable 64-bit Roaring), CRC-32
-/// of magic and bitmap (big-endian).
+/// The positions in a blob: length of magic and bitmap (big-endian), magic, bitmap (portable 64-bit
+/// Roaring), CRC-32 of magic and bitmap (big-endian).
 ///
 /// # Arguments
 /// `cardinality`: how many positions the metadata says it has.

@@ -1,9 +1,10 @@
-//! Columns of data files by field id: a file's own schema under the names that the table has for the same ids.
+//! Columns of data files by field id: a file's own schema under the names that the table has for
+//! the same ids.
 //!
-//! Renaming the schema while the footer is read is all the mapping there is. DataFusion resolves columns,
-//! statistics, page indexes and bloom filters by name, in planning and in reading, so all of them meet the column
-//! that the table means: a renamed column by its new name, and a dropped one by none.
-//! Rules: <https://iceberg.apache.org/spec/#column-projection>.
+//! Renaming the schema while the footer is read is all the mapping there is. DataFusion resolves
+//! columns, statistics, page indexes and bloom filters by name, in planning and in reading, so all
+//! of them meet the column that the table means: a renamed column by its new name, and a dropped
+//! one by none. Rules: <https://iceberg.apache.org/spec/#column-projection>.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::formats::FooterNames;
 use crate::formats::orc::with_units;
 use crate::{Error, Result};
 
-/// The name under which a column is read whose field id the table's schema does not have: of a dropped
-/// column, which an equality delete may still name.
+/// The name under which a column is read whose field id the table's schema does not have: of a
+/// dropped column, which an equality delete may still name.
 pub fn hidden_name(field_id: i32) -> String {
     format!("\u{1}field {field_id}")
 }
@@ -42,13 +43,15 @@ pub struct ColumnMap {
 }
 
 impl ColumnMap {
-    /// By the ids of `schema`; in files without ids by `mapping` (the table's property `schema.name-mapping.default`).
+    /// By the ids of `schema`; in files without ids by `mapping` (the table's property
+    /// `schema.name-mapping.default`).
     pub fn new(schema: Arc<IcebergSchema>, mapping: Option<NameMapping>) -> Self {
         Self { schema, mapping }
     }
 
-    /// The schema in which an ORC file is decoded, and that with the root columns under the table's names. Nested fields
-    /// keep theirs, and are found by their ids: those of the file, or where it says none, of the mapping.
+    /// The schema in which an ORC file is decoded, and the schema with the root columns under the
+    /// table's names. Nested fields keep their names, and are found by their ids: the file's ids,
+    /// or the mapping's if it has none.
     pub fn of_orc(&self, file: SchemaRef) -> (SchemaRef, SchemaRef) {
         let file = match &self.mapping {
             Some(mapping) if !says_ids(&file) => {
@@ -123,7 +126,8 @@ impl ColumnMap {
 }
 
 impl FooterNames for ColumnMap {
-    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table says the types.
+    /// The schema that Arrow writers embed is left out: it has the file's own names, and the table
+    /// says the types.
     fn apply(&self, footer: ParquetMetaData) -> Result<ParquetMetaData> {
         let file = footer.file_metadata();
         let schema = Arc::new(self.rename(file.schema_descr())?);
@@ -170,7 +174,7 @@ fn by_name<'a>(fields: impl Iterator<Item = &'a MappedField>) -> HashMap<&'a str
     fields.flat_map(|field| field.names().iter().map(move |name| (name.as_str(), field))).collect()
 }
 
-/// Whether a column is, or has within it, a timestamp of nanoseconds.
+/// Returns true if a column is, or has within it, a timestamp of nanoseconds.
 fn has_nanoseconds(column: &NestedField) -> bool {
     let schema = Schema::new(vec![arrow_field(column)]);
     schema
@@ -179,7 +183,7 @@ fn has_nanoseconds(column: &NestedField) -> bool {
         .any(|field| matches!(field.data_type(), DataType::Timestamp(TimeUnit::Nanosecond, _)))
 }
 
-/// Whether any column of an ORC file says its id.
+/// Returns true if any column of an ORC file says its id.
 fn says_ids(file: &Schema) -> bool {
     file.fields().iter().any(|field| stored_id(field).is_some())
 }
@@ -189,7 +193,7 @@ fn fields_with_ids(fields: &Fields, known: &HashMap<&str, &MappedField>) -> Fiel
     fields.iter().map(|field| field_with_ids(field, mapped(field))).collect()
 }
 
-/// An ORC field with the id that it is mapped to, and what lies below it with theirs.
+/// An ORC field with its mapped id, and the fields below it with theirs.
 fn field_with_ids(field: &FieldRef, mapped: Option<&MappedField>) -> FieldRef {
     let child = |child: &FieldRef, name| field_with_ids(child, child_mapping(mapped, name));
     let data_type = match field.data_type() {
@@ -217,7 +221,7 @@ fn id_of(field: &ParquetType) -> Option<i32> {
     info.has_id().then(|| info.id())
 }
 
-/// Whether any field below `group` has an id.
+/// Returns true if any field below `group` has an id.
 fn has_ids(group: &ParquetType) -> bool {
     group.is_group()
         && group.get_fields().iter().any(|field| id_of(field).is_some() || has_ids(field))
@@ -243,8 +247,8 @@ fn struct_child(
     }
 }
 
-/// `file` under `name`, and what lies below it under the names of `wanted`; as it is where nothing is wanted, or
-/// where the file has another kind of type, which reading then refuses.
+/// Renames `file` to `name`, and the fields below it as in `wanted`. It stays unchanged if nothing
+/// is wanted, or if the file has another kind of type, which reading then refuses.
 fn typed(
     file: &Arc<ParquetType>,
     name: &str,
@@ -280,8 +284,8 @@ fn typed(
     rebuilt(file, name, children)
 }
 
-/// The repeated group between a list and its element (three levels), or the repeated element itself (two levels,
-/// by the rules of the Parquet format for old writers).
+/// The repeated group between a list and its element (three levels), or the repeated element itself
+/// (two levels, by the rules of the Parquet format for old writers).
 fn list_middle(
     list: &ParquetType,
     element: &NestedField,

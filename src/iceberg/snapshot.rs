@@ -1,4 +1,5 @@
-//! Which snapshot of a table a query reads: the current one, or by id, by branch or tag, or by time.
+//! Which snapshot of a table a query reads: the current one, or by id, by branch or tag, or by
+//! time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -21,7 +22,7 @@ pub enum TravelTo {
     Current,
     /// The snapshot of this id.
     Snapshot(i64),
-    /// The snapshot of this id, read with the schema of this id: what a run had pinned.
+    /// The snapshot of this id, read with the schema of this id: the pins of a run.
     Pinned {
         /// The snapshot.
         snapshot: i64,
@@ -38,7 +39,7 @@ pub enum TravelTo {
         from: i64,
         /// Inclusive; None: the current one.
         to: Option<i64>,
-        /// The schema; None: the current one, or that of the snapshot `to`.
+        /// The schema; None: the current one, or the one of the snapshot `to`.
         #[serde(default)]
         schema: Option<i32>,
     },
@@ -58,7 +59,7 @@ impl fmt::Display for TravelTo {
 }
 
 impl TravelTo {
-    /// The same where its last snapshot, and the schema, are these.
+    /// The table at this snapshot and schema.
     #[must_use]
     pub fn pinned(&self, snapshot: i64, schema: i32) -> Self {
         match self {
@@ -69,7 +70,8 @@ impl TravelTo {
         }
     }
 
-    /// What `VERSION AS OF` says: a snapshot id, or the name of a branch or tag. A name may be a number too: see [`pin`].
+    /// Parses the value of `VERSION AS OF`: a snapshot id, or the name of a branch or tag. A name
+    /// may be a number as well: see [`pin`].
     pub fn version(text: &str) -> Self {
         match text.parse::<i64>() {
             Ok(id) if id.to_string() == text => Self::Snapshot(id),
@@ -77,7 +79,8 @@ impl TravelTo {
         }
     }
 
-    /// What `TIMESTAMP AS OF` says: a date, or a date and time, in UTC unless it names an offset.
+    /// Parses the value of `TIMESTAMP AS OF`: a date, or a date and time, in UTC unless it names an
+    /// offset.
     ///
     /// # Errors
     /// `Query` where it is neither.
@@ -261,8 +264,8 @@ fn unknown_reference(metadata: &TableMetadata, table: &str, name: &str) -> Error
     ))
 }
 
-/// The snapshot that was current at a time, by the table's own log. A table need not have one: then by the times of
-/// the current snapshot and its ancestors.
+/// The snapshot that was current at a time, by the table's own log. A table need not have one: then
+/// by the times of the current snapshot and its ancestors.
 fn at_time<'a>(metadata: &'a TableMetadata, table: &str, millis: i64) -> Result<&'a SnapshotRef> {
     let log = metadata.history().iter().rev();
     let mut moments: Vec<(i64, i64)> =
@@ -281,7 +284,7 @@ fn at_time<'a>(metadata: &'a TableMetadata, table: &str, millis: i64) -> Result<
     }
 }
 
-/// The current snapshot and those that it came from, as far as they have not expired.
+/// The current snapshot and its ancestors that have not expired.
 pub fn ancestors(metadata: &TableMetadata) -> impl Iterator<Item = &SnapshotRef> {
     let parent = |snapshot: &&SnapshotRef| {
         snapshot.parent_snapshot_id().and_then(|id| metadata.snapshot_by_id(id))

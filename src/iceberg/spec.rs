@@ -1,4 +1,4 @@
-//! One snapshot of an Iceberg table as plain data: what a worker process gets instead of a catalog.
+//! One snapshot of an Iceberg table as plain data, for worker processes, which have no catalog.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,20 +37,21 @@ pub struct DataFile {
     pub spec: i32,
     /// Its data sequence number: an equality delete applies where its own is greater.
     pub sequence: i64,
-    /// Indices of the delete files that list positions in it: one deletion vector, or position delete files.
+    /// Indices of the delete files that list positions in it: one deletion vector, or position
+    /// delete files.
     pub positions: Vec<u32>,
     /// Indices of the groups of equality deletes that may delete rows of it.
     pub equality: Vec<u32>,
 }
 
 impl DataFile {
-    /// Whether any delete may apply to it.
+    /// Returns true if any delete may apply to it.
     pub fn has_deletes(&self) -> bool {
         !self.positions.is_empty() || !self.equality.is_empty()
     }
 }
 
-/// What a delete file holds.
+/// The kind of a delete file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeleteKind {
     /// Paths of data files and positions in them.
@@ -79,13 +80,14 @@ pub struct DeleteFile {
     pub format: Storage,
     /// Its data sequence number.
     pub sequence: i64,
-    /// What it holds.
+    /// The kind of deletes in it.
     pub kind: DeleteKind,
     /// For position deletes, the data file they are of, where metadata says that it is only one.
     pub target: Option<String>,
 }
 
-/// Equality deletes by the same columns and of the same partition (or of all), whatever their sequence numbers.
+/// Equality deletes by the same columns and of the same partition (or of all), of any sequence
+/// numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqualityGroup {
     /// The columns' names in [`LakeSpec::schema`].
@@ -107,7 +109,7 @@ pub struct LakeSpec {
     pub snapshot: Option<i64>,
     /// For an incremental scan, the snapshot after which it starts.
     pub after: Option<i64>,
-    /// The columns that a query sees, then those of equality deletes that the table has dropped.
+    /// The columns that a query sees, then columns of equality deletes that the table has dropped.
     #[serde(deserialize_with = "super::defaults::deserialize")]
     pub schema: Arc<IcebergSchema>,
     /// How many of the columns a query sees.
@@ -132,7 +134,8 @@ impl LakeSpec {
         Self { files, ..self.clone() }
     }
 
-    /// What identifies the rows and how they are read: the snapshot, and the schema, which changes without one.
+    /// Fingerprints the rows and the way they are read: the snapshot, and the schema, which can
+    /// change without one.
     ///
     /// # Errors
     /// `Config` where the schema cannot be written as JSON.
@@ -145,7 +148,8 @@ impl LakeSpec {
         Ok(format!("{} {snapshot} read as {}", self.uuid, &self.read_as()?.name()[..16]))
     }
 
-    /// The schema and how its columns are found in files, as the JSON of Iceberg's specification has them.
+    /// The schema and how its columns are found in files, as the JSON of Iceberg's specification
+    /// has them.
     fn read_as(&self) -> Result<Form> {
         let unwritable = |error| Error::config("a schema cannot be written").with_source(error);
         let mut schema = serde_json::to_value(&self.schema).map_err(unwritable)?;

@@ -1,4 +1,4 @@
-//! A pinned snapshot with what is kept of it in this process.
+//! A pinned snapshot, with the facts about it that this process keeps.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl LakeTable {
         &self.spec
     }
 
-    /// What metadata says of the files' columns, as one batch.
+    /// The values that metadata has for the files' columns, as one batch.
     pub fn values(&self) -> &FileValues {
         &self.values
     }

@@ -11,7 +11,8 @@ use iceberg::spec::{
 
 use crate::{Error, ErrorKind, Result};
 
-/// A column by its id in the newest of a table's schemas that has it: the current one, or one from before it was dropped.
+/// A column by its id in the newest of a table's schemas that has it: the current one, or one from
+/// before it was dropped.
 pub fn newest_field(
     metadata: &TableMetadata,
     find: impl Fn(&IcebergSchema) -> Option<&NestedFieldRef>,
@@ -21,7 +22,8 @@ pub fn newest_field(
     schemas.into_iter().find_map(|schema| find(schema))
 }
 
-/// The time zone of `timestamptz`: as Parquet's own readers name it, so that nothing has to be cast.
+/// The time zone of `timestamptz`: as Parquet's own readers name it, so that nothing has to be
+/// cast.
 const UTC: &str = "UTC";
 
 /// The columns of an Iceberg schema, without field ids, in its order.
@@ -81,7 +83,8 @@ fn primitive_type(iceberg: &PrimitiveType) -> DataType {
     }
 }
 
-/// A value of Iceberg's metadata (a default, a partition value, a bound) as a value of the column's Arrow type.
+/// A value of Iceberg's metadata (a default, a partition value, a bound) as a value of the column's
+/// Arrow type.
 ///
 /// # Errors
 /// `Data` for a value that does not fit the type; `UnsupportedType` for values of nested types.

@@ -1,5 +1,5 @@
-//! What the metadata says of each data file's columns: constants of identity partitions, and bounds by which files
-//! are pruned.
+//! Column values that metadata has for each data file: constants of identity partitions, and bounds
+//! for pruning.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use super::types::{arrow_field, primitive_scalar};
 use crate::prune::{self, ColumnBounds, above_cut};
 use crate::{Error, Result};
 
-/// One batch with a row per data file, and for each column of the table up to five columns: see [`Role`].
+/// One batch with a row per data file, and for each column of the table up to five columns: see
+/// [`Role`].
 #[derive(Clone, Debug)]
 pub struct FileValues {
     batch: RecordBatch,
@@ -33,7 +34,7 @@ pub struct FileValues {
     columns: HashMap<String, HashMap<Role, usize>>,
 }
 
-/// What one column of the batch says of a column of the table.
+/// The role of a batch column for a column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     /// The value in files that do not store the column.
@@ -89,7 +90,8 @@ const RECORDS: &str = "records";
 const OF: &str = " of ";
 
 impl FileValues {
-    /// Of these data files, for the columns of `schema`, which `mapping` finds in files without field ids.
+    /// Values of these data files, for the columns of `schema`, which `mapping` finds in files
+    /// without field ids.
     ///
     /// # Errors
     /// `Data` where a partition value does not fit its column.
@@ -234,7 +236,8 @@ impl FileValues {
     pub fn stored_bytes(&self, columns: &[String], index: usize) -> Option<u64> {
         let mut total = 0;
         for column in columns {
-            // A column that the file does not have takes no bytes; one whose size nobody wrote is not told from it.
+            // A column that the file does not have takes no bytes; one whose size nobody wrote is
+            // not told from it.
             if let Some(sizes) = self.get(column, Role::Bytes) {
                 let sizes = sizes.as_primitive_opt::<UInt64Type>()?;
                 total += if sizes.is_valid(index) { sizes.value(index) } else { 0 };
@@ -310,9 +313,10 @@ impl prune::Bounds for FileValues {
     }
 }
 
-/// Whether the metrics that a file has of a field are those of the column that is read for it, even in a file without ids. Metrics go by
-/// the id that the field had when they were written; such a file is read by the names that the mapping has by now, and a name that a column
-/// has lost may be another's.
+/// Returns true if a file's metrics of a field belong to the column that is read for it, even in a
+/// file without ids. Metrics go by the id that the field had when they were written; such a file is
+/// read by the names that the mapping has by now, and a name that a column has lost may be
+/// another's.
 fn is_read_as_written(
     metadata: &TableMetadata,
     mapped: &HashMap<&str, Option<i32>>,

@@ -1,7 +1,9 @@
-//! Who builds a stage below a URL, where no lock dies with its holder: an object that the builder keeps writing.
+//! Who builds a stage below a URL, where no lock dies with its holder: an object that the builder
+//! keeps writing.
 //!
-//! A lease that nobody has written for [`PATIENCE`] is taken over. Time is measured by whoever waits, between two looks
-//! at the object, so that clocks need not agree. Two builders at once do no harm: the first manifest counts.
+//! A lease that nobody has written for [`PATIENCE`] is taken over. Time is measured by whoever
+//! waits, between two looks at the object, so that clocks need not agree. Two builders at once do
+//! no harm: the first manifest counts.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +38,7 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// Of a builder that has said nothing that can be read.
+    /// The state of a builder that has written nothing readable.
     pub(super) fn unknown() -> Self {
         let builder = "unknown".to_owned();
         Self { builder, build: String::new(), rows: 0, bytes: 0, beat: 0 }
@@ -53,10 +55,10 @@ pub(super) struct BuildLease {
     is_lost: bool,
 }
 
-/// What a try for the lease came to.
+/// The result of trying to take the lease.
 pub(super) enum Claim {
     Mine(Box<BuildLease>),
-    /// Another process has it, and this is what it wrote last.
+    /// Another process has it; with its last content.
     Theirs(Note),
 }
 
@@ -131,7 +133,8 @@ impl BuildLease {
             return Ok(Written::Ours);
         }
         Ok(match self.read().await? {
-            // A write whose answer was lost is tried again, and then refused for what it has written itself.
+            // A write whose answer was lost is tried again, and then refused for what it has
+            // written itself.
             Some((found, version)) if found.build == note.build => {
                 self.version = version;
                 Written::Ours
@@ -150,7 +153,8 @@ impl BuildLease {
         let version =
             UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
         let bytes = found.bytes().await?;
-        // Whoever wrote something else gives no sign of life, and is waited for no longer than others.
+        // Whoever wrote something else gives no sign of life, and is waited for no longer than
+        // others.
         let note = serde_json::from_slice(&bytes).unwrap_or_else(|_| Note::unknown());
         Ok(Some((note, version)))
     }

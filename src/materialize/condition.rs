@@ -1,7 +1,8 @@
 //! Writes under a condition, by which processes agree on who is first.
 //!
-//! Not every store knows conditions: some S3 servers answer 400 or 501. There an object is looked at before it is written,
-//! and two processes may both be first. That costs work and does no harm: the manifest that is written last counts.
+//! Not every store knows conditions: some S3 servers answer 400 or 501. There an object is looked
+//! at before it is written, and two processes may both be first. That costs work and does no harm:
+//! the manifest that is written last counts.
 
 use std::error::Error as StdError;
 
@@ -49,13 +50,15 @@ pub(super) async fn put_if(
         return Ok(None);
     }
     let put = store.put(path, bytes.into()).await?;
-    // It was the condition that was refused. Each refusal may take as long as all tries of a request.
+    // It was the condition that was refused. Each refusal may take as long as all tries of a
+    // request.
     place.forgo_conditions();
     Ok(Some(put))
 }
 
-/// Whether a store may have refused a condition as such. Those that say so are the fewest: 400 and 501 come as errors
-/// without a name, as all answers do that the client does not know. A connection that failed is no answer.
+/// Returns true if a store may have refused a condition as such. Few stores say so: 400 and 501
+/// come as errors without a name, like all answers that the client does not know. A failed
+/// connection is no answer.
 fn may_be_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::NotImplemented { .. } | StoreError::NotSupported { .. } => true,

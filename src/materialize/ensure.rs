@@ -23,7 +23,7 @@ use super::write::write_rows;
 use crate::runtime::Runtimes;
 use crate::{Error, ErrorKind, Result};
 
-/// What the builder of a folder writes about itself, for whoever waits to show.
+/// The file in which a folder's builder reports its progress to waiting processes.
 const PROGRESS: &str = "progress.json";
 
 /// How often a waiting process looks again.
@@ -39,7 +39,7 @@ pub enum Attempt {
     Thrifty,
 }
 
-/// What an attempt gives.
+/// The result of an attempt.
 pub enum Made {
     /// Rows, which are to be written.
     Rows(SendableRecordBatchStream),
@@ -50,7 +50,7 @@ pub enum Made {
 /// A stage that is there.
 #[derive(Debug)]
 pub struct OpenStage {
-    /// What it is.
+    /// The stage's manifest.
     pub manifest: Manifest,
     /// Whether this process built it now.
     pub built: bool,
@@ -63,7 +63,7 @@ pub struct OpenStage {
 pub struct Wanted<'a> {
     /// Where it is kept.
     pub place: &'a StagePlace,
-    /// What it is the rows of.
+    /// The key of the staged rows.
     pub key: &'a str,
     /// Why they are staged.
     pub why: &'a str,
@@ -75,16 +75,16 @@ pub struct Wanted<'a> {
     pub progress: &'a Arc<StageProgress>,
 }
 
-/// The stage that is wanted: opened where it is there, else built from the rows that `make` computes, or of the files that it
-/// has written into the folder of the build, which it is told.
+/// The stage that is wanted: opened where it is there, else built from the rows that `make`
+/// computes, or of the files that it has written into the folder of the build, which it is told.
 ///
-/// Of several processes one builds. In a folder that is decided by a lock that dies with its holder, below a URL by a
-/// lease that ends when its holder is silent. Dropping the future cancels waiting and building; what a killed process left
-/// is swept later, and never seen.
+/// One of several processes builds. In a folder, a lock that dies with its holder decides which;
+/// below a URL, a lease that ends when its holder is silent. Dropping the future cancels waiting
+/// and building; remains of a killed process are swept later, and never seen.
 ///
 /// # Errors
-/// Those of computing the rows; `Storage` where the place cannot be written, or another process builds for longer than
-/// the timeout.
+/// Errors of computing the rows; `Storage` where the place cannot be written, or another process
+/// builds for longer than the timeout.
 pub async fn ensure<F>(wanted: Wanted<'_>, make: impl Fn(Attempt, Path) -> F) -> Result<OpenStage>
 where
     F: Future<Output = Result<Made>>,
@@ -125,7 +125,8 @@ where
                 let alive = Alive::start(&runtimes, place, key, note, holder, progress);
                 if let Some(manifest) = build_now(wanted, &build, alive, &make).await? {
                     progress.wrote(manifest.rows, manifest.bytes);
-                    // The manifest was just written: where there is no room for a note, its own time says as much.
+                    // The manifest was just written: where there is no room for a note, its own
+                    // time says as much.
                     let _ = note_use(place, key).await;
                     // What cannot be swept, as the stages of other users, stays; this one is there.
                     let _ = sweep(place, key).await;
@@ -176,8 +177,8 @@ where
         };
         let (place, key, build) = (place.clone(), key.to_owned(), build.to_owned());
         let progress = Arc::clone(progress);
-        // By a task of its own: an operator may compute for half a minute before it looks up, and whoever waits here must
-        // be able to give up meanwhile. Dropping it ends the task.
+        // By a task of its own: an operator may compute for half a minute before it looks up, and
+        // whoever waits here must be able to give up meanwhile. Dropping it ends the task.
         let task =
             SpawnedTask::spawn(
                 async move { write_rows(&place, &key, &build, stream, &progress).await },
@@ -202,7 +203,8 @@ where
         }
         Err(error) => Err(error),
     };
-    // The answer to a request may be lost that was carried out: the manifest says whose files are read.
+    // The answer to a request may be lost that was carried out: the manifest says whose files are
+    // read.
     let published = match published {
         Ok(Some(manifest)) => Ok(Some(manifest)),
         other => match Manifest::read(place, key).await {
@@ -217,7 +219,7 @@ where
     published
 }
 
-/// Removes the files of a build that nobody will see. What cannot be removed is swept later.
+/// Removes the files of a build that nobody will see. Files that cannot be removed are swept later.
 async fn remove_build(place: &StagePlace, key: &str, build: &str) {
     use futures::TryStreamExt;
     let files = place.store().list(Some(&place.path([key, build])));
@@ -236,7 +238,7 @@ enum Turn {
     Theirs(Note),
 }
 
-/// What gives a process its turn.
+/// The lock or lease that gives a process its turn.
 enum Holder {
     Lock(Lock),
     BuildLease(Box<BuildLease>),
@@ -267,14 +269,15 @@ impl Holder {
 }
 
 impl Note {
-    /// What the process that builds in a folder, or below a URL, says of itself; None where it has not yet, or nobody builds.
+    /// Reads the progress that a builder writes to its folder or URL. Returns None if it has
+    /// written none yet, or nobody builds.
     pub(super) async fn of_builder(place: &StagePlace, key: &str) -> Option<Self> {
         let name = if place.folder().is_some() { PROGRESS } else { LEASE };
         let found = place.store().get(&place.path([key, name])).await.ok()?;
         serde_json::from_slice(&found.bytes().await.ok()?).ok()
     }
 
-    /// What the process that holds a lock says of itself; empty where it has not yet.
+    /// Reads the progress of the process that holds a lock; unknown if it has written none yet.
     fn of_lock(folder: &std::path::Path, key: &str) -> Self {
         let text = std::fs::read(folder.join(key).join(PROGRESS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_else(|_| Self::unknown())

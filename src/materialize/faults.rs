@@ -33,7 +33,8 @@ struct Faulty {
     store: InMemory,
     /// Conditions are refused by an error without a name, as for 501.
     has_no_conditions: bool,
-    /// The next lease is written, and the answer says that it is there already, as it does to a second try.
+    /// The next lease is written, and the answer says that it is there already, as it does to a
+    /// second try.
     loses_an_answer: AtomicBool,
     keeps_all: bool,
     /// How far its clock is ahead.

@@ -1,4 +1,4 @@
-//! What keeps a stage that somebody reads from being removed.
+//! Keeps a stage from being removed while somebody reads it.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const NOTE: Duration = Duration::from_secs(5 * 60);
 /// How long after the last of them a stage below a URL counts as in use: two may be lost.
 pub(super) const SPARED: Duration = Duration::from_secs(15 * 60);
 
-/// A stage that this process reads: in a folder a lock, which dies with its holder; below a URL, where nothing does, a note
-/// of the time, written anew as long as this lives.
+/// A stage that this process reads: in a folder a lock, which dies with its holder; below a URL,
+/// where nothing does, a note of the time, written anew as long as this lives.
 #[derive(Debug)]
 pub enum InUse {
     /// In a folder.

@@ -27,7 +27,7 @@ pub struct StageInfo {
     pub key: String,
     /// Its rows; None where it is not complete.
     pub rows: Option<u64>,
-    /// Bytes of everything under its key; of what is being built, those written so far.
+    /// Bytes of everything under its key; for an unfinished build, the bytes written so far.
     pub bytes: u64,
     /// Why its rows were staged.
     pub why: String,
@@ -37,7 +37,7 @@ pub struct StageInfo {
     pub used: DateTime<Utc>,
 }
 
-/// What was removed.
+/// The stages and bytes that were removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Stages.
@@ -83,8 +83,8 @@ pub async fn list_stages(place: &StagePlace) -> Result<Vec<StageInfo>> {
     Ok(stages)
 }
 
-/// Removes the stages of a place that nobody has used for `unused`, and of the others, beginning with the one used
-/// longest ago, as many as it takes that no more than `keep` bytes are left.
+/// Removes the stages of a place that nobody has used for `unused`, and of the others, beginning
+/// with the one used longest ago, as many as it takes that no more than `keep` bytes are left.
 ///
 /// # Errors
 /// `Storage` where the place cannot be listed, or a file cannot be removed.
@@ -96,10 +96,11 @@ pub async fn clear_stages(
     Rules { unused, keep, spared: Duration::ZERO, own: None }.apply(place, Utc::now()).await
 }
 
-/// Removes what nobody has used for long, what killed processes left, and what is more than the place may hold, but for the
-/// stage that the caller has just built.
+/// Removes stages that nobody has used for long, remains of killed processes, and stages above the
+/// limit of the place. The stage that the caller has just built stays.
 pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
-    // The times of a store are by its own clock, and so must the present be: that of the last write.
+    // The times of a store are by its own clock, and so must the present be: that of the last
+    // write.
     let written: Vec<ObjectMeta> =
         place.store().list(Some(&place.path([own]))).try_collect().await?;
     let Some(now) = written.iter().map(|file| file.last_modified).max() else { return Ok(()) };
@@ -118,9 +119,9 @@ pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
 
 /// Which stages go.
 struct Rules<'a> {
-    /// Those that nobody has used for so long.
+    /// Stages that nobody has used for so long.
     unused: Duration,
-    /// Of the others, those used longest ago, until no more bytes are left.
+    /// Bytes that may stay: of the other stages, the least recently used go until no more are left.
     keep: Option<u64>,
     /// But none that was used so recently.
     spared: Duration,
@@ -153,7 +154,8 @@ impl Rules<'_> {
     }
 }
 
-/// Removes a stage: its manifest first, so that nobody opens one of which half is gone. False where it is in use.
+/// Removes a stage: its manifest first, so that nobody opens a stage that is half gone. Returns
+/// false if it is in use.
 async fn remove(place: &StagePlace, key: &str) -> Result<bool> {
     let locks = match place.folder() {
         Some(folder) => {
@@ -209,7 +211,7 @@ async fn files_by_key(place: &StagePlace) -> Result<BTreeMap<String, Vec<ObjectM
     Ok(keys)
 }
 
-/// Whether a folder is one of ours: what else lies in the place is not touched.
+/// Returns true if a folder is one of ours: other content of the place is not touched.
 fn is_key(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -13,7 +13,8 @@ use crate::{Error, Result};
 /// How often a waiting process asks again. The lock's own wait could not be cancelled.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// An advisory lock (`flock`) on a file. The kernel releases it when the holder ends, however it ends.
+/// An advisory lock (`flock`) on a file. The kernel releases it when the holder ends, however it
+/// ends.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -55,12 +56,14 @@ impl Lock {
         Self::try_lock(path, libc::LOCK_EX)
     }
 
-    /// A lock that any number of processes share, and that keeps others from [`try_acquire`](Self::try_acquire). It waits
-    /// for who holds that, as a process that removes the stage: in no time, where it is not stopped. None where this user
-    /// may not write the file, and so not lock it on every file system. Dropping the future stops waiting.
+    /// A lock that any number of processes share, and that keeps others from
+    /// [`try_acquire`](Self::try_acquire). It waits for who holds that, as a process that removes
+    /// the stage: in no time, where it is not stopped. None where this user may not write the file,
+    /// and so not lock it on every file system. Dropping the future stops waiting.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); `Storage` where another process holds it for longer than `timeout`.
+    /// As [`acquire`](Self::acquire); `Storage` where another process holds it for longer than
+    /// `timeout`.
     pub async fn shared(path: &Path, timeout: Duration) -> Result<Option<Self>> {
         let may_write = File::options().create(true).truncate(false).write(true).open(path);
         if may_write.is_err_and(|error| {
@@ -104,8 +107,8 @@ impl Lock {
                 _ => Err(failed(error)),
             };
         }
-        // The last holder may have removed the file between opening and locking: then this lock is on a
-        // file that nobody else will find.
+        // The last holder may have removed the file between opening and locking: then this lock is
+        // on a file that nobody else will find.
         let ours = file.metadata().map_err(failed)?;
         match fs::metadata(path) {
             Ok(found) if (found.dev(), found.ino()) == (ours.dev(), ours.ino()) => {

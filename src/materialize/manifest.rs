@@ -1,4 +1,4 @@
-//! What a stage says about itself. It appears in one step, and last: without it there is no stage.
+//! The manifest of a stage. It appears in one step, and last: without it there is no stage.
 
 use std::fmt::Display;
 
@@ -18,9 +18,9 @@ const VERSION: u32 = 1;
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     version: u32,
-    /// What it is the rows of.
+    /// The key of the staged rows.
     pub key: String,
-    /// The folder of its files, below that of the key.
+    /// The folder of its files, below the key's folder.
     pub build: String,
     /// In the order of the rows; at least one.
     pub files: Vec<StageFile>,
@@ -28,7 +28,8 @@ pub struct Manifest {
     pub rows: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// SHA-256 over the content of all files: two builds with the same digest are the same rows in the same order.
+    /// SHA-256 over the content of all files: two builds with the same digest are the same rows in
+    /// the same order.
     pub digest: String,
     /// Why these rows are staged.
     pub why: String,
@@ -75,7 +76,7 @@ impl Manifest {
     /// The stage of this key, where there is one.
     ///
     /// # Errors
-    /// `Storage` where the store does not answer, or the manifest is not what was written.
+    /// `Storage` where the store does not answer, or the manifest is damaged.
     pub(super) async fn read(place: &StagePlace, key: &str) -> Result<Option<Self>> {
         let path = place.path([key, NAME]);
         let bytes = match place.store().get(&path).await {
@@ -92,7 +93,7 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
-    /// The same, where all its files are there.
+    /// Reads the manifest of a stage whose files are all there.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -112,7 +113,7 @@ impl Manifest {
         Ok(true)
     }
 
-    /// Whether the stage is to be built. Where files of it are gone, its manifest goes.
+    /// Returns true if the stage is to be built. Where files of it are gone, its manifest goes.
     ///
     /// # Errors
     /// As for [`read`](Self::read); `Storage` where the manifest cannot be removed.
@@ -135,7 +136,7 @@ impl Manifest {
         Ok(put_if(place, &path, text, PutMode::Create).await?.is_some())
     }
 
-    /// A stage that is not what was written, why, and what to do.
+    /// A damaged stage, the reason, and a remedy.
     pub(crate) fn damaged(place: &StagePlace, key: &str, why: impl Display) -> Error {
         Error::storage(format!(
             "the stage {} is damaged: {why}; remove it, and it is built again",
@@ -143,7 +144,7 @@ impl Manifest {
         ))
     }
 
-    /// Whether its files are Parquet, as a cluster writes them; else they are Arrow IPC.
+    /// Returns true if its files are Parquet, as a cluster writes them; else they are Arrow IPC.
     pub fn is_parquet(&self) -> bool {
         self.files.iter().all(|file| file.name.ends_with(".parquet"))
     }

@@ -1,8 +1,8 @@
-//! Stages of parts of a query: rows that were computed once, as Arrow IPC files in a folder or below a URL. A cluster writes one
-//! Parquet file instead.
+//! Stages of parts of a query: rows that were computed once, as Arrow IPC files in a folder or
+//! below a URL. A cluster writes one Parquet file instead.
 //!
-//! Here is who builds a stage and who waits, how it becomes visible in one step, and when it goes. What is staged, and
-//! under which key, is the session's business.
+//! Here is who builds a stage and who waits, how it becomes visible in one step, and when it goes.
+//! The session decides which parts are staged, and under which key.
 //!
 //! ```text
 //! <place>/<key>/manifest.json            what is there: files, rows, digest; written last, only once

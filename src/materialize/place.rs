@@ -21,7 +21,7 @@ pub struct StagePlace {
     access: StoreAccess,
     /// The folder, where it is local.
     folder: Option<PathBuf>,
-    /// What its stages may take together; None for any number of bytes.
+    /// Bytes that all stages may take together; None for no limit.
     max_bytes: Option<u64>,
     /// Whether the store has refused to write under conditions.
     has_no_conditions: Arc<AtomicBool>,
@@ -37,8 +37,8 @@ impl StagePlace {
     /// The place of this name; a folder is made where it is missing, and then for this user alone.
     ///
     /// # Errors
-    /// `Config` for a place with wildcards, of a store that is only read, or options that are not valid; `Storage` where a
-    /// folder cannot be made.
+    /// `Config` for a place with wildcards, of a store that is only read, or options that are not
+    /// valid; `Storage` where a folder cannot be made.
     pub async fn open(place: &str, access: StoreAccess) -> Result<Self> {
         let found = Self::find(place, access).await?;
         if let Some(folder) = &found.folder {
@@ -50,7 +50,7 @@ impl StagePlace {
         Ok(found)
     }
 
-    /// The same, where a folder that is missing is not made: it holds no stage.
+    /// Opens a place without making its folder: a missing folder holds no stage.
     ///
     /// # Errors
     /// `Config`, as for [`open`](Self::open).
@@ -93,18 +93,18 @@ impl StagePlace {
         }
     }
 
-    /// The same place, in which stages that nobody uses make way for new ones above so many bytes.
+    /// Bounds the bytes of all stages. Above the bound, unused stages make way for new ones.
     #[must_use]
     pub fn bounded(self, max_bytes: Option<u64>) -> Self {
         Self { max_bytes, ..self }
     }
 
-    /// What its stages may take together.
+    /// Bytes that all stages may take together.
     pub(super) fn max_bytes(&self) -> Option<u64> {
         self.max_bytes
     }
 
-    /// Whether the store may be asked to write under a condition.
+    /// Returns true if the store may be asked to write under a condition.
     pub(super) fn knows_conditions(&self) -> bool {
         !self.has_no_conditions.load(Ordering::Relaxed)
     }

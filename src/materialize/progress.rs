@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a process does about a stage.
+/// A process's progress with its stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageState {
     /// Stages of the query that are there or begun.
@@ -18,7 +18,7 @@ pub struct StageState {
     pub builder: Option<String>,
 }
 
-/// The same, while it changes; shared with whoever shows it.
+/// The progress while it changes, shared with its observers.
 #[derive(Debug, Default)]
 pub struct StageProgress {
     begun: AtomicU64,
@@ -56,7 +56,7 @@ impl StageProgress {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// As it is now.
+    /// The current state.
     pub fn state(&self) -> StageState {
         StageState {
             begun: self.begun.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! A disk without room for a stage: which one, how much is free on it, and what to do.
+//! A disk without room for a stage: which one, the free space on it, and a remedy.
 
 use std::error::Error as StdError;
 use std::ffi::CString;
@@ -9,7 +9,7 @@ use std::path::Path;
 use super::place::StagePlace;
 use crate::Error;
 
-/// What writing a stage failed with, in words where there was no room; else the same error.
+/// Rewords an error of writing a stage if the device was full; returns other errors unchanged.
 pub(super) fn no_room_for_stage(error: Error, place: &StagePlace, written: u64) -> Error {
     match place.folder() {
         Some(folder) if is_full(&error) => Error::storage(format!(
@@ -23,7 +23,8 @@ pub(super) fn no_room_for_stage(error: Error, place: &StagePlace, written: u64) 
     }
 }
 
-/// What computing the rows of a stage failed with, in words where there was no room to spill; else the same error.
+/// Rewords an error of computing a stage if there was no room to spill; returns other errors
+/// unchanged.
 pub(super) fn no_room_to_spill(error: Error) -> Error {
     if !is_full(&error) {
         return error;
@@ -38,7 +39,7 @@ pub(super) fn no_room_to_spill(error: Error) -> Error {
     .with_source(error)
 }
 
-/// Whether a disk, a quota or the size that a file may have is behind an error.
+/// Returns true if a disk, a quota or the size that a file may have is behind an error.
 fn is_full(error: &Error) -> bool {
     let mut next: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = next {

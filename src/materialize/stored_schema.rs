@@ -1,8 +1,8 @@
 //! How columns lie in a stage's files: as in the query, but for dictionaries and runs.
 //!
-//! An Arrow IPC file has one dictionary per column, while a query's batches have one each. So their values are
-//! stored, and encoded again when rows are read: then a dictionary holds the values of its batch, and no more
-//! than the key type can number.
+//! An Arrow IPC file has one dictionary per column, while a query's batches have one each. So their
+//! values are stored, and encoded again when rows are read: then a dictionary holds the values of
+//! its batch, and no more than the key type can number.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::views::release;
 use crate::formats::stored_field;
 use crate::{Error, ErrorKind, Result};
 
-/// The query's schema and that of the files.
+/// The query's schema and the files' schema.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSchema {
     query: SchemaRef,

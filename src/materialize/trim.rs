@@ -1,7 +1,8 @@
-//! Memory that the engine has freed goes back to the system while a stage is built under a memory limit.
+//! Memory that the engine has freed goes back to the system while a stage is built under a memory
+//! limit.
 //!
-//! The allocator of glibc keeps what other threads than the allocating one free, in arenas of their own: a sort of 1 GiB within
-//! 205 MiB held 566 MiB at its peak, and 212 MiB with this.
+//! The allocator of glibc keeps memory freed by other threads than the allocating one in separate
+//! arenas: a sort of 1 GiB within 205 MiB held 566 MiB at its peak, and 212 MiB with this.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;

@@ -10,7 +10,7 @@ use arrow::datatypes::DataType;
 
 use crate::Result;
 
-/// Whether string or binary views lie in the type where [`release`] reaches them.
+/// Returns true if string or binary views lie in the type where [`release`] reaches them.
 pub(crate) fn has_views(data_type: &DataType) -> bool {
     match data_type {
         DataType::Utf8View | DataType::BinaryView => true,
@@ -23,8 +23,8 @@ pub(crate) fn has_views(data_type: &DataType) -> bool {
     }
 }
 
-/// Copies the strings that views point to. `interleave` and `concat` copy only the views: a batch of a
-/// few rows would keep the strings of all its sources in memory.
+/// Copies the strings that views point to. `interleave` and `concat` copy only the views: a batch
+/// of a few rows would keep the strings of all its sources in memory.
 pub(crate) fn release(array: &ArrayRef) -> Result<ArrayRef> {
     if !has_views(array.data_type()) {
         return Ok(array.clone());

@@ -31,8 +31,8 @@ const PARTS: usize = 4;
 /// Every buffer begins at such a border: readers map local files.
 const ALIGNMENT: usize = 64;
 
-/// Writes all rows of a stream below `<key>/<build>`, and says the files and the digest of their content. How the
-/// stream cuts its rows into batches does not matter to the digest.
+/// Writes all rows of a stream below `<key>/<build>`, and says the files and the digest of their
+/// content. How the stream cuts its rows into batches does not matter to the digest.
 pub(super) async fn write_rows(
     place: &StagePlace,
     key: &str,
@@ -166,7 +166,7 @@ impl Files<'_> {
 }
 
 impl File {
-    /// Hands over what is encoded.
+    /// Hands over the encoded bytes.
     async fn send(&mut self, hash: &mut Sha256) -> Result<u64> {
         let encoded = std::mem::take(self.encoder.get_mut());
         hash.update(&encoded);

@@ -1,8 +1,9 @@
 //! Columns of one type side by side, row after row, as a model takes its features.
 //!
-//! A stack of columns becomes such a matrix when a batch is finished, unless its columns became one already when they were decoded: a
-//! few of them at a time, while what was decoded of these is still in the processor's cache. Then the matrix is all that is left of
-//! them, a column of lists of one length whose items are null where the columns are.
+//! A stack of columns becomes such a matrix when a batch is finished, unless its columns became one
+//! already when they were decoded: a few of them at a time, while the decoded values are still in
+//! the processor's cache. Then the matrix is all that is left of them, a column of lists of one
+//! length whose items are null where the columns are.
 
 mod transpose;
 
@@ -52,17 +53,17 @@ pub struct MatrixColumns {
     pub columns: Vec<usize>,
 }
 
-/// The columns of rows of which some have become matrices.
+/// The columns of rows after some have become matrices.
 #[derive(Clone, Debug)]
 pub struct MatrixSchema {
-    /// What these were, by their places before.
+    /// The columns that became matrices, by their former places.
     pub matrices: Vec<MatrixColumns>,
     /// The other columns, and then a column for each matrix.
     pub schema: SchemaRef,
 }
 
-/// Of `columns` columns, the places of those that no matrix takes, where matrices come after all others; and the place of the first
-/// matrix.
+/// The places of columns that no matrix takes, out of `columns` columns, where matrices come after
+/// all others; and the place of the first matrix.
 pub(crate) fn places(columns: usize, matrices: &[MatrixColumns]) -> (Vec<Option<usize>>, usize) {
     let mut is_left = vec![true; columns];
     matrices.iter().flat_map(|matrix| &matrix.columns).for_each(|place| is_left[*place] = false);
@@ -77,7 +78,8 @@ pub(crate) fn places(columns: usize, matrices: &[MatrixColumns]) -> (Vec<Option<
     (left, first)
 }
 
-/// How many columns of numbers of `size` bytes are written together: as many as fill a cache line of each row.
+/// How many columns of numbers of `size` bytes are written together: as many as fill a cache line
+/// of each row.
 pub(crate) fn line_columns(size: usize) -> usize {
     LINE_BYTES / size.max(1)
 }
@@ -95,8 +97,8 @@ pub(crate) fn native_bytes(array: &dyn Array) -> &[u8] {
     )
 }
 
-/// Whether nothing but `array` holds the memory of its values, which was a [`Matrix`] of which nothing is null: then they may be
-/// written to.
+/// Returns true if `array` alone holds the memory of its values, from a [`Matrix`] without nulls:
+/// then they may be written to.
 pub(crate) fn is_alone(array: &ArrayRef) -> bool {
     let values = array.as_fixed_size_list().values();
     let holders = |values: &dyn Array| -> Option<usize> {
@@ -115,7 +117,8 @@ pub(crate) fn is_alone(array: &ArrayRef) -> bool {
 }
 
 impl Matrix {
-    /// A matrix of `width` columns whose numbers take `size` bytes, and are of any value. None where it exceeds the address space.
+    /// A matrix of `width` columns whose numbers take `size` bytes, and are of any value. None
+    /// where it exceeds the address space.
     pub(crate) fn new(rows: usize, width: usize, size: usize) -> Option<Self> {
         let bytes = rows.checked_mul(width)?.checked_mul(size)?.checked_add(LINE_BYTES)?;
         let memory = Pooled::new(bytes);
@@ -165,10 +168,12 @@ impl Matrix {
             (self.rows, self.rows * self.width, i32::try_from(self.width).ok()?);
         (item.primitive_width() == Some(self.size)).then_some(())?;
         let values = &mut self.memory.as_mut_slice()[self.start..][..cells * self.size];
-        // The pointer that may be written through, should nobody else hold the memory any more: see `Lent::address`.
+        // The pointer that may be written through, should nobody else hold the memory any more: see
+        // `Lent::address`.
         let (address, bytes) = (NonNull::from(&mut *values).cast::<u8>(), values.len());
         address.as_ptr().expose_provenance();
-        // SAFETY: the memory is the buffer's owner, so that it is there as long as the buffer; nobody writes to it while others read.
+        // SAFETY: the memory is the buffer's owner, so that it is there as long as the buffer;
+        // nobody writes to it while others read.
         let buffer =
             unsafe { Buffer::from_custom_allocation(address, bytes, Arc::new(self.memory)) };
         let nulls = self.valid.map(|mut valid| NullBuffer::new(valid.finish()));
@@ -274,7 +279,8 @@ mod tests {
         assert!(matrix.finish(&DataType::Float64).is_none());
     }
 
-    /// Under Miri: through the address that it told of, when nobody else looks at it; and then its memory serves the next one.
+    /// Under Miri: through the address that it told of, when nobody else looks at it; and then its
+    /// memory serves the next one.
     #[test]
     fn a_matrix_may_be_written_to_and_its_memory_serves_another() {
         // Of a size that no other test has.

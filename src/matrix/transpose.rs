@@ -10,20 +10,22 @@ use std::arch::x86_64::{
 /// Bytes of one row that are written together: a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Rows per tile. A tile's cells, at most [`LINE_BYTES`] for each row, stay in a cache near the core, and each column is read
-/// in runs that are long enough to be fetched ahead.
+/// Rows per tile. A tile's cells, at most [`LINE_BYTES`] for each row, stay in a cache near the
+/// core, and each column is read in runs that are long enough to be fetched ahead.
 pub(crate) const TILE_ROWS: usize = 512;
 
-/// The cells of some columns, of which each has room for [`TILE_ROWS`].
+/// The cells of some columns, with room for [`TILE_ROWS`] in each.
 pub(crate) type Scratch = [u8; LINE_BYTES * TILE_ROWS];
 
-/// Whether cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others by [`transpose`].
+/// Returns true if cells of `size` bytes are read wherever they lie, by [`transpose_words`]; others
+/// by [`transpose`].
 pub(crate) fn are_words(size: usize) -> bool {
     cfg!(target_arch = "x86_64") && size == 4
 }
 
-/// Writes the n-th cell of every lane into the n-th of `rows`, side by side from the byte `start` of a row on. A cell has
-/// `size` bytes, a row `row_bytes`. At distances that it knows the compiler finds vector code for it.
+/// Writes the n-th cell of every lane into the n-th of `rows`, side by side from the byte `start`
+/// of a row on. A cell has `size` bytes, a row `row_bytes`. At distances that it knows the compiler
+/// finds vector code for it.
 pub(crate) fn transpose(
     scratch: &Scratch,
     lanes: usize,
@@ -57,7 +59,7 @@ pub(crate) fn transpose_words(_: &[&[u8]], _: &mut [u8], _: usize, _: usize) {
     unreachable!("are_words says so");
 }
 
-/// What is left over of [`transpose_words`].
+/// Copies the lanes that [`transpose_words`] left over.
 #[cfg(target_arch = "x86_64")]
 fn one_by_one(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
     let rows = rows.chunks_exact_mut(row_bytes);
@@ -69,8 +71,9 @@ fn one_by_one(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) 
     }
 }
 
-/// Cells of four bytes: four rows of four lanes at a time pass through registers, for which the compiler finds no code by
-/// itself. Sixteen lanes fill a cache line of a row, which is written at once.
+/// Cells of four bytes: four rows of four lanes at a time pass through registers, for which the
+/// compiler finds no code by itself. Sixteen lanes fill a cache line of a row, which is written at
+/// once.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize, start: usize) {
     let count = rows.len() / row_bytes;
@@ -96,8 +99,8 @@ pub(crate) fn transpose_words(lanes: &[&[u8]], rows: &mut [u8], row_bytes: usize
     }
 }
 
-/// As many vectors of each row as there are `quads` of lanes; `rows` are a multiple of four. In plain loops of known
-/// length, which the compiler unrolls: what they hold stays in registers.
+/// As many vectors of each row as there are `quads` of lanes; `rows` are a multiple of four. In
+/// plain loops of known length, which the compiler unrolls: the values stay in registers.
 #[cfg(target_arch = "x86_64")]
 fn words<const COUNT: usize>(
     quads: &[[&[u8]; WORDS]; COUNT],
@@ -135,15 +138,17 @@ const WORDS: usize = 4;
 #[cfg(target_arch = "x86_64")]
 const VECTOR_BYTES: usize = WORDS * WORD_BYTES;
 
-/// How far ahead of what is transposed each lane is fetched. The processor follows a few lanes by itself, not sixty.
+/// How far ahead of the transposed bytes each lane is fetched. The processor follows a few lanes by
+/// itself, not sixty.
 #[cfg(target_arch = "x86_64")]
 const AHEAD_BYTES: usize = 4 * LINE_BYTES;
 
-/// How many rows ahead of those that are written.
+/// How many rows ahead of the rows being written.
 #[cfg(target_arch = "x86_64")]
 const AHEAD_ROWS: usize = 16;
 
-/// Has the processor fetch the cache line around the byte `at` of a lane, wherever the lane ends: no access of the program.
+/// Has the processor fetch the cache line around the byte `at` of a lane, wherever the lane ends:
+/// no access of the program.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn fetch(lane: &[u8], at: usize) {
@@ -154,8 +159,8 @@ fn fetch(lane: &[u8], at: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(lane.as_ptr().wrapping_add(at).cast()) };
 }
 
-/// The same of a line that will be written, which the processor reads first: rows lie too far from each other for it to see them
-/// coming.
+/// Fetches a cache line that will be written, which the processor reads first. Rows are too far
+/// apart for the processor to foresee them.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn fetch_to_write(rows: &[u8], at: usize) {
@@ -180,7 +185,8 @@ fn vector(lane: &[u8], first: usize) -> __m128i {
 #[inline(always)]
 fn put(rows: &mut [u8], first: usize, vector: __m128i) {
     let words = &mut rows[first..first + VECTOR_BYTES];
-    // SAFETY: x86-64 has SSE2, and the slice has the sixteen bytes that this writes, aligned or not.
+    // SAFETY: x86-64 has SSE2, and the slice has the sixteen bytes that this writes, aligned or
+    // not.
     unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), vector) }
 }
 
@@ -205,7 +211,8 @@ fn square(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> [__m128i; WORDS] {
 mod tests {
     use super::*;
 
-    /// Cell for cell, for every number of lanes and rows around the sizes that are handled together.
+    /// Cell for cell, for every number of lanes and rows around the sizes that are handled
+    /// together.
     #[test]
     fn every_cell_lands_in_its_row_and_place_and_nothing_else_is_written() {
         // Miri takes its time for each cell.

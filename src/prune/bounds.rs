@@ -1,4 +1,4 @@
-//! What is known of one column in each of some containers.
+//! Bounds of one column in each of several containers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use half::f16;
 /// Writers cut texts to 16 bytes and more. A maximum of fewer bytes was not cut.
 const SHORTEST_CUT: usize = 16;
 
-/// Bounds of a column, a value per container. Whatever is not known leaves every value possible.
+/// Bounds of a column, a value per container. Unknown bounds leave every value possible.
 #[derive(Clone, Debug)]
 pub struct ColumnBounds {
     /// No value is less, NaN aside; null where unknown.
@@ -32,7 +32,7 @@ pub struct ColumnBounds {
 }
 
 impl ColumnBounds {
-    /// Of containers of which nothing is known.
+    /// Bounds of containers about which nothing is known.
     pub fn unknown(data_type: &DataType, containers: usize) -> Self {
         let all = BooleanBuffer::new_set(containers);
         let nan = match data_type.is_floating() {
@@ -53,8 +53,9 @@ impl ColumnBounds {
         self.may_be_null.len()
     }
 
-    /// With a least and a greatest value by container, null where unknown. Arrays of another type or length say nothing, and
-    /// neither does a NaN, or a least value above the greatest. A zero holds for both zeros.
+    /// With a least and a greatest value by container, null where unknown. Arrays of another type
+    /// or length say nothing, and neither does a NaN, or a least value above the greatest. A zero
+    /// holds for both zeros.
     #[must_use]
     pub fn with_extremes(self, lower: &ArrayRef, upper: &ArrayRef) -> Self {
         let fits = |array: &ArrayRef| {
@@ -110,7 +111,8 @@ fn extremes(lower: &ArrayRef, upper: &ArrayRef) -> Result<(ArrayRef, ArrayRef), 
     Ok((nullif(&lower, &contradicts)?, nullif(&upper, &contradicts)?))
 }
 
-/// The bounds without NaN, and with the zero of the side that they bound: zeros of both signs are written as either.
+/// The bounds without NaN, and with the zero of the side that they bound: zeros of both signs are
+/// written as either.
 fn numbers(bounds: &ArrayRef, is_lower: bool) -> ArrayRef {
     fn of<T: ArrowPrimitiveType>(
         bounds: &ArrayRef,
@@ -136,8 +138,8 @@ fn numbers(bounds: &ArrayRef, is_lower: bool) -> ArrayRef {
     }
 }
 
-/// Greatest texts or bytes that may have been cut off where `may_be_cut`, as bounds of all that begin with them. A writer has
-/// to raise what it cuts; one that did not would lose rows here.
+/// Greatest texts or bytes that may have been cut off where `may_be_cut`, as bounds of all that
+/// begin with them. A writer has to raise what it cuts; one that did not would lose rows here.
 pub fn above_cut(upper: &ArrayRef, may_be_cut: &BooleanBuffer) -> ArrayRef {
     let data_type = upper.data_type();
     let raised: Result<ArrayRef, ArrowError> = match data_type {

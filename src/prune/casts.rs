@@ -1,11 +1,13 @@
-//! Casts that keep the order of values, so that the cast bounds of a column are bounds of its cast values.
+//! Casts that keep the order of values, so that the cast bounds of a column are bounds of its cast
+//! values.
 
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 
-/// Whether a value that is not less than another is not less after the cast either. Of casts that are not known, nothing
-/// is: digits sort otherwise as text, a time of day otherwise than its timestamp, and a zone repeats an hour each year.
+/// Returns true if a value that is not less than another is not less after the cast either. Of
+/// casts that are not known, nothing is: digits sort otherwise as text, a time of day otherwise
+/// than its timestamp, and a zone repeats an hour each year.
 pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
     use DataType::{Date32, Date64, Timestamp};
     let is_utc = |zone: &Option<Arc<str>>| {
@@ -24,7 +26,8 @@ pub(super) fn keeps_order(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether no value fails to be cast: a cast that gives NULL for those that fail gives none.
+/// Returns true if no value fails to be cast, so that a cast that gives NULL for failures gives
+/// none.
 pub(super) fn never_fails(from: &DataType, to: &DataType) -> bool {
     let bits = |data_type: &DataType| data_type.primitive_width().unwrap_or(0);
     let is_wider = bits(from) < bits(to);

@@ -1,4 +1,5 @@
-//! The verdict over a predicate: a walk that keeps, for each part of it, every outcome that some row may have.
+//! The verdict over a predicate: a walk that keeps, for each part of it, every outcome that some
+//! row may have.
 
 use std::sync::Arc;
 
@@ -16,25 +17,26 @@ use super::range::Range;
 use super::truth::Truth;
 use crate::floats::is_plain_float;
 
-/// Of a list with more items, only the least and the greatest are asked for.
+/// Length of a list above which only its least and greatest items are used.
 const MOST_ITEMS: usize = 256;
 
-/// What is known of some containers, all of one kind.
+/// Bounds and counts of several containers, all of one kind.
 pub trait Bounds {
     /// How many they are.
     fn containers(&self) -> usize;
 
-    /// What is known of a column of theirs; None where that is nothing.
+    /// Bounds of one of their columns; None if there are none.
     fn column(&self, column: &Column) -> Option<ColumnBounds>;
 
-    /// Which containers have no row in which the column is this value, as a hash of its values says. None where nothing does.
+    /// Which containers have no row in which the column is this value, as a hash of its values
+    /// says. None where nothing does.
     fn lacks(&self, column: &Column, value: &ScalarValue) -> Option<BooleanBuffer> {
         let _ = (column, value);
         None
     }
 }
 
-/// What is proven of each container.
+/// The facts that are proven of each container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// No row of it matches: it may be left out.
@@ -43,7 +45,7 @@ pub struct Verdict {
     pub all: BooleanBuffer,
 }
 
-/// The verdict over a predicate whose columns are those of `bounds`.
+/// The verdict over a predicate whose columns have these `bounds`.
 pub fn judge(predicate: &Arc<dyn PhysicalExpr>, bounds: &dyn Bounds) -> Verdict {
     let containers = bounds.containers();
     let truth = Judge { bounds, containers }.truth(predicate);
@@ -56,7 +58,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// What a condition may be; anything where it is not understood.
+    /// The possible outcomes of a condition; all of them if it is not understood.
     fn truth(&self, expr: &Arc<dyn PhysicalExpr>) -> Truth {
         let found = match is_condition(expr) {
             true => self.known_truth(expr),
@@ -65,7 +67,8 @@ impl Judge<'_> {
         found.unwrap_or_else(|| Truth::unknown(self.containers))
     }
 
-    /// The same of one that [`is_condition`]; None where it is not understood.
+    /// The possible outcomes of an expression for which [`is_condition`] is true; None if it is not
+    /// understood.
     fn known_truth(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<Truth> {
         let node = expr.as_any();
         if let Some(not) = node.downcast_ref::<NotExpr>() {
@@ -94,7 +97,8 @@ impl Judge<'_> {
         }
     }
 
-    /// A test whether `expr` is NULL, which is one or the other even of what is not understood.
+    /// A test whether `expr` is NULL. It is true or false even for expressions that are not
+    /// understood.
     fn null_test(&self, expr: &Arc<dyn PhysicalExpr>) -> Truth {
         match self.range(expr) {
             Some(range) => range.null_test(),
@@ -125,7 +129,7 @@ impl Judge<'_> {
         }
     }
 
-    /// An equation; of a column and a constant, what a hash of the values says besides.
+    /// Judges an equation. For a column and a constant, a hash of the values may tell more.
     fn equal(
         &self,
         left: &Arc<dyn PhysicalExpr>,
@@ -169,7 +173,8 @@ impl Judge<'_> {
         Some(found)
     }
 
-    /// The same, where a value between the least and the greatest item may be one of them or none.
+    /// The possible outcomes of a long IN list. A value between the least and the greatest item may
+    /// be one of them or none.
     fn in_long_list(&self, value: &Range, items: &[&ScalarValue]) -> Option<Truth> {
         let has_null = items.iter().any(|item| item.is_null());
         let known = items.iter().filter(|item| !item.is_null());
@@ -241,7 +246,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether it is true, false or NULL by what it asks of its parts.
+/// Returns true for an operator whose outcome (true, false or NULL) follows from its parts.
 fn is_condition(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let node = expr.as_any();
     node.is::<NotExpr>()

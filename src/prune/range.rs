@@ -1,4 +1,4 @@
-//! What an expression may be, container by container: between two bounds, NaN, or NULL.
+//! The possible values of an expression in each container: between two bounds, NaN, or NULL.
 
 use std::sync::Arc;
 
@@ -66,8 +66,8 @@ pub(super) struct Range {
     is_null: BooleanBuffer,
     is_value: BooleanBuffer,
     is_nan: BooleanBuffer,
-    /// Whether NaN is above all numbers, and one value: the engine compares others by their bits, in whose order those with
-    /// a sign are below all numbers.
+    /// Whether NaN is above all numbers, and one value: the engine compares others by their bits,
+    /// in whose order those with a sign are below all numbers.
     is_plain: bool,
 }
 
@@ -139,7 +139,8 @@ impl Range {
         Self { is_plain: true, ..self }
     }
 
-    /// After a cast; `gives_null` for what cannot be cast, where that is not an error. None where the order is lost.
+    /// The range after a cast; `gives_null` for a cast that turns failures into NULL instead of an
+    /// error. None if the order is lost.
     pub(super) fn cast(self, to: &DataType, gives_null: bool) -> Option<Self> {
         let from = self.data_type().clone();
         if !keeps_order(&from, to) {
@@ -189,7 +190,7 @@ impl Range {
         }
     }
 
-    /// Whether both are of one type, or one of them is never a value.
+    /// Returns true if both are of one type, or one of them is never a value.
     fn is_comparable(&self, other: &Self) -> bool {
         self.data_type() == other.data_type()
             || self.is_value.count_set_bits() == 0

@@ -1,5 +1,6 @@
-//! Property: a container that is left out has no row that matches, and one that is counted as a whole has no other, whatever of its
-//! statistics is absent, inexact or odd. Rows are asked by the engine.
+//! Property: a container that is left out has no row that matches, and one that is counted as a
+//! whole has no other. This holds for absent, inexact or odd statistics. The engine decides about
+//! the rows.
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ fn schema() -> SchemaRef {
 /// A row: an integer, a float, a text and a truth.
 type Row = (Option<i32>, Option<f64>, Option<String>, Option<bool>);
 
-/// What becomes of the statistics of a column in a container.
+/// The damage done to a column's statistics in a container.
 #[derive(Clone, Debug)]
 struct Damage {
     without_nulls: bool,
@@ -419,7 +420,7 @@ proptest! {
     }
 }
 
-/// What is known has to be used, or the property holds of a judge that proves nothing.
+/// Known bounds must be used: otherwise the property would hold for a judge that proves nothing.
 #[test]
 fn known_bounds_prove() {
     let undamaged = Damage {

@@ -1,4 +1,4 @@
-//! What a condition may be, container by container: true, false or NULL for some row.
+//! The possible outcomes of a condition in each container: true, false or NULL for some row.
 
 use arrow::buffer::BooleanBuffer;
 
@@ -17,7 +17,7 @@ impl Truth {
         Self { is_true: all.clone(), is_false: all.clone(), is_null: all }
     }
 
-    /// The same everywhere.
+    /// One outcome for all containers.
     pub(super) fn constant(value: Option<bool>, containers: usize) -> Self {
         let mask = |is: bool| match is {
             true => BooleanBuffer::new_set(containers),
@@ -40,7 +40,7 @@ impl Truth {
         Self { is_true: self.is_false, is_false: self.is_true, is_null: self.is_null }
     }
 
-    /// Of two conditions that may be asked of the same row.
+    /// The outcomes of two conditions on one row, joined by AND.
     pub(super) fn and(&self, other: &Self) -> Self {
         let no_false = |one: &Self| &one.is_true | &one.is_null;
         Self {

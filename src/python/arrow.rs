@@ -85,8 +85,8 @@ pub struct QueryReader {
     schema: SchemaRef,
     receiver: Receiver<Result<RecordBatch, ArrowError>>,
     runtimes: Arc<Runtimes>,
-    /// The Python thread that asked for the rows. Other libraries may fetch them on threads of their own,
-    /// which must not wait for the GIL.
+    /// The Python thread that asked for the rows. Other libraries may fetch them on threads of
+    /// their own, which must not wait for the GIL.
     thread: ThreadId,
 }
 
@@ -115,8 +115,8 @@ impl QueryReader {
         Ok(Self { schema, receiver, runtimes, thread: thread::current().id() })
     }
 
-    /// The next batch, or nothing after some time. The library that fetches the rows may hold the GIL meanwhile, and
-    /// functions of the query may need it.
+    /// The next batch, or nothing after some time. The library that fetches the rows may hold the
+    /// GIL meanwhile, and functions of the query may need it.
     fn wait(&mut self) -> Result<Option<Result<RecordBatch, ArrowError>>, Elapsed> {
         let (receiver, io) = (&mut self.receiver, self.runtimes.io());
         // The clock of the CPU runtime stands still while all its threads compute.
@@ -128,8 +128,9 @@ impl QueryReader {
         }
     }
 
-    /// Whether Ctrl-C was pressed. The Arrow library that fetches the rows knows no Python exception, so it gets
-    /// an error of its own, and Python is told again for when that library has returned.
+    /// Returns true if Ctrl-C was pressed. The Arrow library that fetches the rows knows no Python
+    /// exception, so it gets an error of its own, and Python is told again for when that library
+    /// has returned.
     fn is_interrupted(&self) -> bool {
         if thread::current().id() != self.thread {
             return false;

@@ -1,5 +1,5 @@
-//! Calls of the user's functions from the engine's threads, which must be over when the interpreter ends: a thread that
-//! comes back into Python after that would end the process badly.
+//! Calls of the user's functions from the engine's threads, which must be over when the interpreter
+//! ends: a thread that comes back into Python after that would end the process badly.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,7 +51,8 @@ impl Drop for Call {
 /// `Data` where the interpreter is ending; that of `work`.
 pub fn call<T>(work: impl FnOnce(Python<'_>) -> Result<T>) -> Result<T> {
     let _call = Call::begin()?;
-    // Other tasks of a runtime's thread go on elsewhere meanwhile, and the user's code may itself run a query.
+    // Other tasks of a runtime's thread go on elsewhere meanwhile, and the user's code may itself
+    // run a query.
     tokio::task::block_in_place(|| Python::try_attach(work)).unwrap_or_else(|| Err(ending()))
 }
 

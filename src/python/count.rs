@@ -21,8 +21,9 @@ impl PySplitCounter {
 
 #[pymethods]
 impl PySplitCounter {
-    /// Output rows of these splits, and whether each was read. After each split `progress` is called
-    /// with the number of splits and of rows counted so far; what it raises ends the counting.
+    /// Output rows of these splits, and whether each was read. After each split `progress` is
+    /// called with the number of splits and of rows counted so far; its exception ends the
+    /// counting.
     #[pyo3(signature = (ids, threads, progress = None))]
     fn count(
         &self,

@@ -1,4 +1,5 @@
-//! The one place where errors become Python exceptions, and exceptions of the user's code become errors.
+//! The one place where errors become Python exceptions, and exceptions of the user's code become
+//! errors.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -25,7 +26,8 @@ pub fn to_py(error: Error) -> PyErr {
     };
     Python::attach(|py| {
         let cause = raised_by(py, &error);
-        // What is not installed is told as Python tells it; Ctrl-C and the like are no errors of anybody.
+        // What is not installed is told as Python tells it; Ctrl-C and the like are no errors of
+        // anybody.
         if let Some(cause) = &cause {
             let is_missing = cause.is_instance_of::<PyImportError>(py) && !error.is_of_user_code();
             if is_missing || !cause.is_instance_of::<PyException>(py) {
@@ -62,8 +64,9 @@ impl fmt::Display for Raised {
 
 impl StdError for Raised {}
 
-/// The error for an exception that the user's code raised: one of this package's own keeps its kind and text,
-/// any other one is a `Storage` error with `message`, where it was raised, and itself as the cause.
+/// The error for an exception that the user's code raised: one of this package's own keeps its kind
+/// and text, any other one is a `Storage` error with `message`, where it was raised, and itself as
+/// the cause.
 pub fn from_py(py: Python<'_>, exception: PyErr, message: impl fmt::Display) -> Error {
     let value = exception.value(py);
     if let Some(kind) = own_kind(py, value) {
@@ -72,8 +75,8 @@ pub fn from_py(py: Python<'_>, exception: PyErr, message: impl fmt::Display) -> 
     raised(py, exception, ErrorKind::Storage, message)
 }
 
-/// The error of this kind for any exception that the user's code raised: `message`, where it was raised, and itself as
-/// the cause.
+/// The error of this kind for any exception that the user's code raised: `message`, where it was
+/// raised, and itself as the cause.
 pub fn raised(
     py: Python<'_>,
     exception: PyErr,

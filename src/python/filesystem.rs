@@ -1,5 +1,5 @@
-//! Credentials and file systems that Python code gives. Each call runs on a thread of its own, so that no
-//! thread of a runtime waits for the GIL.
+//! Credentials and file systems that Python code gives. Each call runs on a thread of its own, so
+//! that no thread of a runtime waits for the GIL.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -173,7 +173,7 @@ impl ForeignOpener for PyOpener {
     }
 }
 
-/// What travels beside a recipe: "credentials", "files" or "function", and the object.
+/// An object sent along with a worker's plan: "credentials", "files" or "function", and the object.
 pub type Shipped = (&'static str, Py<PyAny>);
 
 /// A foreign thing as an object of Python.

@@ -1,7 +1,8 @@
 //! Arrow from Python, by the PyCapsule interface.
 //!
-//! `pyo3_arrow` does the same, but not where a struct lies in a struct, or in a list of one length, of which only a part of the rows is
-//! meant, as in `table.slice(10)`: arrow takes that part of the inner struct twice, and panics. Here each part is taken once.
+//! Imports Arrow data as `pyo3_arrow` does, with one fault fixed. Arrow takes the part of a struct
+//! in a struct, or in a list of one length, twice, and panics, if only a part of the rows is meant,
+//! as in `table.slice(10)`. Here each part is taken once.
 
 use std::ffi::CStr;
 
@@ -53,8 +54,8 @@ impl Arrays {
     fn of_array(schema: &Bound<'_, PyCapsule>, array: &Bound<'_, PyCapsule>) -> PyResult<Self> {
         let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
         let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
-        // SAFETY: the capsules' names say what they point to. The schema's lives as long as this call, and the array moves out of
-        // its own.
+        // SAFETY: the capsules' names say what they point to. The schema's lives as long as this
+        // call, and the array moves out of its own.
         let (schema, array) =
             unsafe { (schema.as_ref(), FFI_ArrowArray::from_raw(array.as_ptr())) };
         let field = Field::try_from(schema).map_err(|error| to_py(error.into()))?;
@@ -78,7 +79,7 @@ impl Arrays {
         Ok(Self { field: field.into(), found: Found::Stream(stream) })
     }
 
-    /// Their type, and what else there is to say of them.
+    /// Their type, and further properties.
     pub fn field(&self) -> &FieldRef {
         &self.field
     }
@@ -103,7 +104,7 @@ impl Arrays {
     /// The batches that they are.
     ///
     /// # Errors
-    /// As those of [`schema`](Self::schema); those of the stream; `Data` where a whole row is null.
+    /// As for [`schema`](Self::schema); those of the stream; `Data` where a whole row is null.
     pub fn batches(self) -> Result<Vec<RecordBatch>> {
         let schema = self.schema()?;
         self.map(|array| batch(&schema, array?.as_ref())).collect()
@@ -154,7 +155,8 @@ impl Iterator for Arrays {
 /// Why a stream has failed, in its own words where it has any.
 fn failure(stream: &mut FFI_ArrowArrayStream, code: i32) -> ArrowError {
     let said = stream.get_last_error.and_then(|get_last_error| {
-        // SAFETY: the function is the stream's own; what it returns lives until the stream is asked for something else.
+        // SAFETY: the function is the stream's own; what it returns lives until the stream is asked
+        // for something else.
         unsafe {
             let said = get_last_error(stream);
             (!said.is_null()).then(|| CStr::from_ptr(said).to_string_lossy().into_owned())
@@ -163,7 +165,8 @@ fn failure(stream: &mut FFI_ArrowArrayStream, code: i32) -> ArrowError {
     ArrowError::CDataInterface(said.unwrap_or_else(|| format!("the stream failed with {code}")))
 }
 
-/// So many rows of `data` from the row `first` on, where no struct within begins after the first row of its fields.
+/// So many rows of `data` from the row `first` on, where no struct within begins after the first
+/// row of its fields.
 fn part(data: &ArrayData, first: usize, rows: usize) -> ArrayData {
     let start = data.offset() + first;
     let whole = |child: &ArrayData| part(child, 0, child.len());

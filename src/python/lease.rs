@@ -10,15 +10,15 @@ use pyo3::prelude::*;
 use super::tensor::fill_view;
 use crate::runtime::Forks;
 
-/// What stands in the byte of a segment: nobody sees it, and its owner may fill it anew.
+/// The value of a free segment's byte: nobody uses it, and its owner may fill it again.
 const FREE: u8 = 0;
 
 /// Another process may see it: its owner must forget it.
 const ABANDONED: u8 = 2;
 
-/// The first bytes of a segment of shared memory. Each tensor over it keeps it alive; with the last one the segment's
-/// byte says that its owner may fill it anew, or, where this process has forked meanwhile, that it may not: the child
-/// still sees what it saw.
+/// The first bytes of a segment of shared memory. Each tensor over it keeps it alive; with the last
+/// one the segment's byte says that its owner may fill it anew, or, where this process has forked
+/// meanwhile, that it may not: the child still sees the old content.
 #[pyclass(module = "tensorquery._core", name = "Lease", frozen)]
 pub struct SegmentLease {
     memory: PyBuffer<u8>,
@@ -60,7 +60,8 @@ impl SegmentLease {
     ) -> PyResult<()> {
         let lease = slf.get();
         let bytes = lease.memory.buf_ptr();
-        // SAFETY: the first `len` bytes of the buffer are writable and live as long as `slf`, which holds the buffer.
+        // SAFETY: the first `len` bytes of the buffer are writable and live as long as `slf`, which
+        // holds the buffer.
         unsafe { fill_view(&slf, view, bytes, lease.len, flags) }
     }
 }
@@ -73,8 +74,8 @@ impl Drop for SegmentLease {
             // A child that drops what it inherited: the memory is its parent's to give back.
             None => return,
         };
-        // SAFETY: `slot` is a byte of the buffer, which is held until after this; that other processes read and write
-        // the same byte is what an atomic is for.
+        // SAFETY: `slot` is a byte of the buffer, which is held until after this; that other
+        // processes read and write the same byte is what an atomic is for.
         let byte = unsafe { AtomicU8::from_ptr(self.states.buf_ptr().cast::<u8>().add(self.slot)) };
         byte.store(state, Ordering::Release);
     }

@@ -1,8 +1,10 @@
-//! What the crates below say through `log` (and `tracing`, which passes on to it), on its way to Python's `logging`.
+//! Forwards log records of the crates below, from `log` (and `tracing`, which passes on to it), to
+//! Python's `logging`.
 //!
-//! Threads of the engine never wait for Python: they leave a record in a short queue, and whoever calls the engine next, or
-//! waits for it, hands the queue over. What nobody wants to hear is not even formatted: the level is that of Python's
-//! logger, asked for when a session or an iteration begins.
+//! Threads of the engine never wait for Python: they leave a record in a short queue, and whoever
+//! calls the engine next, or waits for it, hands the queue over. Records that nobody wants are not
+//! even formatted: the level is that of Python's logger, asked for when a session or an iteration
+//! begins.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -16,7 +18,8 @@ use pyo3::prelude::*;
 use crate::pool::briefly;
 use crate::storage::scrub;
 
-/// Crates that say something about queries, files and stores. Those below them speak of connections and headers, where keys are.
+/// Crates that say something about queries, files and stores. Those below them speak of connections
+/// and headers, where keys are.
 const CRATES: [&str; 7] =
     ["datafusion", "iceberg", "object_store", "opendal", "orc_rust", "parquet", "tensorquery"];
 
@@ -27,14 +30,15 @@ static WAITING: Mutex<VecDeque<Said>> = Mutex::new(VecDeque::new());
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// A record as Python gets it: level in its numbers, target, message, seconds since 1970, name of the thread.
+/// A record as Python gets it: level in its numbers, target, message, seconds since 1970, name of
+/// the thread.
 type Said = (u8, String, String, f64, String);
 
 struct Forward;
 
 static FORWARD: Forward = Forward;
 
-/// Receives what crates say from now on; nothing, until [`set_log_level`] asks for more.
+/// Receives log records of crates from now on; none, until [`set_log_level`] asks for more.
 pub fn listen() {
     // An extension that is initialised again, in another interpreter, has done so before.
     let _ = log::set_logger(&FORWARD);
@@ -43,7 +47,8 @@ pub fn listen() {
 /// Asks for records from this level of Python's `logging` on.
 #[pyfunction]
 pub fn set_log_level(level: u32) {
-    // DEBUG is 10, and each level above 10 more. TRACE, which Python has not, names every request's bytes.
+    // DEBUG is 10, and each level above 10 more. TRACE, which Python has not, names every request's
+    // bytes.
     log::set_max_level(match level {
         0..=10 => LevelFilter::Debug,
         11..=20 => LevelFilter::Info,
@@ -95,10 +100,10 @@ impl Log for Forward {
     fn flush(&self) {}
 }
 
-/// Hands over what waits; costs nothing where nothing does.
+/// Hands over waiting records; costs nothing if there are none.
 ///
 /// # Errors
-/// What ends a program, Ctrl-C for one, if it comes meanwhile.
+/// An exception that ends a program, such as Ctrl-C, if it arrives meanwhile.
 pub fn deliver(py: Python<'_>) -> PyResult<()> {
     if !IS_ANY.swap(false, Ordering::Acquire) {
         return Ok(());

@@ -31,9 +31,10 @@ pub fn mode(name: &str) -> Result<StageMode> {
     }
 }
 
-/// The query over what is staged of it. Above `max_bytes`, stages of the place that nobody uses make way. `progress` is
-/// called with (stages begun, stages, rows, bytes, builder) now and then; the builder is another process, where one is waited
-/// for. `engine` is the URL of what computes the rows; None is this process.
+/// The query with its stages. Above `max_bytes`, unused stages of the place make way. `progress` is
+/// called with (stages begun, stages, rows, bytes, builder) now and then; the builder is another
+/// process, if one is waited for. `engine` is the URL of the cluster that computes the rows; None
+/// is this process.
 #[pyfunction]
 #[pyo3(signature = (query, stage, place, timeout, max_bytes=None, progress=None, engine=None))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
@@ -110,8 +111,9 @@ pub fn listed(py: Python<'_>, place: String, options: &str) -> PyResult<Vec<Stag
     Ok(stages.into_iter().map(row).collect())
 }
 
-/// Removes stages that were not used for so many seconds, and of the others as many as it takes that no more than `keep`
-/// bytes are left; how many went, their bytes, and how many stayed because they are in use.
+/// Removes stages that were not used for so many seconds, and of the others as many as it takes
+/// that no more than `keep` bytes are left; how many went, their bytes, and how many stayed because
+/// they are in use.
 #[pyfunction]
 #[pyo3(name = "clear_stages", signature = (place, options, unused, keep=None))]
 pub fn cleared(

@@ -1,5 +1,5 @@
-//! The Python module `tensorquery._core`: the only code that knows pyo3. I/O and decoding release the
-//! GIL here and nowhere else.
+//! The Python module `tensorquery._core`: the only code that knows pyo3. I/O and decoding release
+//! the GIL here and nowhere else.
 
 mod arrow;
 mod calls;

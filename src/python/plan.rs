@@ -58,7 +58,7 @@ impl PyPlan {
 
 #[pymethods]
 impl PyPlan {
-    /// Plans again what [`PyPlan::recipe`] described.
+    /// Plans again from a recipe of [`PyPlan::recipe`].
     #[staticmethod]
     #[pyo3(signature = (text, blobs, foreign=Vec::new()))]
     fn from_recipe(
@@ -110,7 +110,8 @@ impl PyPlan {
         self.plan.files().map_err(to_py)
     }
 
-    /// How splits were cut: bytes and rows that they grow towards, and whether the user chose one of these.
+    /// How splits were cut: bytes and rows that they grow towards, and whether the user chose one
+    /// of these.
     fn options(&self) -> (u64, Option<u64>, bool) {
         let options = self.plan.options();
         (options.split_bytes, options.split_rows, options.explicit)
@@ -194,7 +195,7 @@ impl PyPlan {
         Ok(())
     }
 
-    /// What each shard reads, and the imbalance over shards and over ranks.
+    /// Summarises the reads of each shard, and the imbalance over shards and over ranks.
     fn summarize(
         &self,
         lists: Vec<Vec<u32>>,
@@ -210,8 +211,9 @@ impl PyPlan {
         Ok((rows, imbalance.shards, imbalance.ranks))
     }
 
-    /// What another process needs to plan again, text, bytes, and objects of the package with their kinds: all splits, or those with these ids (ascending), and then
-    /// only the files that they are read from.
+    /// The text, bytes and objects (each with its kind) from which another process plans again.
+    /// They cover all splits, or those with these ids (ascending) and only the files that these are
+    /// read from.
     #[pyo3(signature = (ids=None))]
     fn recipe<'py>(
         &self,
@@ -228,14 +230,16 @@ impl PyPlan {
         Ok((recipe.text, blobs, foreign))
     }
 
-    /// The splits as bytes for another process that has the same tables: all, or those with these ids (ascending).
+    /// The splits as bytes for another process that has the same tables: all, or those with these
+    /// ids (ascending).
     #[pyo3(signature = (ids=None))]
     fn memo<'py>(&self, py: Python<'py>, ids: Option<Vec<u32>>) -> PyResult<Bound<'py, PyBytes>> {
         let memo = compute(py, || self.plan.memo(ids.as_deref()))?;
         Ok(PyBytes::new(py, &memo))
     }
 
-    /// Output columns by which Parquet row groups are sorted, and whether in descending order; reads nothing.
+    /// Output columns by which Parquet row groups are sorted, and whether in descending order;
+    /// reads nothing.
     fn sorted_by(&self, py: Python<'_>) -> PyResult<Vec<(String, bool)>> {
         let columns = compute(py, || Ok(self.plan.sorted_by()))?;
         Ok(columns.into_iter().map(|column| (column.name, column.descending)).collect())
@@ -251,7 +255,8 @@ impl PyPlan {
         PySplitVerifier::new(self.plan.verifier())
     }
 
-    /// The parts of a split that are verified one by one: what is read, and rows where metadata says them.
+    /// The parts of a split that are verified one by one: their names, and their rows if metadata
+    /// says them.
     fn parts(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(String, Option<u64>)>> {
         let plan = Arc::clone(&self.plan);
         let parts = wait(py, move || async move { plan.parts(id).await })?;
@@ -270,9 +275,9 @@ impl PyPlan {
         Ok(PySplitCounter::new(wait(py, move || async move { plan.counter().await })?))
     }
 
-    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow batches. With `lends` columns
-    /// may have memory of their own instead of a slot in the batch's block; with `loose`, too, that block is one whose parts
-    /// are put together where it is copied.
+    /// Starts reading a shard from a cursor on. `tensor_options` is JSON; None yields Arrow
+    /// batches. With `lends` columns may have memory of their own instead of a slot in the batch's
+    /// block; with `loose`, too, that block is one whose parts are put together where it is copied.
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     #[pyo3(signature = (shards, rank, worker, cursor, threads, tensor_options, stage=None, lends=false, loose=false))]
     fn stream(
@@ -311,8 +316,8 @@ impl PyPlan {
         Ok(stream.loose(loose))
     }
 
-    /// Starts reading what `worker` takes of its rank's pieces from `counter`, as long as `iteration` is under way. `loose` as for
-    /// [`stream`](Self::stream).
+    /// Starts reading the pieces of its rank that `worker` takes from `counter`, as long as
+    /// `iteration` is under way. `loose` as for [`stream`](Self::stream).
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
     #[pyo3(signature = (shards, rank, worker, counter, iteration, threads, tensor_options, loose=false))]
     fn stream_taken(
@@ -341,7 +346,8 @@ impl PyPlan {
         Ok(BatchStream::new(stream, session, before).fed_by(feed).loose(loose))
     }
 
-    /// What a shard would deliver from a cursor on, as split and output row, without reading any.
+    /// The split and output row of each row that a shard would deliver from a cursor on, without
+    /// reading any.
     fn positions(
         &self,
         py: Python<'_>,
@@ -375,7 +381,8 @@ impl PyPlan {
         })
     }
 
-    /// The physical row behind each of these output rows, in their order; splits are executed one after the other.
+    /// The physical row behind each of these output rows, in their order; splits are executed one
+    /// after the other.
     fn physical_rows(
         &self,
         py: Python<'_>,
@@ -401,8 +408,8 @@ impl PyPlan {
         })
     }
 
-    /// Start and end of each row group, stripe, record batch or block of the file of a split, in physical rows; none of
-    /// text and Arrow streams.
+    /// Start and end of each row group, stripe, record batch or block of the file of a split, in
+    /// physical rows; none of text and Arrow streams.
     fn file_row_groups(&self, py: Python<'_>, id: u32) -> PyResult<Vec<(u64, u64)>> {
         let plan = Arc::clone(&self.plan);
         let groups = wait(py, move || async move { plan.row_groups(id).await })?;

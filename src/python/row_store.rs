@@ -32,8 +32,8 @@ impl PyStage {
 
 #[pymethods]
 impl PyStage {
-    /// Opens the stage of a plan in `<root>/<fingerprint>`, or writes it; of several processes one does.
-    /// `progress` is called with (splits done, splits, rows, bytes) now and then.
+    /// Opens the stage of a plan in `<root>/<fingerprint>`, or writes it; of several processes one
+    /// does. `progress` is called with (splits done, splits, rows, bytes) now and then.
     #[staticmethod]
     #[pyo3(signature = (plan, root, threads, progress=None))]
     fn ensure(
@@ -70,8 +70,8 @@ impl PyStage {
         weight_column(&plan.plan().schema(), column).map(drop).map_err(to_py)
     }
 
-    /// The same stage, from which epochs of `draws` rows are drawn by the weights in `column`; None draws as many rows
-    /// as there are.
+    /// The stage with weighted epochs: each draws `draws` rows by the weights in `column`. None
+    /// draws as many rows as there are.
     fn weighed(
         &self,
         py: Python<'_>,

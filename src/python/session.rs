@@ -31,13 +31,13 @@ type TableRow =
 /// A function of a session: name, types of the arguments, return type, volatility.
 type FunctionRow = (String, Vec<String>, String, &'static str);
 
-/// What a refresh changed in one table.
+/// The changes that a refresh found in one table.
 type ChangeRow = (String, Option<i64>, Option<i64>, (usize, usize), (usize, usize));
 
 /// Depth, text, rows and nanoseconds of an operator that ran.
 type OperatorRow = (usize, String, Option<usize>, Option<usize>);
 
-/// A path literal, and what another process needs to read it without listing it.
+/// A path literal, and the data that another process needs to read it without listing it.
 type PathMemo<'py> = (String, Bound<'py, PyBytes>);
 
 fn path_memos(py: Python<'_>, memos: Vec<(String, Vec<u8>)>) -> Vec<PathMemo<'_>> {
@@ -76,12 +76,13 @@ impl PySession {
         Ok(Self { session })
     }
 
-    /// What went wrong with the plan cache since the last call.
+    /// Takes the plan cache's warnings since the last call.
     fn take_warnings(&self) -> Vec<String> {
         self.session.take_warnings()
     }
 
-    /// A memo of a registered table over files: `register_files` takes it in another process, without listing.
+    /// A memo of a registered table over files: `register_files` takes it in another process,
+    /// without listing.
     fn table_memo<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &at_once(|| self.session.table_memo(name))?))
     }
@@ -91,13 +92,14 @@ impl PySession {
         Ok(path_memos(py, at_once(|| self.session.view_memos(name))?))
     }
 
-    /// What kept the local cache from being used, once.
+    /// The reason why the local cache was not used, told once.
     fn cache_trouble(&self) -> Option<String> {
         self.session.cache().and_then(|cache| cache.trouble())
     }
 
-    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`. `credentials` and `files` are a
-    /// `Credentials` and a `Files` of the package. With `memo`, which `table_memo` gave in another process, nothing is listed.
+    /// Lists, pins and registers files. `options` is JSON; see `TableOptions`. `credentials` and
+    /// `files` are a `Credentials` and a `Files` of the package. With `memo`, which `table_memo`
+    /// gave in another process, nothing is listed.
     #[pyo3(signature = (name, paths, options, schema=None, credentials=None, files=None, memo=None))]
     #[expect(
         clippy::too_many_arguments,
@@ -241,8 +243,8 @@ impl PySession {
         Ok(ArrowStream::of(wait(py, || self.session.table_schema(name))?, Vec::new()))
     }
 
-    /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out; `paths` are memos of path
-    /// literals that another process has listed.
+    /// A lazy query. With `skip_bad`, files of path literals that cannot be read are left out;
+    /// `paths` are memos of path literals that another process has listed.
     #[pyo3(signature = (sql, skip_bad=false, paths=Vec::new()))]
     fn query(
         &self,
@@ -287,8 +289,9 @@ impl PyQuery {
         self.query.sql()
     }
 
-    /// The query over its Iceberg tables as they are now, or at the given snapshots by table; and what changed, as table,
-    /// snapshot before and after, data files added and removed, delete files added and removed.
+    /// The query over its Iceberg tables as they are now, or at the given snapshots by table; and
+    /// the changes, as table, snapshot before and after, data files added and removed, delete files
+    /// added and removed.
     #[pyo3(signature = (at=BTreeMap::new()))]
     fn refreshed(
         &self,
@@ -311,12 +314,12 @@ impl PyQuery {
         self.query.quarantined()
     }
 
-    /// What its functions of the time stand for, in ISO 8601; None where it has none.
+    /// The time for which the query's time functions stand, in ISO 8601; None if it has none.
     fn moment(&self) -> Option<String> {
         self.query.moment().map(Moment::text)
     }
 
-    /// The same query at another moment.
+    /// The query at another moment.
     fn at_moment(&self, py: Python<'_>, moment: &str) -> PyResult<Self> {
         let (query, moment) = (self.query.clone(), at_once(|| Moment::parse(moment))?);
         let replan = move || async move { query.at_moment(moment).await };
@@ -328,8 +331,8 @@ impl PyQuery {
         self.query.snapshots()
     }
 
-    /// Some columns (None: all) of the rows that a predicate keeps, which may name what the session knows; `paths` are memos
-    /// of path literals that another process has listed.
+    /// Some columns (None: all) of the rows that a predicate keeps, which may name the session's
+    /// tables and functions; `paths` are memos of path literals that another process has listed.
     #[pyo3(signature = (session, columns=None, predicate=None, paths=Vec::new()))]
     fn select(
         &self,
@@ -391,7 +394,8 @@ impl PyQuery {
         wait(py, move || async move { query.count().await })
     }
 
-    /// The rows of this query and of others, one query after the other; and the driving scans of each.
+    /// The rows of this query and of others, one query after the other; and the driving scans of
+    /// each.
     fn union_all(
         &self,
         py: Python<'_>,
@@ -434,7 +438,7 @@ impl PyQuery {
         self.query.functions()
     }
 
-    /// What went wrong with the session's plan cache since the last call.
+    /// Takes the session's plan cache warnings since the last call.
     fn take_warnings(&self) -> Vec<String> {
         self.query.session().take_warnings()
     }
@@ -444,7 +448,7 @@ impl PyQuery {
         Ok(path_memos(py, at_once(|| self.query.path_memos())?))
     }
 
-    /// The plan whose splits another process found: `memo` is what `Plan.memo` gave there.
+    /// The plan whose splits another process found: `memo` is its `Plan.memo`.
     #[pyo3(signature = (memo, split_bytes, split_rows=None, explicit=false))]
     fn plan_of_memo(
         &self,
@@ -460,8 +464,8 @@ impl PyQuery {
         Ok(PyPlan::new(plan))
     }
 
-    /// Finds the splits. `explicit` says whether the user chose the sizes, `tolerant` whether a damaged file is a split
-    /// that verification will find bad.
+    /// Finds the splits. `explicit` says whether the user chose the sizes, `tolerant` whether a
+    /// damaged file is a split that verification will find bad.
     #[pyo3(signature = (split_bytes, split_rows=None, explicit=false, tolerant=false))]
     fn plan(
         &self,
@@ -484,7 +488,8 @@ impl PyQuery {
     }
 }
 
-/// The statement that takes some columns (None: all) of the rows of another one that a predicate keeps.
+/// The statement that takes some columns (None: all) of the rows of another one that a predicate
+/// keeps.
 #[pyfunction]
 #[pyo3(signature = (sql, columns=None, predicate=None))]
 pub fn narrow(

@@ -18,7 +18,7 @@ use crate::sharding::{
 use crate::stream::RowSource;
 use crate::{Error, Result};
 
-/// What the shards of an epoch follow from, beside the plan and its counts.
+/// The inputs that decide an epoch's shards, beside the plan and its counts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
@@ -37,7 +37,8 @@ impl Request {
         serde_json::from_str(text).map_err(unreadable)
     }
 
-    /// What is dealt: `counts` are output rows by split, where counted; `sources` the source by split, in a mixture.
+    /// The input of the deal. `counts` are output rows by split, where counted; `sources` the
+    /// source by split, in a mixture.
     fn input(
         &mut self,
         plan: &Plan,
@@ -62,7 +63,7 @@ impl Request {
     }
 }
 
-/// What one rank reads, whatever its number of workers.
+/// The share of one rank, for any number of workers.
 #[pyclass(name = "RankShare", module = "tensorquery._core", frozen)]
 pub struct PyRankShare {
     share: RankShare,
@@ -70,8 +71,9 @@ pub struct PyRankShare {
 
 #[pymethods]
 impl PyRankShare {
-    /// Deals a plan's rows to all ranks. `request` is JSON; `counts` are output rows by split, where counted, and `sources`
-    /// the source by split, in a mixture. With `rank` the list has only the share of that rank.
+    /// Deals a plan's rows to all ranks. `request` is JSON; `counts` are output rows by split,
+    /// where counted, and `sources` the source by split, in a mixture. With `rank` the list has
+    /// only the share of that rank.
     #[staticmethod]
     #[pyo3(signature = (plan, request, counts, sources, rank=None))]
     fn deal(
@@ -94,7 +96,7 @@ impl PyRankShare {
         compute(py, deal)
     }
 
-    /// What `encode` wrote.
+    /// Decodes a share that `encode` wrote.
     #[staticmethod]
     fn decode(bytes: &[u8]) -> PyResult<Self> {
         Ok(Self { share: at_once(|| RankShare::decode(bytes))? })
@@ -115,7 +117,7 @@ impl PyRankShare {
         self.share.split_ids()
     }
 
-    /// What its pieces weigh, as a float.
+    /// The total weight of its pieces, as a float.
     #[getter]
     fn weight(&self) -> f64 {
         self.share.weight() as f64
@@ -150,8 +152,8 @@ type PieceRow = (u32, u64, Option<u64>);
 
 #[pymethods]
 impl PyShards {
-    /// Deals a plan's rows to the shards of all ranks; see `RankShare.deal`. `lists` are the splits by shard where a custom
-    /// strategy deals.
+    /// Deals a plan's rows to the shards of all ranks; see `RankShare.deal`. `lists` are the splits
+    /// by shard where a custom strategy deals.
     #[staticmethod]
     fn deal(
         py: Python<'_>,
@@ -178,13 +180,13 @@ impl PyShards {
         Ok((shard.batches(), shard.delivered_rows()))
     }
 
-    /// Rows of a shard without those that it repeats; None where they are not counted.
+    /// Rows of a shard without repeated ones; None if they are not counted.
     fn rows(&self, rank: usize, worker: usize) -> PyResult<Option<u64>> {
         Ok(self.get(rank, worker).map_err(to_py)?.rows())
     }
 
-    /// The rows that lie at these positions, by their run and the position in it: of a permutation of `len` rows, or
-    /// of what is drawn from `stage`.
+    /// The rows that lie at these positions, by their run and the position in it: of a permutation
+    /// of `len` rows, or of the draws from `stage`.
     #[pyo3(signature = (positions, len, stage=None))]
     fn permuted(
         &self,
@@ -210,7 +212,7 @@ impl PyShards {
         compute(py, find)
     }
 
-    /// Whether the number of a shard's batches is known to it before it ends.
+    /// Returns true if the number of a shard's batches is known to it before it ends.
     fn is_fixed(&self, rank: usize, worker: usize) -> PyResult<bool> {
         Ok(self.get(rank, worker).map_err(to_py)?.schedule.batches().is_some())
     }
@@ -234,7 +236,8 @@ impl PyShards {
         Ok(shard.lanes.iter().map(|lane| lane.pieces.len()).sum())
     }
 
-    /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its splits.
+    /// The pieces of a shard in reading order, lane by lane; the rest of a window stands for its
+    /// splits.
     fn pieces(&self, rank: usize, worker: usize) -> PyResult<Vec<PieceRow>> {
         use crate::sharding::Source;
         let shard = self.get(rank, worker).map_err(to_py)?;
@@ -272,7 +275,7 @@ impl PyShards {
             .ok_or_else(|| {
                 let ranks = self.first_rank..self.first_rank + self.shards.len() / self.workers;
                 Error::config(format!(
-                    "there is no shard of rank {rank}, worker {worker} among those of ranks {ranks:?}"
+                    "there is no shard of rank {rank}, worker {worker}; the ranks here are {ranks:?}"
                 ))
             })
     }
@@ -294,7 +297,8 @@ impl PyShards {
         }
     }
 
-    /// What a rank's worker takes pieces from, with windows of its own; and how many pieces there are.
+    /// The shard from which a rank's worker takes pieces, with windows of its own, and the number
+    /// of these pieces.
     pub fn of_taker(&self, rank: usize, worker: usize) -> Result<(Shard, u32)> {
         let shard = self.get(rank, 0)?.of_taker(worker);
         let pieces = shard.lanes.iter().map(|lane| lane.pieces.len() as u32).sum();

@@ -34,7 +34,7 @@ pub struct BatchStream {
     before: IoCounts,
 }
 
-/// What the stores of a session were asked for, and what the network did meanwhile.
+/// Requests and bytes of a session's stores, and the network's activity meanwhile.
 #[derive(Clone, Copy)]
 pub struct IoCounts {
     bytes: u64,
@@ -45,8 +45,8 @@ pub struct IoCounts {
 }
 
 impl IoCounts {
-    /// The counts now. Those before a stream are taken before it starts: it reads at once, and local reads are over
-    /// before the interpreter's lock is had again.
+    /// The counts now. Those before a stream are taken before it starts: it reads at once, and
+    /// local reads are over before the interpreter's lock is had again.
     pub fn of(session: &Session) -> Self {
         let io = session.counters();
         let network = Runtimes::current().map(|runtimes| runtimes.limiter().counts());
@@ -60,19 +60,20 @@ impl IoCounts {
     }
 }
 
-/// What was received of the stream and not handed out, and where that which was has left the shard.
+/// Batches received from the stream and not handed out, and the places in the shard of those that
+/// were.
 #[derive(Default)]
 struct Ahead {
     /// Not in Python yet.
     batches: VecDeque<Delivered>,
-    /// Of batches that Python has, and the consumer not.
+    /// Places of batches that Python has, and the consumer has not.
     places: VecDeque<Place>,
-    /// Of the batch handed out last.
+    /// Place of the batch handed out last.
     last: Option<Place>,
 }
 
-/// The rows of a batch; how far the shard is consumed with it; the pieces taken from a feed that were consumed since the
-/// batch before; and whether it is the last.
+/// The rows of a batch; how far the shard is consumed with it; the pieces taken from a feed that
+/// were consumed since the batch before; and whether it is the last.
 struct Place {
     rows: u64,
     cursor: Cursor,
@@ -110,14 +111,14 @@ impl BatchStream {
         }
     }
 
-    /// The same for a stream that takes its pieces from `feed`.
+    /// Takes pieces from the work queue `feed`.
     #[must_use]
     pub fn fed_by(mut self, feed: Arc<WorkQueue>) -> Self {
         self.feed = Some(feed);
         self
     }
 
-    /// The same for a consumer that copies the memory of each batch: it comes in parts.
+    /// Delivers batches in parts, for a consumer that copies the memory of each batch.
     #[must_use]
     pub fn loose(mut self, loose: bool) -> Self {
         self.loose = loose;
@@ -180,7 +181,8 @@ impl BatchStream {
 
 #[pymethods]
 impl BatchStream {
-    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end. It counts as handed out.
+    /// The next batch: a tuple for tensors, a record batch for Arrow, None at the end. It counts as
+    /// handed out.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         if !self.receive(py)? {
             return Ok(None);
@@ -190,8 +192,8 @@ impl BatchStream {
         Ok(Some(batch))
     }
 
-    /// The next batch and those that were finished with it, None at the end. Each counts as handed out with a call of
-    /// `advance`.
+    /// The next batch and the batches finished with it, None at the end. Each counts as handed out
+    /// with a call of `advance`.
     fn next_group<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         let received = self.receive(py);
         deliver(py)?;
@@ -206,7 +208,8 @@ impl BatchStream {
         Ok(Some(group))
     }
 
-    /// Says that the first batch of the groups that was not handed out is; returns whether it is the shard's last.
+    /// Says that the first batch of the groups that was not handed out is; returns whether it is
+    /// the shard's last.
     fn advance(&self) -> PyResult<bool> {
         self.home.check().map_err(to_py)?;
         let Some(place) = self.ahead().places.pop_front() else {
@@ -223,7 +226,8 @@ impl BatchStream {
         self.at_last(|place| place.rows).unwrap_or(0)
     }
 
-    /// How far the shard is consumed with the batch handed out last, as numbers; none before the first.
+    /// How far the shard is consumed with the batch handed out last, as numbers; none before the
+    /// first.
     fn cursor(&self) -> Vec<u64> {
         self.at_last(|place| place.cursor.encode()).unwrap_or_default()
     }
@@ -238,19 +242,19 @@ impl BatchStream {
         self.feed.as_ref().map(|feed| feed.taken()).unwrap_or_default()
     }
 
-    /// Whether the batch handed out last is the shard's last.
+    /// Returns true if the batch handed out last is the shard's last.
     #[getter]
     fn last(&self) -> bool {
         self.at_last(|place| place.last).unwrap_or(false)
     }
 
-    /// What kept the local cache from being used, once.
+    /// The reason why the local cache was not used, told once.
     fn cache_trouble(&self) -> Option<String> {
         self.session.cache().and_then(|cache| cache.trouble())
     }
 
-    /// Stops the background work; nothing in a forked child, where it does not go on, and where a thread that is not there
-    /// may have held a lock.
+    /// Stops the background work; nothing in a forked child, where it does not go on, and where a
+    /// thread that is not there may have held a lock.
     fn close(&self, py: Python<'_>) {
         if !self.home.is_here() {
             return;
@@ -267,7 +271,8 @@ impl BatchStream {
         (self.counters.rows.load(Ordering::Relaxed), self.counters.buffered_rows())
     }
 
-    /// Rows and batches handed out, splits, files, seconds waited and spent decoding and converting, bytes, requests.
+    /// Rows and batches handed out, splits, files, seconds waited and spent decoding and
+    /// converting, bytes, requests.
     fn metrics(&self) -> HashMap<&'static str, f64> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         let (now, before) = (IoCounts::of(&self.session), self.before);

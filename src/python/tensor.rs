@@ -35,18 +35,18 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The memory of one batch, or of one column of it. Each tensor over it keeps it alive.
 #[pyclass(name = "Block", module = "tensorquery._core", frozen)]
 pub struct PyBlock {
-    /// Where the block begins, and how long it is, in bytes. Python may write there at any time, so that no Rust reference
-    /// to these bytes may exist from here on.
+    /// Where the block begins, and how long it is, in bytes. Python may write there at any time, so
+    /// that no Rust reference to these bytes may exist from here on.
     address: *mut u8,
     len: usize,
     owner: Owner,
 }
 
-/// What keeps the memory of a [`PyBlock`].
+/// The owner of a [`PyBlock`]'s memory.
 enum Owner {
     /// An allocation, taken apart.
     Own { allocation: *mut u8, length: usize, capacity: usize },
-    /// What was decoded. Others may keep the same allocation, for other rows.
+    /// A decoded buffer. Others may hold the same allocation for other rows.
     Lent { _memory: Buffer },
 }
 
@@ -70,7 +70,8 @@ impl From<Block> for PyBlock {
 
 impl From<Lent> for PyBlock {
     fn from(lent: Lent) -> Self {
-        // A lent buffer was allocated by Rust, and nobody else looks at these rows of it: see `Lent::address`.
+        // A lent buffer was allocated by Rust, and nobody else looks at these rows of it: see
+        // `Lent::address`.
         let address = lent.address();
         let memory = lent.into_buffer();
         Self { address, len: memory.len(), owner: Owner::Lent { _memory: memory } }
@@ -80,8 +81,8 @@ impl From<Lent> for PyBlock {
 impl Drop for PyBlock {
     fn drop(&mut self) {
         if let Owner::Own { allocation, length, capacity } = self.owner {
-            // SAFETY: pointer, length and capacity come from the vector taken apart in `from`, and Python
-            // has released every view: each of them holds a reference to this object.
+            // SAFETY: pointer, length and capacity come from the vector taken apart in `from`, and
+            // Python has released every view: each of them holds a reference to this object.
             let bytes = unsafe { Vec::from_raw_parts(allocation, length, capacity) };
             Block::recycle(bytes);
         }
@@ -108,8 +109,8 @@ impl PyBlock {
     }
 }
 
-/// The memory of one batch in the parts in which it was decoded, for whom copies it: they are put together where they are
-/// written to.
+/// The memory of one batch in the parts in which it was decoded, for whom copies it: they are put
+/// together where they are written to.
 #[pyclass(name = "LooseBlock", module = "tensorquery._core", frozen)]
 pub struct PyLooseBlock {
     /// By their offsets in the whole.
@@ -150,8 +151,8 @@ impl PyLooseBlock {
         }
         for (offset, part) in &self.parts {
             let part = part.as_slice();
-            // SAFETY: the parts lie within `len`, which fits the buffer from `at` on; the buffer is held, and no part of this
-            // batch, which nobody else can write to.
+            // SAFETY: the parts lie within `len`, which fits the buffer from `at` on; the buffer is
+            // held, and no part of this batch, which nobody else can write to.
             unsafe {
                 let target = memory.buf_ptr().cast::<u8>().add(at + offset);
                 target.copy_from_nonoverlapping(part.as_ptr(), part.len());
@@ -165,8 +166,8 @@ impl PyLooseBlock {
 ///
 /// # Safety
 ///
-/// `view` is one that Python wants filled; the bytes are writable and live as long as `owner`, of which the filled view
-/// takes a reference.
+/// `view` is one that Python wants filled; the bytes are writable and live as long as `owner`. The
+/// filled view takes a reference to `owner`.
 pub unsafe fn fill_view<T>(
     owner: &Bound<'_, T>,
     view: *mut ffi::Py_buffer,
@@ -243,7 +244,7 @@ pub fn to_python(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTup
     (rows, block, slots, texts, categories).into_pyobject(py)
 }
 
-/// The same, but that all slots lie in one [`PyLooseBlock`].
+/// Converts a batch with all its slots in one [`PyLooseBlock`].
 pub fn to_loose(py: Python<'_>, batch: TensorBatch) -> PyResult<Bound<'_, PyTuple>> {
     let mut slots = slots_of(&batch);
     let (texts, categories) = objects_of(py, &batch)?;

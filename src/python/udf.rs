@@ -93,7 +93,8 @@ impl PyFunction {
             let message = format!("what the function {} returned cannot be read", self.name);
             raised(py, error, ErrorKind::Data, message)
         })?;
-        // Copied: what Python owns could only be released with the GIL, on whatever thread drops it last.
+        // Copied: what Python owns could only be released with the GIL, on whatever thread drops it
+        // last.
         let mut owned = chunks.iter().map(|chunk| own(chunk)).collect::<Result<Vec<_>>>()?;
         match (owned.len(), owned.pop()) {
             (1, Some(array)) => Ok(array),
@@ -133,7 +134,8 @@ impl ForeignFunction for PyFunction {
     }
 }
 
-/// The same values in memory of this crate's, checked on the way: a damaged array would be undefined behaviour.
+/// Copies an array into memory of this crate, and checks it on the way: a damaged array would be
+/// undefined behaviour.
 fn own(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(make_array(own_data(&array.to_data())?))
 }
@@ -154,8 +156,8 @@ fn own_data(data: &ArrayData) -> Result<ArrayData> {
         .build()?)
 }
 
-/// The types of a function's arguments and of its values, as bytes for `PyFunction` and as text. Types are objects with
-/// `__arrow_c_schema__`, or names.
+/// The types of a function's arguments and of its values, as bytes for `PyFunction` and as text.
+/// Types are objects with `__arrow_c_schema__`, or names.
 #[pyfunction]
 pub fn function_types<'py>(
     py: Python<'py>,

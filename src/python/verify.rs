@@ -6,7 +6,7 @@ use super::wait::{attached, wait};
 use crate::Error;
 use crate::session::{SplitVerdict, SplitVerifier};
 
-/// A part of a split: what is read, its rows by metadata, its output rows, or why it cannot be read.
+/// A part of a split: its name, its rows by metadata, its output rows, or why it cannot be read.
 type PartRow = (String, Option<u64>, Option<u64>, Option<String>);
 
 /// Executes the splits of a plan once, and says which cannot be read.
@@ -24,8 +24,9 @@ impl PySplitVerifier {
 
 #[pymethods]
 impl PySplitVerifier {
-    /// For each of these splits its output rows, and where it is bad its parts. After each split `progress` is called
-    /// with the number of splits and of good rows so far; what it raises ends the verification.
+    /// For each of these splits its output rows, and where it is bad its parts. After each split
+    /// `progress` is called with the number of splits and of good rows so far; its exception ends
+    /// the verification.
     #[pyo3(signature = (ids, threads, progress = None))]
     fn verify(
         &self,

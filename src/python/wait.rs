@@ -28,8 +28,8 @@ pub fn wait<T: Send, F: Future<Output = Result<T>>>(
     wait_with(py, make, |_| Ok(()))
 }
 
-/// The same, and calls `on_tick` after each [`PATIENCE`] of waiting, on the calling thread. Its exception drops the
-/// future.
+/// Waits for a future and calls `on_tick` after each [`PATIENCE`] of waiting, on the calling
+/// thread. An exception of `on_tick` drops the future.
 pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     py: Python<'_>,
     make: impl FnOnce() -> F + Send,
@@ -59,14 +59,15 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     found
 }
 
-/// Runs the user's code within a future that [`wait`] waits for. It may itself run a query: a signal's handler, what takes
-/// messages, a function that is told how far things are.
+/// Runs user code within a future that [`wait`] waits for. It may itself run a query: a signal's
+/// handler, a receiver of messages, a progress function.
 pub fn attached<T>(work: impl FnOnce(Python<'_>) -> T) -> T {
     block_in_place(|| Python::attach(work))
 }
 
-/// A future that plans, on a thread of the runtime, whose stack has a known size. DataFusion looks how much of the stack is left: where it
-/// is that of the process's first thread, that takes a millisecond, in which glibc reads the list of all that is mapped.
+/// Runs a future that plans on a thread of the runtime, whose stack has a known size. DataFusion
+/// checks how much of the stack is left. On the process's first thread that takes a millisecond, in
+/// which glibc reads the list of all mappings.
 pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
     make: impl FnOnce() -> F + Send + 'static,
 ) -> Result<T> {
@@ -92,12 +93,13 @@ pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in [`wait`] is.
+/// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in
+/// [`wait`] is.
 pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
     py.detach(|| caught(work, of_engine)).map_err(to_py)
 }
 
-/// The same with the GIL held, for work that takes no time.
+/// Runs work that takes no time, with the GIL held.
 pub fn at_once<T>(work: impl FnOnce() -> Result<T>) -> PyResult<T> {
     caught(work, of_engine).map_err(to_py)
 }

@@ -29,9 +29,9 @@ impl PyCounter {
         }
         let start: usize = tensor.call_method0("data_ptr")?.extract()?;
         let memory = Arc::new(tensor.unbind());
-        // SAFETY: the tensor has that many numbers of 8 bytes, and its memory is never moved while it lives; `memory`
-        // keeps it alive, in streams that are still being cancelled too. Python code only ever stores whole numbers
-        // to other indices.
+        // SAFETY: the tensor has that many numbers of 8 bytes, and its memory is never moved while
+        // it lives; `memory` keeps it alive, in streams that are still being cancelled too. Python
+        // code only ever stores whole numbers to other indices.
         let counter = unsafe { Counter::at(start + index * bytes, memory) }.map_err(to_py)?;
         Ok(Self { counter })
     }

@@ -11,7 +11,8 @@ use super::statement::{check_places, check_recursion};
 use crate::error::duplicate_column;
 use crate::{Error, ErrorKind, Result};
 
-/// Two output columns of the same name would become one key of a batch; and what the engine answers wrongly is refused.
+/// Two output columns with one name would become one key of a batch. Expressions that the engine
+/// answers wrongly are refused.
 ///
 /// # Errors
 /// `Query` naming the column, or the function and another wording.
@@ -55,11 +56,11 @@ pub fn check_repeatable(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// Why a plan is to be evaluated once, where that is for one of its functions: it gives another value on every call, or,
-/// being the user's own, may give one on every planning.
+/// Why a plan is to be evaluated once, where that is for one of its functions: it gives another
+/// value on every call, or, being the user's own, may give one on every planning.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
     let found = unrepeatable_function(plan)?;
     Ok(found.map(|(name, volatility)| match volatility {
@@ -70,10 +71,11 @@ pub fn evaluated_once(plan: &LogicalPlan) -> Result<Option<String>> {
     }))
 }
 
-/// The first function that gives another value on every call, or, being the user's own, may give one on every planning.
+/// The first function that gives another value on every call, or, being the user's own, may give
+/// one on every planning.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub fn volatile_function(plan: &LogicalPlan) -> Result<Option<String>> {
     Ok(unrepeatable_function(plan)?.map(|(name, _)| name))
 }
@@ -93,7 +95,7 @@ fn unrepeatable_function(plan: &LogicalPlan) -> Result<Option<(String, Volatilit
 /// Calls `look` with every scalar function of a plan and of its subqueries.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub(super) fn each_function(plan: &LogicalPlan, mut look: impl FnMut(&ScalarUDF)) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {

@@ -9,7 +9,7 @@
 //!         TableScan: events
 //!     TableScan: users
 //! ```
-//! After; what was below runs once, and its rows are a table:
+//! After; the part below runs once, and its rows are a table:
 //! ```text
 //! Projection
 //!   Join
@@ -17,8 +17,8 @@
 //!       TableScan: stage 1
 //!     TableScan: users
 //! ```
-//! Filters and projections right above such a part run with it, since they make it smaller. Nodes are known by their
-//! number in pre-order, which another process finds again in the same plan.
+//! Filters and projections right above such a part run with it, since they make it smaller. Nodes
+//! are known by their number in pre-order, which another process finds again in the same plan.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The whole plan, in one part, or in one for each input of a UNION ALL that it ends with: which rows come from which
-    /// query is then still known of a mixture.
+    /// The whole plan, in one part, or in one for each input of a UNION ALL that it ends with:
+    /// which rows come from which query is then still known of a mixture.
     pub fn whole(plan: &LogicalPlan, why: &str) -> Vec<Self> {
         fn inputs(node: &Numbered<'_>, why: &str, cuts: &mut Vec<Cut>) {
             match node.plan {
@@ -66,13 +66,13 @@ impl Cut {
         cuts
     }
 
-    /// The names of its columns in its stage: those of the plan, told apart where two are the same.
+    /// The names of its columns in its stage: the plan's names, told apart if two are equal.
     pub fn column_names(&self) -> Vec<String> {
         stage_columns(&self.plan)
     }
 }
 
-/// What sizes are judged by.
+/// The sizes by which sides of a join are judged.
 #[derive(Clone, Copy)]
 pub struct Sizes<'a> {
     /// Stored bytes of the columns that a scan reads.
@@ -88,7 +88,7 @@ pub fn find_cuts(plan: &LogicalPlan, sizes: Sizes<'_>) -> Vec<Cut> {
     cuts
 }
 
-/// Whether a plan is a UNION ALL under other names, or with fewer columns.
+/// Returns true if a plan is a UNION ALL under other names, or with fewer columns.
 fn names_a_union(plan: &LogicalPlan) -> bool {
     let plain = match plan {
         LogicalPlan::SubqueryAlias(_) => true,
@@ -157,7 +157,8 @@ fn descend(node: &Numbered<'_>, sizes: Sizes<'_>, cuts: &mut Vec<Cut>) {
     }
 }
 
-/// Why the part below a node runs once, where it must. Filters and projections belong to what is below them.
+/// Why the part below a node runs once, if it must. Filters and projections belong to the part
+/// below them.
 fn must_stage(plan: &LogicalPlan, sizes: Sizes<'_>) -> Option<String> {
     match plan {
         LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) => {
@@ -179,7 +180,7 @@ fn must_stage(plan: &LogicalPlan, sizes: Sizes<'_>) -> Option<String> {
     }
 }
 
-/// What becomes of a join.
+/// The decision about a join.
 struct Verdict {
     /// The side whose rows it goes by; the other is held by each process.
     side: Side,
@@ -196,7 +197,8 @@ enum Side {
     Neither,
 }
 
-/// Judges a join. Each of its sides is judged once: of a join of twenty tables no side is looked at for each table anew.
+/// Judges a join. Each of its sides is judged once: of a join of twenty tables no side is looked at
+/// for each table anew.
 fn judge(join: &Join, sizes: Sizes<'_>) -> Verdict {
     let staged =
         |why: &str| Verdict { side: Side::Neither, why: Some(why.to_owned()), drives: false };
@@ -236,7 +238,7 @@ fn judge(join: &Join, sizes: Sizes<'_>) -> Verdict {
     Verdict { side, drives: drives && why.is_none(), why }
 }
 
-/// Whether a plan runs split by split of one of its scans, or of several by UNION ALL.
+/// Returns true if a plan runs split by split of one of its scans, or of several by UNION ALL.
 fn drives(plan: &LogicalPlan, sizes: Sizes<'_>) -> bool {
     match plan {
         LogicalPlan::Join(join) => judge(join, sizes).drives,
@@ -249,7 +251,7 @@ fn drives(plan: &LogicalPlan, sizes: Sizes<'_>) -> bool {
     }
 }
 
-/// The operator that makes few rows of many, where that is what a plan ends with.
+/// The operator that makes few rows of many, if a plan ends with one.
 fn reducer(plan: &LogicalPlan) -> Option<String> {
     match plan {
         LogicalPlan::Aggregate(_) | LogicalPlan::Distinct(_) | LogicalPlan::Limit(_) => {
@@ -269,7 +271,7 @@ fn bytes_below(plan: &LogicalPlan, sizes: Sizes<'_>) -> u64 {
     }
 }
 
-/// What a node is called in SQL, with its verb.
+/// The SQL name of a node, with its verb.
 fn operator(plan: &LogicalPlan) -> String {
     match plan {
         LogicalPlan::Aggregate(_) => "an aggregate (GROUP BY, DISTINCT, count, sum, …) is",

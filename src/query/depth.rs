@@ -1,8 +1,9 @@
 //! SQL that is nested so deeply that planning it would overflow the stack, told from its tokens.
 //!
-//! The parser has a limit for brackets. Chains (`a AND b AND …`, `t JOIN u JOIN …`) it reads in a loop, and makes a tree of
-//! them that is as deep as they are long. What plans and optimises that tree, and even what frees it, calls itself once
-//! per level; a stack that ends there ends the process. So it must not be made.
+//! The parser has a limit for brackets. Chains (`a AND b AND …`, `t JOIN u JOIN …`) it reads in a
+//! loop, and makes a tree of them that is as deep as they are long. Planning, optimising and even
+//! freeing that tree recurses once per level; a stack overflow there ends the process. So it must
+//! not be made.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -10,29 +11,34 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use crate::{Error, Result};
 
-/// Operators above each other in an expression. The stack of a process's first thread, 8 MiB, holds more than 1,300.
+/// Operators above each other in an expression. The stack of a process's first thread, 8 MiB, holds
+/// more than 1,300.
 const MOST_OPERATORS: usize = 1000;
 
-/// Joins, set operations and common table expressions of a statement. The same stack holds more than 300.
+/// Joins, set operations and common table expressions of a statement. The same stack holds more
+/// than 300.
 const MOST_RELATIONS: usize = 300;
 
-/// What a common table expression counts for among them: planned within each other, they take as much more.
+/// Levels for which a common table expression counts: CTEs planned within each other take that much
+/// more.
 const TABLE_EXPRESSION: usize = 3;
 
 /// Brackets within each other beyond which the parser refuses the text by itself, and much beyond.
 const PARSED_BRACKETS: usize = 500;
 
-/// What stands between two brackets, so far.
+/// Operator counts between two brackets, so far.
 #[derive(Clone, Copy, Default)]
 struct Level {
-    /// Of the expression in progress: `OR`, `AND` since the last of them, and other operators since the last of both. They
-    /// bind in this order, so that what stands between two of the weaker ones is beside each other, not above.
+    /// Operators of the expression in progress: `OR`, `AND` since the last of them, and other
+    /// operators since the last of both. They bind in this order, so operands between two of the
+    /// weaker ones are beside each other, not above.
     operators: [usize; 3],
     /// Whether commas separate relations.
     is_from: bool,
 }
 
-/// Refuses text with chains that are too long. What is no SQL passes: the parser says what is wrong with it.
+/// Refuses text with chains that are too long. Text that is no SQL passes: the parser reports its
+/// errors.
 ///
 /// # Errors
 /// `Query`.

@@ -1,4 +1,5 @@
-//! Functions of the time (`now()`, `current_date`, `current_time`): what they stand for is fixed when a query is made.
+//! Functions of the time (`now()`, `current_date`, `current_time`): their values are fixed when a
+//! query is made.
 
 use std::sync::Arc;
 
@@ -59,16 +60,16 @@ impl Moment {
     }
 }
 
-/// The plan with the values of its functions of the time as literals, and the moment that they are of; None where it has
-/// no function that is stable.
+/// The plan with the values of its functions of the time as literals, and the moment that they are
+/// of; None where it has no function that is stable.
 ///
 /// Before, for `SELECT id FROM t WHERE ts > now()`, and after:
 /// ```text
 /// Filter: t.ts > now()
 /// Filter: t.ts > TimestampNanosecond(1767225600000000000, None)
 /// ```
-/// A stable function of the user's stays: what it gives is unknown here. It has a moment all the same, so that another
-/// planning is another query.
+/// A stable user function stays: its result is unknown here. It has a moment all the same, so that
+/// another planning is another query.
 ///
 /// # Errors
 /// None that a plan which was analysed has.
@@ -99,7 +100,7 @@ pub fn fix_moment(
     Ok((fixed.data, Some(Moment { at, day })))
 }
 
-/// The literal that a function of the time stands for; any other expression as it is.
+/// The literal for which a function of the time stands; any other expression unchanged.
 fn value_of(expr: Expr, context: &SimplifyContext) -> DfResult<Transformed<Expr>> {
     match expr {
         Expr::ScalarFunction(function)

@@ -1,4 +1,5 @@
-//! Parsing: exactly one read-only statement; path literals and tables of catalogs become registered tables.
+//! Parsing: exactly one read-only statement; path literals and tables of catalogs become registered
+//! tables.
 
 use std::ops::ControlFlow;
 
@@ -25,13 +26,15 @@ use crate::{Error, Result};
 /// The schema under which path literals are registered, apart from the user's own table names.
 pub const PATH_SCHEMA: &str = "path";
 
-/// The schema under which tables of Iceberg catalogs, and pinned points of their history, are registered.
+/// The schema under which tables of Iceberg catalogs, and pinned points of their history, are
+/// registered.
 pub const LAKE_SCHEMA: &str = "iceberg";
 
 /// A table that a statement names by catalog, by a point in history, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LakeName {
-    /// Catalog, namespaces and table; the table alone where it was registered under a name of its own.
+    /// Catalog, namespaces and table; the table alone where it was registered under a name of its
+    /// own.
     pub parts: Vec<String>,
     /// The point in its history.
     pub at: TravelTo,
@@ -46,14 +49,15 @@ pub struct ParsedQuery {
     pub statement: Statement,
     /// The path literals, in order of appearance, each once.
     pub paths: Vec<String>,
-    /// Tables of Iceberg catalogs, replaced by `"iceberg"."<key>"`, in order of appearance, each once.
+    /// Tables of Iceberg catalogs, replaced by `"iceberg"."<key>"`, in order of appearance, each
+    /// once.
     pub lakes: Vec<LakeName>,
 }
 
 /// Parses one read-only statement.
 ///
 /// # Arguments
-/// `is_catalog`: whether a name is that of a registered catalog.
+/// `is_catalog` returns true for the name of a registered catalog.
 ///
 /// # Errors
 /// `Query` for a syntax error, several statements, or anything but SELECT, VALUES or WITH.
@@ -101,7 +105,7 @@ pub fn parse_query(sql: &str, is_catalog: impl Fn(&str) -> bool) -> Result<Parse
     })
 }
 
-/// The SQL without what the parser does not know; None where it is all known.
+/// The SQL without clauses that the parser does not know; None if it knows all.
 fn readable(sql: &str) -> Result<Option<String>> {
     let mut changed = take_clauses(sql)?;
     for rewrite in [alias_first, without_materialized, with_bracketed_sets] {
@@ -162,7 +166,8 @@ fn malformed_filter(text: &str, error: &ParserError) -> Error {
     Error::query(format!("the filter {text:?} does not parse: {message}"))
 }
 
-/// The statement that takes some columns (None: all) of the rows of another one that a predicate keeps.
+/// The statement that takes some columns (None: all) of the rows of another one that a predicate
+/// keeps.
 ///
 /// # Errors
 /// `Query` where the predicate is not one boolean expression.
@@ -184,8 +189,9 @@ pub fn narrow(sql: &str, columns: Option<&[String]>, predicate: Option<&str>) ->
     Ok(format!("SELECT {columns} FROM (\n{}\n) AS query{filter}", as_relation(sql)))
 }
 
-/// A statement as a part of the FROM clause of another one: without the semicolons at its end, and so that the planner does not leave its
-/// ORDER BY out, as it does where no LIMIT or OFFSET depends on it.
+/// A statement as a part of the FROM clause of another one: without the semicolons at its end, and
+/// so that the planner does not leave its ORDER BY out, as it does where no LIMIT or OFFSET depends
+/// on it.
 pub fn as_relation(sql: &str) -> String {
     let mut sql = sql.trim_end().trim_end_matches(';').to_owned();
     if sql.contains(';')
@@ -209,7 +215,7 @@ pub fn as_relation(sql: &str) -> String {
     }
 }
 
-/// Whether a statement ends with an ORDER BY.
+/// Returns true if a statement ends with an ORDER BY.
 fn is_ordered(sql: &str) -> bool {
     if !sql.to_uppercase().contains("ORDER") {
         return false;
@@ -236,7 +242,7 @@ pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// What a query that only reads, and needs nothing besides its text, may not hold.
+/// A construct that a query may not hold: it only reads, and needs nothing besides its text.
 enum Refused {
     Write(&'static str),
     Placeholder(String),
@@ -330,7 +336,7 @@ impl TableFinder<'_> {
     }
 }
 
-/// What a table at a point of its history is registered under.
+/// The name under which a table at a point of its history is registered.
 fn lake_key(parts: &[String], at: &TravelTo) -> String {
     let quoted: Vec<String> = parts
         .iter()

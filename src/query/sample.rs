@@ -1,7 +1,8 @@
-//! `FROM t TABLESAMPLE BERNOULLI (10) REPEATABLE (7)`: rows kept by their numbers, the same in every process.
+//! `FROM t TABLESAMPLE BERNOULLI (10) REPEATABLE (7)`: rows kept by their numbers, the same in
+//! every process.
 //!
-//! DataFusion's planner passes over the clause. So it is taken out of the statement, and the table's name becomes one
-//! in [`SAMPLE_SCHEMA`] that says what is sampled and how.
+//! DataFusion's planner passes over the clause. So it is taken out of the statement, and the
+//! table's name becomes one in [`SAMPLE_SCHEMA`] that encodes the table and the sample.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,7 +18,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
 
 use crate::{Error, Result};
 
-/// The schema under which sampled tables are found, by what [`SampleName`] writes.
+/// The schema of sampled tables, under the names that [`SampleName`] writes.
 pub const SAMPLE_SCHEMA: &str = "sample";
 
 /// The schema of names that have none.
@@ -29,7 +30,7 @@ const EXAMPLE: &str = "write TABLESAMPLE BERNOULLI (10) REPEATABLE (7)";
 /// A sampled table, as a name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleName {
-    /// Of 100 rows so many are kept, each by itself; in 0..=100.
+    /// Percentage of the rows that are kept, each independently; in 0..=100.
     pub percent: f64,
     /// Another seed gives an independent sample.
     pub seed: u64,
@@ -46,7 +47,7 @@ impl fmt::Display for SampleName {
 }
 
 impl SampleName {
-    /// What [`Display`](fmt::Display) wrote; None for other text.
+    /// Parses the text that [`Display`](fmt::Display) wrote; None for other text.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ' ');
         let (percent, seed, name) = (parts.next()?, parts.next()?, parts.next()?);
@@ -60,8 +61,9 @@ impl SampleName {
     }
 }
 
-/// The SQL with each sample clause behind the table's alias, where the parser wants it and the standard has it:
-/// `t TABLESAMPLE … AS x`, as Spark and Hive write it, becomes `t AS x TABLESAMPLE …`. None where it has none such.
+/// The SQL with each sample clause behind the table's alias, where the parser wants it and the
+/// standard has it: `t TABLESAMPLE … AS x`, as Spark and Hive write it, becomes `t AS x TABLESAMPLE
+/// …`. None where it has none such.
 pub fn alias_first(sql: &str) -> Option<String> {
     if !sql.to_uppercase().contains("TABLESAMPLE") {
         return None;
@@ -89,7 +91,7 @@ pub fn alias_first(sql: &str) -> Option<String> {
     found.then(|| out.iter().map(ToString::to_string).collect())
 }
 
-/// Of a sample clause that begins at a token and is followed by an alias: where the alias begins, and where it ends.
+/// Start and end of the alias after a sample clause that begins at the token `start`.
 fn clause_and_alias(tokens: &[Token], start: usize) -> Option<(usize, usize)> {
     let mut at = next(tokens, start)?;
     if matches!(tokens[at], Token::Word(_)) {
@@ -136,10 +138,12 @@ fn next(tokens: &[Token], at: usize) -> Option<usize> {
     (at + 1..tokens.len()).find(|at| !matches!(tokens[*at], Token::Whitespace(_)))
 }
 
-/// Moves the sample clauses of a statement, whose paths and catalog tables have been replaced, into the tables' names.
+/// Moves the sample clauses of a statement, whose paths and catalog tables have been replaced, into
+/// the tables' names.
 ///
 /// # Errors
-/// `Query` for a sample that would not be the same in every process, and for a sample of what is no table.
+/// `Query` for a sample that would differ between processes, and for a sample of a relation that is
+/// no table.
 pub fn take_samples(query: &mut Query) -> Result<()> {
     let mut finder = SampleFinder::default();
     match VisitMut::visit(query, &mut finder) {

@@ -1,7 +1,8 @@
-//! Time travel: `FROM t FOR VERSION AS OF 123`, `TIMESTAMP AS OF '…'`, as Spark, Trino and Databricks write it.
+//! Time travel: `FROM t FOR VERSION AS OF 123`, `TIMESTAMP AS OF '…'`, as Spark, Trino and
+//! Databricks write it.
 //!
-//! The SQL parser knows no such clause in the dialect used here. So the clause is taken out of the token stream, and its
-//! table's name carries it until the statement is parsed.
+//! The SQL parser knows no such clause in the dialect used here. So the clause is taken out of the
+//! token stream, and its table's name carries it until the statement is parsed.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
@@ -116,7 +117,7 @@ fn next(tokens: &[Token], at: usize) -> Option<usize> {
     (at + 1..tokens.len()).find(|at| !matches!(tokens[*at], Token::Whitespace(_)))
 }
 
-/// Whether a table's name, or what may be one, was last.
+/// True if the last token was a table's name, or may be one.
 fn named(out: &[Token]) -> bool {
     let last = out.iter().rev().find(|token| !matches!(token, Token::Whitespace(_)));
     matches!(last, Some(Token::Word(_)))

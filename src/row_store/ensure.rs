@@ -13,14 +13,15 @@ use crate::session::Plan;
 use crate::{Error, Result};
 
 impl Stage {
-    /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and whole, else written.
+    /// The stage of all splits of a plan in `<root>/<fingerprint>`: opened where it is there and
+    /// whole, else written.
     ///
-    /// Of several processes one writes, under a lock that ends with it; what a killed one left is removed. Dropping
-    /// the future cancels waiting and writing.
+    /// One of several processes writes, under a lock that ends with it; remains of a killed one are
+    /// removed. Dropping the future cancels waiting and writing.
     ///
     /// # Errors
-    /// Those of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the splits only, as
-    /// a worker's does: there, open the stage.
+    /// Errors of [`Stage::write`] and [`Stage::open`]; `Config` for a plan that holds a part of the
+    /// splits only, as a worker's does: there, open the stage.
     pub async fn ensure(
         plan: &Plan,
         root: &Path,
@@ -71,7 +72,8 @@ fn lock_path(dir: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The stage in a directory; None where there is none, or what is left of one: its place may be cleaned up file by file.
+/// The stage in a directory; None if there is none, or only its remains: its place may be cleaned
+/// up file by file.
 ///
 /// A stage by the same fingerprint may be of fewer splits, where somebody wrote it so.
 fn find_whole(plan: &Plan, dir: &Path) -> Result<Option<Stage>> {
@@ -92,7 +94,8 @@ fn find_whole(plan: &Plan, dir: &Path) -> Result<Option<Stage>> {
     )))
 }
 
-/// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open keeps reading.
+/// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open
+/// keeps reading.
 fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
     let aside = partial_name(dir);
     match fs::rename(dir, &aside) {
@@ -105,7 +108,8 @@ fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Removes what killed processes left of this stage. The lock is held, so no living one is writing it.
+/// Removes remains of this stage from killed processes. The lock is held, so no living one is
+/// writing it.
 fn remove_partial(dir: &Path) -> Result<()> {
     let (Some(root), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
     let failed = |error: io::Error| {

@@ -10,7 +10,8 @@ use arrow::datatypes::DataType;
 use crate::Result;
 use crate::materialize::release;
 
-/// The values at `places`, (array, row of the array), of at least one array, in memory of their own.
+/// The values at `places`, (array, row of the array), of at least one array, in memory of their
+/// own.
 pub(super) fn gather(arrays: &[&dyn Array], places: &[(usize, usize)]) -> Result<ArrayRef> {
     match arrays[0].data_type() {
         DataType::Boolean => Ok(gather_bits(arrays, places)),

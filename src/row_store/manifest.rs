@@ -1,4 +1,4 @@
-//! What a stage's directory says about itself.
+//! The manifest of a stage's directory.
 
 use std::fs;
 use std::io;
@@ -61,7 +61,7 @@ pub(super) fn file_name(index: usize) -> String {
 }
 
 impl FileEntry {
-    /// What the file system says of a file.
+    /// The size and time of a file, from the file system.
     pub(super) fn of(metadata: &fs::Metadata) -> io::Result<Self> {
         let since = metadata.modified()?.duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
         Ok(Self {
@@ -132,7 +132,7 @@ impl Manifest {
 /// Why a stage cannot be opened.
 #[derive(Debug)]
 pub(super) enum Unusable {
-    /// It is missing, or not what was written: whoever has the plan may write it anew.
+    /// It is missing, or damaged: whoever has the plan may write it anew.
     Lost(Error),
     /// It may be whole.
     Unread(Error),
@@ -152,7 +152,7 @@ impl From<Unusable> for Error {
     }
 }
 
-/// A stage that is not what was written, why, and what to do.
+/// A damaged stage, the reason, and a remedy.
 pub(super) fn damaged(dir: &Path, why: impl std::fmt::Display) -> Unusable {
     Unusable::Lost(Error::storage(format!(
         "the stage in {} is damaged: {why}; delete the directory, and it is made again",

@@ -28,17 +28,18 @@ pub(super) struct MappedFile {
 /// Maps a file that is only read.
 ///
 /// # Safety
-/// The file must not be written to or cut short while the map or a slice of it lives: Rust takes mapped bytes for
-/// constant, and reading past the new end kills the process. A stage's files are written before its manifest,
-/// made read-only, and from then on only ever unlinked, which leaves the map whole.
+/// The file must not be written to or cut short while the map or a slice of it lives: Rust takes
+/// mapped bytes for constant, and reading past the new end kills the process. A stage's files are
+/// written before its manifest, made read-only, and from then on only ever unlinked, which leaves
+/// the map whole.
 unsafe fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the caller's promise.
     unsafe { Mmap::map(file) }
 }
 
 impl MappedFile {
-    /// Maps file `index` of the stage in `dir`, if it still is what its writer left. `random` asks the kernel
-    /// not to read ahead: for a stage that does not fit into memory.
+    /// Maps file `index` of the stage in `dir`, if its writer's file is unchanged. `random` asks
+    /// the kernel not to read ahead: for a stage that does not fit into memory.
     pub(super) fn open(
         dir: &Path,
         index: usize,
@@ -67,8 +68,9 @@ impl MappedFile {
         let Some(start) = NonNull::new(mapped.as_ptr().cast_mut()) else {
             return Err(damaged(dir, format!("{name} is empty")));
         };
-        // SAFETY: `start` is valid for reads of `length` bytes as long as the map lives, and the buffer owns
-        // the map. Nothing writes through the pointer: a buffer of a foreign allocation is never mutable.
+        // SAFETY: `start` is valid for reads of `length` bytes as long as the map lives, and the
+        // buffer owns the map. Nothing writes through the pointer: a buffer of a foreign allocation
+        // is never mutable.
         let data = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(mapped)) };
         let blocks = blocks(&data).map_err(|why| damaged(dir, format!("{name}: {why}")))?;
         Ok(Self { data, blocks })
@@ -79,16 +81,18 @@ impl MappedFile {
         self.blocks.len()
     }
 
-    /// Record batch `index`, its arrays lying in the map; None where the message is of another kind.
+    /// Record batch `index`, its arrays lying in the map; None where the message is of another
+    /// kind.
     pub(super) fn batch(&self, index: usize, schema: &SchemaRef) -> Result<Option<RecordBatch>> {
         let block = &self.blocks[index];
         let length = block.metaDataLength() as usize + block.bodyLength() as usize;
         let message = self.data.slice_with_length(block.offset() as usize, length);
         let decoder =
             FileDecoder::new(Arc::clone(schema), MetadataVersion::V5).with_require_alignment(true);
-        // SAFETY: these bytes were written by `output.rs` of this version from valid arrays, were synced before
-        // the manifest that records the file's size and time of change, and `open` compared both.
-        // Validating would read all strings of the batch; structure and bounds are checked all the same.
+        // SAFETY: these bytes were written by `output.rs` of this version from valid arrays, were
+        // synced before the manifest that records the file's size and time of change, and `open`
+        // compared both. Validating would read all strings of the batch; structure and bounds are
+        // checked all the same.
         let decoder = unsafe { decoder.with_skip_validation(true) };
         Ok(decoder.read_record_batch(block, &message)?)
     }

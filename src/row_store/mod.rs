@@ -1,9 +1,9 @@
 //! The stage: a query's rows on local disk, for access at random.
 //!
-//! Writing and reading know nothing of shuffling: [`Stage::write`] executes a plan split by split into Arrow IPC
-//! files and a manifest, [`Stage::open`] maps them into memory, [`Stage::gather`] copies any rows out, and
-//! [`Stage::read`] streams a range of a permutation of them. [`Stage::ensure`] shares one stage among
-//! processes.
+//! Writing and reading know nothing of shuffling: [`Stage::write`] executes a plan split by split
+//! into Arrow IPC files and a manifest, [`Stage::open`] maps them into memory, [`Stage::gather`]
+//! copies any rows out, and [`Stage::read`] streams a range of a permutation of them.
+//! [`Stage::ensure`] shares one stage among processes.
 //!
 //! ```text
 //! <root>/<fingerprint>/manifest.json     what is there: sizes, times, rows by batch; written last

@@ -21,7 +21,8 @@ use crate::{Error, Result};
 
 /// Alignment of every buffer in the file, in bytes: a cache line, and enough for every Arrow type.
 const ALIGNMENT: usize = 64;
-/// The most rows of a record batch. Large, since a reader keeps some hundred bytes per batch and column.
+/// The most rows of a record batch. Large, since a reader keeps some hundred bytes per batch and
+/// column.
 const BATCH_ROWS: usize = 1 << 17;
 /// Rows that are copied at a time.
 const PIECE_ROWS: usize = 8192;
@@ -52,7 +53,8 @@ impl Pending {
         let row_bytes = batch.get_array_memory_size() / rows.max(1);
         let step = (self.target_bytes / row_bytes.max(1)).clamp(1, PIECE_ROWS);
         for start in (0..rows).step_by(step) {
-            // Stored piece by piece: a piece may be a few rows of large buffers, which it then lets go.
+            // Stored piece by piece: a piece may be a few rows of large buffers, which it then lets
+            // go.
             let piece = layout.store(&batch.slice(start, step.min(rows - start)))?;
             let bytes = size(&piece);
             if self.rows > 0
@@ -146,8 +148,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the footer and waits until the disk has all of it: after a power cut, a stage with a manifest is
-    /// whole.
+    /// Writes the footer and waits until the disk has all of it: after a power cut, a stage with a
+    /// manifest is whole.
     pub(super) fn finish(self, index: usize) -> Result<Written> {
         let Self { dir, path, file, progress, batches, .. } = self;
         let close = || {
@@ -163,7 +165,8 @@ impl Output {
     }
 }
 
-/// A file that counts what is written to it. The IPC writer hands over whole batches, so it needs no buffer.
+/// A file that counts the bytes written to it. The IPC writer hands over whole batches, so it needs
+/// no buffer.
 struct Counted {
     file: File,
     progress: Arc<Progress>,
@@ -181,7 +184,7 @@ impl Write for Counted {
     }
 }
 
-/// An error while writing: of the disk, or of what is written.
+/// An error while writing: of the disk, or of the rows.
 fn failed(dir: &Path, progress: &Progress, error: ArrowError) -> Error {
     match error {
         ArrowError::IoError(_, error) => {
@@ -199,7 +202,8 @@ fn failed(dir: &Path, progress: &Progress, error: ArrowError) -> Error {
 /// Bytes of a piece's values.
 fn size(piece: &RecordBatch) -> usize {
     let column = |array: &dyn Array| {
-        // The size of a slice leaves out the strings of views; those were just copied, so all of them count.
+        // The size of a slice leaves out the strings of views; those were just copied, so all of
+        // them count.
         if matches!(array.data_type(), DataType::Null) {
             return 0;
         }

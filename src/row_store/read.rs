@@ -23,9 +23,9 @@ const GATHERED_BYTES: u64 = 16 << 20;
 
 /// The rows of a query on disk, numbered from 0 in the order of its splits.
 ///
-/// Its files are mapped: their memory is the page cache's, shared by all processes that open the stage, and the
-/// process itself keeps some hundred bytes per record batch and column. Reading needs no runtime, so an open stage
-/// works in a forked process.
+/// Its files are mapped: their memory is the page cache's, shared by all processes that open the
+/// stage, and the process itself keeps some hundred bytes per record batch and column. Reading
+/// needs no runtime, so an open stage works in a forked process.
 #[derive(Debug)]
 pub struct Stage {
     dir: PathBuf,
@@ -50,12 +50,13 @@ impl Stage {
     /// Opens the stage in `dir`, written for a plan with the fingerprint `wanted`.
     ///
     /// # Errors
-    /// `Storage` where there is none, where it is of another plan, or where a file was cut short or changed.
+    /// `Storage` where there is none, where it is of another plan, or where a file was cut short or
+    /// changed.
     pub fn open(dir: &Path, wanted: &str) -> Result<Self> {
         Ok(Self::look(dir, wanted)?)
     }
 
-    /// The same, or whether it may be written anew.
+    /// Opens a stage if it is the `wanted` one; the error says whether it may be written anew.
     pub(super) fn look(dir: &Path, wanted: &str) -> Result<Self, Unusable> {
         let (manifest, schema) = Manifest::read(dir)?;
         if manifest.fingerprint != wanted {
@@ -133,7 +134,7 @@ impl Stage {
         self.batches.len()
     }
 
-    /// A column of a record batch as it is stored; it lies in the map.
+    /// A column of a record batch, as stored; it lies in the map.
     pub(super) fn stored(&self, batch: usize, column: usize) -> Result<ArrayRef> {
         Ok(Arc::clone(self.batch(batch)?.column(column)))
     }
@@ -141,8 +142,8 @@ impl Stage {
     /// The given rows, in the order given; a row may be named several times.
     ///
     /// # Errors
-    /// `Config` for a row that does not exist; `Data` where the rows exceed a 32-bit offset or a dictionary's
-    /// key type, which fewer rows may not.
+    /// `Config` for a row that does not exist; `Data` where the rows exceed a 32-bit offset or a
+    /// dictionary's key type, which fewer rows may not.
     pub fn gather(&self, rows: &[u64]) -> Result<RecordBatch> {
         const UNSEEN: u32 = u32::MAX;
         if rows.is_empty() {
@@ -176,11 +177,11 @@ impl Stage {
         self.layout.restore(&columns, rows.len())
     }
 
-    /// The rows at positions `range` of an order, in batches of `batch_rows` rows, fewer where rows are
-    /// wide. `in_flight` batches are gathered at once, on threads that may wait for the disk.
+    /// The rows at positions `range` of an order, in batches of `batch_rows` rows, fewer where rows
+    /// are wide. `in_flight` batches are gathered at once, on threads that may wait for the disk.
     ///
-    /// The sequence of rows depends on the order and the range alone; how it is cut into batches does not
-    /// matter to whoever wants exact batches and cuts again.
+    /// The sequence of rows depends on the order and the range alone; how it is cut into batches
+    /// does not matter to whoever wants exact batches and cuts again.
     ///
     /// # Errors
     /// `Config` where the order is not over this stage's rows, or the range does not lie in it.
@@ -236,7 +237,8 @@ impl Stage {
         Ok(batches.try_flatten())
     }
 
-    /// Gathers rows in halves, where all of them together exceed a 32-bit offset or a dictionary's key type.
+    /// Gathers rows in halves, where all of them together exceed a 32-bit offset or a dictionary's
+    /// key type.
     fn gather_in_parts(&self, rows: &[u64], batches: &mut Vec<RecordBatch>) -> Result<()> {
         match self.gather(rows) {
             Ok(batch) => batches.push(batch),

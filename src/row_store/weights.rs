@@ -32,8 +32,9 @@ impl Drawing {
     /// Draws by the weights in `column`; None draws as many rows as there are.
     ///
     /// # Errors
-    /// `Config` for a column that cannot be a weight, and for more draws without replacement than rows with a weight;
-    /// `Data` for a weight that is null, negative or not finite, and where there is nothing to draw from.
+    /// `Config` for a column that cannot be a weight, and for more draws without replacement than
+    /// rows with a weight; `Data` for a weight that is null, negative or not finite, and where
+    /// there is nothing to draw from.
     pub fn try_new(
         stage: &Arc<Stage>,
         column: &str,
@@ -183,10 +184,11 @@ fn check(array: &dyn Array, first: u64, column: &str) -> Result<()> {
     }
 }
 
-/// Some values of a numeric array as float64, in pieces; none of other types, which `weight_column` refuses.
+/// Some values of a numeric array as float64, in pieces; none of other types, which `weight_column`
+/// refuses.
 ///
-/// A decimal becomes the float64 that is nearest to its digits as a whole number, divided by that of its power of ten, as
-/// `CAST(w AS DOUBLE)` does.
+/// A decimal becomes a float64: the one nearest to its digits as a whole number, divided by the one
+/// of its power of ten, as `CAST(w AS DOUBLE)` does.
 fn values(array: &dyn Array, rows: Range<usize>, each: &mut dyn FnMut(&[f64])) {
     macro_rules! visit {
         ($kind:ty, $value:ident => $weight:expr) => {{

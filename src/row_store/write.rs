@@ -19,8 +19,8 @@ use crate::session::{EpochPlan, Plan};
 use crate::sharding::weight;
 use crate::{Error, Result};
 
-/// Bytes that the record batches in the making may take together; joining and encoding one take as much
-/// again each.
+/// Bytes that the record batches in the making may take together; joining and encoding one take as
+/// much again each.
 const PENDING_BYTES: usize = 64 << 20;
 /// Bounds of a record batch in bytes.
 const BATCH_BYTES: (usize, usize) = (1 << 20, 16 << 20);
@@ -63,7 +63,7 @@ impl Progress {
     }
 }
 
-/// What all writing tasks share.
+/// State that all writing tasks share.
 struct Job {
     plan: EpochPlan,
     ids: Vec<u32>,
@@ -75,21 +75,21 @@ struct Job {
     batch_bytes: usize,
     /// Where files are written.
     dir: PathBuf,
-    /// What that directory is renamed to.
+    /// The final name of that directory.
     target: PathBuf,
     progress: Arc<Progress>,
 }
 
 impl Stage {
-    /// Executes the splits `ids` of a plan, `threads` of them at once, and writes their rows to `dir` in the
-    /// order of `ids`. Dropping the future cancels it; nothing is left then.
+    /// Executes the splits `ids` of a plan, `threads` of them at once, and writes their rows to
+    /// `dir` in the order of `ids`. Dropping the future cancels it; nothing is left then.
     ///
-    /// Besides what executing `threads` splits takes, about 64 MiB of rows are held, and as much again for
-    /// each of the two copies (joined, encoded) on their way to the disk.
+    /// Besides the memory for executing `threads` splits, about 64 MiB of rows are held, and as
+    /// much again for each of the two copies (joined, encoded) on their way to the disk.
     ///
     /// # Errors
-    /// `Storage` where the disk is full or `dir` exists; those of the query; `UnsupportedType` for a
-    /// dictionary that cannot be encoded again; `Config` for no threads.
+    /// `Storage` where the disk is full or `dir` exists; those of the query; `UnsupportedType` for
+    /// a dictionary that cannot be encoded again; `Config` for no threads.
     pub async fn write(
         plan: &Plan,
         ids: &[u32],
@@ -231,7 +231,7 @@ struct Partial {
     completed: bool,
 }
 
-/// What ends the name of a stage that is not complete.
+/// The suffix of an incomplete stage's name.
 pub(super) const PARTIAL: &str = ".partial";
 
 /// A name beside `dir` that no other process or thread uses.

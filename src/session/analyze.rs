@@ -1,4 +1,4 @@
-//! Running a query for what its operators say of the run.
+//! Runs a query for the metrics of its operators.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use super::query::Query;
 use crate::{Error, Result};
 
-/// What an operator says of a run.
+/// Metrics of an operator's run.
 #[derive(Clone, Debug)]
 pub struct OperatorRun {
     /// Operators above it.
@@ -24,10 +24,11 @@ pub struct OperatorRun {
 }
 
 impl Query {
-    /// Runs the query in this process without keeping its rows: its operators, each before those below it.
+    /// Runs the query in this process without keeping its rows: its operators, each before those
+    /// below it.
     ///
     /// # Errors
-    /// As those of [`collect`](Self::collect).
+    /// As for [`collect`](Self::collect).
     pub async fn analyze(&self) -> Result<Vec<OperatorRun>> {
         let physical = self.physical_plan().await?;
         let mut rows = self.start(Arc::clone(&physical))?;
@@ -55,7 +56,7 @@ fn collect(operator: &Arc<dyn ExecutionPlan>, depth: usize, runs: &mut Vec<Opera
     }
 }
 
-/// What decoding takes, scans of files count under a name of their own.
+/// The time that an operator computed. Scans of files count their decoding under another name.
 fn computed(metrics: &MetricsSet) -> Option<usize> {
     let decoded = metrics.sum_by_name("time_elapsed_processing").map(|time| time.as_usize());
     metrics.elapsed_compute().max(decoded)

@@ -1,5 +1,5 @@
-//! Exact numbers of output rows, split by split: from metadata, from statistics, or by executing each
-//! split without its columns.
+//! Exact numbers of output rows, split by split: from metadata, from statistics, or by executing
+//! each split without its columns.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::formats::{Format, Split, SplitUnit, matched_groups};
 use crate::runtime::Runtimes;
 use crate::{Error, ErrorKind, Result};
 
-/// Splits executed on one copy of the plan. Operators keep some 20 KiB of metrics per executed split
-/// until their copy is dropped.
+/// Splits executed on one copy of the plan. Operators keep some 20 KiB of metrics per executed
+/// split until their copy is dropped.
 const SPLITS_PER_COPY: usize = 1024;
 
 /// Output rows of one split.
@@ -29,8 +29,8 @@ pub struct SplitCount {
 }
 
 impl Plan {
-    /// Output rows by split id, where metadata says them all: nothing above the driving scans drops or
-    /// repeats a row, no scan has a predicate, and every split knows its rows. Reads nothing.
+    /// Output rows by split id, where metadata says them all: nothing above the driving scans drops
+    /// or repeats a row, no scan has a predicate, and every split knows its rows. Reads nothing.
     ///
     /// # Errors
     /// An internal error where the plan is inconsistent.
@@ -43,11 +43,11 @@ impl Plan {
         Ok(self.whole()?.iter().map(known).collect())
     }
 
-    /// Plans the counting of splits. The counter keeps the build sides of joins that it collected, so one
-    /// counter should count all.
+    /// Plans the counting of splits. The counter keeps the build sides of joins that it collected,
+    /// so one counter should count all.
     ///
     /// # Errors
-    /// What planning finds.
+    /// Errors of planning.
     pub async fn counter(self: &Arc<Self>) -> Result<SplitCounter> {
         self.whole()?;
         let fates = self.rewritten.fates()?;
@@ -59,8 +59,8 @@ impl Plan {
         Ok(SplitCounter { plan: Arc::clone(self), fates, physical, partitions, context })
     }
 
-    /// The plan of the same rows without columns over this plan's splits; None where its driving scans
-    /// are not provably this plan's own.
+    /// The plan of the same rows without columns over this plan's splits; None where its driving
+    /// scans are not provably this plan's own.
     async fn without_columns(&self) -> Result<Option<(Arc<dyn ExecutionPlan>, Arc<[u32]>)>> {
         match rewrite(self.query().physical_plan_of_rows().await?) {
             Ok(rows) if self.rewritten.drives_like(&rows) => {
@@ -85,17 +85,17 @@ pub struct SplitCounter {
 }
 
 impl SplitCounter {
-    /// The output rows of these splits, in the order of `ids`. A split of whose row groups statistics
-    /// prove that the query keeps every row is not read; of the others, the columns that joins, filters
-    /// and unnesting need. Dropping the future cancels what is under way.
+    /// The output rows of these splits, in the order of `ids`. A split is not read if the
+    /// statistics of its row groups prove that the query keeps every row. From the others, only
+    /// columns for joins, filters and unnesting are read. Dropping the future cancels all work.
     ///
     /// # Arguments
-    /// `threads`: how many splits decode at the same time; twice as many are open.
-    /// `progress`: called in this task with each split's position in `ids` and its count; an error from
-    /// it ends the counting.
+    /// `threads`: how many splits decode at the same time; twice as many are open. `progress`:
+    /// called in this task with each split's position in `ids` and its count; an error from it ends
+    /// the counting.
     ///
     /// # Errors
-    /// `Config` for an id that does not exist; what reading finds.
+    /// `Config` for an id that does not exist; errors of reading.
     pub async fn count(
         &self,
         ids: &[u32],

@@ -17,7 +17,8 @@ const WANTED_MEMORY_SPLITS: u64 = 256;
 const CACHED_PLANS: &str = "plans";
 
 impl Plan {
-    /// With `tolerant`, a file that cannot be understood is a split that [`verify`](super::SplitVerifier) finds bad.
+    /// With `tolerant`, a file that cannot be understood is a split that
+    /// [`verify`](super::SplitVerifier) finds bad.
     pub(super) async fn discover(
         query: Query,
         options: &PlanOptions,
@@ -25,7 +26,8 @@ impl Plan {
     ) -> Result<Self> {
         let (rewritten, shape) = classify(&query).await?;
         let fingerprint = fingerprint(&query, options, &shape)?;
-        // Under names of their own: where nothing may be left out, a damaged file is an error and not a split.
+        // Under names of their own: where nothing may be left out, a damaged file is an error and
+        // not a split.
         let entry = match tolerant {
             true => format!("{fingerprint}-tolerant"),
             false => fingerprint.clone(),
@@ -77,7 +79,8 @@ impl Plan {
     }
 }
 
-/// The driving scans of a query as an input of a UNION ALL; reads nothing. One of which all files are left out is a scan, too.
+/// Counts the driving scans of a query as an input of a UNION ALL; reads nothing. A scan whose
+/// files are all left out counts as well.
 pub(super) async fn count_scans(query: &Query) -> Result<usize> {
     if query.is_proven_empty()? {
         return Ok(0);

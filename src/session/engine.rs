@@ -16,7 +16,7 @@ const DEFAULT_PARTITIONS: usize = 16;
 
 const MOST_PARTITIONS: usize = 10_000;
 
-/// What computes the rows of a stage.
+/// The engine that computes a stage's rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StageEngine {
     /// DataFusion in this process.
@@ -70,7 +70,7 @@ impl StageEngine {
         Ok(Self::Ballista { scheduler: format!("{host}:{port}"), partitions })
     }
 
-    /// What of it is part of a stage's name: a cluster gives the same rows in another order.
+    /// The engine's part of a stage's name: a cluster gives the same rows in another order.
     pub(super) fn name(&self) -> Option<&'static str> {
         match self {
             Self::Local => None,

@@ -18,16 +18,18 @@ use crate::formats::{ALL_ROWS, BatchEnds, Split, TableFiles, access_to_rows};
 use crate::matrix::{MatrixColumns, MatrixSchema};
 use crate::{Error, Result};
 
-/// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the processor's cache when they are
-/// converted.
+/// Long batches: rows at most, and decoded bytes; twice as many would no longer be in the
+/// processor's cache when they are converted.
 const LONG_BATCH_ROWS: usize = 32_768;
 const LONG_BATCH_BYTES: usize = 2 << 20;
 
-/// Bytes of one column in a batch, about. What is larger goes through memory, not through the processor's cache, from page to
-/// array to tensor, and takes fresh pages for each: vectors of 1 KiB take a third longer in batches of 8 MiB.
+/// Bytes of one column in a batch, about. A larger column goes through memory, not through the
+/// processor's cache, from page to array to tensor, and takes fresh pages for each: vectors of 1
+/// KiB take a third longer in batches of 8 MiB.
 const COLUMN_BYTES: u64 = 1 << 20;
 
-/// The same of a matrix, which is written once: what it takes is used again by the next one, up to some such size.
+/// Bytes of a matrix in a batch, about. It is written once, and the next one uses its memory again,
+/// up to some such size.
 const MATRIX_BYTES: u64 = 8 << 20;
 
 /// Rows of a batch that are not worth a batch of fewer: each is handled by itself.
@@ -56,8 +58,8 @@ impl Plan {
         Ok(EpochPlan { skippable, split_bytes, long_rows, ..epoch })
     }
 
-    /// Stored bytes of a split that a network brings, in the mean; 0 where there is none: what this process has measured of
-    /// a network says nothing of a disk.
+    /// Stored bytes of a split that a network brings, in the mean; 0 where there is none: this
+    /// process's measurements of a network say nothing about a disk.
     fn fetched_split_bytes(&self) -> u64 {
         let is_local: Vec<bool> =
             self.rewritten.scans.iter().map(|scan| scan.source.is_local()).collect();
@@ -67,8 +69,8 @@ impl Plan {
         stored / splits.max(1)
     }
 
-    /// Rows of a decoded batch at most: a power of two, of which whole batches are made, so that the widest column takes
-    /// [`COLUMN_BYTES`].
+    /// Rows of a decoded batch at most: a power of two that divides batches evenly, chosen so that
+    /// the widest column takes [`COLUMN_BYTES`].
     fn batch_rows(&self) -> usize {
         let schema = self.schema();
         let widths = schema.fields().iter().map(|field| fixed_width(field.data_type()));
@@ -108,8 +110,8 @@ pub struct EpochPlan {
     partitions: Arc<[u32]>,
     /// The ids of the splits, where they are only some of a plan's.
     ids: Option<Arc<[u32]>>,
-    /// The splits, and by driving scan the files of which only some rows can be read: Parquet files whose rows are the
-    /// output rows.
+    /// The splits, and by driving scan the files that can be read in part: Parquet files whose rows
+    /// are the output rows.
     skippable: Option<(Arc<[Split]>, Skippable)>,
     /// Stored bytes of a split that a network brings, in the mean; 0 where none is, or nobody asks.
     split_bytes: u64,
@@ -145,7 +147,7 @@ impl EpochPlan {
         })
     }
 
-    /// The same rows in longer batches, as far as they are not wide: of at most [`LONG_BATCH_ROWS`].
+    /// Puts rows that are not wide into longer batches, of at most [`LONG_BATCH_ROWS`].
     #[must_use]
     pub fn in_long_batches(self) -> Self {
         let config = self.context.session_config().clone();
@@ -154,8 +156,8 @@ impl EpochPlan {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// The same rows with those of `matrices` that save something, after all other columns; None where none does. Batches are as long as
-    /// before, but where the widest matrix would take more than [`MATRIX_BYTES`].
+    /// Appends those of `matrices` that save something after all other columns; None if none does.
+    /// The length of batches stays, unless the widest matrix would take more than [`MATRIX_BYTES`].
     ///
     /// # Errors
     /// Where DataFusion cannot project so.
@@ -197,16 +199,18 @@ impl EpochPlan {
         }
     }
 
-    /// The driving scan of split `id`, and the file of that scan which it reads; None where nobody asks.
+    /// The driving scan of split `id`, and the file of that scan which it reads; None where nobody
+    /// asks.
     pub fn file_of(&self, id: u32) -> Option<(u32, u32)> {
         let (splits, _) = self.skippable.as_ref()?;
         let at = position(self.ids.as_deref(), self.partitions.len(), id)?;
         splits.get(at).map(|split| (split.scan, split.file))
     }
 
-    /// The output rows of split `id` whose number is in `wanted`, where the storage format can leave out the others;
-    /// else all of its rows. With the number of rows left out before the first: `wanted.start` or 0. Decoded batches end at `cuts`, counted
-    /// from the first wanted row, where that can be done.
+    /// The output rows of split `id` whose number is in `wanted`, where the storage format can
+    /// leave out the others; else all of its rows. With the number of rows left out before the
+    /// first: `wanted.start` or 0. Decoded batches end at `cuts`, counted from the first wanted
+    /// row, where that can be done.
     ///
     /// # Errors
     /// Where DataFusion cannot open it, or the file's footer cannot be read.
@@ -232,7 +236,7 @@ impl EpochPlan {
         Ok((self.plan.execute(self.partition(id)?, Arc::new(context))?, wanted.start))
     }
 
-    /// What is read of the file of split `id`; None where it is all of the split.
+    /// The rows to read from the file of split `id`; None for the whole split.
     async fn access_to(&self, id: u32, wanted: &Range<u64>) -> Result<Option<ParquetAccessPlan>> {
         match self.table_of(id) {
             Some((table, split)) if *wanted != ALL_ROWS => {
@@ -242,7 +246,7 @@ impl EpochPlan {
         }
     }
 
-    /// Split `id` and its table, where the rows of the file are those of the query.
+    /// Split `id` and its table, if the rows of the file are the query's rows.
     fn table_of(&self, id: u32) -> Option<(&Arc<TableFiles>, &Split)> {
         let (splits, tables) = self.skippable.as_ref()?;
         let split = splits.get(position(self.ids.as_deref(), self.partitions.len(), id)?)?;
@@ -281,7 +285,8 @@ fn with_config(context: &TaskContext, config: SessionConfig) -> TaskContext {
     )
 }
 
-/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids `ids`.
+/// Where the split with this id lies among `count` splits, which are all of a plan, or have the ids
+/// `ids`.
 pub(super) fn position(ids: Option<&[u32]>, count: usize, id: u32) -> Option<usize> {
     match ids {
         Some(ids) => ids.binary_search(&id).ok(),

@@ -1,4 +1,5 @@
-//! Tables over files: listed and inferred here, or taken from the plan cache, or from a memo of another process.
+//! Tables over files: listed and inferred here, or taken from the plan cache, or from a memo of
+//! another process.
 
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ impl Session {
         self.bind((TABLE_SCHEMA.to_owned(), name.to_owned()), listed)
     }
 
-    /// Registers files that another process has listed and inferred; of the options, those of the store are this process's
-    /// own, and the others are not looked at.
+    /// Registers files that another process has listed and inferred. Options of the store are this
+    /// process's own; the other options are ignored.
     ///
     /// # Errors
     /// `Config` where the memo is damaged or of another store, or the options are not valid.
@@ -99,7 +100,7 @@ impl Session {
         options
     }
 
-    /// Lists files, with what the plan cache knows of them, or what their footers say.
+    /// Lists files, with facts from the plan cache or from their footers.
     pub(super) async fn listed(
         &self,
         paths: &[String],

@@ -21,7 +21,7 @@ pub struct FunctionInfo {
     pub name: String,
     /// The types of its arguments.
     pub input_types: Vec<String>,
-    /// The type of what it returns.
+    /// The type of its result.
     pub return_type: String,
     /// `immutable`, `stable` or `volatile`.
     pub volatility: &'static str,
@@ -43,7 +43,8 @@ impl FunctionInfo {
 }
 
 impl Session {
-    /// Registers a function for SQL; an earlier one of the user's with that name is replaced, in queries to come.
+    /// Registers a function for SQL; an earlier one of the user's with that name is replaced, in
+    /// queries to come.
     ///
     /// # Errors
     /// `Config` for the name of a built-in function, an empty one, or a function without arguments.

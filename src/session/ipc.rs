@@ -1,4 +1,5 @@
-//! Schemas and batches as Arrow IPC bytes: for recipes, and to tell whether two tables are the same.
+//! Schemas and batches as Arrow IPC bytes: for recipes, and to tell whether two tables are the
+//! same.
 
 use std::io::{self, Cursor, Write};
 
@@ -39,7 +40,7 @@ pub fn digest(schema: &Schema, batches: &[RecordBatch]) -> Result<(String, u64)>
     Ok((hex(&written.hash.finalize()), written.bytes))
 }
 
-/// Hashes and counts what is written to it.
+/// Hashes and counts the bytes written to it.
 struct Digester {
     hash: Sha256,
     bytes: u64,

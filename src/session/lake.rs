@@ -65,7 +65,7 @@ impl std::fmt::Debug for LakeOrigin {
     }
 }
 
-/// What a refresh changed in one table.
+/// The changes that a refresh found in one table.
 #[derive(Clone, Debug)]
 pub struct LakeChange {
     /// The table's name in the query.
@@ -157,7 +157,8 @@ impl Session {
         self.catalogs.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Whether a catalog of this name was registered, here or where this session's tables were pinned.
+    /// Returns true if a catalog of this name was registered, here or where this session's tables
+    /// were pinned.
     pub(super) fn is_catalog(&self, name: &str) -> bool {
         self.catalogs.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
@@ -205,7 +206,7 @@ impl Session {
         )
     }
 
-    /// Loads and pins a table that a query names, or keeps what is pinned where the table has not changed.
+    /// Loads and pins a table that a query names, or keeps the pin if the table has not changed.
     pub(super) async fn loaded(&self, name: &LakeName) -> Result<Registered> {
         let (source, metadata_table) = self.source_of(name)?;
         let Some(kind) = metadata_table else {
@@ -240,7 +241,8 @@ impl Session {
             _ => (last.clone(), None),
         };
         let Some((catalog, namespace)) = parents.split_first() else {
-            // A table with a name of its own: its other points in history come from where it came from.
+            // A table with a name of its own: its other points in history come from where it came
+            // from.
             let key = (super::registry::TABLE_SCHEMA.to_owned(), table.clone());
             let registered = self.registered(&key);
             if let Some(Registered::Lake(lake)) = &registered
@@ -298,8 +300,8 @@ impl Session {
         let table = open_lake(lake, store, url, Arc::clone(self.counters()), self.cache())?;
         Ok(Lake { table: Arc::new(table), access: loaded.access, source: Some(source.clone()) })
     }
-    /// These tables, those of Iceberg loaded again: at the point in history that was asked for, or that `at` says for their
-    /// names. With what changed.
+    /// These tables, with Iceberg tables loaded again: at the requested point in history, or at the
+    /// one in `at` for their names. Also returns the changes.
     pub(super) async fn reload(
         &self,
         tables: &[(TableKey, Registered)],

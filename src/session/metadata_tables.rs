@@ -1,5 +1,5 @@
-//! Metadata tables: `t$snapshots`, `t$history`, `t$refs`, `t$manifests`, `t$files` and the like, for exploration.
-//! Columns are named as in Spark's metadata tables.
+//! Metadata tables: `t$snapshots`, `t$history`, `t$refs`, `t$manifests`, `t$files` and the like,
+//! for exploration. Columns are named as in Spark's metadata tables.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const KINDS: &[&str] = &[
     "partitions",
 ];
 
-/// Whether there is a metadata table of this kind.
+/// Returns true if there is a metadata table of this kind.
 pub fn is_known(kind: &str) -> bool {
     KINDS.contains(&kind)
 }
@@ -38,7 +38,7 @@ pub fn is_known(kind: &str) -> bool {
 /// One metadata table's rows.
 ///
 /// # Errors
-/// `TableNotFound` for an unknown kind; what reading manifests finds.
+/// `TableNotFound` for an unknown kind; errors of reading manifests.
 pub async fn read(
     table: &LoadedTable,
     at: &TravelTo,

@@ -1,4 +1,5 @@
-//! The moment of a query: pinned when it is made, as its files are, and kept wherever its SQL is planned again.
+//! The moment of a query: pinned when it is made, as its files are, and kept wherever its SQL is
+//! planned again.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ fn moment_key() -> TableKey {
 }
 
 impl Session {
-    /// The plan at the moment that this session is pinned to, else now; and the moment, where the plan depends on it.
+    /// The plan at the moment that this session is pinned to, else now; and the moment, where the
+    /// plan depends on it.
     ///
     /// # Errors
     /// None that a plan which was analysed has.
@@ -38,7 +40,7 @@ impl Session {
 }
 
 impl Query {
-    /// What its functions of the time stand for; None where it has none.
+    /// The moment for which the query's time functions stand; None if it has none.
     pub fn moment(&self) -> Option<Moment> {
         self.tables().iter().find_map(|(_, registered)| match registered {
             Registered::Moment(moment) => Some(*moment),
@@ -46,7 +48,7 @@ impl Query {
         })
     }
 
-    /// The same query at another moment.
+    /// The query at another moment.
     ///
     /// # Errors
     /// As for [`Session::query`].

@@ -1,4 +1,4 @@
-//! A query's plan by splits: what is read, in which pieces, under which fingerprint.
+//! A query's plan by splits: the data read, its division, and its fingerprint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::formats::{SortedColumn, Split, sorted_columns};
 use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
-/// How large splits become, and what is left out of them.
+/// The size of splits, and the rows left out of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanOptions {
@@ -27,7 +27,8 @@ pub struct PlanOptions {
     /// Whether the user chose one of them. Otherwise splits may be smaller than `split_bytes`, so
     /// that there are enough of them to balance.
     pub explicit: bool,
-    /// Stands for the parts that were found bad and are left out: plans that leave out others are not the same.
+    /// Stands for the parts that were found bad and are left out: plans that leave out others are
+    /// not the same.
     #[serde(default)]
     pub without: Option<String>,
 }
@@ -38,18 +39,18 @@ impl Default for PlanOptions {
     }
 }
 
-/// What planning found in one driving scan.
+/// Facts that planning found in one driving scan.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ScanReport {
     /// Files that the scan lists after hive pruning.
     pub files: usize,
     /// Files of the table.
     pub files_total: usize,
-    /// Files of which no split is left.
+    /// Files without any remaining split.
     pub files_pruned: usize,
     /// Row groups of the listed files.
     pub units: usize,
-    /// Of those, pruned by statistics or page index.
+    /// The number of these that were pruned by statistics or page index.
     pub units_pruned: usize,
 }
 
@@ -60,13 +61,13 @@ pub struct SplitInfo {
     pub path: String,
     /// The file's size in bytes.
     pub file_size: u64,
-    /// Hive values, or those of identity partitions, by column, as text; None is null.
+    /// Values of hive or identity partitions, by column, as text; None is null.
     pub partition_values: Vec<(String, Option<String>)>,
     /// The Iceberg snapshot.
     pub snapshot: Option<i64>,
 }
 
-/// What is known of all splits of a plan together.
+/// Totals over all splits of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Splits.
@@ -94,12 +95,12 @@ impl Totals {
 #[derive(Debug, Default)]
 pub(super) struct Planned {
     pub splits: Vec<Split>,
-    /// Where these are only some: their ids, ascending, and what is known of all.
+    /// For a part of the splits: their ids, ascending, and the totals of all.
     pub part: Option<(Vec<u32>, Totals)>,
-    /// The fingerprint of the whole plan; None takes that of the plan that is made here.
+    /// The fingerprint of the whole plan; None takes the fingerprint of the plan that is made here.
     pub fingerprint: Option<String>,
-    /// Where the tables have only some of their files: what planning again must reproduce, see
-    /// [`Plan::shape_digest`]. Otherwise that is the fingerprint.
+    /// If the tables have only some of their files: the digest that planning again must reproduce,
+    /// see [`Plan::shape_digest`]. Otherwise the fingerprint serves for that.
     pub shape: Option<String>,
     pub reports: Vec<ScanReport>,
     /// By which columns the whole plan is sorted; None looks at footers that were read.
@@ -125,16 +126,18 @@ pub struct Plan {
     reports: Vec<ScanReport>,
     sorted: Option<Vec<SortedColumn>>,
     options: PlanOptions,
-    /// Of the plan before splits were put in: what a worker's own planning must reproduce.
+    /// The digest of the plan before splits were put in, which a worker's own planning must
+    /// reproduce.
     shape: Shape,
     fingerprint: String,
 }
 
-/// What a plan is before its splits: query, rewritten plan, options, what it was before the rewrite, and its fingerprint.
+/// A plan before its splits are known: query, rewritten plan, options, the plan before the rewrite,
+/// and its fingerprint.
 pub(super) type Base = (Query, Rewritten, PlanOptions, Shape, String);
 
 impl Plan {
-    /// The plan of the same query over other splits, of which `without` says what is not there.
+    /// The plan of its query over other splits; `without` names the missing ones.
     pub(super) async fn over(&self, splits: Vec<Split>, without: String) -> Result<Self> {
         let query = self.query.clone();
         let (rewritten, shape) = classify(&query).await?;
@@ -145,7 +148,8 @@ impl Plan {
         Self::assemble((query, rewritten, options, shape, fingerprint), planned)
     }
 
-    /// The plan of a process that did not find the splits itself: its own planning with given splits.
+    /// The plan of a process that did not find the splits itself: its own planning with given
+    /// splits.
     ///
     /// # Errors
     /// `Data` where this process plans the query differently.
@@ -212,7 +216,7 @@ impl Plan {
         self.physical.schema()
     }
 
-    /// The splits that this process has: all of them, where a split's position is its id, or those of its share.
+    /// The splits that this process has: all of them, with the position as id, or its share.
     pub fn splits(&self) -> &[Split] {
         &self.splits
     }
@@ -222,7 +226,7 @@ impl Plan {
         self.damaged.get(&id).map(String::as_str)
     }
 
-    /// The same of all splits, by id.
+    /// The files that could not be understood, by split id.
     pub(super) fn damaged(&self) -> &BTreeMap<u32, String> {
         &self.damaged
     }
@@ -262,12 +266,12 @@ impl Plan {
         }
     }
 
-    /// What is known of all splits of the plan, also where this process has only its share.
+    /// Totals over all splits of the plan, even if this process has only its share.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// What pruning left out, by driving scan.
+    /// Files and splits that pruning left out, by driving scan.
     pub fn reports(&self) -> &[ScanReport] {
         &self.reports
     }
@@ -282,7 +286,7 @@ impl Plan {
         &self.fingerprint
     }
 
-    /// What another process must plan to read some of the splits.
+    /// A digest that another process's plan must match to read some of the splits.
     pub(super) fn shape_digest(&self) -> Result<String> {
         shape_digest(&self.query, &self.options, &self.shape)
     }
@@ -300,7 +304,8 @@ impl Plan {
         self.query.files()
     }
 
-    /// As bytes for another process that has the same tables: all splits, or those of these ids, ascending.
+    /// Encodes the splits for another process that has the same tables: all of them, or the ones
+    /// with these ids, ascending.
     ///
     /// # Errors
     /// `Config` for an id that the plan does not have.
@@ -308,8 +313,8 @@ impl Plan {
         serialised_plan::of_plan(self, ids)
     }
 
-    /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice the stored bytes
-    /// where there are others. A function of the schema and the splits alone.
+    /// A guess of the bytes that a decoded row takes: the width of its fixed columns, and thrice
+    /// the stored bytes where there are others. A function of the schema and the splits alone.
     pub fn row_bytes(&self) -> u64 {
         let schema = self.schema();
         let fixed: usize =
@@ -320,8 +325,9 @@ impl Plan {
         (fixed as u64 + stored).max(1)
     }
 
-    /// The output columns by which a driving scan's Parquet row groups are sorted, as far as statistics say;
-    /// see [`sorted_columns`]. A column goes by its name: one that the query renames is not found.
+    /// The output columns by which a driving scan's Parquet row groups are sorted, as far as
+    /// statistics say; see [`sorted_columns`]. A column goes by its name: one that the query
+    /// renames is not found.
     pub fn sorted_by(&self) -> Vec<SortedColumn> {
         if let Some(sorted) = &self.sorted {
             return sorted.clone();
@@ -398,8 +404,8 @@ impl Plan {
 /// A plan by splits, and for each split its partition there.
 pub(super) type Executable = (Arc<dyn ExecutionPlan>, Arc<[u32]>);
 
-/// The plan over these splits, and for each split its partition there: the splits of one scan lie side
-/// by side, while a recipe's splits may come in any order.
+/// The plan over these splits, and for each split its partition there: the splits of one scan lie
+/// side by side, while a recipe's splits may come in any order.
 pub(super) fn executable(rewritten: &Rewritten, splits: &Arc<[Split]>) -> Result<Executable> {
     let per_scan: Vec<Arc<[Split]>> = match rewritten.scans.len() {
         1 => vec![Arc::clone(splits)],

@@ -1,8 +1,10 @@
-//! The plan cache: memos in a folder or an object store, so that a later run of the same files reads no footer.
+//! The plan cache: memos in a folder or an object store, so that a later run of the same files
+//! reads no footer.
 //!
-//! An entry's name is a digest of all that it follows from: the pinned files of a listing and the options of the table, or a
-//! plan's fingerprint. So an entry never goes out of date, and two processes that write one write the same. What is damaged,
-//! or cannot be read, is as if it were not there, with a warning.
+//! An entry's name is a digest of all its inputs: the pinned files of a listing and the options of
+//! the table, or a plan's fingerprint. So an entry never goes out of date, and two processes that
+//! write one write the same. An entry that is damaged or unreadable counts as missing, with a
+//! warning.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::storage::{Location, Scheme, StoreAccess};
 use crate::{Error, Result};
 
-/// What every entry begins with; a new layout of memos gets a new number.
+/// The first bytes of every entry; a new layout of memos gets a new number.
 const MAGIC: &[u8] = b"tensorquery plan cache 1\n";
 const DIGEST_BYTES: usize = 32;
 
@@ -38,7 +40,8 @@ impl PlanCache {
     /// The cache in a folder, which is made where it is missing, or below a URL.
     ///
     /// # Errors
-    /// `Config` for a place that is no directory, or for options that are not valid; `Storage` where a folder cannot be made.
+    /// `Config` for a place that is no directory, or for options that are not valid; `Storage`
+    /// where a folder cannot be made.
     pub(super) async fn open(place: &str, access: StoreAccess) -> Result<Self> {
         let location = Location::parse(place)?;
         if location.pattern().is_some() {
@@ -88,13 +91,14 @@ impl PlanCache {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&Sha256::digest(memo));
         bytes.extend_from_slice(memo);
-        // On disk this is a file of another name that is renamed; an object appears when it is complete.
+        // On disk this is a file of another name that is renamed; an object appears when it is
+        // complete.
         if let Err(error) = self.store.put(&path, bytes.into()).await {
             self.warn(&path, &format!("cannot be written: {}", Error::from(error)));
         }
     }
 
-    /// A memo that could be read, and is not what its name says.
+    /// A memo that could be read, and does not match its name.
     pub(super) fn is_odd(&self, kind: &str, name: &str, error: &Error) {
         self.warn(&self.path(kind, name), &format!("does not fit, and is made again: {error}"));
     }
@@ -107,13 +111,13 @@ impl PlanCache {
         }
     }
 
-    /// What went wrong since the last call.
+    /// Takes the warnings since the last call.
     pub(super) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What follows the digest, where that is right.
+/// The content after the digest, if the digest is right.
 fn content(bytes: &[u8]) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (digest, memo) = rest.split_at_checked(DIGEST_BYTES)?;

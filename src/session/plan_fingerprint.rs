@@ -1,4 +1,5 @@
-//! A plan's identity: its form before the rewrite, and the digests that shards, caches and workers compare.
+//! A plan's identity: its form before the rewrite, and the digests that shards, caches and workers
+//! compare.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::Result;
 use crate::exec::{Rewritten, rewrite, write_plan};
 use crate::fingerprint::Form;
 
-/// What a plan was before the rewrite.
+/// A plan's form before the rewrite.
 #[derive(Debug)]
 pub(super) struct Shape {
     /// As people read it.
@@ -27,7 +28,7 @@ impl Shape {
     }
 }
 
-/// A row-local plan, and what it was before.
+/// A row-local plan, and its form before the rewrite.
 pub(super) type Classified = (Rewritten, Shape);
 
 pub(super) async fn classify(query: &Query) -> Result<Classified> {
@@ -60,7 +61,7 @@ impl PlanOptions {
     }
 }
 
-/// A digest of what planning a query by splits comes to, whichever of its files this process has.
+/// A digest of a query's plan by splits, independent of the files that this process has.
 pub(super) fn shape_digest(query: &Query, options: &PlanOptions, shape: &Shape) -> Result<String> {
     let mut form = Form::new("shape");
     write_planning(&mut form, query, options, shape)?;

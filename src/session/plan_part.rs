@@ -1,4 +1,5 @@
-//! A part of a plan: some of its splits, and of the tables that only they are read from the files that they need.
+//! A part of a plan: some of its splits, and of the tables that only they are read from the files
+//! that they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::formats::{FileRef, Split, TableFiles};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
-/// Files of each scan that stay though no split needs them: the plan's form names as many, and says whether there are more.
+/// Files of each scan that stay though no split needs them: the plan's form names as many, and says
+/// whether there are more.
 const KEPT_FILES: usize = NAMED_FILES + 1;
 
 /// Some of the splits of a plan.
@@ -71,7 +73,8 @@ pub(super) fn place(table: &Arc<TableFiles>) -> usize {
     Arc::as_ptr(table) as usize
 }
 
-/// The tables that a plan reads, by their places in memory; tables in memory by those of their batches.
+/// The tables that a plan reads, by their places in memory; tables in memory by the places of their
+/// batches.
 pub(super) fn tables_read(plan: &Plan) -> Result<BTreeSet<usize>> {
     let mut tables = tables_read_whole(plan)?;
     tables.extend(plan.rewritten.scans.iter().filter_map(|scan| match &scan.source {
@@ -127,7 +130,7 @@ pub(super) fn pack_splits(splits: &[Split]) -> Vec<u8> {
     writer.finish()
 }
 
-/// What [`pack_splits`] packed.
+/// Unpacks splits that [`pack_splits`] packed.
 pub(super) fn unpack_splits(bytes: &[u8]) -> Result<Vec<Split>> {
     let mut reader = Reader::new(bytes);
     let count = reader.length()?;
@@ -177,7 +180,7 @@ pub(super) fn pack_ids(ids: &[u32]) -> Vec<u8> {
     writer.finish()
 }
 
-/// What [`pack_ids`] packed.
+/// Unpacks ids that [`pack_ids`] packed.
 pub(super) fn unpack_ids(bytes: &[u8]) -> Result<Vec<u32>> {
     let mut reader = Reader::new(bytes);
     let mut before = 0;

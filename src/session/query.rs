@@ -39,7 +39,7 @@ pub struct Query {
     tables: Vec<(TableKey, Registered)>,
     /// Where parts of it are staged: `plan` is the rest.
     parts: Arc<[StagedPart]>,
-    /// What planning found while it looked for what is to be staged: whoever plans next takes it.
+    /// Results of an earlier search for parts to stage; the next planning takes them.
     classified: Arc<Mutex<Option<Classified>>>,
 }
 
@@ -73,12 +73,12 @@ impl Query {
         &self.parts
     }
 
-    /// The same query by another plan.
+    /// The query with another plan.
     pub(super) fn with_plan(&self, plan: LogicalPlan) -> Self {
         Self { plan, classified: Arc::default(), ..self.clone() }
     }
 
-    /// The same query, which reads these stages, too.
+    /// The query, reading these stages as well.
     pub(super) fn with_parts(
         mut self,
         stages: Vec<(TableKey, Registered)>,
@@ -90,12 +90,12 @@ impl Query {
         self
     }
 
-    /// Leaves what planning found to whoever plans next.
+    /// Keeps planning results for the next planning.
     pub(super) fn leave_classified(&self, found: Classified) {
         *self.classified.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
     }
 
-    /// What was left, once: plans hold the state of one execution.
+    /// Takes the results of the earlier search, once: plans hold the state of one execution.
     pub(super) fn take_classified(&self) -> Option<Classified> {
         self.classified.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -105,7 +105,8 @@ impl Query {
     }
 
     /// A query around this one: `select` gets this query's SQL to write it into its FROM clause. It
-    /// reads the tables that this query read when it was made, whatever their names mean by now.
+    /// reads the tables that this query read when it was made, even if their names have changed
+    /// their meaning.
     ///
     /// # Errors
     /// As for [`Session::query`].
@@ -114,9 +115,9 @@ impl Query {
         session.query(&select(&as_relation(&self.sql))).await
     }
 
-    /// Some columns (None: all) of the rows of this query that a predicate keeps. What the predicate names beside the tables and
-    /// functions of this query is that of `session`; paths of `known` another process has listed, see
-    /// [`path_memos`](Self::path_memos).
+    /// Some columns (None: all) of the rows of this query that a predicate keeps. Other tables and
+    /// functions that the predicate names come from `session`; paths of `known` another process has
+    /// listed, see [`path_memos`](Self::path_memos).
     ///
     /// # Errors
     /// As for [`Session::query`].
@@ -135,11 +136,11 @@ impl Query {
         self.session.of_tables(&tables).await?.query(&sql).await
     }
 
-    /// The same query over its Iceberg tables as they are now, or at these snapshots and schemas by table name; with what changed. Other
-    /// tables stay as they were pinned.
+    /// The query over its Iceberg tables as they are now, or at these snapshots and schemas by
+    /// table name; with the changes. Other tables stay as they were pinned.
     ///
     /// # Errors
-    /// What loading a table finds; `Query` where a column that the query names is gone.
+    /// Errors of loading a table; `Query` if a column that the query names is gone.
     pub async fn refreshed(
         &self,
         at: &BTreeMap<String, (i64, i32)>,
@@ -149,7 +150,8 @@ impl Query {
         Ok((session.query(&self.sql).await?, changes))
     }
 
-    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, by the tables' names.
+    /// The pinned snapshots of its Iceberg tables and the schemas they are read with, by the
+    /// tables' names.
     pub fn snapshots(&self) -> BTreeMap<String, (i64, i32)> {
         let pinned = self.tables.iter().filter_map(|((_, name), registered)| match registered {
             Registered::Lake(lake) => {
@@ -162,8 +164,9 @@ impl Query {
         pinned.collect()
     }
 
-    /// Name of every pinned file that the query can read, with its size in bytes, a space and a name for its content, which
-    /// follows from size, entity tag and the time of the last write; of a table in memory, the digest of its rows.
+    /// Name of every pinned file that the query can read, with its size in bytes, a space and a
+    /// name for its content, which follows from size, entity tag and the time of the last write; of
+    /// a table in memory, the digest of its rows.
     ///
     /// # Errors
     /// `Config` where the schema of an Iceberg table cannot be written.
@@ -225,7 +228,8 @@ impl Query {
     /// The rows of several queries, one query after the other.
     ///
     /// # Errors
-    /// `Query` where their columns differ; `Config` where a name stands for another table in each, or for one at two times.
+    /// `Query` where their columns differ; `Config` where a name stands for another table in each,
+    /// or for one at two times.
     pub async fn union_all(queries: &[Self]) -> Result<Self> {
         let Some((first, others)) = queries.split_first() else {
             return Err(Error::config("a mixture needs at least one query"));
@@ -274,8 +278,8 @@ impl Query {
         session.query(&inputs.join("\nUNION ALL\n")).await
     }
 
-    /// The driving scans that the query has as an input of [`union_all`](Self::union_all): none where the planner
-    /// proves that it has no row.
+    /// The driving scans that the query has as an input of [`union_all`](Self::union_all): none
+    /// where the planner proves that it has no row.
     ///
     /// # Errors
     /// `NotShardable` naming the operator that is not row-local.
@@ -290,7 +294,7 @@ impl Query {
         }
     }
 
-    /// Whether the optimizer proves that it has no row, and so takes it out of a UNION ALL.
+    /// Returns true if the optimizer proves that it has no row, and so takes it out of a UNION ALL.
     pub(super) fn is_proven_empty(&self) -> Result<bool> {
         let plan = self.session.context().state().optimize(self.logical())?;
         Ok(matches!(plan, LogicalPlan::EmptyRelation(empty) if !empty.produce_one_row))
@@ -309,7 +313,7 @@ impl Query {
         self.physical_plan_of(&self.plan).await
     }
 
-    /// The same, where the plan is optimised already.
+    /// The physical plan of a logical plan that is optimised already.
     pub(super) async fn physical_plan_of_optimized(
         &self,
         plan: &LogicalPlan,
@@ -325,8 +329,8 @@ impl Query {
         caught_later(async { Ok(state.create_physical_plan(plan).await?) }, not_planned).await
     }
 
-    /// The physical plan of as many rows without the query's columns: joins, filters and unnesting stay,
-    /// and leaves read what these need.
+    /// The physical plan of as many rows without the query's columns: joins, filters and unnesting
+    /// stay, and leaves read the columns for these.
     pub(super) async fn physical_plan_of_rows(&self) -> Result<Arc<dyn ExecutionPlan>> {
         use datafusion::logical_expr::lit;
         let plan = LogicalPlanBuilder::from(self.plan.clone()).project([lit(true)])?.build()?;
@@ -336,7 +340,7 @@ impl Query {
     /// Runs the query in this process and streams its rows.
     ///
     /// # Errors
-    /// What planning or opening the first file finds.
+    /// Errors of planning, or of opening the first file.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
         self.run(self.plan.clone()).await
     }
@@ -356,7 +360,8 @@ impl Query {
             let rows = caught_answer(execute_stream(physical, context)?);
             return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
         }
-        // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread timing.
+        // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread
+        // timing.
         let rows = futures::stream::iter(0..partitions)
             .map(move |partition| physical.execute(partition, Arc::clone(&context)))
             .try_flatten();
@@ -366,14 +371,14 @@ impl Query {
     /// All rows.
     ///
     /// # Errors
-    /// What planning or reading finds; damage in a file is named with the file and the part of it.
+    /// Errors of planning or reading; damage in a file is named with the file and the part of it.
     pub async fn collect(&self) -> Result<Vec<RecordBatch>> {
         self.gather(self.plan.clone()).await
     }
 
-    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds before it
-    /// looks up, and whoever waits here must be able to give up meanwhile. Dropping the future ends the
-    /// task.
+    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds
+    /// before it looks up, and whoever waits here must be able to give up meanwhile. Dropping the
+    /// future ends the task.
     async fn gather(&self, plan: LogicalPlan) -> Result<Vec<RecordBatch>> {
         let stream = self.run(plan).await?;
         self.finish(SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) })).await
@@ -388,14 +393,16 @@ impl Query {
         }
     }
 
-    /// The same error with its place, where reading split by split meets one: DataFusion's own scan
-    /// does not say which file it was in.
+    /// Adds the place to an error, if reading split by split finds it: DataFusion's own scan does
+    /// not name the file.
     async fn locate(&self, error: Error) -> Error {
-        // Boxed: with all that planning awaits, the future would be nested more deeply than the compiler follows.
+        // Boxed: with all that planning awaits, the future would be nested more deeply than the
+        // compiler follows.
         self.damage().boxed().await.unwrap_or(error)
     }
 
-    /// The same for an error of a part of a plan: each table that it reads is looked at by itself.
+    /// Adds the place to an error of a part of a plan; each table that it reads is searched by
+    /// itself.
     pub(super) async fn locate_below(&self, part: &LogicalPlan, error: Error) -> Error {
         if !error.may_be_of_content() {
             return error;
@@ -438,7 +445,7 @@ impl Query {
     /// The first `rows` rows.
     ///
     /// # Errors
-    /// What planning or reading finds.
+    /// Errors of planning or reading.
     pub async fn head(&self, rows: usize) -> Result<Vec<RecordBatch>> {
         let plan = LogicalPlanBuilder::from(self.plan.clone()).limit(0, Some(rows))?.build()?;
         self.gather(plan).await
@@ -447,7 +454,7 @@ impl Query {
     /// The exact number of rows; from metadata where that suffices.
     ///
     /// # Errors
-    /// What planning or reading finds.
+    /// Errors of planning or reading.
     pub async fn count(&self) -> Result<u64> {
         use datafusion::functions_aggregate::expr_fn::count;
         use datafusion::logical_expr::{Expr, lit};
@@ -463,11 +470,12 @@ impl Query {
             .ok_or_else(|| Error::data("the counting query returned no count"))
     }
 
-    /// DataFusion's plan, what is staged of it and why, and the plan whose driving scans were replaced by splits. No
-    /// stage is built; of those that are in `place` it says the size.
+    /// DataFusion's plan, its staged parts with the reasons, and the plan whose driving scans were
+    /// replaced by splits. No stage is built; the sizes of stages in `place` are shown.
     ///
     /// # Errors
-    /// What planning finds; `Config` or `Storage` where a part is staged and the place cannot be opened.
+    /// Errors of planning; `Config` or `Storage` if a part is staged and the place cannot be
+    /// opened.
     pub async fn explain(
         &self,
         options: &PlanOptions,
@@ -510,7 +518,7 @@ impl Query {
         caught_later(Plan::discover(self.clone(), options, false), not_planned).await
     }
 
-    /// The same, where a file whose footer or record borders cannot be read is a split that
+    /// Plans tolerantly: a file whose footer or record borders cannot be read is a split that
     /// [`SplitVerifier`](super::SplitVerifier) finds bad.
     ///
     /// # Errors
@@ -533,7 +541,7 @@ pub(super) fn not_planned(message: &str) -> Error {
     ))
 }
 
-/// Memos of those of these tables that are path literals, by path.
+/// Memos of path literals among these tables, by path.
 pub(super) fn path_memos(tables: &[(TableKey, Registered)]) -> Result<Vec<(String, Vec<u8>)>> {
     let mut memos = Vec::new();
     for ((schema, name), registered) in tables {

@@ -1,4 +1,4 @@
-//! What names stand for, and how that is told apart and shown.
+//! The kinds of objects that names stand for, and how they are told apart and shown.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct TableInfo {
     pub quarantined: Vec<(String, String)>,
 }
 
-/// What a name stands for.
+/// The object that a name stands for.
 #[derive(Clone, Debug)]
 pub(super) enum Registered {
     /// Pinned files.
@@ -44,11 +44,11 @@ pub(super) enum Registered {
     Memory { schema: SchemaRef, batches: Arc<Vec<RecordBatch>>, digest: String, bytes: u64 },
     /// A pinned snapshot of an Iceberg table.
     Lake(Arc<Lake>),
-    /// A query by name, with what it read when it was registered.
+    /// A query by name, with the tables that it read when it was registered.
     View { sql: String, tables: Vec<(TableKey, Registered)> },
     /// A function of the user's.
     Function(Arc<dyn ForeignFunction>),
-    /// What functions of the time stand for.
+    /// The moment of the time functions.
     Moment(Moment),
 }
 
@@ -107,7 +107,8 @@ impl Registered {
     }
 }
 
-/// Whether two registrations of one name that do not read the same stand for one place whose content has changed in between.
+/// Returns true if two registrations of one name that do not read the same stand for one place
+/// whose content has changed in between.
 pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bool {
     let uuid = |lake: &Lake| LakeTable::of(&lake.table).map(|table| table.spec().uuid.clone());
     match (a, b) {
@@ -116,7 +117,8 @@ pub(super) fn has_moved_on(key: &TableKey, a: &Registered, b: &Registered) -> bo
     }
 }
 
-/// Whether two registrations of one name read the same. Paths and tables of Iceberg are opened anew for each query that names them.
+/// Returns true if two registrations of one name read the same. Paths and tables of Iceberg are
+/// opened anew for each query that names them.
 pub(super) fn same_content(a: &Registered, b: &Registered) -> bool {
     match (a, b) {
         (Registered::Files { table: a, spec: x }, Registered::Files { table: b, spec: y }) => {

@@ -1,4 +1,4 @@
-//! Registered tables: names, providers, and what a recipe needs to register them again.
+//! Registered tables: names, providers, and the data from which a recipe registers them again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ pub(super) const TABLE_SCHEMA: &str = "public";
 /// The schema under which functions are kept, apart from tables.
 pub(super) const FUNCTION_SCHEMA: &str = "function";
 
-/// What names stand for.
+/// All registered names.
 pub(super) type Names = BTreeMap<TableKey, Registered>;
 
 /// Settings of a session.
@@ -80,7 +80,7 @@ pub struct Session {
     next_store: AtomicU64,
     /// A session made from a recipe never lists: its paths are already bound.
     pub(super) frozen: bool,
-    /// Where what was found out about files is kept for later runs.
+    /// The place that keeps facts about files for later runs.
     plan_cache: Option<Arc<PlanCache>>,
 }
 
@@ -101,7 +101,8 @@ impl Session {
         Self::build(options, false, Arc::default(), cache, None)
     }
 
-    /// An empty session that keeps what it finds out about files in a folder, or below a URL, and looks there first.
+    /// An empty session that keeps facts about files in a folder, or below a URL, and looks there
+    /// first.
     ///
     /// # Errors
     /// `Config` where the limits, the place or the options of its store are not valid.
@@ -116,18 +117,18 @@ impl Session {
         Self::build(options, false, Arc::default(), cache, Some(Arc::new(plans)))
     }
 
-    /// Where what was found out about files is kept.
+    /// The place that keeps facts about files.
     pub(super) fn plan_cache(&self) -> Option<&Arc<PlanCache>> {
         self.plan_cache.as_ref()
     }
 
-    /// What went wrong with the plan cache since the last call.
+    /// Takes the plan cache's warnings since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         self.plan_cache.as_ref().map(|cache| cache.take_warnings()).unwrap_or_default()
     }
 
-    /// A session over tables that were pinned by another one: it lists nothing, and what happens to
-    /// the other session's names does not reach it.
+    /// A session over tables that another one pinned: it lists nothing, and changes to the other
+    /// session's names do not reach it.
     pub(super) async fn of_tables(&self, tables: &[(TableKey, Registered)]) -> Result<Arc<Self>> {
         let (counters, cache) = (Arc::clone(&self.counters), self.cache());
         let plans = self.plan_cache.clone();
@@ -163,7 +164,8 @@ impl Session {
             .with_optimizer_rules(logical_rules())
             .with_physical_optimizer_rules(physical_rules())
             .build();
-        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on without.
+        // What is TIMESTAMPTZ has a zone. The functions of the time were made before, and go on
+        // without.
         state.config_mut().options_mut().execution.time_zone = Some("UTC".to_owned());
         let context = SessionContext::new_with_state(state);
         context.register_udwf(first_groups_larger());
@@ -294,7 +296,7 @@ impl Session {
         self.bind_in(&mut self.names_mut(), key, registered)
     }
 
-    /// The same where the names are locked already.
+    /// Binds a name in names that are locked already.
     pub(super) fn bind_in(
         &self,
         names: &mut Names,
@@ -352,12 +354,12 @@ impl Session {
         Ok(())
     }
 
-    /// What all names stand for.
+    /// All names, to read.
     pub(super) fn names(&self) -> RwLockReadGuard<'_, Names> {
         self.names.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to change it.
+    /// All names, to change.
     pub(super) fn names_mut(&self) -> RwLockWriteGuard<'_, Names> {
         self.names.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -367,7 +369,7 @@ impl Session {
         self.names_mut().remove(key).is_some()
     }
 
-    /// What a name stands for.
+    /// The object that a name stands for.
     pub(super) fn registered(&self, key: &TableKey) -> Option<Registered> {
         self.names().get(key).cloned()
     }
@@ -383,7 +385,7 @@ impl Session {
         self.not_found_among(&self.names(), name)
     }
 
-    /// The same where the names are locked already.
+    /// The error for an unknown name, in names that are locked already.
     pub(super) fn not_found_among(&self, names: &Names, name: &str) -> Error {
         let tables = tables_of(names);
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();

@@ -66,8 +66,8 @@ impl Plan {
         })
     }
 
-    /// The physical rows of each row group (or stripe, record batch or block) of the file of split `id`; none where it has
-    /// neither. From the footer, which was read when the file was planned.
+    /// The physical rows of each row group (or stripe, record batch or block) of the file of split
+    /// `id`; none where it has neither. From the footer, which was read when the file was planned.
     ///
     /// # Errors
     /// `Config` where there is no such split; `Data` where the footer is damaged.
@@ -109,12 +109,12 @@ pub struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// The physical row behind each output row of split `id`, by the number of the output row; counted as
-    /// [`Plan::numbering`] says. Reads the split, and where a predicate was pushed into its scan, the predicate's
-    /// columns once more without it.
+    /// The physical row behind each output row of split `id`, by the number of the output row;
+    /// counted as [`Plan::numbering`] says. Reads the split, and where a predicate was pushed into
+    /// its scan, the predicate's columns once more without it.
     ///
     /// # Errors
-    /// `Config` where there is no such split; what reading finds.
+    /// `Config` if there is no such split; errors of reading.
     pub async fn rows(&mut self, id: u32) -> Result<Vec<u64>> {
         let first = self.plan.split(id)?.first_row;
         self.scanned.store(0, Ordering::Relaxed);
@@ -129,7 +129,8 @@ impl Replay<'_> {
         }
         if let Some(kept) = self.kept(id).await? {
             let found = self.scanned.load(Ordering::Relaxed);
-            // The scan never drops a row of which the predicate is true, so as many rows are the same rows.
+            // The scan never drops a row of which the predicate is true, so as many rows are the
+            // same rows.
             if found != kept.len() as u64 {
                 return Err(Error::data(format!(
                     "split {id} has {found} rows after the filter in its scan, and {} when it is filtered after \

@@ -12,7 +12,8 @@ use super::registered::TableKey;
 use crate::exec::{Sample, SampledTable};
 use crate::query::{SAMPLE_SCHEMA, SampleName, view_is_no_table};
 
-/// The schema of all samples of the tables of a catalog. It holds none: each is made when it is asked for.
+/// The schema of all samples of the tables of a catalog. It holds none: each is made when it is
+/// asked for.
 #[derive(Debug)]
 pub(super) struct SampleSchema {
     /// The catalog that this schema is in.

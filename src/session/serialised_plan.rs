@@ -1,5 +1,6 @@
-//! Memos: what was found out about a table or a plan, as bytes for another process: a rank that did not list and read
-//! footers itself, or a later run. They hold metadata alone: no options of a store, no credentials, no rows.
+//! Memos: facts about a table or a plan, as bytes for another process: a rank that did not list and
+//! read footers itself, or a later run. They hold metadata alone: no options of a store, no
+//! credentials, no rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::storage::{FilePin, IoCounters, OpenedPaths, RangeCache};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
-/// What a table over files is, but for its store's options.
+/// A table over files, without its store's options.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TableHead {
@@ -49,7 +50,8 @@ pub(super) fn of_table(table: &TableFiles, spec: &FilesSpec) -> Result<Vec<u8>> 
     Ok(writer.finish())
 }
 
-/// The table of a memo, without listing it and without reading a footer. Its store is `opened`, as this process reaches it.
+/// The table of a memo, without listing it and without reading a footer. Its store is `opened`, as
+/// this process reaches it.
 ///
 /// # Errors
 /// `Config` where the memo is damaged, of another version, or of files in another store.
@@ -86,7 +88,7 @@ pub(super) fn open_table(
     Ok((table, spec))
 }
 
-/// What planning found, but for the splits.
+/// A plan without its splits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanHead {
@@ -99,7 +101,7 @@ struct PlanHead {
     damaged: BTreeMap<u32, String>,
 }
 
-/// A plan as a memo: all of its splits, or those of these ids, ascending.
+/// Encodes a plan as a memo, with all of its splits, or the ones with these ids, ascending.
 ///
 /// # Errors
 /// `Config` for an id that the plan does not have.
@@ -130,7 +132,7 @@ pub(super) fn of_plan(plan: &Plan, ids: Option<&[u32]>) -> Result<Vec<u8>> {
     Ok(writer.finish())
 }
 
-/// What [`of_plan`] wrote.
+/// Decodes a plan that [`of_plan`] wrote.
 ///
 /// # Errors
 /// `Config` where the memo is damaged or of another version.

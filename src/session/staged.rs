@@ -1,4 +1,4 @@
-//! Queries of which a part is staged: what is cut, under which key, and the query over the rest.
+//! Queries with staged parts: the cuts, their keys, and the query over the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ pub(super) const STAGE_SCHEMA: &str = "stage";
 /// Stored bytes of one side of a join that each process may hold, where no memory limit says less.
 const BROADCAST_BYTES: u64 = 256 << 20;
 
-/// What a part of the memory limit one side of a join may take, stored.
+/// The share of the memory limit that one side of a join may take, stored: one part in so many.
 const BROADCAST_SHARE: u64 = 8;
 
 /// Whether parts of a query are staged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StageMode {
-    /// Those that cannot run split by split.
+    /// The parts that cannot run split by split.
     #[default]
     Auto,
     /// None: where one is needed, that is an error.
@@ -101,7 +101,7 @@ impl StagedPart {
 pub struct Building<'a> {
     /// Where they are kept.
     pub place: &'a StagePlace,
-    /// What computes their rows.
+    /// The engine that computes the rows.
     pub engine: &'a StageEngine,
     /// How long to wait for another process that builds.
     pub timeout: Duration,
@@ -110,10 +110,11 @@ pub struct Building<'a> {
 }
 
 impl Query {
-    /// The parts that are staged in this mode; none where the query runs split by split as it is.
+    /// The parts that are staged in this mode; none if the query runs split by split without
+    /// stages.
     ///
     /// # Errors
-    /// What planning finds.
+    /// Errors of planning.
     pub async fn cuts(&self, mode: StageMode) -> Result<Vec<Cut>> {
         if mode == StageMode::Never {
             return Ok(Vec::new());
@@ -153,8 +154,8 @@ impl Query {
         }
     }
 
-    /// The query whose parts are tables without rows: what its plan looks like once they are staged. Their sizes, where
-    /// they are known, are for whoever reads the plan.
+    /// The query over tables without rows in place of its parts, to show its plan after staging.
+    /// Their sizes, where known, are for the reader of the plan.
     pub(super) fn without_rows(&self, cuts: &[Cut], sizes: &[Option<(u64, u64)>]) -> Result<Self> {
         let tables = cuts.iter().enumerate().map(|(number, cut)| {
             let size = match sizes.get(number) {
@@ -183,11 +184,11 @@ impl Query {
         Ok(sizes)
     }
 
-    /// The query over what is staged of it: stages are built where they are not there yet.
+    /// The query with its stages; builds stages that do not exist yet.
     ///
     /// # Errors
-    /// What computing the staged rows finds; `Storage` where they cannot be written, or another process takes longer than
-    /// the timeout to build them; what an engine refuses.
+    /// Errors of computing the staged rows; `Storage` if they cannot be written, or if another
+    /// process takes longer than the timeout to build them; refusals of the engine.
     pub async fn staged(&self, mode: StageMode, how: Building<'_>) -> Result<Self> {
         let cuts = self.cuts(mode).await?;
         if cuts.is_empty() {
@@ -195,7 +196,8 @@ impl Query {
         }
         let staged = self.stage_cuts(cuts, how).await?;
         match classify(&staged).await {
-            // By their sizes, the planner may turn joins round that it had left as they were above stages of unknown size.
+            // By their sizes, the planner may turn joins round that it had left as they were above
+            // stages of unknown size.
             Err(error) if error.kind() == ErrorKind::NotShardable => {
                 let plan = self.session().context().state().optimize(self.logical())?;
                 let cuts =
@@ -285,8 +287,8 @@ impl Query {
         Ok(self.with_plan(replace(&plan, &tables)?))
     }
 
-    /// A name for the rows of a part: it follows from the query, the pinned content of all that it reads, and the version of
-    /// this program. An engine that orders them differently is named.
+    /// A name for the rows of a part: it follows from the query, the pinned content of all that it
+    /// reads, and the version of this program. An engine that orders them differently is named.
     fn stage_key(&self, cut: &Cut, engine: &StageEngine) -> Result<String> {
         let mut form = Form::new("stage");
         form.text("program", env!("CARGO_PKG_VERSION")).text("sql", self.sql());
@@ -326,7 +328,8 @@ impl Query {
     }
 }
 
-/// The rows of a part with the names of its stage: a join may have two columns of one name, and a file may not.
+/// The rows of a part with the names of its stage: a join may have two columns of one name, and a
+/// file may not.
 fn named(rows: SendableRecordBatchStream, cut: &Cut) -> SendableRecordBatchStream {
     let (before, names) = (rows.schema(), cut.column_names());
     let fields = before.fields().iter().zip(names);
@@ -385,7 +388,7 @@ impl Session {
     }
 }
 
-/// Stored bytes of what a scan reads.
+/// Stored bytes that a scan reads.
 fn stored_bytes(scan: &datafusion::logical_expr::TableScan) -> u64 {
     let Some(provider) = provider_of(scan) else { return 0 };
     let provider = provider.as_any();

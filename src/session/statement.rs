@@ -30,10 +30,11 @@ impl Session {
         self.register_view_over(name, sql, &[]).await
     }
 
-    /// The same where another process has listed these paths: see [`view_memos`](Self::view_memos).
+    /// Registers a view with paths that another process has listed: see
+    /// [`view_memos`](Self::view_memos).
     ///
     /// # Errors
-    /// As those of [`register_view`](Self::register_view); `Config` where a memo is damaged.
+    /// As for [`register_view`](Self::register_view); `Config` where a memo is damaged.
     pub async fn register_view_over(
         &self,
         name: &str,
@@ -60,11 +61,11 @@ impl Session {
         self.query_over(sql, false, &[]).await
     }
 
-    /// The same. With `skip_bad`, files of path literals that cannot be read are left out; those of `paths` another process
-    /// has listed, see [`Query::path_memos`].
+    /// A lazy query with options. With `skip_bad`, files of path literals that cannot be read are
+    /// left out. The files of `paths` were listed by another process, see [`Query::path_memos`].
     ///
     /// # Errors
-    /// As those of [`query`](Self::query); `Config` where a memo is damaged.
+    /// As for [`query`](Self::query); `Config` where a memo is damaged.
     pub async fn query_over(
         self: &Arc<Self>,
         sql: &str,
@@ -82,11 +83,13 @@ impl Session {
         caught_later(planned, not_planned).await
     }
 
-    /// What a statement names that `own` does not hold: tables, views with all that they read, paths (listed here but for those of
-    /// `known`, see [`Query::path_memos`]), tables of catalogs, and every function, since a name of one may stand anywhere.
+    /// The objects that a statement names and `own` does not hold: tables, views with all that they
+    /// read, paths, and tables of catalogs. Paths are listed here, except those of `known`, see
+    /// [`Query::path_memos`]. Every function is included, since its name may stand anywhere.
     ///
     /// # Errors
-    /// As those of [`query`](Self::query); `Query` where a view reads another table of a name that `own` holds.
+    /// As for [`query`](Self::query); `Query` where a view reads another table of a name that `own`
+    /// holds.
     pub(super) async fn beside(
         &self,
         sql: &str,
@@ -118,8 +121,8 @@ impl Session {
         Ok(found.split_off(own.len()))
     }
 
-    /// The plan with the types that its rows will have, which the planner finds out later: those of a UNION ALL of an integer and a
-    /// fraction, for example.
+    /// The plan with the types that its rows will have, which the planner finds out later, for
+    /// example for a UNION ALL of an integer and a fraction.
     fn analysed(&self, plan: LogicalPlan) -> Result<LogicalPlan> {
         let state = self.context().state();
         let options = state.config_options();
@@ -134,7 +137,8 @@ impl Session {
         Ok(parse_query(sql, |name| self.is_catalog(name))?.paths.into_iter().collect())
     }
 
-    /// The paths and the tables of catalogs that a statement names, listed and pinned anew for every statement.
+    /// The paths and the tables of catalogs that a statement names, listed and pinned anew for
+    /// every statement.
     async fn outside(
         &self,
         parsed: &ParsedQuery,
@@ -159,8 +163,8 @@ impl Session {
         Ok(found)
     }
 
-    /// The plan of a statement, and all that it reads. Meanwhile no name changes what it stands for, not by another thread's
-    /// statement over the same path either.
+    /// The plan of a statement, and all tables that it reads. Meanwhile no name changes its
+    /// meaning, not even by another thread's statement over the same path.
     fn plan_of(
         &self,
         parsed: &ParsedQuery,
@@ -184,7 +188,8 @@ impl Session {
         let state = self.context().state();
         let references = state.resolve_table_references(&parsed.statement)?;
         for table in &references {
-            // An unknown schema or catalog is an error there, and no more than an unknown table here.
+            // An unknown schema or catalog is an error there, and no more than an unknown table
+            // here.
             if !self.context().table_exist(table.clone()).unwrap_or(false) {
                 return Err(self.not_found_among(names, &written(table)));
             }
@@ -247,7 +252,8 @@ fn written(table: &TableReference) -> String {
     }
 }
 
-/// Adds a table, after what it reads if it is a view. A name without an entry is a CTE of the statement itself.
+/// Adds a table; for a view, after the tables that it reads. A name without an entry is a CTE of
+/// the statement itself.
 fn add_table(names: &Names, found: &mut Vec<(TableKey, Registered)>, key: TableKey) -> Result<()> {
     let Some(registered) = names.get(&key).cloned() else {
         return Ok(());
@@ -260,7 +266,7 @@ fn add_table(names: &Names, found: &mut Vec<(TableKey, Registered)>, key: TableK
     add(found, key, registered)
 }
 
-/// Adds what a name stands for, once.
+/// Adds the object of a name, once.
 ///
 /// # Errors
 /// `Query` where it stands for something else there already.
@@ -284,7 +290,8 @@ fn add(
     Ok(())
 }
 
-/// Columns that Iceberg defines beside the table's own: <https://iceberg.apache.org/spec/#reserved-field-ids>.
+/// Columns that Iceberg defines beside the table's own:
+/// <https://iceberg.apache.org/spec/#reserved-field-ids>.
 const METADATA_COLUMNS: &[&str] = &[
     "_row_id",
     "_last_updated_sequence_number",
@@ -295,7 +302,8 @@ const METADATA_COLUMNS: &[&str] = &[
     "_partition",
 ];
 
-/// Unquoted names are lower-cased by SQL, and Iceberg's metadata columns are not there; say so where that is what went wrong.
+/// Explains a column that was not found: SQL lower-cases unquoted names, and Iceberg's metadata
+/// columns do not exist here.
 fn with_case_hint(error: datafusion::error::DataFusionError) -> Error {
     let error = Error::from(error);
     let message = error.message();

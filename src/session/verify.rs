@@ -1,5 +1,5 @@
-//! Verifying splits: each is executed once, and where a file's content is to blame for an error, the row groups,
-//! stripes or bytes that cannot be read are told from those that can.
+//! Verifying splits: each is executed once, and where a file's content is to blame for an error,
+//! the row groups, stripes or bytes that cannot be read are told from those that can.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ use crate::{Error, Result};
 /// Splits executed on one copy of the plan; see [`SplitCounter`](super::SplitCounter).
 const SPLITS_PER_COPY: usize = 1024;
 
-/// What is known of one part of a split: a row group, a stripe, or all of a split that has no smaller parts.
+/// The state of one part of a split: a row group, a stripe, or all of a split that has no smaller
+/// parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartVerdict {
-    /// What is read, for example "row group 3".
+    /// The name of the part, for example "row group 3".
     pub unit: String,
     /// Its rows before any filter, where metadata says them.
     pub stored_rows: Option<u64>,
@@ -32,7 +33,7 @@ pub struct PartVerdict {
     pub rows: std::result::Result<u64, String>,
 }
 
-/// What is known of one split.
+/// The state of one split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SplitVerdict {
     /// It can be read; its output rows.
@@ -47,8 +48,8 @@ impl Plan {
         SplitVerifier { plan: Arc::clone(self) }
     }
 
-    /// The row groups or stripes of a split, each a split of its own, in file order; the split itself where it has no
-    /// smaller parts.
+    /// The row groups or stripes of a split, each a split of its own, in file order; the split
+    /// itself where it has no smaller parts.
     ///
     /// # Errors
     /// `Config` for an id that does not exist; storage errors.
@@ -75,11 +76,11 @@ impl Plan {
         }
     }
 
-    /// This plan without the parts (places in [`parts`](Self::parts)) of its splits that are named, under a
-    /// fingerprint of its own; the good parts of a split stand in its place.
+    /// This plan without the parts (places in [`parts`](Self::parts)) of its splits that are named,
+    /// under a fingerprint of its own; the good parts of a split stand in its place.
     ///
     /// # Errors
-    /// `Config` for a split or a part that does not exist; what reading a footer finds.
+    /// `Config` for a split or a part that does not exist; errors of reading a footer.
     pub async fn without(&self, bad: &BTreeMap<u32, Vec<u32>>) -> Result<Self> {
         let mut splits = Vec::with_capacity(self.splits().len());
         // By their names: a number alone means another part where a file is planned in another way.
@@ -128,17 +129,20 @@ pub struct SplitVerifier {
 }
 
 impl SplitVerifier {
-    /// The verdicts on these splits, in the order of `ids`. Dropping the future cancels what is under way.
+    /// The verdicts on these splits, in the order of `ids`. Dropping the future cancels all running
+    /// work.
     ///
-    /// A split is bad where executing it fails, its file is still the pinned one, and reading its columns without the
-    /// query fails, too: an expression that fails on good data is the query's error.
+    /// A split is bad where executing it fails, its file is still the pinned one, and reading its
+    /// columns without the query fails, too: an expression that fails on good data is the query's
+    /// error.
     ///
     /// # Arguments
-    /// `threads`: how many splits decode at the same time; twice as many are open.
-    /// `progress`: called in this task with each split's verdict; an error from it ends the verification.
+    /// `threads`: how many splits decode at the same time; twice as many are open. `progress`:
+    /// called in this task with each split's verdict; an error from it ends the verification.
     ///
     /// # Errors
-    /// What is not the content of a file: storage errors, files that changed, errors of the query.
+    /// Errors that are not about a file's content: storage errors, files that changed, errors of
+    /// the query.
     pub async fn verify(
         &self,
         ids: &[u32],
@@ -276,7 +280,7 @@ fn other_rows(split: &Split, rows: u64) -> Error {
     ))
 }
 
-/// What work above the scans finds; a panic there is the engine's.
+/// Runs work above the scans; a panic there is the engine's.
 async fn answered<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     caught_later(work, of_engine).await
 }

@@ -1,5 +1,6 @@
-//! Recipes: what another process needs to plan the same query again without listing files, reading
-//! footers for planning, or asking anyone: all of it, or only what its share of the splits needs.
+//! Recipes: the data from which another process plans a query again without listing files, reading
+//! footers for planning, or asking anyone. They cover the whole plan, or only the share of some
+//! splits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,20 +48,21 @@ struct Body {
     tables: Vec<(TableKey, WorkerTable)>,
     sql: String,
     plan_options: PlanOptions,
-    /// Of the whole plan; null takes that of the plan that is made again.
+    /// The fingerprint of the whole plan; null takes the fingerprint of the plan that is made
+    /// again.
     fingerprint: Option<String>,
-    /// Of the plan that is made again, where it is a part; see `Plan::shape_digest`.
+    /// The digest of the plan that is made again, if it is a part; see `Plan::shape_digest`.
     shape: Option<String>,
     /// Parts of the query that are staged: node, table, why, folder.
     #[serde(default)]
     stages: Vec<(usize, String, String, String)>,
     /// Packed splits.
     splits: usize,
-    /// Where these are only some: packed ids, and what is known of all.
+    /// For a part of the splits: packed ids, and the totals of all.
     part: Option<(usize, Totals)>,
 }
 
-/// By table, what its scans found over all files, where only some are in the recipe.
+/// By table, the outlines of its scans over all files, if only some are in the recipe.
 type Outlines = Option<BTreeMap<String, Outline>>;
 
 #[derive(Serialize, Deserialize)]
@@ -94,7 +96,7 @@ enum WorkerTable {
     },
     /// Among the recipe's foreign things.
     Function(usize),
-    /// What functions of the time stand for.
+    /// The moment of the time functions.
     Moment(Moment),
 }
 
@@ -102,11 +104,12 @@ enum WorkerTable {
 pub(super) type PackedSplit = (u32, u32, u8, [u64; 4], Option<u64>, u64, u64, u64);
 
 impl WorkerPlan {
-    /// The recipe of a plan with all of its splits, or with those of these ids, ascending; and then only with the files
-    /// that they are read from.
+    /// The recipe of a plan with all of its splits, or with the ones with these ids, ascending, and
+    /// then only with the files that these are read from.
     ///
     /// # Errors
-    /// `Config` for an id that the plan does not have; where a table in memory cannot be written as Arrow IPC.
+    /// `Config` for an id that the plan does not have; where a table in memory cannot be written as
+    /// Arrow IPC.
     pub fn of(plan: &Plan, ids: Option<&[u32]>) -> Result<Self> {
         let part = ids.map(|ids| PlanPart::of(plan, ids)).transpose()?;
         let stages = plan.query().parts();

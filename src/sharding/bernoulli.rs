@@ -6,15 +6,15 @@ use super::rng::{GOLDEN_RATIO, mix};
 /// Tells the keys of samples from other keys.
 const SAMPLE: u64 = 0x7361_6d70_6c65;
 
-/// A Bernoulli sample: every row is kept with one probability, whatever becomes of the others.
+/// A Bernoulli sample: every row is kept with one probability, independent of the others.
 ///
-/// A row's fate is 64 bits of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable Pseudorandom Number
-/// Generators", OOPSLA 2014) at a place that (seed, file, row) name, compared with the probability. So it is the same
-/// on every machine and however the rows are read, and with one seed a smaller sample lies within a larger one. Not
-/// for cryptography.
+/// A row's fate is 64 bits of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast Splittable
+/// Pseudorandom Number Generators", OOPSLA 2014) at a place that (seed, file, row) name, compared
+/// with the probability. So it is the same on every machine and however the rows are read, and with
+/// one seed a smaller sample lies within a larger one. Not for cryptography.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bernoulli {
-    /// Of the 2^64 values that the bits can have, those that keep a row.
+    /// How many of the 2^64 possible values of the bits keep a row.
     kept: u128,
     seed: u64,
 }
@@ -27,7 +27,7 @@ impl Bernoulli {
         Self { kept: (share * 2_f64.powi(64)) as u128, seed }
     }
 
-    /// The same for the rows of one file, by its place in its table.
+    /// The sample of one file, by its place in its table.
     pub fn of_file(self, place: u64) -> FileSample {
         FileSample { kept: self.kept, key: derive_key(&[SAMPLE, self.seed, place]) }
     }
@@ -41,7 +41,7 @@ pub struct FileSample {
 }
 
 impl FileSample {
-    /// Whether row `row` of the file, counted from 0, is in the sample.
+    /// Returns true if row `row` of the file, counted from 0, is in the sample.
     pub fn keeps(&self, row: u64) -> bool {
         let at = self.key.wrapping_add(row.wrapping_add(1).wrapping_mul(GOLDEN_RATIO));
         u128::from(mix(at)) < self.kept

@@ -1,10 +1,12 @@
 //! How several lanes share a batch.
 
-/// How many of a batch's `size` rows come from each lane: in proportion to `weights` (evenly where there are
-/// none), of lanes that have `left` rows left. A lane that has too few gives all, the others the rest.
+/// How many of a batch's `size` rows come from each lane: in proportion to `weights` (evenly where
+/// there are none), of lanes that have `left` rows left. A lane that has too few gives all, the
+/// others the rest.
 ///
-/// A pure function of what is left, so that a resumed run goes on as if it had not been stopped. Over many
-/// batches each lane's part is exact but for rounding, also with batches smaller than the number of lanes.
+/// A pure function of the remaining rows, so that a resumed run goes on as if it had not been
+/// stopped. Over many batches each lane's part is exact but for rounding, also with batches smaller
+/// than the number of lanes.
 pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
     if let [only] = left {
         return vec![size.min(*only)];
@@ -40,8 +42,8 @@ pub fn blend(size: u64, left: &[u64], weights: &[u64]) -> Vec<u64> {
     shares
 }
 
-/// The lanes' parts of the last `rows` rows. Halves the lanes again and again: so the parts sum up to `rows`, and
-/// with each more row one of them grows by one and none shrinks.
+/// The lanes' parts of the last `rows` rows. Halves the lanes again and again: so the parts sum up
+/// to `rows`, and with each more row one of them grows by one and none shrinks.
 fn divide(rows: u64, weights: &[u128], parts: &mut Vec<u64>) {
     if weights.len() <= 1 {
         parts.extend(weights.iter().map(|_| rows));

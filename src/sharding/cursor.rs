@@ -1,4 +1,4 @@
-//! Cursors: how far a shard was consumed, and what is left behind it.
+//! Cursors: how far a shard was consumed, and the rest behind it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use super::order::derive_key;
 use super::row_slice::{RowSlice, Source, Window};
 use crate::{Error, Result};
 
-/// No lane or piece has more rows than this: sums of larger numbers of a damaged state would overflow.
+/// No lane or piece has more rows than this: sums of larger numbers of a damaged state would
+/// overflow.
 const MOST_ROWS: u64 = 1 << 48;
 
 /// How the pieces of a lane are mixed.
@@ -79,7 +80,8 @@ impl Lane {
         LaneCursor { rows, state, window: Some(WindowCursor { size, offset, end }) }
     }
 
-    /// Moves `state` over counted pieces; calls `each` with every part of a turn. Returns the rows passed.
+    /// Moves `state` over counted pieces; calls `each` with every part of a turn. Returns the rows
+    /// passed.
     pub fn advance(&self, state: &mut Interleave, rows: u64, each: impl FnMut(Turn)) -> u64 {
         let rows_of = |piece: u32| self.pieces[piece as usize].rows().unwrap_or(0);
         state.advance(self.pieces.len() as u32, rows, rows_of, each)
@@ -144,7 +146,8 @@ impl LaneCursor {
         self.window.as_ref().map_or(&self.state, |window| &window.end).next()
     }
 
-    /// The same position in the list of only those pieces that it needs, with their positions in the old one.
+    /// The position in a list of only those pieces that it needs, with their positions in the old
+    /// list.
     pub fn narrowed(&self) -> (Self, Vec<u32>) {
         let (state, touched) = self.state.narrowed(self.opened());
         let window = self
@@ -154,7 +157,7 @@ impl LaneCursor {
         (Self { rows: self.rows, state, window }, touched)
     }
 
-    /// Whether it is where `rows` rows of counted pieces lead.
+    /// Returns true if it is where `rows` rows of counted pieces lead.
     fn follows(&self, lane: &Lane, all: u64) -> bool {
         let numbers = |cursor: &Self| {
             let mut numbers = Vec::new();
@@ -170,7 +173,7 @@ impl LaneCursor {
         self.rows == all && numbers(self) == numbers(&wanted)
     }
 
-    /// Whether no piece is read twice, as far as that shows without counts.
+    /// Returns true if no piece is read twice, as far as that shows without counts.
     fn is_plausible(&self, lane: &Lane) -> bool {
         let distinct = |state: &Interleave| {
             let open = state.open();
@@ -221,7 +224,7 @@ impl ShardCursor {
         numbers
     }
 
-    /// What [`encode`](Self::encode) wrote for a shard of these lanes.
+    /// Decodes a cursor that [`encode`](Self::encode) wrote for a shard of these lanes.
     ///
     /// # Errors
     /// `Checkpoint` where the numbers are no cursor of such a shard.
@@ -229,10 +232,11 @@ impl ShardCursor {
         Self::decode_checked(numbers, lanes, true)
     }
 
-    /// The same for lanes of only those pieces that the cursor needs: what was consumed before does not show.
+    /// Decodes a cursor for lanes of only those pieces that it needs. Earlier consumption does not
+    /// show.
     ///
     /// # Errors
-    /// As those of [`decode`](Self::decode).
+    /// As for [`decode`](Self::decode).
     pub fn decode_narrowed(numbers: &[u64], lanes: &[Lane]) -> Result<Self> {
         Self::decode_checked(numbers, lanes, false)
     }
@@ -294,7 +298,7 @@ impl ShardCursor {
     }
 }
 
-/// What one (rank, worker) reads and delivers.
+/// The rows that one (rank, worker) reads and delivers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
     /// Most shards have one; partitions and mixtures have several, which share each batch.
@@ -319,7 +323,7 @@ impl Shard {
         self.lanes.iter().map(Lane::rows).sum()
     }
 
-    /// The rows of its batches, repeated ones included and without those that are left out, where they are counted.
+    /// The rows of its batches, with repeated rows and without left-out ones, if they are counted.
     pub fn delivered_rows(&self) -> Option<u64> {
         let by_rows = || {
             let (rows, size) = (self.rows()?, self.schedule.batch_size);
@@ -361,7 +365,8 @@ impl Shard {
         ShardCursor { batches, lanes }
     }
 
-    /// Whether as many rows lie before `cursor` as its batches have, as far as that is known without reading.
+    /// Returns true if as many rows lie before `cursor` as its batches have, as far as that is
+    /// known without reading.
     pub fn accepts(&self, cursor: &ShardCursor) -> bool {
         match self.batches() {
             Some(all) if cursor.batches > all => false,

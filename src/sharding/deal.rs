@@ -1,4 +1,5 @@
-//! Dealing: from the splits of a plan, and what earlier runs consumed of them, to the shards of an epoch.
+//! Dealing: from the splits of a plan, less the consumption of earlier runs, to the shards of an
+//! epoch.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use super::row_slice::{RowSlice, Source};
 use super::share::{Common, RankShare};
 use crate::{Error, Result};
 
-/// Tells keys of one purpose from those of another.
+/// Separates keys of one purpose from others.
 const PARTITION: u64 = 0x7061_7274;
 const MIXTURE: u64 = 0x6d69_7865;
 const RESUMED: u64 = 0x7265_7375;
@@ -23,12 +24,12 @@ pub(super) type Lists<'a> = Option<&'a [Vec<u32>]>;
 
 /// The shards of an epoch in reading order, `rank * workers + worker`, after the `runs` before it.
 ///
-/// `lists` are the splits of each shard that a custom strategy dealt for the first run; what is left by one is
-/// dealt by weight.
+/// `lists` are the splits of each shard that a custom strategy dealt for the first run; the rest of
+/// a run is dealt by weight.
 ///
 /// # Errors
-/// `Config` where the layout asks for equal steps that are impossible, or for partitions that the ranks do not
-/// divide; `Checkpoint` where a run's cursors are not those of its layout.
+/// `Config` where the layout asks for equal steps that are impossible, or for partitions that the
+/// ranks do not divide; `Checkpoint` where a run's cursors are not those of its layout.
 pub fn resume(
     input: &ShardInput,
     runs: &[EarlierRun],
@@ -45,7 +46,7 @@ pub fn resume(
 /// Without runs they are the same in every epoch, unless a custom strategy deals each anew.
 ///
 /// # Errors
-/// As those of [`resume`].
+/// As for [`resume`].
 pub fn shares(
     input: &ShardInput,
     runs: &[EarlierRun],
@@ -86,7 +87,7 @@ fn all_shards(
     Ok(shards)
 }
 
-/// What a run left of its shards.
+/// The pieces that a run left of its shards.
 fn left_by(run: &EarlierRun, shards: &[Shard]) -> Result<Vec<RowSlice>> {
     let workers = run.layout.workers();
     if let Some(rank) = run.cursors.keys().find(|rank| **rank >= run.layout.world_size) {
@@ -158,8 +159,8 @@ fn silent(run: &EarlierRun, rank: usize) -> Error {
     ))
 }
 
-/// Deals pieces to ranks, in the order of the pieces: by source, so that each of them is spread evenly, and as even by
-/// weight as one level over ranks makes them, whatever the number of their workers.
+/// Deals pieces to ranks, in the order of the pieces: by source, so that each of them is spread
+/// evenly, and as even by weight as one level over ranks makes them, for any number of workers.
 fn deal(
     input: &ShardInput,
     mut pieces: Vec<RowSlice>,
@@ -276,7 +277,7 @@ pub(super) fn group_by_lists(
     groups.into_iter().map(in_order).collect()
 }
 
-/// `rows` of what is open, in proportion and never more than open.
+/// Divides `rows` among the open rows, in proportion and never more than open.
 pub(super) fn part(open: &[u64], rows: u64) -> Vec<u64> {
     if rows == open.iter().sum::<u64>() { open.to_vec() } else { proportional(rows, open) }
 }
@@ -290,8 +291,8 @@ pub(super) fn group(pieces: Vec<RowSlice>, bin_of: &[u32], bins: usize) -> Vec<V
     groups
 }
 
-/// `partitions` lists of equal rows, of which each rank has every W-th: what a step delivers over all ranks does
-/// not depend on their number.
+/// Deals `partitions` lists of equal rows; each rank has every W-th. The rows of a step over all
+/// ranks do not depend on the number of ranks.
 fn deal_partitions(
     input: &ShardInput,
     pieces: Vec<RowSlice>,

@@ -1,4 +1,5 @@
-//! Dynamic assignment: workers of a rank take its pieces one by one; which of them are left, from what each says.
+//! Dynamic assignment: workers of a rank take its pieces one by one. Finds the remaining pieces
+//! from the workers' states.
 
 use super::cursor::{Lane, LaneCursor, Shard, ShardCursor};
 use super::order::derive_key;
@@ -8,10 +9,11 @@ use crate::{Error, Result};
 /// Tells the windows of workers of one rank apart.
 const TAKER: u64 = 0x7461_6b65;
 
-/// What one worker has come to: the part of a state that grows with its window, not with the epoch.
+/// The progress of one worker: the part of a state that grows with its window, not with the epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// Pieces of the rank that it holds, by their number there: open ones, and those of the window in progress.
+    /// Numbers of the pieces that it holds, within the rank: open ones, and pieces of the window in
+    /// progress.
     pub held: Vec<u32>,
     /// How far it is consumed, in the list of the held pieces alone.
     pub cursor: ShardCursor,
@@ -39,7 +41,8 @@ impl Holding {
         numbers
     }
 
-    /// What `worker` of the rank with the lane `lane` holds, as a lane of its own and the cursor in it.
+    /// Decodes the pieces that `worker` holds of the rank's lane `lane`, as a lane of its own and
+    /// the cursor in it.
     fn decode(numbers: &[u64], lane: &Lane, worker: usize) -> Result<(Vec<u32>, Lane, LaneCursor)> {
         let (count, rest) = numbers.split_first().ok_or_else(damaged)?;
         let count = usize::try_from(*count).map_err(|_| damaged())?;
@@ -60,7 +63,7 @@ impl Holding {
 }
 
 impl Lane {
-    /// The same without pieces, for a worker that takes them: its windows have keys of their own.
+    /// The lane without pieces, for a worker that takes them: its windows have keys of their own.
     fn of_taker(&self, worker: usize) -> Self {
         let key = derive_key(&[TAKER, self.key, worker as u64]);
         Self { pieces: Vec::new(), key, mixing: self.mixing, number: self.number }
@@ -78,8 +81,8 @@ impl Shard {
         own
     }
 
-    /// What is left of a rank's shard. `said` has the pieces that were consumed, as pairs of first and one past
-    /// the last, and then what each worker holds; none where it has not begun.
+    /// The rest of a rank's shard. `said` has the consumed pieces, as pairs of first and one past
+    /// the last, and then the pieces that each worker holds; it is empty if the rank has not begun.
     ///
     /// # Errors
     /// `Checkpoint` where the numbers are not those of such a rank.

@@ -5,17 +5,18 @@ use serde::{Deserialize, Serialize};
 use super::row_slice::RowSlice;
 use crate::{Error, Result};
 
-/// What happens to rows that do not divide evenly by ranks and batches.
+/// The policy for rows that do not divide evenly by ranks and batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Remainder {
     /// All ranks take the same number of steps, and each row is delivered once.
     #[default]
     Even,
-    /// All ranks take the same number of full batches; at most W·B - 1 rows of an epoch are left out.
+    /// All ranks take the same number of full batches; at most W·B - 1 rows of an epoch are left
+    /// out.
     Drop,
-    /// All ranks take the same number of full batches; rows are repeated to fill them, less than a batch or
-    /// one batch per rank.
+    /// All ranks take the same number of full batches; rows are repeated to fill them, less than a
+    /// batch or one batch per rank.
     Pad,
     /// Each rank delivers the rows of its splits.
     Uneven,
@@ -26,7 +27,8 @@ pub enum Remainder {
 pub struct Schedule {
     /// Rows of a full batch.
     pub batch_size: u64,
-    /// Full batches before the tail; None goes on while there are rows, and the last batch may be short.
+    /// Full batches before the tail; None goes on while there are rows, and the last batch may be
+    /// short.
     pub full: Option<u64>,
     /// Sizes of the batches after the full ones.
     pub tail: Vec<u64>,
@@ -51,12 +53,12 @@ impl Schedule {
     /// The batches of `rank` where `rows` rows go to `world_size` ranks.
     ///
     /// Shares differ by at most one row: the first `rows % world_size` ranks have one more. With
-    /// [`Remainder::Even`] all ranks take S = ceil(ceil(N/W)/B) steps; where only ranks with the additional row
-    /// need the last of them, the others divide their last full batch in two.
+    /// [`Remainder::Even`] all ranks take S = ceil(ceil(N/W)/B) steps; where only ranks with the
+    /// additional row need the last of them, the others divide their last full batch in two.
     ///
     /// # Errors
-    /// `Config` where equal steps are impossible: fewer rows than ranks, or single-row batches of rows that the
-    /// ranks do not divide.
+    /// `Config` where equal steps are impossible: fewer rows than ranks, or single-row batches of
+    /// rows that the ranks do not divide.
     pub fn of_rank(
         rows: u64,
         world_size: u64,
@@ -173,11 +175,11 @@ pub fn proportional(rows: u64, weights: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-/// Cuts lists of counted pieces so that list i has exactly `quotas[i]` rows: what is too much at the end of one
-/// list goes to those that have too little. With `in_place` the pieces of a list are put in the order of the
-/// plan again, else what it got comes last.
+/// Cuts lists of counted pieces so that list i has exactly `quotas[i]` rows: excess rows at the end
+/// of one list go to lists with too few. With `in_place` the pieces of a list are put in the order
+/// of the plan again, else added pieces come last.
 ///
-/// The rows of all lists must be those of all quotas.
+/// All lists together must have as many rows as all quotas.
 pub fn level(lists: &mut [Vec<RowSlice>], quotas: &[u64], in_place: bool) {
     let mut spare: Vec<RowSlice> = Vec::new();
     let mut missing = vec![0; lists.len()];

@@ -26,10 +26,11 @@ pub struct Turn {
 
 /// Merges a list of pieces, `width` of them at a time, each in turn for `chunk` rows.
 ///
-/// The reader asks for the next [`Turn`], takes rows and says so ([`took`](Self::took)), or says that the piece
-/// has no more ([`ended`](Self::ended)); then the next piece of the list takes its place. The sequence depends
-/// on the pieces' rows alone, so the same machine drives a reader and, where rows are counted, a
-/// simulation ([`advance`](Self::advance)). A copy of it is a position to which a reader can return.
+/// The reader asks for the next [`Turn`], takes rows and says so ([`took`](Self::took)), or says
+/// that the piece has no more ([`ended`](Self::ended)); then the next piece of the list takes its
+/// place. The sequence depends on the pieces' rows alone, so the same machine drives a reader and,
+/// where rows are counted, a simulation ([`advance`](Self::advance)). A copy of it is a position to
+/// which a reader can return.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interleave {
     width: u32,
@@ -69,7 +70,7 @@ impl Interleave {
         Some(Turn { piece: open.piece, row: open.row, rows })
     }
 
-    /// `rows` rows were taken, at most those of the turn.
+    /// `rows` rows were taken, at most the rows of the turn.
     pub fn took(&mut self, rows: u64) {
         self.open[self.turn as usize].row += rows;
         if !self.is_bounded() {
@@ -81,7 +82,8 @@ impl Interleave {
         }
     }
 
-    /// Whether a turn ends before its piece. Where it does not, rows left of it are not counted.
+    /// Returns true if a turn ends before its piece. Where it does not, rows left of it are not
+    /// counted.
     fn is_bounded(&self) -> bool {
         self.chunk != u64::MAX
     }
@@ -101,8 +103,8 @@ impl Interleave {
         }
     }
 
-    /// Goes on by up to `rows` rows over pieces of the lengths `rows_of`, as a reader would. Calls `each` with
-    /// every turn's part; returns the rows passed, fewer only at the end of all pieces.
+    /// Goes on by up to `rows` rows over pieces of the lengths `rows_of`, as a reader would. Calls
+    /// `each` with every turn's part; returns the rows passed, fewer only at the end of all pieces.
     pub fn advance(
         &mut self,
         pieces: u32,
@@ -145,8 +147,8 @@ impl Interleave {
         self.next
     }
 
-    /// The same position in the list of only those pieces that are read from here until `next`, the first one
-    /// that is not opened; with that list's positions in the old one.
+    /// The position in a list of only those pieces that are read from here until `next`, the first
+    /// one that is not opened. Also returns that list's positions in the old one.
     pub fn narrowed(&self, next: u32) -> (Self, Vec<u32>) {
         let open = (0_u32..).zip(&self.open).map(|(piece, open)| Open { piece, row: open.row });
         let touched = self.open.iter().map(|open| open.piece).chain(self.next..next);
@@ -154,8 +156,8 @@ impl Interleave {
         (narrowed, touched.collect())
     }
 
-    /// The same position in the list of only the pieces `touched`, all of them opened; it is behind the position
-    /// that [`narrowed`](Self::narrowed) gave them.
+    /// The position in a list of only the pieces `touched`, all of them opened. It is behind the
+    /// position that [`narrowed`](Self::narrowed) gave them.
     pub fn within(&self, touched: &[u32]) -> Self {
         let place = |piece: u32| touched.iter().position(|old| *old == piece);
         let open = self.open.iter().filter_map(|open| {

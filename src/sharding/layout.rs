@@ -1,4 +1,4 @@
-//! What is dealt, and how: the splits of a plan, layouts, and the runs of an epoch.
+//! The input of a deal: the splits of a plan, layouts, and the runs of an epoch.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Layout {
     pub num_workers: u32,
     /// Rows per batch.
     pub batch_size: u64,
-    /// What happens to rows that do not divide evenly.
+    /// The policy for rows that do not divide evenly.
     pub remainder: Remainder,
     /// Whether the workers of a rank take its pieces one by one; otherwise they are dealt to them.
     pub dynamic: bool,
@@ -36,16 +36,17 @@ pub struct Layout {
     pub strategy: Option<Builtin>,
     /// Whether the splits are permuted.
     pub shuffle: bool,
-    /// Rows of the runs into which all rows are cut after they were permuted; None deals the plan's splits.
+    /// Rows of the runs into which all rows are cut after they were permuted; None deals the plan's
+    /// splits.
     pub permuted: Option<u64>,
     /// How the pieces of a lane are mixed.
     pub mixing: Mixing,
 }
 
-/// What is dealt: the same for every layout.
+/// The input of a deal, equal for every layout.
 #[derive(Clone, Debug, Default)]
 pub struct ShardInput {
-    /// By split: what balancing goes by.
+    /// By split: the weight for balancing.
     pub weights: Vec<u64>,
     /// By split: its output rows, where they were counted.
     pub counts: Option<Vec<u64>>,
@@ -59,7 +60,7 @@ pub struct ShardInput {
     pub exclude: Vec<(u32, u64, u64)>,
 }
 
-/// What the order of an epoch depends on beside the layout.
+/// The values on which an epoch's order depends, beside the layout.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderKey<'a> {
     /// The user's seed.
@@ -84,12 +85,13 @@ pub struct EarlierRun {
     pub layout: Layout,
     /// Batches that every rank received, where `cursors` does not say more.
     pub step: u64,
-    /// By rank, and there by worker: a [`ShardCursor`] as numbers; none where the worker has not begun.
+    /// By rank, and there by worker: a [`ShardCursor`] as numbers; none where the worker has not
+    /// begun.
     #[serde(default)]
     pub cursors: BTreeMap<u32, Vec<Vec<u64>>>,
 }
 
-/// Bounds of what a state may ask for, far above what a run has.
+/// Bounds on the requests of a state, far above those of any run.
 const MOST_SHARDS: u64 = 1 << 20;
 const MOST_BATCH_ROWS: u64 = 1 << 40;
 
@@ -122,7 +124,7 @@ impl Layout {
         if self.dynamic { 1 } else { self.num_workers.max(1) as usize }
     }
 
-    /// Whether every shard gets its exact number of rows.
+    /// Returns true if every shard gets its exact number of rows.
     pub(super) fn is_exact(&self) -> bool {
         self.counted && self.remainder != Remainder::Uneven
     }
@@ -137,7 +139,7 @@ impl ShardInput {
         Self { weights: runs.clone(), counts: Some(runs), ..Self::default() }
     }
 
-    /// All splits without what is excluded, in the order of the plan.
+    /// All splits without excluded rows, in the order of the plan.
     pub fn pieces(&self) -> Vec<RowSlice> {
         let mut exclude = self.exclude.clone();
         exclude.sort_unstable();
@@ -158,7 +160,7 @@ impl ShardInput {
         pieces
     }
 
-    /// What a piece weighs: see [`RowSlice::weight`].
+    /// The weight of a piece: see [`RowSlice::weight`].
     pub(super) fn weight(&self, piece: &RowSlice, counted: bool) -> u64 {
         piece.weight(counted, &|id| self.weight_of_split(id))
     }

@@ -5,13 +5,13 @@ use std::collections::BinaryHeap;
 
 /// Deals items to bins so that the heaviest bin is light: longest processing time first.
 ///
-/// The heaviest item left goes to the lightest bin. The heaviest bin then weighs at most 4/3 - 1/(3m)
-/// times that of the best possible division over m bins (R. L. Graham, "Bounds on Multiprocessing Timing
-/// Anomalies", SIAM J. Appl. Math. 17(2), 1969).
+/// The heaviest item left goes to the lightest bin. The heaviest bin then weighs at most 4/3 -
+/// 1/(3m) times that of the best possible division over m bins (R. L. Graham, "Bounds on
+/// Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17(2), 1969).
 ///
-/// Returns the bin of each item. Equal weights are dealt in the order of items; of equally heavy bins
-/// the one with the fewest items takes the next, then the one with the lowest number, so items of
-/// weight zero spread too. Zero `bins` count as one. O(n log n + n log bins) time, O(n) memory.
+/// Returns the bin of each item. Equal weights are dealt in the order of items; of equally heavy
+/// bins the one with the fewest items takes the next, then the one with the lowest number, so items
+/// of weight zero spread too. Zero `bins` count as one. O(n log n + n log bins) time, O(n) memory.
 pub fn lpt(weights: &[u64], bins: usize) -> Vec<u32> {
     // With more bins than items the first n take one item each: the others need not be kept.
     let bins = bins.min(weights.len()).max(1);

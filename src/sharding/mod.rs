@@ -1,12 +1,13 @@
-//! Who reads what, in which order: pure functions over split metadata.
+//! Decides who reads which rows, in which order: pure functions over split metadata.
 //!
 //! Nothing here reads a file, a clock or a hash map's order, so every rank and worker computes the
 //! same plan from the same input. [`lpt()`] balances splits, [`Assignment`] holds the lists of all
-//! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the only
-//! source of randomness in the crate.
+//! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the
+//! only source of randomness in the crate.
 //!
-//! [`resume()`] is the whole way: [`ShardInput`] cut into [`RowSlice`]s, what earlier [`EarlierRun`]s of the epoch consumed
-//! taken off, the rest dealt to [`Shard`]s by a [`Layout`]. A [`RankShare`] is what of it one rank needs.
+//! [`resume()`] is the whole way: [`ShardInput`] is cut into [`RowSlice`]s, rows consumed by
+//! [`EarlierRun`]s of the epoch are taken off, and the rest is dealt to [`Shard`]s by a [`Layout`].
+//! A [`RankShare`] is one rank's part of it.
 
 mod bernoulli;
 mod blend;

@@ -17,8 +17,8 @@ pub fn epoch_order(splits: &mut [u32], seed: u64, epoch: u64, shard_key: u64, fi
 
 /// One key out of several: depends on each part, on their order and on their number.
 ///
-/// SplitMix64's bijection scrambles the state after each part, so that neighbouring seeds and epochs
-/// give unrelated keys. Not for cryptography.
+/// SplitMix64's bijection scrambles the state after each part, so that neighbouring seeds and
+/// epochs give unrelated keys. Not for cryptography.
 pub fn derive_key(parts: &[u64]) -> u64 {
     parts
         .iter()

@@ -5,24 +5,27 @@ use std::sync::Arc;
 use super::order::derive_key;
 use super::rng::{Rng, mix};
 
-/// Up to so many positions the permutation is a table (16 KiB), drawn by Fisher and Yates: each of the `len!`
-/// orders is then as likely as any other, which no Feistel network of a few bits can claim.
+/// Up to so many positions the permutation is a table (16 KiB), drawn by Fisher and Yates: each of
+/// the `len!` orders is then as likely as any other, which no Feistel network of a few bits can
+/// claim.
 const TABLE_LEN: u64 = 4096;
 
-/// Rounds of the network. Luby and Rackoff prove four for secret round functions; the rest is margin for
-/// the small domains here (V. Patarin, "Luby-Rackoff: 7 Rounds Are Enough", CRYPTO 2003).
+/// Rounds of the network. Luby and Rackoff prove four for secret round functions; the rest is
+/// margin for the small domains here (V. Patarin, "Luby-Rackoff: 7 Rounds Are Enough", CRYPTO
+/// 2003).
 const ROUNDS: usize = 10;
 
 /// A bijection of `0..len`, the same on every machine for the same key.
 ///
-/// [`at`](Self::at) answers for one position in constant time and memory, so an epoch over billions of rows needs
-/// no list of them, and a cursor is a position.
+/// [`at`](Self::at) answers for one position in constant time and memory, so an epoch over billions
+/// of rows needs no list of them, and a cursor is a position.
 ///
-/// Beyond 4096 positions it is the generalised Feistel cipher of J. Black and P. Rogaway, "Ciphers with
-/// Arbitrary Finite Domains", CT-RSA 2002, section 5, with cycle walking (section 4): a number is a pair of
-/// digits, `left` in `0..a` and `right` in `0..b` with a·b >= len and both near its root; each round adds to one
-/// digit a scrambled function of the other. A result outside `0..len` is permuted again until it is inside; fewer
-/// than one in √len is. Not for cryptography: the round function is that of SplitMix64.
+/// Beyond 4096 positions it is the generalised Feistel cipher of J. Black and P. Rogaway, "Ciphers
+/// with Arbitrary Finite Domains", CT-RSA 2002, section 5, with cycle walking (section 4): a number
+/// is a pair of digits, `left` in `0..a` and `right` in `0..b` with a·b >= len and both near its
+/// root; each round adds to one digit a scrambled function of the other. A result outside `0..len`
+/// is permuted again until it is inside; fewer than one in √len is. Not for cryptography: the round
+/// function is that of SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     len: u64,
@@ -65,7 +68,7 @@ impl Permutation {
         self.len
     }
 
-    /// Whether there is nothing to permute.
+    /// Returns true if there is nothing to permute.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -82,8 +85,8 @@ impl Permutation {
                 let mut value = position;
                 loop {
                     value = network(value, *left, *right, keys);
-                    // The network permutes 0..left·right, so the walk from a position ends inside 0..len: at
-                    // the latest where it began.
+                    // The network permutes 0..left·right, so the walk from a position ends inside
+                    // 0..len: at the latest where it began.
                     if value < self.len {
                         return value;
                     }

@@ -27,7 +27,7 @@ impl Builtin {
     }
 }
 
-/// What a split weighs: its projected bytes, or its rows where no bytes are stored, as for a query
+/// The weight of a split: its projected bytes, or its rows if no bytes are stored, as for a query
 /// that only counts.
 pub fn weight(split: &Split) -> u64 {
     if split.bytes > 0 { split.bytes } else { split.rows.unwrap_or(0) }
@@ -45,9 +45,9 @@ pub struct Assignment {
 impl Assignment {
     /// Divides `splits` over the ranks of `spec`, and the splits of each rank over its workers.
     ///
-    /// Two levels, so that what a rank reads does not depend on its number of workers: ranks are as even
-    /// as one level over ranks makes them, and a run resumed with another worker count moves no split
-    /// between ranks. Within a shard the splits keep the order of the plan.
+    /// Two levels, so that a rank's rows do not depend on its number of workers: ranks are as even
+    /// as one level over ranks makes them, and a run resumed with another worker count moves no
+    /// split between ranks. Within a shard the splits keep the order of the plan.
     pub fn assign(splits: &[Split], spec: &ShardSpec, strategy: Builtin) -> Self {
         let weights: Vec<u64> = splits.iter().map(weight).collect();
         let workers = spec.shards_per_rank();
@@ -86,12 +86,12 @@ impl Assignment {
         &self.shards
     }
 
-    /// The same, taken out.
+    /// The ids of each shard, taken out.
     pub fn into_shards(self) -> Vec<Vec<u32>> {
         self.shards
     }
 
-    /// What each shard reads of `splits`, the list that was assigned.
+    /// Summarises each shard. `splits` is the list that was assigned.
     pub fn summaries(&self, splits: &[Split]) -> Vec<ShardSummary> {
         let summary = |(index, ids): (usize, &Vec<u32>)| {
             let own = || ids.iter().filter_map(|&id| splits.get(id as usize));
@@ -123,7 +123,7 @@ impl Assignment {
     }
 }
 
-/// What one shard reads.
+/// The reads of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardSummary {
     /// The rank.
@@ -143,7 +143,7 @@ pub struct ShardSummary {
 pub struct Imbalance {
     /// Over all shards.
     pub shards: f64,
-    /// Over all ranks: what every training step waits for.
+    /// Over all ranks: the part for which every training step waits.
     pub ranks: f64,
 }
 

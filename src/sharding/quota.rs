@@ -9,8 +9,9 @@ pub(super) fn rows_of(pieces: &[RowSlice]) -> u64 {
     pieces.iter().filter_map(RowSlice::rows).sum()
 }
 
-/// The rows that all ranks deliver where so many are left by source: all of them, or those until the first source runs out. Earlier
-/// runs of the epoch have rounded the sources' shares, so the end is that of the whole epoch.
+/// The rows that all ranks deliver where so many are left by source: all of them, or those until
+/// the first source runs out. Earlier runs of the epoch have rounded the sources' shares, so the
+/// end is that of the whole epoch.
 pub(super) fn delivered(input: &ShardInput, left: &[u64]) -> u64 {
     let left_in_all = left.iter().sum();
     if !input.stop_first {
@@ -46,7 +47,8 @@ fn until_first(rows: &[u64], weights: &[u64]) -> u64 {
     first.min(rows.iter().map(|rows| u128::from(*rows)).sum()) as u64
 }
 
-/// The rows of every worker of a rank that has `own` rows: those of its batches, and of what batches leave over.
+/// The rows of every worker of a rank that has `own` rows: the rows of its batches, and the
+/// remainder.
 pub(super) fn quotas_of_rank(own: u64, schedules: &[Schedule]) -> Vec<u64> {
     let workers = schedules.len();
     let planned: Vec<u64> = schedules.iter().map(|schedule| schedule.rows().unwrap_or(0)).collect();

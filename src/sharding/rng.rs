@@ -57,7 +57,8 @@ impl Rng {
         (product >> 64) as u64
     }
 
-    /// Permutes `items`, each permutation with the same probability (Fisher and Yates, from the end).
+    /// Permutes `items`, each permutation with the same probability (Fisher and Yates, from the
+    /// end).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last as u64 + 1) as usize;
@@ -72,7 +73,8 @@ fn split_mix(counter: &mut u64) -> u64 {
     mix(*counter)
 }
 
-/// The scrambling function of SplitMix64: a bijection in which every input bit moves every output bit.
+/// The scrambling function of SplitMix64: a bijection in which every input bit moves every output
+/// bit.
 pub(super) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Pieces: what shards read, cut at any row.
+//! Pieces: the units that shards read, cut at any row.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub enum Source {
 /// A shuffle window that can be filled again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// What it was filled from.
+    /// The pieces from which the window was filled.
     pub pieces: Vec<RowSlice>,
     /// Where in `pieces` its first row lies.
     pub from: Interleave,
@@ -54,13 +54,13 @@ impl RowSlice {
         self.end.map(|end| end - self.start)
     }
 
-    /// Whether it certainly has no row.
+    /// Returns true if it certainly has no row.
     pub fn is_empty(&self) -> bool {
         self.rows() == Some(0)
     }
 
-    /// The first `rows` rows, and the others. A piece that was not counted cannot be cut: take rows off its
-    /// front with [`skip`](Self::skip).
+    /// The first `rows` rows, and the others. A piece that was not counted cannot be cut: take rows
+    /// off its front with [`skip`](Self::skip).
     pub fn cut(self, rows: u64) -> (Self, Self) {
         let middle = self.start + rows;
         let tail = Self { start: middle, ..self.clone() };
@@ -83,9 +83,9 @@ impl RowSlice {
         }
     }
 
-    /// What it weighs: its part of its split, or, where a layout does not go by counted rows, the whole
-    /// split. A run that knows the counts must deal as one that does not. `split` has the weight and the rows of a
-    /// split.
+    /// The weight of a slice: its part of its split, or the whole split for a layout that does not
+    /// use counted rows. A run that knows the counts must deal like one that does not. `split`
+    /// returns the weight and the rows of a split.
     pub(super) fn weight(&self, counted: bool, split: &dyn Fn(u32) -> (u64, Option<u64>)) -> u64 {
         match &self.source {
             Source::Split(id) => {
@@ -104,7 +104,8 @@ impl RowSlice {
         }
     }
 
-    /// Where it lies in the order of the plan: by its first split, windows before what follows them.
+    /// Its place in the order of the plan: by its first split, windows before the pieces after
+    /// them.
     pub fn place(&self) -> (u32, bool, u64) {
         match &self.source {
             Source::Split(id) => (*id, true, self.start),

@@ -1,8 +1,9 @@
-//! The share of one rank: what it reads in every epoch of a topology, whatever its number of workers.
+//! The share of one rank: its reads in every epoch of a topology, for any number of workers.
 //!
-//! Ranks are dealt first, and the pieces of each rank are then dealt to its workers. Nothing of this depends on the
-//! epoch, which only permutes. So a rank, and each of its worker processes, needs no more than its own share, and that is
-//! small: of a million splits over 1,024 ranks it has a thousand.
+//! Ranks are dealt first, and the pieces of each rank are then dealt to its workers. Nothing of
+//! this depends on the epoch, which only permutes. So a rank, and each of its worker processes,
+//! needs no more than its own share, and that is small: of a million splits over 1,024 ranks it has
+//! a thousand.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ use super::row_slice::{RowSlice, Source};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
-/// What one rank reads of what is left of an epoch, lane by lane.
+/// The share of one rank in the rest of an epoch, lane by lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankShare {
     head: Head,
@@ -48,7 +49,7 @@ struct Head {
     rows: u64,
 }
 
-/// What a deal over ranks says of all of them.
+/// The values of a deal that all ranks share.
 pub(super) struct Common<'a> {
     pub depth: u64,
     pub source_weights: &'a [u64],
@@ -100,7 +101,7 @@ impl RankShare {
         ids
     }
 
-    /// What it weighs: what its pieces were dealt by.
+    /// The total weight of its pieces, by which they were dealt.
     pub fn weight(&self) -> u128 {
         self.lanes.iter().flatten().map(|piece| u128::from(self.weight_of(piece))).sum()
     }
@@ -261,7 +262,7 @@ impl RankShare {
         Ok(writer.finish())
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Decodes a share that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
     /// `Config` where the bytes are damaged.

@@ -1,11 +1,13 @@
-//! Rows drawn by weight: an epoch whose positions are draws, computed point by point where rows may repeat.
+//! Rows drawn by weight: an epoch whose positions are draws, computed point by point where rows may
+//! repeat.
 //!
-//! - with replacement: each draw takes row i with probability w_i / sum(w), whatever the others took, as torch's
-//!   `WeightedRandomSampler` does. Draw p finds its row from (key, p) alone: among the sums of blocks of rows, then
-//!   among the weights of one block.
-//! - without: P. Efraimidis and P. Spirakis, "Weighted random sampling with a reservoir", Information Processing
-//!   Letters 97(5), 2006. Each row gets the key -ln(u_i) / w_i, and the rows of the smallest keys come in the order of
-//!   their keys, which is that of drawing one row after the other, each by its share of the weight that is left.
+//! - with replacement: each draw takes row i with probability w_i / sum(w), independent of other
+//!   draws, as torch's `WeightedRandomSampler` does. Draw p finds its row from (key, p) alone:
+//!   among the sums of blocks of rows, then among the weights of one block.
+//! - without: P. Efraimidis and P. Spirakis, "Weighted random sampling with a reservoir",
+//!   Information Processing Letters 97(5), 2006. Each row gets the key -ln(u_i) / w_i, and the rows
+//!   of the smallest keys come in the order of their keys, which is that of drawing one row after
+//!   the other, each by its share of the weight that is left.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -15,8 +17,8 @@ use super::permutation::Permutation;
 use super::rng::{GOLDEN_RATIO, mix};
 use crate::{Error, Result};
 
-/// Rows whose weights have one sum. A draw looks at the weights of one block: at fewer of them it is faster, and the sums take
-/// more memory.
+/// Rows whose weights have one sum. A draw looks at the weights of one block: at fewer of them it
+/// is faster, and the sums take more memory.
 const BLOCK_ROWS: u64 = 64;
 
 /// 2^-53: between two neighbours of the numbers that 53 bits make in 0..1.
@@ -52,7 +54,8 @@ impl WeightedSampler {
         let mut ends = Vec::with_capacity(rows.div_ceil(BLOCK_ROWS) as usize);
         let (mut sum, mut positive, mut largest) = (0.0, 0, 0_f64);
         for block in 0..rows.div_ceil(BLOCK_ROWS) {
-            // Summed by block first: a running sum of billions would round each weight by its own size.
+            // Summed by block first: a running sum of billions would round each weight by its own
+            // size.
             let mut own = 0.0;
             weights.visit(rows_of(block, rows), &mut |weights: &[f64]| {
                 for &weight in weights {
@@ -77,7 +80,7 @@ impl WeightedSampler {
         Ok(Self { weights, ends: ends.into(), positive, largest })
     }
 
-    /// Number of rows, those of weight 0 included.
+    /// Number of rows, rows of weight 0 included.
     pub fn num_rows(&self) -> u64 {
         self.weights.num_rows()
     }
@@ -131,7 +134,8 @@ impl WeightedSampler {
                 for &weight in weights {
                     if weight > 0.0 {
                         let uniform = ((bits(key, row) >> 11) + 1) as f64 * STEP;
-                        // Times the largest weight, which changes no order, and keeps tiny weights from overflowing.
+                        // Times the largest weight, which changes no order, and keeps tiny weights
+                        // from overflowing.
                         let own = -ln(uniform) * (self.largest / weight).min(f64::MAX);
                         if own <= worst {
                             best.push((own, row));
@@ -165,10 +169,12 @@ fn bits(key: u64, number: u64) -> u64 {
     mix(key.wrapping_add(number.wrapping_add(1).wrapping_mul(GOLDEN_RATIO)))
 }
 
-/// The natural logarithm of a positive normal number, the same on every machine, which the platform's own need not be.
+/// The natural logarithm of a positive normal number, the same on every machine, which the
+/// platform's own need not be.
 ///
-/// The method of `e_log.c` of Sun's fdlibm (1993): x = 2^k (1 + f) with 1 + f near 1, s = f / (2 + f), and
-/// ln(1 + f) = f - s (f - R) with a polynomial R in s². Its error is below one unit in the last place.
+/// The method of `e_log.c` of Sun's fdlibm (1993): x = 2^k (1 + f) with 1 + f near 1, s = f / (2 +
+/// f), and ln(1 + f) = f - s (f - R) with a polynomial R in s². Its error is below one unit in the
+/// last place.
 fn ln(x: f64) -> f64 {
     const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
@@ -218,8 +224,8 @@ impl From<Permutation> for Order {
 }
 
 impl Order {
-    /// `draws` rows of a sampler. Without replacement they are drawn here and now: that takes 8 bytes for each, and up to
-    /// 32 meanwhile.
+    /// `draws` rows of a sampler. Without replacement they are drawn here and now: that takes 8
+    /// bytes for each, and up to 32 meanwhile.
     ///
     /// # Errors
     /// `Config` where more rows are to be drawn without replacement than have a weight.
@@ -249,12 +255,13 @@ impl Order {
         self.len
     }
 
-    /// Whether it has no position.
+    /// Returns true if it has no position.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Number of rows that it is over; None where it is known to be within those of its weights.
+    /// Number of rows that it is over; None if it is known to be within the weights' number of
+    /// rows.
     pub fn num_rows(&self) -> Option<u64> {
         match &self.kind {
             Kind::Permutation(permutation) => Some(permutation.len()),
@@ -373,7 +380,7 @@ mod tests {
         assert!(Order::drawn(&sampler, 5, sampler.num_positive() + 1, false).is_err());
     }
 
-    /// What a draw costs: `cargo test --lib a_draw_takes -- --ignored --nocapture`, optimised.
+    /// Measures a draw: `cargo test --lib a_draw_takes -- --ignored --nocapture`, optimised.
     #[test]
     #[ignore = "prints how long a draw takes and asserts nothing: it is run by hand, optimised"]
     fn a_draw_takes() {

@@ -18,14 +18,14 @@ pub struct AccessConfig {
     /// and those of `object_store` (`aws_endpoint`); others are no business of a store.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
-    /// What is added for URIs that start with the prefix; the longest prefix wins.
+    /// Properties added for URIs that start with the prefix; the longest prefix wins.
     #[serde(default)]
     pub credentials: Vec<(String, BTreeMap<String, String>)>,
 }
 
 impl AccessConfig {
-    /// Access by properties alone, of which those of no store are left out: a worker needs no
-    /// password of a catalog.
+    /// Access by properties alone. Properties of no store are left out: a worker needs no password
+    /// of a catalog.
     pub fn new(properties: &BTreeMap<String, String>) -> Self {
         let properties = properties
             .iter()
@@ -40,7 +40,7 @@ impl AccessConfig {
         self.credentials_of(uri).map_or("", |(prefix, _)| prefix)
     }
 
-    /// All properties for a URI, those of its credentials before those of the table.
+    /// All properties for a URI; credentials' properties override the table's.
     pub(super) fn properties_of(&self, uri: &str) -> BTreeMap<String, String> {
         let mut properties = self.properties.clone();
         if let Some((_, given)) = self.credentials_of(uri) {
@@ -58,7 +58,7 @@ impl AccessConfig {
     }
 }
 
-/// What is one credential, and when it ends.
+/// The properties of one credential, and its expiry.
 const CREDENTIALS: &[&[&str]] = &[
     &[
         "s3.access-key-id",
@@ -70,7 +70,8 @@ const CREDENTIALS: &[&[&str]] = &[
     &["gcs.oauth2.token", "gcs.oauth2.token-expires-at"],
 ];
 
-/// Puts `over` into `under`; a credential is replaced as a whole, since the token of one key does not go with another.
+/// Puts `over` into `under`; a credential is replaced as a whole, since the token of one key does
+/// not go with another.
 pub(crate) fn lay_over(under: &mut BTreeMap<String, String>, over: &BTreeMap<String, String>) {
     for names in CREDENTIALS {
         if names.iter().any(|name| over.contains_key(*name)) {

@@ -1,4 +1,5 @@
-//! The names of storage options in the vocabularies that users know, kind of store by kind of store.
+//! The names of storage options in the vocabularies that users know, kind of store by kind of
+//! store.
 //!
 //! `object_store`'s own names (those of delta-rs and polars, with and without `aws_`, `google_` and
 //! `azure_`) and fsspec's (`s3fs`, `gcsfs`, `adlfs`, its HTTP file system) become one name for each
@@ -20,10 +21,10 @@ use crate::{Error, Result};
 pub(super) const PROFILE: &str = "aws_profile";
 /// An OAuth2 token for Google; no option of `object_store`.
 pub(super) const GOOGLE_TOKEN: &str = "google_bearer_token";
-/// What a header of every request to an HTTP server starts with; no option of `object_store`.
+/// The prefix of a header for every request to an HTTP server; no option of `object_store`.
 pub(super) const HEADERS: &str = "headers.";
 
-/// s3fs's names, and those that AWS's own tools print.
+/// s3fs's names, and names that AWS's own tools print.
 const S3: &[(&str, &str)] = &[
     ("accesskeyid", "aws_access_key_id"),
     ("anon", "aws_skip_signature"),
@@ -111,14 +112,14 @@ const TUNING: &[&str] = &[
     "version_aware",
 ];
 
-/// What a nested option that has no meaning here starts with, and whose it is.
+/// Prefixes of nested options that have no meaning here, each with its owner.
 const REFUSED: &[(&str, &str)] = &[
     ("config_kwargs.", "of botocore"),
     ("client_kwargs.", "of the library's HTTP client"),
     ("s3_additional_kwargs.", "of boto3's requests"),
 ];
 
-/// The option of `object_store` and its value, and what goes with it where nobody says otherwise.
+/// The option of `object_store` and its value, and defaults that go with it.
 #[derive(Default)]
 struct Meaning {
     said: Vec<(String, String)>,
@@ -141,12 +142,12 @@ pub(super) fn foreign_names(scheme: Scheme) -> impl Iterator<Item = &'static str
     table.filter(|name| !matches!(*name, "accesskeyid" | "secretaccesskey" | "sessiontoken"))
 }
 
-/// Options under one name each. What nobody knows keeps its name: the store that is opened refuses it.
+/// Options under one name each. An unknown option keeps its name: the opened store refuses it.
 ///
 /// # Errors
 ///
-/// `Config`, for two names of one option, a value that has no meaning here, and an option that only tunes
-/// a library of fsspec. No value that may be a secret is repeated.
+/// `Config`, for two names of one option, a value that has no meaning here, and an option that only
+/// tunes a library of fsspec. No value that may be a secret is repeated.
 pub(super) fn translate(
     scheme: Scheme,
     given: &BTreeMap<String, String>,
@@ -196,7 +197,7 @@ fn table(scheme: Scheme) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What one option means; `name` as the user wrote it, `lower` the same in small letters.
+/// The meaning of one option. `name` is the user's spelling, and `lower` has it in small letters.
 fn meaning(scheme: Scheme, name: &str, lower: &str, value: &str) -> Result<Meaning> {
     if scheme == Scheme::Http {
         let header = ["client_kwargs.headers.", HEADERS]
@@ -292,7 +293,7 @@ fn with_canonical_names(mut meaning: Meaning) -> Meaning {
     meaning
 }
 
-/// gcsfs's `token`: a word, the path of a file of credentials, or what stands in such a file.
+/// gcsfs's `token`: a word, the path of a file of credentials, or the content of such a file.
 fn google_token(name: &str, value: &str) -> Result<Meaning> {
     match value {
         "anon" => return Ok(Meaning::of("google_skip_signature", "true")),
@@ -326,7 +327,7 @@ fn google_token(name: &str, value: &str) -> Result<Meaning> {
         // It may be a secret, so it is not repeated.
         Err(error) => Err(Error::config(format!(
             "{name} must be \"anon\", \"google_default\", \"cloud\", the path of a file of credentials, \
-             or a dict of what stands in one; the value given is none of the words, and as a file it \
+             or a dict with its content; the value given is none of the words, and as a file it \
              cannot be read ({}); pass an access token as access_token",
             error.kind()
         ))),
@@ -417,8 +418,8 @@ pub(super) fn store_name(scheme: Scheme) -> &'static str {
     }
 }
 
-/// A server that is reached by `http://` was meant. The endpoint of S3 in its own name, which comes before
-/// that of an environment variable.
+/// Allows `http://` for a server with such an address, since the user wrote it. The endpoint of S3
+/// in its own name precedes an environment variable.
 fn allow_http(scheme: Scheme, options: &mut BTreeMap<String, String>) {
     let variables: &[&str] = match scheme {
         Scheme::S3 => &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"],
@@ -456,7 +457,7 @@ fn with_scheme(host: &str) -> String {
     }
 }
 
-/// Whether an option's value says yes.
+/// Returns true if an option's value says yes.
 pub(super) fn flag(name: &str, value: &str) -> Result<bool> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "t" | "1" | "yes" | "y" | "on" => Ok(true),

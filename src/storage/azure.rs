@@ -4,11 +4,11 @@ use super::location::Location;
 use super::properties::{Properties, Secret, StoreOptions, allow_http, other_expiry, plain_azure};
 use crate::{Error, Result};
 
-/// What follows the account in the hosts that `object_store` knows.
+/// The host's suffix after the account, in hosts that `object_store` knows.
 const KNOWN_HOSTS: &[&str] = &["dfs.core.windows.net", "blob.core.windows.net"];
 
-/// The options of a container. An account's own tokens (`adls.sas-token.<account>`) come before those
-/// for all accounts.
+/// The options of a container. An account's own tokens (`adls.sas-token.<account>`) come before
+/// those for all accounts.
 ///
 /// # Errors
 ///

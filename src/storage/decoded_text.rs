@@ -16,8 +16,8 @@ struct DecodedText {
     blanks_mark: bool,
 }
 
-/// `store`, whose whole files are unpacked by `members`, and whose text that begins with a byte-order mark is read as if it
-/// began with blanks where `blanks_mark` says so.
+/// `store`, whose whole files are unpacked by `members`, and whose text that begins with a
+/// byte-order mark is read as if it began with blanks where `blanks_mark` says so.
 pub fn with_decoded_text(
     store: Arc<dyn ObjectStore>,
     members: Option<Members>,

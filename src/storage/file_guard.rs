@@ -1,4 +1,5 @@
-//! One pinned file as it must be: each answer of its store is compared with that, and a difference told.
+//! One pinned file as it must be: each answer of its store is compared with that, and a difference
+//! told.
 
 use std::error::Error as StdError;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use super::pinned::STORE;
 use super::requests::NO_RANGES;
 use crate::Error;
 
-/// What is known of one file, to check each answer with.
+/// The facts about one file that check each answer.
 #[derive(Clone)]
 pub(super) struct Guard {
     pub(super) root: Arc<str>,
@@ -29,7 +30,7 @@ impl Guard {
         self.counters.count_bytes(bytes as u64);
     }
 
-    /// A local file differs from what it was when it was opened.
+    /// A local file has changed since it was opened.
     pub(super) fn changed_while_read(&self, size: u64) -> Result<()> {
         match &self.pin {
             None => Ok(()),
@@ -45,12 +46,12 @@ impl Guard {
         self.fail(Error::storage(format!("cannot read {path}: {error}")))
     }
 
-    /// A reader wants bytes behind the end: what the file says of itself is wrong.
+    /// A reader wants bytes behind the end: the file's own metadata is wrong.
     pub(super) fn check_end(&self, end: u64) -> Result<()> {
         self.pin.as_ref().map_or(Ok(()), |pin| self.check_end_of(end, pin.size))
     }
 
-    /// The same of a file whose size is known.
+    /// Checks that a read ends within a file of known size.
     pub(super) fn check_end_of(&self, end: u64, size: u64) -> Result<()> {
         if end <= size {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What code outside this crate gives: credentials, whole file systems, and functions over columns. The Python
-//! bindings implement these traits; nothing here knows Python.
+//! Objects from outside this crate: credentials, whole file systems, and functions over columns.
+//! The Python bindings implement these traits; nothing here knows Python.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ pub struct ForeignFile {
     pub last_modified: Option<DateTime<Utc>>,
 }
 
-/// What is in a directory of a foreign file system.
+/// The content of a directory in a foreign file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignListing {
     /// Files, in no order.
@@ -57,11 +57,11 @@ pub struct ForeignListing {
 /// A file system that is reached by functions of the user's. Paths are below its root.
 #[async_trait]
 pub trait ForeignFiles: Any + Send + Sync {
-    /// What stands before a path and a slash when it is shown, and tells this file system from others:
-    /// `memory:/`, `https://host`.
+    /// The prefix of a path (before a slash) when it is shown, which tells this file system from
+    /// others: `memory:/`, `https://host`.
     fn root(&self) -> String;
 
-    /// A file as it is now, whatever was cached; None where there is none.
+    /// The current state of a file, bypassing caches; None if there is none.
     ///
     /// # Errors
     ///
@@ -86,15 +86,15 @@ pub trait ForeignFiles: Any + Send + Sync {
 /// Opens URLs that `object_store` does not know.
 #[async_trait]
 pub trait ForeignOpener: Send + Sync {
-    /// Whether some file system has this scheme, installed or not.
+    /// Returns true if some file system has this scheme, installed or not.
     async fn knows(&self, scheme: &str) -> Result<bool>;
 
     /// The one file system of these URLs, and their paths below its root.
     ///
     /// # Errors
     ///
-    /// `Config`, where there are two file systems, or options that it refuses; what the bindings raise where
-    /// a package is not installed.
+    /// `Config`, where there are two file systems, or options that it refuses; errors of the
+    /// bindings if a package is not installed.
     async fn open(
         &self,
         urls: &[String],
@@ -121,17 +121,18 @@ pub trait ForeignFunction: Any + Send + Sync {
     /// The types of its arguments.
     fn input_types(&self) -> &[DataType];
 
-    /// The type of what it returns.
+    /// The type of its result.
     fn return_type(&self) -> &DataType;
 
     /// Whether equal arguments give equal values.
     fn volatility(&self) -> Volatility;
 
-    /// Stands for name, types, volatility and code: the same in every process that runs the same function, another one where
-    /// the function changes.
+    /// Stands for name, types, volatility and code: the same in every process that runs the same
+    /// function, another one where the function changes.
     fn digest(&self) -> &str;
 
-    /// Its values for arrays of [`input_types`](Self::input_types), each of `rows` rows, of which there is at least one.
+    /// Its values for arrays of [`input_types`](Self::input_types), each of `rows` rows, at least
+    /// one.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl fmt::Debug for dyn ForeignFunction {
     }
 }
 
-/// What travels to a worker process beside a recipe, since it is no plain data.
+/// An object sent to a worker process beside its plan, because it is not plain data.
 #[derive(Clone)]
 pub enum Foreign {
     /// Asked for credentials.

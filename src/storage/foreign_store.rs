@@ -27,13 +27,13 @@ use crate::Error;
 const STORE: &str = "ForeignStore";
 /// Bytes that are asked for at once where a whole file is read.
 const CHUNK: u64 = 8 * 1024 * 1024;
-/// Files that are asked for at the same time, where a listing does not tell what they are.
+/// Files that are looked up at the same time, if a listing does not give their identity.
 const REQUESTS: usize = 16;
 
 /// Reads a [`ForeignFiles`], and writes nothing.
 ///
-/// Such a file system knows no condition on a read. So a file is looked at after each read: what was read
-/// is of the version that is found then, unless the file changed twice.
+/// Such a file system knows no condition on a read. So a file is looked up after each read: the
+/// bytes belong to the version found then, unless the file changed twice.
 pub(super) struct ForeignStore {
     files: Arc<dyn ForeignFiles>,
     root: Arc<str>,
@@ -72,7 +72,7 @@ impl ForeignStore {
         Ok(bytes)
     }
 
-    /// The pieces of a range of a file that stays what it was.
+    /// The pieces of a range of an unchanged file.
     fn stream(&self, before: ObjectMeta, range: Range<u64>) -> BoxStream<'static, Result<Bytes>> {
         let store = Self { files: Arc::clone(&self.files), root: Arc::clone(&self.root) };
         let pin: FilePin = before.into();
@@ -95,8 +95,8 @@ impl ForeignStore {
         .boxed()
     }
 
-    /// Files with their identity. Those of a listing that tells none are looked at one by one, since
-    /// identities of two sources cannot be compared.
+    /// Files with their identity. Files in a listing without identities are looked up one by one,
+    /// since identities of two sources cannot be compared.
     async fn identified(&self, files: Vec<ForeignFile>) -> Result<Vec<ObjectMeta>> {
         stream::iter(files)
             .map(|file| async move {

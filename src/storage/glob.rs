@@ -17,7 +17,7 @@ pub(super) struct Glob {
     parts: Vec<Segment>,
 }
 
-/// What one name, or with `**` any number of directories, has to look like.
+/// The pattern for one name, or with `**` for any number of directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
     /// `**`: any number of directories, none of them hidden.
@@ -26,18 +26,18 @@ pub(super) enum Segment {
     Name(Pattern),
 }
 
-/// Whether a name holds a wildcard.
+/// Returns true if a name holds a wildcard.
 pub(super) fn has_wildcard(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// Whether readers of directories skip the name: `_SUCCESS`, `_temporary`, `.part.crc`.
+/// Returns true if readers of directories skip the name: `_SUCCESS`, `_temporary`, `.part.crc`.
 pub(super) fn is_hidden(name: &str) -> bool {
     name.starts_with(['_', '.'])
 }
 
 impl Glob {
-    /// Compiles the names of a pattern; `text` is what the user typed, for errors.
+    /// Compiles the names of a pattern; `text` is the user's spelling, for errors.
     pub(super) fn try_new<'a>(
         names: impl IntoIterator<Item = &'a str>,
         text: &str,
@@ -74,8 +74,8 @@ impl Glob {
 }
 
 impl Segment {
-    /// Whether one name fits. A hidden name fits only where the pattern begins with its first
-    /// character: `_*` finds `_a`, and `*` does not.
+    /// Returns true if one name fits. A hidden name fits only where the pattern begins with its
+    /// first character: `_*` finds `_a`, and `*` does not.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Directories => !is_hidden(name),
@@ -95,7 +95,7 @@ impl Segment {
     }
 }
 
-/// Whether the names of a file fit all the parts. A `**` at the end takes everything below.
+/// Returns true if the names of a file fit all the parts. A `**` at the end takes everything below.
 pub(super) fn matches(parts: &[Segment], names: &[&str]) -> bool {
     match (parts.split_first(), names.split_first()) {
         (None, None) => true,

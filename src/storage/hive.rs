@@ -176,7 +176,7 @@ fn infer(texts: &[Option<&str>]) -> DataType {
     }
 }
 
-/// Whether the text is an `i64` as it prints itself, so that no spelling is lost.
+/// Returns true if the text is an `i64` as it prints itself, so that no spelling is lost.
 fn is_integer(text: &str) -> bool {
     text.parse::<i64>().is_ok_and(|value| value.to_string() == text)
 }

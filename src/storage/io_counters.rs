@@ -1,8 +1,8 @@
-//! Counts of what was read.
+//! Counts of bytes and requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was asked of a store and what came back, counted by all its users together.
+/// Requests to a store and bytes received, counted for all its users together.
 #[derive(Debug, Default)]
 pub struct IoCounters {
     requests: AtomicU64,

@@ -1,7 +1,8 @@
 //! The storage properties that Iceberg's clients know, for telling a slip of the pen from a name of
 //! somebody's own.
 
-/// Of Java, Python and Rust together: what another client understands is no slip.
+/// Properties of Java, Python and Rust together: a property that another client understands is no
+/// slip.
 const ICEBERG: &[&str] = &[
     "adls.account-host",
     "adls.account-key",

@@ -24,8 +24,9 @@ pub(super) trait Layer: Send + Sync + 'static {
     ) -> GetResult;
 }
 
-/// A store whose answers a layer changes. Its `Debug` form tells the name of the store only: the stores of `object_store` derive it down
-/// to their credentials, an Azure SAS token or a Google bearer token, and DataFusion prints stores.
+/// A store whose answers a layer changes. Its `Debug` form tells the name of the store only: the
+/// stores of `object_store` derive it down to their credentials, an Azure SAS token or a Google
+/// bearer token, and DataFusion prints stores.
 pub(super) struct Layered<L> {
     pub(super) inner: Arc<dyn ObjectStore>,
     pub(super) layer: L,

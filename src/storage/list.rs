@@ -35,14 +35,14 @@ pub struct Listing {
 ///
 /// Below a directory or a `**`, names that start with `_` or `.` are skipped, and so are the
 /// zero-byte objects with which stores mark directories. Symbolic links are followed; broken ones
-/// are skipped, and a loop is an error. Names that end in `#` and digits are skipped, too: the local
-/// store of `object_store` writes its temporary files under such names.
+/// are skipped, and a loop is an error. Names that end in `#` and digits are skipped, too: the
+/// local store of `object_store` writes its temporary files under such names.
 ///
 /// # Errors
 ///
 /// `TableNotFound`, where there is no such path, no file in the directory, or no match; `Storage`,
-/// where the store fails, or a local name is not UTF-8; `Data`, where the files lie in the folder of a table whose log or
-/// metadata says which of them count.
+/// where the store fails, or a local name is not UTF-8; `Data`, where the files lie in the folder
+/// of a table whose log or metadata says which of them count.
 pub async fn list_files(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<Vec<FilePin>> {
     list_one(store, location, &mut TableFolders::default()).await
 }
@@ -72,17 +72,17 @@ async fn list_one(
 ///
 /// # Errors
 ///
-/// Those of [`list_files`], and `Config` for an empty list, for locations in different stores, and
+/// Errors of [`list_files`], and `Config` for an empty list, for locations in different stores, and
 /// for a file that is named twice.
 pub async fn list_all(store: &Arc<dyn ObjectStore>, locations: &[Location]) -> Result<Listing> {
     list_within(store, locations, Vec::new()).await
 }
 
-/// The same where these directories have keys of their own: what lies above them is not asked for.
+/// Lists files where these directories have keys of their own: nothing above them is asked for.
 ///
 /// # Errors
 ///
-/// Those of [`list_all`].
+/// Errors of [`list_all`].
 pub async fn list_within(
     store: &Arc<dyn ObjectStore>,
     locations: &[Location],
@@ -176,7 +176,8 @@ async fn list_directory(
     })
 }
 
-/// The one file of an address of which HEAD tells nothing: some servers do not know it, refuse it, or tell no length.
+/// The one file of an address for which HEAD fails: some servers do not know it, refuse it, or give
+/// no length.
 async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Result<FilePin> {
     let options = GetOptions::new().with_range(Some(0..1));
     match store.get_opts(location.prefix(), options).await {
@@ -186,14 +187,15 @@ async fn ask_for_a_byte(store: &Arc<dyn ObjectStore>, location: &Location) -> Re
     }
 }
 
-/// Whether the server answered at all.
+/// Returns true if the server answered at all.
 fn is_answer(error: &StoreError) -> bool {
     let causes =
         std::iter::successors(Some(error as &(dyn StdError + 'static)), |&cause| cause.source());
     !causes.into_iter().any(|cause| cause.is::<HttpError>())
 }
 
-/// Whether there is something that is neither a file nor a directory: to open a pipe waits for who writes into it.
+/// Returns true if there is something that is neither a file nor a directory: to open a pipe waits
+/// for who writes into it.
 fn is_special(path: &Path) -> bool {
     let found = std::fs::metadata(to_local(path));
     found.is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
@@ -238,7 +240,7 @@ async fn list_pattern(
         (false, _) => Ok(pins),
         (true, true) => Err(not_found(
             location,
-            "the pattern matches directories and no file; end it with / to read what is in them:",
+            "the pattern matches directories and no file; end it with / to read the files in them:",
         )),
         (true, false) => Err(not_found(location, "no file matches the pattern")),
     }
@@ -349,7 +351,7 @@ fn nearest_name(path: &Path) -> String {
     String::new()
 }
 
-/// Whether one of the directories of a local path is a file.
+/// Returns true if one of the directories of a local path is a file.
 fn is_below_file(path: &Path) -> bool {
     let found = to_local(path).symlink_metadata();
     found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory)

@@ -1,4 +1,4 @@
-//! What a user types as a path: which store it names, where in it, and with which pattern.
+//! Parses a path that a user types: the store, the place in it, and the pattern.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ const SCHEMES: &[(&str, Scheme)] = &[
     ("https", Scheme::Http),
 ];
 
-/// What the query of a signed URL holds.
+/// Query parameters of a signed URL.
 const SIGNATURES: &[&str] =
     &["?sig=", "&sig=", "x-amz-signature=", "x-amz-credential=", "x-goog-signature="];
 
@@ -55,8 +55,8 @@ const SIGNATURES: &[&str] =
 ///   expanded and symbolic links are not resolved. A path that exists is no pattern, whatever
 ///   characters it has.
 /// - `file://` and `http(s)://` are URLs, so `%20` means a space.
-/// - In `s3://`, `gs://` and `az://` the rest is the object's key as the store's own tools print it,
-///   so `%20` means those three characters.
+/// - In `s3://`, `gs://` and `az://` the rest is the object's key as the store's own tools print
+///   it, so `%20` means those three characters.
 ///
 /// `*`, `?` and `[a-z]` match within a name and `**` any number of directories. A pattern that ends
 /// in `/` means everything below the directories it matches.
@@ -73,7 +73,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Reads what a user typed.
+    /// Parses the user's text.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Location {
         }
     }
 
-    /// The store itself, by what [`store_root`](Self::store_root) said of a location in it: how a process
+    /// The store itself, by the [`store_root`](Self::store_root) of a location in it. So a process
     /// opens the store of files that another one found. An http(s) store has no other name.
     ///
     /// # Errors
@@ -109,8 +109,8 @@ impl Location {
         Ok(Self { scheme, root: root.to_owned(), prefix, glob: None, is_directory: true })
     }
 
-    /// A path below the root of a foreign file system: a file, a directory (with a `/` at its end, or
-    /// not), or a pattern.
+    /// A path below the root of a foreign file system: a file, a directory (with a `/` at its end,
+    /// or not), or a pattern.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Location {
         (is_name(scheme) && (!known || is_chained)).then_some(scheme)
     }
 
-    /// Whether a path lies in a store for which credentials can be asked.
+    /// Returns true if a path lies in a store for which credentials can be asked.
     pub(crate) fn takes_credentials(text: &str) -> bool {
         let Some((name, _)) = text.split_once("://") else { return false };
         let kind = SCHEMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
@@ -152,7 +152,7 @@ impl Location {
         self.scheme
     }
 
-    /// Whether it lies in the local file system.
+    /// Returns true if it lies in the local file system.
     pub fn is_local(&self) -> bool {
         self.scheme == Scheme::Local
     }
@@ -166,8 +166,8 @@ impl Location {
 
     /// The key to register the store under in DataFusion.
     ///
-    /// DataFusion drops what stands before an `@`, so that two containers of one Azure account would
-    /// share a store; here the container becomes part of the host instead.
+    /// DataFusion drops the part before an `@`, so that two containers of one Azure account would
+    /// share a store. Here the container becomes part of the host instead.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Location {
         self.glob.as_ref()
     }
 
-    /// Whether the user wrote a trailing `/`, so that it cannot be a file.
+    /// Returns true if the user wrote a trailing `/`, so that it cannot be a file.
     pub fn is_directory(&self) -> bool {
         self.is_directory
     }
@@ -376,7 +376,7 @@ impl Location {
     }
 }
 
-/// Shows what the user would write; a location holds no secret.
+/// Shows the user's spelling; a location holds no secret.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&describe(&self.root, &self.prefix))?;

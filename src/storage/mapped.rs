@@ -1,10 +1,13 @@
-//! Local files in memory: mapped, so that what is decoded lies in the page cache and is copied by nobody.
+//! Local files in memory: mapped, so that decoded data lies in the page cache and is copied by
+//! nobody.
 //!
-//! A mapping shows the file as it is now. A file that is written to in place while a slice of its mapping lives changes
-//! under the reader, and one that is cut short kills the process that touches the missing pages (`SIGBUS`): no check
-//! can come between the two. What can be refused is refused: the file's identity is compared when it is mapped and
-//! after each piece is decoded, and files on network and FUSE file systems, where other machines write and failed reads are
-//! signals, are not mapped. Replacing a file by another (write, then rename) is safe: the mapping keeps the old one.
+//! A mapping shows the current file. A file that is written to in place while a slice of its
+//! mapping lives changes under the reader, and one that is cut short kills the process that touches
+//! the missing pages (`SIGBUS`): no check can come between the two. All that can be checked is
+//! checked: the file's identity is compared when it is mapped and after each piece is decoded, and
+//! files on network and FUSE file systems, where other machines write and failed reads are signals,
+//! are not mapped. Replacing a file by another (write, then rename) is safe: the mapping keeps the
+//! old one.
 
 use std::fmt;
 use std::fs::File;
@@ -26,8 +29,8 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file of `store`, its pin checked; None where the file is not local, is empty, or lies on a file system whose
-    /// files are not mapped.
+    /// Maps a file of `store`, its pin checked; None where the file is not local, is empty, or lies
+    /// on a file system whose files are not mapped.
     ///
     /// # Errors
     /// `Data` where the file changed since it was pinned; `Storage` where it cannot be opened.
@@ -37,9 +40,10 @@ impl MappedFile {
             if file.opened.size == 0 || !is_mappable(&file.file) {
                 return Ok(None);
             }
-            // SAFETY: the bytes must not change while slices of the map live, which no program can promise of a file
-            // that others may write. The identity is checked around every use, and the documentation says what
-            // a write in place does, and how to have files read instead.
+            // SAFETY: the bytes must not change while slices of the map live, which no program can
+            // promise of a file that others may write. The identity is checked around every use,
+            // and the documentation says what a write in place does, and how to have files read
+            // instead.
             let map = unsafe { Mmap::map(&file.file) };
             let map = map.map_err(|error| file.guard.read_error(&error))?;
             file.check()?;
@@ -61,7 +65,7 @@ impl MappedFile {
     }
 
     /// # Errors
-    /// `Data` where the file is not what it was when it was mapped.
+    /// `Data` if the file has changed since it was mapped.
     pub fn check(&self) -> Result<()> {
         Ok(self.file.check()?)
     }
@@ -73,7 +77,7 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Whether a failed or late read of the file cannot come from another machine.
+/// Returns true if a failed or late read of the file cannot come from another machine.
 #[cfg(target_os = "linux")]
 fn is_mappable(file: &File) -> bool {
     use std::os::fd::AsRawFd;

@@ -8,8 +8,8 @@ use object_store::Result;
 /// The mark.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Text from its beginning on, with blanks in place of a mark: parsers of JSON pass over them, and all places stay what they
-/// are. The mark is looked for in the first piece.
+/// Text from its beginning on, with blanks in place of a mark: parsers of JSON pass over them, and
+/// all places stay the same. The mark is looked for in the first piece.
 pub(super) fn blanked(
     text: BoxStream<'static, Result<Bytes>>,
 ) -> BoxStream<'static, Result<Bytes>> {

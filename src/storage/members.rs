@@ -1,7 +1,9 @@
-//! Compressed text whose file is several compressed streams behind each other, as pbzip2, pixz and pzstd write it, and `cat`.
+//! Compressed text whose file is several compressed streams behind each other, as pbzip2, pixz and
+//! pzstd write it, and `cat`.
 //!
-//! DataFusion 53.1 reads the first of them and takes its end for the file's, but for gzip: the rows behind it would be lost
-//! without a word. So these files are unpacked here, and DataFusion sees text.
+//! DataFusion 53.1 reads the first of them and takes its end for the file's, but for gzip: the rows
+//! behind it would be lost without a word. So these files are unpacked here, and DataFusion sees
+//! text.
 
 use std::io;
 
@@ -52,7 +54,7 @@ impl Members {
     }
 }
 
-/// What the store said, where it is that; else the file is damaged, or no such file.
+/// The store's error if there is one; otherwise an error of a damaged or missing file.
 fn told(error: io::Error) -> StoreError {
     match error.downcast::<StoreError>() {
         Ok(of_store) => of_store,

@@ -1,5 +1,5 @@
-//! From what a user types to bytes: locations, object stores, listing, pinned reads, hive
-//! directories and the record borders of text files.
+//! From a user's path to bytes: locations, object stores, listing, pinned reads, hive directories
+//! and the record borders of text files.
 
 mod access;
 mod aliases;

@@ -1,4 +1,4 @@
-//! From what a user says of a table's place to locations and the one store that they lie in.
+//! From a user's description of a table's place to locations and their one store.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,8 +26,8 @@ const EXPIRY: &str = "expires_at_ms";
 
 /// How the files of a table are reached.
 ///
-/// The serialised form is the options alone, and holds secrets: it is for a worker process, and never for
-/// a checkpoint or a log. The `Debug` form shows none.
+/// The serialised form is the options alone, and holds secrets: it is for a worker process, and
+/// never for a checkpoint or a log. The `Debug` form shows none.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct StoreAccess {
     /// Options of the stores.
@@ -59,12 +59,14 @@ impl OpenedPaths {
 }
 
 impl StoreAccess {
-    /// Opens the one store of some paths. Where there are credentials to ask for, they are asked for now.
+    /// Opens the one store of some paths. Where there are credentials to ask for, they are asked
+    /// for now.
     ///
     /// # Errors
     ///
-    /// `Config`, for an empty list, paths in two stores, and options that the store does not know; what the
-    /// credentials' giver raises; what the bindings raise for a file system that is not installed.
+    /// `Config`, for an empty list, paths in two stores, and options that the store does not know;
+    /// errors of the credential provider; errors of the bindings for a file system that is not
+    /// installed.
     pub async fn open_paths(&self, paths: &[String]) -> Result<OpenedPaths> {
         let mut access = self.clone();
         let mut locations = Vec::with_capacity(paths.len());

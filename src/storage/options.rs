@@ -8,7 +8,7 @@ use super::location::Scheme;
 use super::network::NETWORK_OPTIONS;
 use crate::{Error, Result, list_names, suggestion};
 
-/// What every remote store takes.
+/// Options of every remote store.
 pub(super) const CLIENT_OPTIONS: &[&str] = &[
     "allow_http",
     "allow_invalid_certificates",
@@ -29,7 +29,7 @@ pub(super) const CLIENT_OPTIONS: &[&str] = &[
     "user_agent",
 ];
 
-/// What an S3 store takes besides; each also without `aws_`.
+/// More options of an S3 store; each also without `aws_`.
 pub(super) const S3_OPTIONS: &[&str] = &[
     "aws_access_key_id",
     "aws_allow_http",
@@ -58,7 +58,7 @@ pub(super) const S3_OPTIONS: &[&str] = &[
     "aws_web_identity_token_file",
 ];
 
-/// What a Google store takes besides; each also without `google_`.
+/// More options of a Google store; each also without `google_`.
 pub(super) const GCS_OPTIONS: &[&str] = &[
     "google_application_credentials",
     "google_base_url",
@@ -68,7 +68,7 @@ pub(super) const GCS_OPTIONS: &[&str] = &[
     "google_skip_signature",
 ];
 
-/// What an Azure store takes besides.
+/// More options of an Azure store.
 pub(super) const AZURE_OPTIONS: &[&str] = &[
     "account_key",
     "account_name",
@@ -232,7 +232,7 @@ pub(super) fn is_flag(value: &str) -> bool {
     matches!(value.to_ascii_lowercase().as_str(), "true" | "false")
 }
 
-/// Whether an option's value must never be shown.
+/// Returns true if an option's value must never be shown.
 pub(crate) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_path = name.ends_with("_file") || name.ends_with("_path");

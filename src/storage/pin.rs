@@ -15,7 +15,8 @@ pub struct FilePin {
     pub location: Path,
     /// The file's size in bytes.
     pub size: u64,
-    /// When the file was last written, as the store told it; None where the file was never asked for.
+    /// When the file was last written, as the store told it; None where the file was never asked
+    /// for.
     pub last_modified: Option<DateTime<Utc>>,
     /// The store's name for the content; a local file has one of inode, time and size.
     pub e_tag: Option<String>,
@@ -38,14 +39,16 @@ impl FilePin {
         }
     }
 
-    /// A name for the content: another one where size, entity tag or the time of the last write are others.
+    /// A name for the content: another one where size, entity tag or the time of the last write are
+    /// others.
     pub fn content_name(&self) -> String {
         let mut form = Form::new("file");
         self.write_content(&mut form);
         form.name()
     }
 
-    /// What differs in `now`, the same file asked for again, in words; None where it is unchanged.
+    /// Describes the difference between the pin and `now`, the file asked for again; None if it is
+    /// unchanged.
     pub(super) fn difference(&self, now: &ObjectMeta) -> Option<String> {
         if self.size != now.size {
             return Some(format!("size {} -> {}", self.size, now.size));

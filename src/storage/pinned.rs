@@ -36,9 +36,9 @@ const REQUESTS: usize = 16;
 /// A read-only view of a store in which every read of a pinned file is conditional on its identity.
 ///
 /// A read demands the pinned etag (`If-Match`) and compares size and etag, or the time of the last
-/// write where there is no etag, with those of the answer. On the local file system the open file
-/// is looked at again after each piece is read, so that bytes of two versions never mix.
-/// Files without a pin are read as they are.
+/// write if there is no etag, with the answer's. On the local file system the open file is looked
+/// at again after each piece is read, so that bytes of two versions never mix. Files without a pin
+/// are read unchecked.
 ///
 /// A file that changed or vanished is a `Data` error of this crate inside
 /// [`object_store::Error::Generic`]; `Error::from` takes it out again.
@@ -50,13 +50,13 @@ pub struct PinnedStore {
     counters: Arc<IoCounters>,
     snapshot: Option<Arc<str>>,
     cache: Option<Arc<RangeCache>>,
-    /// What the files belong to where none is ever written twice; for the cache.
+    /// The owner of the files, if no file is ever written twice; part of the cache's key.
     scope: Option<Arc<str>>,
 }
 
 impl PinnedStore {
-    /// Wraps `inner`, whose root is `root`: [`Location::store_root`](super::Location::store_root), or
-    /// [`RoutedStore::ROOT`](super::RoutedStore::ROOT).
+    /// Wraps `inner`, whose root is `root`: [`Location::store_root`](super::Location::store_root),
+    /// or [`RoutedStore::ROOT`](super::RoutedStore::ROOT).
     pub fn new(
         inner: Arc<dyn ObjectStore>,
         root: &str,
@@ -83,8 +83,8 @@ impl PinnedStore {
         self
     }
 
-    /// Keeps what is read of remote pinned files in `cache`. `scope` names what the files belong to, where none of
-    /// them is ever written twice: such a file needs no etag to be known.
+    /// Keeps bytes read from remote pinned files in `cache`. `scope` names the owner of the files,
+    /// if none of them is ever written twice: such a file needs no etag to be known.
     #[must_use]
     pub fn with_cache(mut self, cache: Option<Arc<RangeCache>>, scope: Option<&str>) -> Self {
         self.cache = cache;
@@ -92,7 +92,7 @@ impl PinnedStore {
         self
     }
 
-    /// The cache of a file; None for local files and those that nothing identifies.
+    /// The cache of a file; None for local files and files without an identity.
     fn cached(&self, location: &Path) -> Option<CachedFile> {
         let cache = self.cache.as_ref().filter(|_| !self.is_local(location))?;
         cache.file(&self.root, self.scope.as_deref(), self.pins.get(location)?)
@@ -103,7 +103,7 @@ impl PinnedStore {
         Arc::clone(&self.counters)
     }
 
-    /// Whether a file lies on the local file system.
+    /// Returns true if a file lies on the local file system.
     fn is_local(&self, location: &Path) -> bool {
         is_local_file(&self.root, location)
     }
@@ -118,7 +118,7 @@ impl PinnedStore {
         }
     }
 
-    /// A file as it is stored, or what the cache has of it.
+    /// A stored file, or the cache's part of it.
     async fn get_stored(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         if options.extensions.get::<OpenInstead>().is_some() && !self.is_local(location) {
             let error = Error::storage("only local files are opened");
@@ -145,8 +145,8 @@ impl PinnedStore {
         self.get_from_store(location, options).await
     }
 
-    /// Asks the store, and once more where it shows another file than the pinned one, or none: of several servers of a store
-    /// one may be behind. A file that did change is shown as such twice.
+    /// Asks the store, and once more where it shows another file than the pinned one, or none: of
+    /// several servers of a store one may be behind. A file that did change is shown as such twice.
     async fn get_checked(&self, guard: &Guard, options: GetOptions) -> Result<GetResult> {
         match self.get_compared(guard, options.clone()).await {
             Err(error) if is_of_other_file(&error) && !self.is_local(&guard.location) => {
@@ -197,7 +197,7 @@ impl PinnedStore {
         }
     }
 
-    /// Asks the store, whatever is in the cache.
+    /// Asks the store, bypassing the cache.
     async fn get_from_store(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let pin = self.pins.get(location).filter(|_| !self.is_local(location));
         let Some(range) = pin.and_then(|pin| plain_range(&options, pin.size)) else {
@@ -234,7 +234,7 @@ impl PinnedStore {
         Ok(result)
     }
 
-    /// The same by one request.
+    /// Gets a file or a range with one request.
     async fn get_at_once(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let guard = self.guard(location);
         let head = options.head;
@@ -281,7 +281,8 @@ impl PinnedStore {
     ) -> Result<Vec<Bytes>> {
         let guard = self.guard(location);
         ranges.iter().try_for_each(|range| guard.check_end(range.end))?;
-        // The process limits how many are under way; here it is only that a wide table does not queue them all.
+        // The process limits how many are under way; here it is only that a wide table does not
+        // queue them all.
         let answers: Vec<(Range<u64>, Bytes)> = stream::iter(requests_of(ranges))
             .map(|range| async {
                 let options = GetOptions::new().with_range(Some(range.clone()));
@@ -296,7 +297,7 @@ impl PinnedStore {
     }
 }
 
-/// Whether a store had another file than the pinned one, or none.
+/// Returns true if a store had another file than the pinned one, or none.
 fn is_of_other_file(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { source, .. }
         if source.downcast_ref::<Error>().is_some_and(Error::is_of_other_file))

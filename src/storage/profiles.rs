@@ -1,8 +1,8 @@
-//! Profiles of AWS: what `~/.aws/config` and `~/.aws/credentials` say.
+//! Profiles of AWS, from `~/.aws/config` and `~/.aws/credentials`.
 //!
 //! Region and endpoint are read here; keys come from AWS's own library, which knows single sign-on,
-//! assumed roles and processes. It is asked when a store sends its first request, and again before the
-//! keys end.
+//! assumed roles and processes. It is asked when a store sends its first request, and again before
+//! the keys end.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,20 +19,21 @@ use super::vended::Refresh;
 use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names, suggestion};
 
-/// Longer no source of keys takes that answers at all; a process or a log-in that hangs is an error.
+/// Longer no source of keys takes that answers at all; a process or a log-in that hangs is an
+/// error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The profile without a name.
 const DEFAULT: &str = "default";
 
-/// What two files say of profiles, by name.
+/// Profiles from two files, by name.
 #[derive(Debug, Default)]
 pub(super) struct Profiles {
     profiles: BTreeMap<String, BTreeMap<String, String>>,
     services: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What a profile says beside its keys.
+/// A profile's settings beside its keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Profile {
     pub(super) name: String,
@@ -43,8 +44,8 @@ pub(super) struct Profile {
 }
 
 impl Profiles {
-    /// What the files say that `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE` name, or those in
-    /// `~/.aws`; nothing where there are none.
+    /// Reads the files named by `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE`, or those in
+    /// `~/.aws`; returns no profiles if there are none.
     pub(super) fn read() -> Self {
         let text = |variable: &str, name: &str| {
             let path = match std::env::var(variable) {
@@ -126,7 +127,8 @@ impl Profiles {
     }
 }
 
-/// The sections of a file in the form of AWS. What is indented below a name without a value is `name.key`.
+/// The sections of a file in the form of AWS. A key indented below a name without a value is
+/// `name.key`.
 fn sections(text: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let mut found: Vec<(String, BTreeMap<String, String>)> = Vec::new();
     let mut outer = None;
@@ -211,7 +213,7 @@ impl ProfileKeys {
     }
 }
 
-/// The texts of an error and of what is underneath, which its own text does not tell.
+/// The texts of an error and of its sources, which its own text does not include.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -9,11 +9,11 @@ use super::location::{Location, Scheme};
 use super::options::{AZURE_OPTIONS, CLIENT_OPTIONS, GCS_OPTIONS, S3_OPTIONS};
 use crate::{Error, Result};
 
-/// What opens one store.
+/// The location and options that open one store.
 pub(super) struct StoreOptions {
     /// The store's root, which Azure needs in another spelling than the files' names have.
     pub(super) location: Location,
-    /// Options by the names of `object_store`, without what `secret` holds.
+    /// Options by the names of `object_store`, without those that `secret` holds.
     pub(super) options: BTreeMap<String, String>,
     /// Credentials that may be replaced by newer ones.
     pub(super) secret: Option<Secret>,
@@ -48,13 +48,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The options of the store with this root. Properties of other stores and of catalogs are passed over;
-/// a local store takes none.
+/// The options of the store with this root. Properties of other stores and of catalogs are passed
+/// over; a local store takes none.
 ///
 /// # Errors
 ///
-/// `Config`, for a malformed value, half of a pair of keys, and properties that ask for what is not
-/// supported (remote signing, assumed roles), which are named; never a value of a secret.
+/// `Config`, for a malformed value, half of a pair of keys, and properties that ask for unsupported
+/// features (remote signing, assumed roles), which are named; never a value of a secret.
 pub(super) fn store_options(
     root: &str,
     properties: &BTreeMap<String, String>,
@@ -79,7 +79,7 @@ pub(super) fn store_options(
     }
 }
 
-/// Whether a property may say how files are reached, whatever their store.
+/// Returns true if a property may say how files are reached, for any store.
 pub(crate) fn is_storage_property(name: &str) -> bool {
     const SPACES: &[&str] = &["s3.", "client.", "gcs.", "adls."];
     let lower = name.to_ascii_lowercase();
@@ -260,7 +260,7 @@ fn half_of(given: &str, missing: &str) -> Error {
     Error::config(format!("{given} is given without {missing}; pass both"))
 }
 
-/// What some catalogs say of all the credentials that they give.
+/// The expiry that some catalogs give for all their credentials.
 pub(super) fn other_expiry(known: Properties<'_>) -> Option<i64> {
     known.millis("expires-at-ms").or(known.millis("expiration-time"))
 }

@@ -1,5 +1,5 @@
-//! Credentials that options name, and that `object_store` itself does not know: profiles of AWS, and a
-//! token for Google.
+//! Credentials that options name, and that `object_store` itself does not know: profiles of AWS,
+//! and a token for Google.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::store::Provider;
 use super::vended::{CredentialCache, provider_for};
 use crate::{Error, Result};
 
-/// What opens a store.
+/// The options and credentials that open a store.
 pub(super) struct Provided {
     /// Options of `object_store` alone.
     pub(super) options: BTreeMap<String, String>,
@@ -24,11 +24,13 @@ pub(super) struct Provided {
     pub(super) credential_cache: Option<Arc<CredentialCache>>,
 }
 
-/// Takes out of `options` what `object_store` does not know, and adds what a profile of AWS says.
+/// Takes options that `object_store` does not know out of `options`, and adds those of an AWS
+/// profile.
 ///
-/// Keys come from, in this order: `provider`; keys among the options; the profile that they name; keys in
-/// the environment; the profile that `AWS_PROFILE` names or the one named `default`, where it says how to
-/// get keys; and what `object_store` finds (web identity, containers, the instance).
+/// Keys come from, in this order: `provider`; keys among the options; the profile that they name;
+/// keys in the environment; the profile that `AWS_PROFILE` names or the one named `default`, where
+/// it says how to get keys; and the sources of `object_store` (web identity, containers, the
+/// instance).
 ///
 /// # Errors
 ///

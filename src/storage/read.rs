@@ -20,10 +20,12 @@ const FIRST_CHUNK: u64 = 64 * 1024;
 /// The largest piece of a stream: few hand-overs, and still in the processor's cache.
 const LAST_CHUNK: u64 = 1024 * 1024;
 
-/// Ranges that lie side by side are read together up to here: what is left of one of them keeps all in memory.
+/// Adjacent ranges are read together up to this size: a remainder of one of them keeps all in
+/// memory.
 const JOINED_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of reading it.
+/// Goes with a request to a [`PinnedStore`](super::PinnedStore): puts the open file here instead of
+/// reading it.
 #[derive(Clone, Default)]
 pub(super) struct OpenInstead(Arc<Mutex<Option<OpenFile>>>);
 
@@ -40,7 +42,7 @@ impl OpenInstead {
 /// A local file as a store opened it.
 pub(super) struct OpenFile {
     pub(super) file: File,
-    /// What the file was when it was opened, its pin already checked.
+    /// The file's metadata when it was opened; its pin is already checked.
     pub(super) opened: ObjectMeta,
     pub(super) guard: Guard,
 }
@@ -62,8 +64,9 @@ impl OpenFile {
         }
     }
 
-    /// Reads all ranges, in their order: here and now where the system has them in memory, so that they are decoded where
-    /// they were copied to, by the same processor; else where reading may block.
+    /// Reads all ranges, in their order: here and now where the system has them in memory, so that
+    /// they are decoded where they were copied to, by the same processor; else where reading may
+    /// block.
     pub(super) async fn read(self: &Arc<Self>, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         if let Some(read) = self.read_cached(ranges)? {
             return Ok(read);
@@ -72,8 +75,8 @@ impl OpenFile {
         blocking(move || file.read_ranges(&ranges)).await
     }
 
-    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell. No memory is
-    /// asked for where a range is not in the file.
+    /// Reads ranges that the system has in memory. Returns None if they are not all there, or if
+    /// the file system cannot tell. Allocates nothing for a range outside the file.
     fn read_cached(&self, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
         let size = self.opened.size;
         if let Some(range) = ranges.iter().find(|range| range.end > size) {
@@ -88,8 +91,8 @@ impl OpenFile {
         }
     }
 
-    /// The file is checked after the last byte is read, which proves all of them: any write before that moved the time of
-    /// the last write.
+    /// The file is checked after the last byte is read, which proves all of them: any write before
+    /// that moved the time of the last write.
     fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let read = read_all(&self.file, ranges, read_exact_at);
         // A file that was cut short fails to read; that it changed is the better message.
@@ -158,7 +161,8 @@ impl LocalFile {
         Ok(self.counted(self.0.read(ranges).await?))
     }
 
-    /// The same of what the system has in memory; None where that is not all, or the file system cannot tell.
+    /// Reads ranges that the system has in memory. Returns None if they are not all there, or if
+    /// the file system cannot tell.
     ///
     /// # Errors
     /// Where the file changed since it was opened.
@@ -184,7 +188,7 @@ where
     }
 }
 
-/// Fills a buffer with what a file has from an offset on.
+/// Fills a buffer with a file's bytes from an offset on.
 type ReadAt = fn(&File, &mut [u8], u64) -> io::Result<()>;
 
 fn read_all(file: &File, ranges: &[Range<u64>], read_at: ReadAt) -> io::Result<Vec<Bytes>> {
@@ -193,8 +197,8 @@ fn read_all(file: &File, ranges: &[Range<u64>], read_at: ReadAt) -> io::Result<V
     read.map(|read| read.concat())
 }
 
-/// Ranges of which each begins where the one before ends: the column chunks of a row group, of which all are wanted. They
-/// are read by few calls.
+/// Reads ranges that each begin where the one before ends: the column chunks of a row group, if all
+/// are wanted. They need few calls.
 fn read_neighbours(
     file: &File,
     mut ranges: &[Range<u64>],
@@ -238,15 +242,16 @@ fn read_exact_at(mut file: &File, buffer: &mut [u8], offset: u64) -> io::Result<
     file.read_exact(buffer)
 }
 
-/// The same of what is in memory; an error where some of it is not, or the file system cannot tell (on networks, for
-/// example). It never waits for a device.
+/// Fills a buffer from memory only. Fails if some bytes are not there, or if the file system cannot
+/// tell (network file systems, for example). Never waits for a device.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn read_cached_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     while !buffer.is_empty() {
         let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let at = libc::off64_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: the descriptor is open, and the kernel writes at most `iov_len` bytes to the buffer.
+        // SAFETY: the descriptor is open, and the kernel writes at most `iov_len` bytes to the
+        // buffer.
         let read = unsafe { libc::preadv64v2(file.as_raw_fd(), &part, 1, at, libc::RWF_NOWAIT) };
         match usize::try_from(read) {
             Err(_negative) => return Err(io::Error::last_os_error()),

@@ -1,4 +1,4 @@
-//! Writing is refused: a query never changes what it reads.
+//! Writing is refused: a query never changes its inputs.
 
 use object_store::Error as StoreError;
 

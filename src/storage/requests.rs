@@ -4,19 +4,20 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// Ranges so near to each other are one request: what lies between costs less than a request.
+/// Ranges this close together are one request: the bytes between cost less than a request.
 const NEAR: u64 = 64 << 10;
 
 /// Ranges farther apart than this are never one request.
 const FAR: u64 = 1 << 20;
 
-/// Between both, the gap may be this part of what is wanted beside it: a fifth of what is read is read in vain.
+/// Between both, the gap may be this part of the wanted bytes beside it: a fifth of the bytes is
+/// read in vain.
 const WASTE: u64 = 4;
 
 /// Larger requests are cut: one connection to a store is slower than several.
 const LARGEST: u64 = 16 << 20;
 
-/// What to do about a server that answers a request for a range by the whole file.
+/// Advice for a server that answers a range request with the whole file.
 pub(super) const NO_RANGES: &str =
     "; its server sends whole files only: download the file, or use a server that sends ranges";
 
@@ -41,7 +42,7 @@ pub(super) fn requests_of(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     requests.into_iter().flat_map(cut).collect()
 }
 
-/// Whether `range` is asked for together with `last`, of which `wanted` bytes are wanted.
+/// Returns true if `range` is requested together with `last`, which holds `wanted` wanted bytes.
 fn joins(last: &Range<u64>, wanted: u64, range: &Range<u64>) -> bool {
     let Some(gap) = range.start.checked_sub(last.end) else { return true };
     let both = wanted + (range.end - range.start);
@@ -85,7 +86,7 @@ mod tests {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
-    /// What is asked for, and that every range comes back whole.
+    /// Checks the requests, and that every range comes back whole.
     fn check(ranges: &[Range<u64>], expected: &[Range<u64>]) {
         let requests = requests_of(ranges);
         assert_eq!(requests, expected);

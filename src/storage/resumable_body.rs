@@ -1,5 +1,5 @@
-//! Bodies that break off, and go on. `object_store` asks for the rest of one under its etag; where the server sends none, the
-//! rest is asked for here, and has to be of the same size and time.
+//! Bodies that break off, and go on. `object_store` asks for the rest of one under its etag; where
+//! the server sends none, the rest is asked for here, and has to be of the same size and time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ struct ResumableBody {
     retry: RetryConfig,
     meta: ObjectMeta,
     body: BoxStream<'static, Result<Bytes>>,
-    /// What did not come yet.
+    /// The range that did not arrive yet.
     left: Range<u64>,
     repeats: usize,
     began: Instant,
@@ -71,7 +71,7 @@ impl ResumableBody {
         }
     }
 
-    /// Asks for what is left.
+    /// Asks for the remaining range.
     ///
     /// # Errors
     ///

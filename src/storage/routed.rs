@@ -31,8 +31,8 @@ const STORE: &str = "RoutedStore";
 /// A store whose paths are full URIs ([`path_of`](Self::path_of)), read-only.
 ///
 /// The store behind a URI is opened when its first file is asked for, with the options that
-/// [`AccessConfig`] has for it, and kept. Where the credentials come from a catalog, they are renewed
-/// before they end, and once more when the store refuses them.
+/// [`AccessConfig`] has for it, and kept. Where the credentials come from a catalog, they are
+/// renewed before they end, and once more when the store refuses them.
 pub struct RoutedStore {
     credential_cache: Arc<CredentialCache>,
     opened: Mutex<HashMap<StoreKey, Arc<dyn ObjectStore>>>,
@@ -50,10 +50,12 @@ struct Route {
 }
 
 impl RoutedStore {
-    /// The root of such a store for [`PinnedStore`](super::PinnedStore), whose messages then show URIs.
+    /// The root of such a store for [`PinnedStore`](super::PinnedStore), whose messages then show
+    /// URIs.
     pub const ROOT: &'static str = ROUTED_ROOT;
 
-    /// A store of files that `config` gives access to; `refresh` tells newer credentials. Opens nothing.
+    /// A store of files that `config` gives access to; `refresh` tells newer credentials. Opens
+    /// nothing.
     pub fn new(config: AccessConfig, refresh: Option<Arc<dyn Refresh>>) -> Self {
         Self {
             credential_cache: Arc::new(CredentialCache::new(config, refresh)),
@@ -120,7 +122,8 @@ impl RoutedStore {
         }
     }
 
-    /// Whether to ask again after this failure, because there are newer credentials now.
+    /// Returns true if the request should be repeated after this failure, because there are newer
+    /// credentials now.
     async fn can_repeat(&self, route: &Route, error: &StoreError) -> Result<bool> {
         match is_refusal(error) {
             true => self.credential_cache.after_refusal(route.issue).await.map_err(failed),
@@ -129,7 +132,7 @@ impl RoutedStore {
     }
 }
 
-/// Whether a store refused the credentials. S3 answers 400 to a token that has ended.
+/// Returns true if a store refused the credentials. S3 answers 400 to a token that has ended.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,

@@ -31,20 +31,22 @@ pub(super) struct Account {
     pub(super) store: Arc<dyn ObjectStore>,
     /// Where its credentials come from, if they can be asked for again.
     pub(super) credential_cache: Option<Arc<CredentialCache>>,
-    /// What no error may repeat.
+    /// Values that no error may repeat.
     pub(super) secrets: BTreeMap<String, String>,
 }
 
 /// Requests that delete at the same time.
 const DELETES: usize = 8;
 
-/// Sends each request with the account of the longest prefix of its path, sends it once more with newer
-/// credentials where the store refused those in use, and hides secrets in errors.
+/// Sends each request with the account of the longest prefix of its path, sends it once more with
+/// newer credentials where the store refused those in use, and hides secrets in errors.
 ///
-/// A listing is made by the account of the directory that is listed. Of an upload in parts only the beginning is sent once
-/// more: a part has its number from the order in which parts are handed over.
+/// A listing is made by the account of the directory that is listed. Of an upload in parts only the
+/// beginning is sent once more: a part has its number from the order in which parts are handed
+/// over.
 ///
-/// Neither connections nor the threads that serve them survive a fork: a forked process opens the accounts anew.
+/// Neither connections nor the threads that serve them survive a fork: a forked process opens the
+/// accounts anew.
 #[derive(Clone)]
 pub(super) struct ScopedStore(Arc<Scoped>);
 
@@ -54,9 +56,9 @@ struct Scoped {
     accounts: Arc<[Account]>,
     /// The process that opened them.
     process: u32,
-    /// What opens them; None for a store inside of another one, which opens both.
+    /// The access that opens them; None for a store inside another one, which opens both.
     opener: Option<(StoreAccess, Location)>,
-    /// Those of a forked process.
+    /// The accounts of a forked process.
     again: Mutex<Option<(u32, Arc<[Account]>)>>,
 }
 
@@ -120,7 +122,8 @@ impl Account {
             .map_or(0, |credential_cache| credential_cache.current().number)
     }
 
-    /// Whether to ask again after this failure, because there are newer credentials now.
+    /// Returns true if the request should be repeated after this failure, because there are newer
+    /// credentials now.
     async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
         match &self.credential_cache {
             Some(credential_cache) if is_refusal(error) => {
@@ -130,7 +133,8 @@ impl Account {
         }
     }
 
-    /// The answer to a request, which is sent once more where it was refused and there are newer credentials now.
+    /// The answer to a request, which is sent once more where it was refused and there are newer
+    /// credentials now.
     async fn answer<T, F>(&self, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -172,7 +176,8 @@ fn failed(error: crate::Error) -> StoreError {
     StoreError::Generic { store: "ScopedStore", source: Box::new(error) }
 }
 
-/// What S3 repeats of a request that it refuses: the key, the token, and what was signed.
+/// XML elements in which S3 repeats parts of a refused request: the key, the token, and the signed
+/// text.
 const REPEATED: &[&str] = &[
     "AWSAccessKeyId",
     "Token-0",

@@ -1,4 +1,4 @@
-//! Storage options as a user says them: for all stores, and for what lies below a prefix of URLs.
+//! Storage options from the user: for all stores, and for locations below a prefix of URLs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::{Error, Result};
 
 /// Options of object stores, in any vocabulary (see `aliases`).
 ///
-/// Its serialised form is one map: `{"aws_region": "x", "s3://bucket-a/": {"key": …}}`. A key that holds
-/// `://` is a prefix of URLs, and its map is added to the others for what lies below it; of several
-/// prefixes the longest one alone counts. A prefix ends where a name of a path ends: `s3://b/x` is no
-/// prefix of `s3://b/xy`. `s3://` is one of all buckets.
+/// Its serialised form is one map: `{"aws_region": "x", "s3://bucket-a/": {"key": …}}`. A key that
+/// holds `://` is a prefix of URLs, and its map is added to the others for locations below it; of
+/// several prefixes the longest one alone counts. A prefix ends where a name of a path ends:
+/// `s3://b/x` is no prefix of `s3://b/xy`. `s3://` is one of all buckets.
 ///
-/// The serialised form holds secrets: it is for a worker process, and never for a checkpoint or a log.
-/// The `Debug` form shows none.
+/// The serialised form holds secrets: it is for a worker process, and never for a checkpoint or a
+/// log. The `Debug` form shows none.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Value>", into = "BTreeMap<String, Value>")]
 pub struct StorageOptions {
@@ -37,13 +37,13 @@ pub(super) struct Scope {
 }
 
 impl StorageOptions {
-    /// Whether nothing is said.
+    /// Returns true if nothing is said.
     pub fn is_empty(&self) -> bool {
         self.everywhere.is_empty() && self.below.is_empty()
     }
 
-    /// The options of a store by the parts of it that have some, the longest prefix first; the last one is
-    /// for all the rest.
+    /// The options of a store by the parts of it that have some, the longest prefix first; the last
+    /// one is for all the rest.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl StorageOptions {
     ///
     /// # Errors
     ///
-    /// Those of `of_store`.
+    /// Errors of `of_store`.
     pub fn directories(&self, location: &Location) -> Result<Vec<Path>> {
         let scopes = self.of_store(location)?.into_iter().map(|scope| scope.prefix);
         Ok(scopes.filter(|prefix| !prefix.as_ref().is_empty()).collect())
@@ -156,7 +156,8 @@ impl<'a> Prefix<'a> {
         Ok(Self { scheme: one_spelling(scheme), authority, key: key.trim_matches('/') })
     }
 
-    /// The directory in the store of `location` that this is a prefix of; None where it is of another one.
+    /// The directory in the store of `location` that this is a prefix of; None where it is of
+    /// another one.
     fn key_in(&self, location: &Location) -> Option<&'a str> {
         let (scheme, authority) = location.store_root().split_once("://")?;
         let is_here = self.scheme == one_spelling(scheme)
@@ -165,7 +166,7 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// Names of one kind of store: what a user writes in a path need not be what stands in a prefix.
+/// Names of one kind of store: a user's path may use another name than the prefix.
 fn one_spelling(scheme: &str) -> String {
     match scheme.to_ascii_lowercase().as_str() {
         "s3a" | "s3n" => "s3".into(),

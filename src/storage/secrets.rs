@@ -1,5 +1,5 @@
-//! The secrets that this process was given, so that no message shows one, whoever repeats it: stores answer with the
-//! key that they refuse, and gateways with the whole request.
+//! The secrets that this process was given, so that no message shows one, whoever repeats it:
+//! stores answer with the key that they refuse, and gateways with the whole request.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -13,7 +13,8 @@ use super::options::{is_flag, is_secret};
 /// Shorter values are words or numbers of a message, more likely than secrets in it.
 const SHORTEST: usize = 4;
 
-/// One secret in one spelling. The list only grows, by a few entries for each store: a lock would not survive a fork.
+/// One secret in one spelling. The list only grows, by a few entries for each store: a lock would
+/// not survive a fork.
 struct Noted {
     secret: String,
     next: *const Noted,
@@ -21,7 +22,7 @@ struct Noted {
 
 static NOTED: AtomicPtr<Noted> = AtomicPtr::new(ptr::null_mut());
 
-/// Notes the secrets among options: the values of those that hold one, and passwords in URLs.
+/// Notes the secrets among options: secret values, and passwords in URLs.
 pub(crate) fn note_secrets(options: &BTreeMap<String, String>) {
     for (name, value) in options {
         if is_secret(name) && !is_flag(value) {
@@ -37,7 +38,7 @@ pub(crate) fn note_secrets(options: &BTreeMap<String, String>) {
     }
 }
 
-/// A secret, and what it is made of where it is a document: keys of a service account, pairs of a query or of a
+/// A secret, and its parts if it is a document: keys of a service account, pairs of a query or of a
 /// connection string.
 fn note_parts(value: &str) {
     if let Ok(Value::Object(fields)) = serde_json::from_str(value) {
@@ -86,7 +87,8 @@ fn push(secret: String) {
 fn all() -> impl Iterator<Item = &'static str> {
     let mut at: *const Noted = NOTED.load(Ordering::Acquire);
     std::iter::from_fn(move || {
-        // SAFETY: entries come from `Box::into_raw` in `push`, are never freed, and never change once they are seen.
+        // SAFETY: entries come from `Box::into_raw` in `push`, are never freed, and never change
+        // once they are seen.
         let noted = unsafe { at.as_ref() }?;
         at = noted.next;
         Some(noted.secret.as_str())
@@ -101,7 +103,8 @@ pub fn scrub(text: &str) -> String {
     found.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
 }
 
-/// The passwords of `https://user:password@host/` and of `postgresql://host/database?password=password`.
+/// The passwords of `https://user:password@host/` and of
+/// `postgresql://host/database?password=password`.
 fn passwords_of(url: &str) -> impl Iterator<Item = &str> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let authority = address.split_once("://").and_then(|(_, rest)| rest.split('/').next());

@@ -1,5 +1,6 @@
-//! Long answers of a store, asked for a step at a time: what a slow reader has not taken yet stays in the store. A whole
-//! answer would wait in this process, since bodies are read as fast as they come, for the next request to have its turn.
+//! Long answers of a store, asked for a step at a time: bytes that a slow reader has not taken yet
+//! stay in the store. A whole answer would wait in this process, since bodies are read as fast as
+//! they come, for the next request to have its turn.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,8 +22,9 @@ pub(super) fn first_step(range: &Range<u64>) -> Range<u64> {
     range.start..range.end.min(range.start.saturating_add(STEP))
 }
 
-/// The bytes of `first`, the answer to the [`first_step`] of `range`, and then of the others, which `fetch` reads: each in
-/// a task of its own, so that a request that fails is repeated at once, however slow the reader is.
+/// The bytes of `first`, the answer to the [`first_step`] of `range`, and then of the others, which
+/// `fetch` reads: each in a task of its own, so that a request that fails is repeated at once,
+/// however slow the reader is.
 pub(super) fn in_steps<F, Fut>(
     range: &Range<u64>,
     first: BoxStream<'static, Result<Bytes>>,
@@ -48,10 +50,11 @@ where
 
 struct Steps<F> {
     current: BoxStream<'static, Result<Bytes>>,
-    /// Bytes that pass before the first request ahead: who looks for the end of a line wants no more than some.
+    /// Bytes that pass before the first request ahead: who looks for the end of a line wants no
+    /// more than some.
     left: u64,
     ahead: VecDeque<SpawnedTask<Result<Vec<Bytes>>>>,
-    /// What was not asked for yet.
+    /// The range not asked for yet.
     rest: Range<u64>,
     fetch: F,
 }

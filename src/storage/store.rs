@@ -27,7 +27,8 @@ use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names};
 
 /// Opens the store of a location. Cloud stores start from the environment (`AWS_*`, `GOOGLE_*`,
-/// `AZURE_*`), which `options` override; names are those of `object_store` and of fsspec, in any case.
+/// `AZURE_*`), which `options` override; names are those of `object_store` and of fsspec, in any
+/// case.
 ///
 /// Neither the store's `Debug` form nor an error of this function shows a secret.
 ///
@@ -41,15 +42,15 @@ pub fn open_store(
     open_with(location, &translate(location.scheme(), options)?, None)
 }
 
-/// What gives a store its credentials, request by request.
+/// The source of a store's credentials, request by request.
 pub(super) enum Provider {
     S3(AwsCredentialProvider),
     Gcs(GcpCredentialProvider),
     Azure(AzureCredentialProvider),
 }
 
-/// Opens a store whose credentials come from `provider`, where there is one of its kind. Options have the
-/// names of `object_store`, and those of `aliases` that it does not know.
+/// Opens a store whose credentials come from `provider`, where there is one of its kind. Options
+/// have the names of `object_store`, and names of `aliases` that it does not know.
 pub(super) fn open_with(
     location: &Location,
     options: &BTreeMap<String, String>,
@@ -150,7 +151,8 @@ pub(super) fn open_with(
     })
 }
 
-/// The client of an HTTP server: who writes `http://` wants it, and `headers.*` go with each request.
+/// The client of an HTTP server: who writes `http://` wants it, and `headers.*` go with each
+/// request.
 fn http_options(root: &str, options: &BTreeMap<String, String>) -> Result<ClientOptions> {
     let mut headers = HeaderMap::new();
     let mut others = BTreeMap::new();

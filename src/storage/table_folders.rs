@@ -1,5 +1,6 @@
-//! Folders of Delta, Hudi and Iceberg tables. They hold files and rows that were deleted or replaced, and only the table's log
-//! or metadata says which. Read as plain files they would deliver those rows too, so they are refused by name.
+//! Folders of Delta, Hudi and Iceberg tables. They hold files and rows that were deleted or
+//! replaced, and only the table's log or metadata says which. Read as plain files they would
+//! deliver those rows too, so they are refused by name.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path as LocalPath, PathBuf};
@@ -41,14 +42,15 @@ impl Kind {
         }
     }
 
-    /// Returns true if a file of this name makes a directory called [`history`](Self::history) one. `metadata` is a common name.
+    /// Returns true if a file of this name makes a directory called [`history`](Self::history) one.
+    /// `metadata` is a common name.
     fn is_record(self, name: &str) -> bool {
         self != Self::Iceberg || is_iceberg_metadata(name)
     }
 
-    /// Returns true if a data file that the user names may be read. Named one by one, files of Iceberg and Hudi are the user's
-    /// own choice. The names of Delta's files are what its readers list, and say nothing of the rows that deletion vectors
-    /// take out of them.
+    /// Returns true if a data file that the user names may be read. Named one by one, files of
+    /// Iceberg and Hudi are the user's own choice. The names of Delta's files are what its readers
+    /// list, and say nothing of the rows that deletion vectors take out of them.
     fn may_be_named(self) -> bool {
         self != Self::Delta
     }
@@ -90,7 +92,7 @@ fn is_iceberg_metadata(name: &str) -> bool {
     is_numbered && (name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz"))
 }
 
-/// What is known of such folders while the locations of one table are listed.
+/// The folders found while the locations of one table are listed.
 #[derive(Default)]
 pub(super) struct TableFolders {
     /// The folders that listings and questions to the store have shown.
@@ -105,12 +107,12 @@ pub(super) struct TableFolders {
 }
 
 impl TableFolders {
-    /// Those of a store in which these directories have keys of their own.
+    /// The folders of a store in which these directories have keys of their own.
     pub fn within(own: Vec<Path>) -> Self {
         Self { own, ..Self::default() }
     }
 
-    /// Notes what a file that a store lists says, also one that is skipped.
+    /// Notes a file in a store's listing, also one that is skipped.
     pub fn see_file(&mut self, path: &Path) {
         let text = path.as_ref();
         let is_odd = text.contains(HUDI_PARTITION)
@@ -135,7 +137,7 @@ impl TableFolders {
         }
     }
 
-    /// Notes what a directory that a store lists says. Whether `metadata` is Iceberg's is to be asked.
+    /// Notes a directory in a store's listing. Whether `metadata` is Iceberg's is to be asked.
     pub fn see_directory(&mut self, path: &Path) {
         let kind = Kind::ALL.into_iter().find(|kind| path.filename() == Some(kind.history()));
         match (kind, path.parent()) {
@@ -147,11 +149,11 @@ impl TableFolders {
         }
     }
 
-    /// Refuses the files of a location that lie in the folder of a table, beside its history. `is_named` says that the location
-    /// names one file.
+    /// Refuses the files of a location that lie in the folder of a table, beside its history.
+    /// `is_named` says that the location names one file.
     ///
-    /// Local directories are looked into up to the root of the file system. A store is asked for no more than the
-    /// listing of the location left open: what lies in the folders above it.
+    /// Local directories are looked into up to the root of the file system. A store is only asked
+    /// for facts that the listing of the location left open: the content of the folders above it.
     ///
     /// # Errors
     /// `Data` naming the folder; `Storage` where the store cannot be asked.
@@ -206,7 +208,8 @@ impl TableFolders {
         location: &Location,
         is_named: bool,
     ) -> Result<()> {
-        // Below the prefix the listing has shown them, and Hudi's partitions tell themselves what they are.
+        // Below the prefix the listing has shown them, and Hudi's partitions tell themselves what
+        // they are.
         let hive_root = location.hive_root();
         let mut below = location.prefix().clone();
         while let Some(above) = below.parent() {

@@ -23,7 +23,7 @@ const PROBES: usize = 16;
 /// Bytes of a piece of whole records, about.
 const PIECE: u64 = 4 * 1024;
 
-/// What separates the records of a text file.
+/// The separators of a text file's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextDialect {
     /// Encloses fields that may hold terminators; doubled, it stands for itself. None: every
@@ -59,35 +59,36 @@ impl TextDialect {
         Self { quote: None, header: false, ..Self::csv() }
     }
 
-    /// Whether a border is known by the terminator alone.
+    /// Returns true if a border is known by the terminator alone.
     fn is_line_based(&self) -> bool {
         self.quote.is_none() && self.comment.is_none() && !self.header
     }
 }
 
-/// Cuts an uncompressed text file into ranges of about `target_bytes`, in order and without gaps, each
-/// of them whole records. A file that is not larger is one range, an empty file none. Where a record
-/// is longer than `target_bytes`, so is its range.
+/// Cuts an uncompressed text file into ranges of about `target_bytes`, in order and without gaps,
+/// each of them whole records. A file that is not larger is one range, an empty file none. Where a
+/// record is longer than `target_bytes`, so is its range.
 ///
 /// CSV is read once from start to end; JSON lines only around the borders.
 ///
 /// DataFusion 53.1 reads a `FileRange` from the first record that starts in it to the end of the
-/// record that holds its last byte, where for it *any* line feed ends a record. A range from here begins
-/// and ends right after one, so DataFusion moves neither end. Traps that the borders avoid:
+/// record that holds its last byte, where for it *any* line feed ends a record. A range from here
+/// begins and ends right after one, so DataFusion moves neither end. Traps that the borders avoid:
 /// - DataFusion looks for `\n` (or the terminator) only, so a border is never after a lone `\r`; a
 ///   file whose lines end in `\r` is one range.
 /// - The header is skipped in the range that starts at 0 only, so the first border comes after the
 ///   first record, however many blank lines and comments precede it.
-/// - Each range is parsed by a fresh parser, which drops a byte-order mark at its start; so no border
-///   precedes such bytes, which inside a file are data.
-/// - Quotes count only at the start of a field, not in the middle and not in comments; an escape counts
-///   inside quotes only.
+/// - Each range is parsed by a fresh parser, which drops a byte-order mark at its start; so no
+///   border precedes such bytes, which inside a file are data.
+/// - Quotes count only at the start of a field, not in the middle and not in comments; an escape
+///   counts inside quotes only.
 /// - Line numbers in DataFusion's messages count from the start of the range.
 ///
 /// # Errors
 ///
-/// `Config`, for comments together with a terminator other than a line feed: the parser then takes all
-/// that follows the first comment for a part of it. Those of the store; through a [`PinnedStore`](super::PinnedStore) also that the file changed.
+/// `Config`, for comments together with a terminator other than a line feed: the parser then takes
+/// all that follows the first comment for a part of it. Those of the store; through a
+/// [`PinnedStore`](super::PinnedStore) also that the file changed.
 pub async fn record_boundaries(
     store: &Arc<dyn ObjectStore>,
     pin: &FilePin,
@@ -182,7 +183,7 @@ async fn probe(
 /// Text that comes in chunks, however they are cut, in pieces of whole records.
 pub struct WholeRecords {
     scanner: Scanner,
-    /// What was fed and not given yet.
+    /// Bytes that were fed and not returned yet.
     open: Vec<u8>,
     /// Where that begins in the text.
     start: u64,
@@ -194,7 +195,8 @@ impl WholeRecords {
         Self { scanner: Scanner::new(dialect, PIECE), open: Vec::new(), start: 0 }
     }
 
-    /// Takes the next bytes. The records before the last border that was found, where there is a new one.
+    /// Takes the next bytes. The records before the last border that was found, where there is a
+    /// new one.
     pub fn feed(&mut self, chunk: &[u8]) -> Option<Vec<u8>> {
         self.scanner.feed(chunk);
         self.open.extend_from_slice(chunk);

@@ -1,14 +1,14 @@
 //! Full URIs as paths of one object store.
 //!
-//! A table's files may lie in several stores, and their names are the table's own: keys taken as they
-//! stand, local paths with and without a scheme. [`path_of`] makes one [`Path`] of each, whose first
-//! names are the scheme (with its colon) and the bucket, and [`uri_of`] is its inverse.
+//! A table's files may lie in several stores, and their names are the table's own: keys taken as
+//! they stand, local paths with and without a scheme. [`path_of`] makes one [`Path`] of each, whose
+//! first names are the scheme (with its colon) and the bucket, and [`uri_of`] is its inverse.
 
 use object_store::path::Path;
 
 use crate::{Error, Result, suggestion};
 
-/// The root of a [`RoutedStore`](super::RoutedStore), of which all URIs are paths.
+/// The root of a [`RoutedStore`](super::RoutedStore), below which every URI is a path.
 pub(super) const ROUTED_ROOT: &str = "routed://";
 
 /// The first name of a local file's path.
@@ -40,7 +40,7 @@ pub(super) struct Place {
     pub(super) root: String,
     /// The key as the store wants it.
     pub(super) key: Path,
-    /// What the outer path starts with before the key: `s3a:/bucket`.
+    /// The outer path's part before the key: `s3a:/bucket`.
     pub(super) start: String,
 }
 
@@ -50,8 +50,9 @@ pub(super) struct Place {
 ///
 /// # Errors
 ///
-/// `Config`, for a relative path, an unknown scheme, a URI without a bucket, with credentials or a query
-/// string, and keys that no object store client can ask for (empty names, `..`, control characters).
+/// `Config`, for a relative path, an unknown scheme, a URI without a bucket, with credentials or a
+/// query string, and keys that no object store client can ask for (empty names, `..`, control
+/// characters).
 pub fn path_of(uri: &str) -> Result<Path> {
     if uri.starts_with('/') {
         return local_path(uri, uri);
@@ -119,7 +120,7 @@ pub fn uri_of(path: &Path) -> String {
     }
 }
 
-/// Whether a file of the store with this root lies on the local file system.
+/// Returns true if a file of the store with this root lies on the local file system.
 pub fn is_local_file(root: &str, path: &Path) -> bool {
     root.starts_with("file:")
         || (root == ROUTED_ROOT && path.as_ref().split('/').next() == Some(LOCAL))

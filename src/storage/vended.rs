@@ -1,5 +1,5 @@
-//! Credentials that a catalog, a profile or a user's function gives for a while: kept, and renewed before
-//! they end.
+//! Credentials that a catalog, a profile or a user's function gives for a while: kept, and renewed
+//! before they end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +44,7 @@ pub(super) struct CredentialCache {
     failed: Mutex<Option<Instant>>,
 }
 
-/// What a catalog said at one time.
+/// A catalog's answer at one time.
 pub(super) struct Issue {
     /// Counts the answers.
     pub(super) number: u64,
@@ -95,8 +95,8 @@ impl CredentialCache {
         }
     }
 
-    /// Whether a request that was refused with issue `used` may be sent again, because there is a newer
-    /// one now.
+    /// Returns true if a request that was refused with issue `used` may be sent again, because
+    /// there is a newer one now.
     pub(super) async fn after_refusal(&self, used: u64) -> Result<bool> {
         let Some(refresh) = &self.refresh else { return Ok(false) };
         let now = self.current();
@@ -124,11 +124,11 @@ impl Issue {
         Self { number, config, is_unasked: false, received_ms, received: Instant::now() }
     }
 
-    /// Whether credentials of this issue should be renewed before they are used.
+    /// Returns true if credentials of this issue should be renewed before they are used.
     fn is_due(&self, expires_at_ms: i64) -> bool {
         let life = expires_at_ms - self.received_ms;
-        // Ended before it came: the clocks disagree, so that only the store can tell. Not so for the
-        // first issue, which may have waited in another process.
+        // Ended before it came: the clocks disagree, so that only the store can tell. Not so for
+        // the first issue, which may have waited in another process.
         if life <= 0 && self.number > 0 {
             return false;
         }
@@ -155,7 +155,8 @@ pub(super) fn provider_of(
     provider_for(credential_cache, uri, root, scheme, read)
 }
 
-/// The provider of the credentials of a kind of store, which `read` finds among an answer's properties.
+/// The provider of the credentials of a kind of store, which `read` finds among an answer's
+/// properties.
 pub(super) fn provider_for(
     credential_cache: &Arc<CredentialCache>,
     uri: &str,

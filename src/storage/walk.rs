@@ -1,5 +1,5 @@
-//! Listing a large directory by its subdirectories, side by side: stores answer in pages of a thousand, each of
-//! which names where the next one begins.
+//! Listing a large directory by its subdirectories, side by side: stores answer in pages of a
+//! thousand, each of which names where the next one begins.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use super::list::names_below;
 /// Subdirectories that are listed at the same time.
 const LISTINGS: usize = 32;
 
-/// Objects of two pages: a directory that has no more is listed as it is.
+/// Objects of two pages: a directory that has no more is listed at once.
 const FEW: usize = 2000;
 
-/// Where subdirectories have fewer objects each, a request for each of them costs more than the pages.
+/// Where subdirectories have fewer objects each, a request for each of them costs more than the
+/// pages.
 const WORTHWHILE: usize = 32;
 
 /// All objects below a directory, in no particular order.
 ///
 /// # Errors
 ///
-/// Those of the store.
+/// Errors of the store.
 pub(super) fn list_below(
     store: Arc<dyn ObjectStore>,
     directory: Path,
@@ -58,7 +59,8 @@ async fn by_subdirectories(
     Ok(found)
 }
 
-/// Whether the first objects of a directory lie in few subdirectories, but in more than none.
+/// Returns true if the first objects of a directory lie in few subdirectories, but in more than
+/// none.
 fn is_worthwhile(found: &[ObjectMeta], directory: &Path) -> bool {
     let mut subdirectories = HashSet::new();
     let mut files = 0;

@@ -18,7 +18,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `bytes` in all, of which `least` are left when a batch is begun. With none, a batch waits beside those that use them up.
+    /// `bytes` in all; `least` of them are left when a batch is begun. With none, a batch waits
+    /// beside those that use them up.
     pub fn new(bytes: usize, least: usize) -> Self {
         let all = (bytes / KIB).max(1);
         let least = (least / KIB).min(all);
@@ -33,7 +34,8 @@ impl Budget {
         self.take(self.least).await
     }
 
-    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more than all bytes counts as these.
+    /// Waits until a batch that was begun, and has so many `bytes`, may be given away; one of more
+    /// than all bytes counts as these.
     ///
     /// # Errors
     /// As above.

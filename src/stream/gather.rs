@@ -12,26 +12,28 @@ use crate::pool::Pooled;
 
 /// One column of a window.
 ///
-/// Numbers of which none is null are mixed at once: what lies together is joined in memory that is used again, and picked from there
-/// while it is in the processor's cache. For others there are two ways to gather, chosen by measuring 122 arrays of 8192 rows (ns per row, `interleave` against one
-/// `concat` and `take`): int64 7 to 4, bool 15 to 2, dictionaries of 1000 strings 143 to 5; strings of 100
-/// bytes 58 to 107, lists of 256 floats 505 to 1672.
+/// Numbers of which none is null are mixed at once: adjacent values are joined in memory that is
+/// used again, and picked from there while it is in the processor's cache. For others there are two
+/// ways to gather, chosen by measuring 122 arrays of 8192 rows (ns per row, `interleave` against
+/// one `concat` and `take`): int64 7 to 4, bool 15 to 2, dictionaries of 1000 strings 143 to 5;
+/// strings of 100 bytes 58 to 107, lists of 256 floats 505 to 1672.
 pub(super) enum Column {
-    /// As it came, gathered by `interleave`: no second copy of wide values, and no 32-bit offset that all of
-    /// them together could overflow.
+    /// As it came, gathered by `interleave`: no second copy of wide values, and no 32-bit offset
+    /// that all of them together could overflow.
     Pieces(Vec<ArrayRef>),
-    /// Made one array, from which rows are picked where they are written: narrow values, and dictionaries, since
-    /// `interleave` would join those of all pieces again for every batch.
+    /// Made one array, from which rows are picked where they are written: narrow values, and
+    /// dictionaries, since `interleave` would join those of all pieces again for every batch.
     Whole(ArrayRef),
-    /// In the order of delivery, in arrays of [`BLOCK_ROWS`]: numbers of which none is null.
+    /// In the order of delivery, in arrays of [`BLOCK_ROWS`]: numbers without nulls.
     Mixed(Vec<ArrayRef>),
 }
 
-/// Rows of an array of mixed numbers at most: a batch that is a slice of it holds all of it, which is 2 MiB of the widest numbers.
+/// Rows of an array of mixed numbers at most: a batch that is a slice of it holds all of it, which
+/// is 2 MiB of the widest numbers.
 pub(super) const BLOCK_ROWS: usize = 131_072;
 
 impl Column {
-    /// The column whose arrays are `pieces`, of which the rows are delivered in this `order`.
+    /// The column with the arrays `pieces`, whose rows are delivered in this `order`.
     pub(super) fn new(pieces: Vec<ArrayRef>, order: &[u32]) -> Self {
         if let Some(mixed) = mixed(&pieces, order) {
             return Self::Mixed(mixed);
@@ -47,23 +49,24 @@ impl Column {
         }
     }
 
-    /// Whether rows are picked by their number in the window, and not gathered by piece.
+    /// Returns true if rows are picked by their number in the window, and not gathered by piece.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self, Self::Whole(_))
     }
 
-    /// Whether its rows lie in the order of delivery already.
+    /// Returns true if its rows lie in the order of delivery already.
     pub(super) fn is_mixed(&self) -> bool {
         matches!(self, Self::Mixed(_))
     }
 
-    /// Whether its rows are gathered by piece.
+    /// Returns true if its rows are gathered by piece.
     pub(super) fn is_in_pieces(&self) -> bool {
         matches!(self, Self::Pieces(_))
     }
 
-    /// The `rows` rows from number `first` on of the order of delivery, or the array to pick them from; and the bytes that they take. They are
-    /// those at `places`, (piece, row of the piece), if the column is in pieces; of one that is mixed, they lie in one block.
+    /// The `rows` rows from number `first` on of the order of delivery, or the array to pick them
+    /// from; and the bytes that they take. They are those at `places`, (piece, row of the piece),
+    /// if the column is in pieces; of one that is mixed, they lie in one block.
     pub(super) fn gather(
         &self,
         places: &[(usize, usize)],
@@ -94,7 +97,8 @@ impl Column {
     }
 }
 
-/// The numbers of `pieces` in this `order`, in memory of their own. None for other types, and where any of them is null.
+/// The numbers of `pieces` in this `order`, in memory of their own. None for other types, and where
+/// any of them is null.
 fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<Vec<ArrayRef>> {
     let data_type = pieces.first()?.data_type();
     let width = data_type.primitive_width().filter(|width| matches!(width, 1 | 2 | 4 | 8 | 16))?;
@@ -116,7 +120,8 @@ fn mixed(pieces: &[ArrayRef], order: &[u32]) -> Option<Vec<ArrayRef>> {
     blocks.collect()
 }
 
-/// Those of `values`, each of so many bytes, that have the numbers `rows`. None for a width that no number has.
+/// Picks the values with the numbers `rows` from `values`, each of so many bytes. Returns None for
+/// a width that no number has.
 fn picked(values: &[u8], width: usize, rows: &[u32]) -> Option<Buffer> {
     macro_rules! picked {
         ($native:ty) => {{
@@ -151,7 +156,7 @@ fn row_bytes(data_type: &DataType) -> usize {
     }
 }
 
-/// Whether values take a few bytes each, wherever they come from.
+/// Returns true if values take a few bytes each, wherever they come from.
 fn is_narrow(data_type: &DataType) -> bool {
     data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Dictionary(_, _))
 }

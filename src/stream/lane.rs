@@ -1,4 +1,5 @@
-//! One lane of a shard: its rows in order, through the shuffle window, and how far they were consumed.
+//! One lane of a shard: its rows in order, through the shuffle window, and how far they were
+//! consumed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub struct LaneReader {
     delivered: u64,
     /// Rows of the lane in all, where they are counted.
     total: Option<u64>,
-    /// Pieces that are read to their end in all, from the cursor on; and those that are so far.
+    /// Pieces that are read to their end: in all, from the cursor on; and so far.
     pieces: u64,
     pieces_read: u64,
     counters: Arc<StreamCounters>,
@@ -169,15 +170,15 @@ struct Draining {
     pieces_read: u64,
 }
 
-/// What the filling task sends. A task that ends without `End` or an error has panicked.
+/// A message of the filling task. A task that ends without `End` or an error has panicked.
 enum Filled {
     Window(Box<Draining>),
     Failed(Error),
     End(u64),
 }
 
-/// Windows that are filled by a task of its own while the one before is drained: at most two are in memory, beside what batches still
-/// hold of others.
+/// Windows that are filled by a separate task while the one before is drained: at most two are in
+/// memory, beside the parts that batches still hold.
 struct Windows {
     receiver: Receiver<Filled>,
     current: Option<Box<Draining>>,
@@ -242,8 +243,8 @@ struct Filler {
 
 impl Filler {
     async fn run(mut self, sender: Sender<Filled>) {
-        // The place is reserved first, so that no third window is filled while one waits. The receiver is gone
-        // when the consumer stopped early.
+        // The place is reserved first, so that no third window is filled while one waits. The
+        // receiver is gone when the consumer stopped early.
         while let Ok(place) = sender.reserve().await {
             match self.fill().await {
                 Ok(Some(window)) => place.send(Filled::Window(Box::new(window))),

@@ -1,4 +1,5 @@
-//! From pieces to finished batches: read-ahead, interleaving, shuffling, exact batches and conversion.
+//! From pieces to finished batches: read-ahead, interleaving, shuffling, exact batches and
+//! conversion.
 
 mod budget;
 mod gather;

@@ -1,4 +1,5 @@
-//! Finished batches on their way to the consumer: handed over in groups, and only so many ahead of it.
+//! Finished batches on their way to the consumer: handed over in groups, and only so many ahead of
+//! it.
 
 use std::sync::Arc;
 
@@ -14,21 +15,25 @@ use crate::{Error, Result};
 /// Rows of finished batches that wait for the consumer.
 const AHEAD_ROWS: usize = 1 << 16;
 
-/// Bytes of finished batches that wait for the consumer, but two batches at least: rows of images are large. What waits takes
-/// memory that is fresh the first time, which costs more than to convert.
+/// Bytes of finished batches that wait for the consumer, but two batches at least: rows of images
+/// are large. Waiting batches take memory that is fresh the first time, which costs more than
+/// converting.
 const AHEAD_BYTES: usize = 16 << 20;
 
-/// Rows of finished batches that are handed over together, if they are there without waiting, unless they are as large a part of
-/// [`AHEAD_BYTES`]: a consumer that is faster than the decoders would else be woken for each batch.
+/// Rows of finished batches that are handed over together, if they are there without waiting,
+/// unless they are as large a part of [`AHEAD_BYTES`]: a consumer that is faster than the decoders
+/// would else be woken for each batch.
 const GROUP_ROWS: usize = 1 << 13;
 
-/// Of smaller batches twice as many rows: to be woken costs as much as to take two of 1024 rows over.
+/// Rows of a batch below which a group has twice as many rows: waking the consumer costs as much as
+/// handing over two batches of 1024 rows.
 const SMALL_ROWS: usize = GROUP_ROWS / 4;
 
 /// Semaphores count in KiB, since their permits are 32-bit.
 const KIB: usize = 1 << 10;
 
-/// What goes over: batches in their order, which count as waiting until they are received; or why there are no more.
+/// A message of the outbox: batches in their order, which count as waiting until they are received;
+/// or the reason why there are no more.
 pub(super) type Handed = Result<(Vec<Delivered>, OwnedSemaphorePermit)>;
 
 /// The consumer is gone.
@@ -47,7 +52,8 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// For batches of `batch_size` rows; one that runs ahead, or one that hands over every batch and has one ahead.
+    /// For batches of `batch_size` rows; one that runs ahead, or one that hands over every batch
+    /// and has one ahead.
     pub(super) fn new(batch_size: usize, runs_ahead: bool) -> (Self, Receiver<Handed>) {
         let (group_rows, groups) = match runs_ahead {
             true => {
@@ -80,7 +86,7 @@ impl Outbox {
         if is_group { self.flush().await } else { Ok(()) }
     }
 
-    /// Sends what is held, as soon as there is room.
+    /// Sends the held batches, as soon as there is room.
     pub(super) async fn flush(&mut self) -> Result<(), Closed> {
         if self.held.is_empty() {
             return Ok(());
@@ -123,7 +129,8 @@ fn batch_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(array_bytes).sum()
 }
 
-/// Bytes of the rows of `array` and not of the memory that it shares, but for lists, whose items are counted whole.
+/// Bytes of the rows of `array` and not of the memory that it shares, but for lists, whose items
+/// are counted whole.
 fn array_bytes(array: &ArrayRef) -> usize {
     let longer = match array.data_type() {
         DataType::Utf8View => array.as_string_view().total_buffer_bytes_used(),
@@ -146,7 +153,7 @@ mod tests {
     use crate::sharding::ShardCursor;
     use crate::stream::{Delivered, Finished};
 
-    /// Of one row.
+    /// A delivered batch of one row.
     fn batch(bytes: usize) -> Delivered {
         let column = FixedSizeBinaryArray::try_from_iter([vec![0; bytes]].into_iter()).unwrap();
         let rows = RecordBatch::try_from_iter([("x", Arc::new(column) as _)]).unwrap();

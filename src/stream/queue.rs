@@ -12,9 +12,9 @@ use crate::{Error, Result};
 
 /// Rows in the order they were pushed, taken out in any number.
 ///
-/// Large batches pass as slices, without a copy. A selective filter can yield thousands of batches of a
-/// few rows, each of which costs more to handle than to copy, and may keep the memory of a page alive for
-/// one string: runs of batches under `tiny` rows are copied into one.
+/// Large batches pass as slices, without a copy. A selective filter can yield thousands of batches
+/// of a few rows, each of which costs more to handle than to copy, and may keep the memory of a
+/// page alive for one string: runs of batches under `tiny` rows are copied into one.
 pub struct RowQueue {
     tiny: usize,
     pieces: VecDeque<BatchSlice>,
@@ -102,7 +102,8 @@ impl RowQueue {
 fn merge(run: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     let [first, _, ..] = run.as_slice() else { return Ok(run) };
     let Ok(merged) = concat_batches(&first.schema(), &run) else {
-        // Together the dictionaries exceed their key type, or the strings their offsets: leave them apart.
+        // Together the dictionaries exceed their key type, or the strings their offsets: leave them
+        // apart.
         return Ok(run);
     };
     let rows = RecordBatchOptions::new().with_row_count(Some(merged.num_rows()));

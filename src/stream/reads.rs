@@ -1,4 +1,4 @@
-//! What reading took: time spent decoding, and the files of which something was read.
+//! Costs of reading: time spent decoding, and the number of files read.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// Time that threads have spent reading, decoding and computing rows, all of them together. Time in which nothing
-    /// could be done, since bytes were on their way, is not in it.
+    /// Time that threads have spent reading, decoding and computing rows, all of them together.
+    /// Time in which nothing could be done, since bytes were on their way, is not in it.
     pub fn decode_nanos(&self) -> u64 {
         self.decode_nanos.load(Ordering::Relaxed)
     }
 
-    /// Files of which something was read.
+    /// Files that were read at least in part.
     pub fn files(&self) -> usize {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -1,5 +1,5 @@
-//! Read-ahead: several pieces are decoded at once, their rows come in the order of an [`Interleave`]. Over a network
-//! as many more are fetched as its latency asks for.
+//! Read-ahead: several pieces are decoded at once, their rows come in the order of an
+//! [`Interleave`]. Over a network as many more are fetched as its latency asks for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,18 +25,20 @@ use crate::{Error, Result};
 /// Decoded bytes that all pieces in flight may hold before the consumer takes them.
 const BUFFERED_BYTES: usize = 64 << 20;
 
-/// How much of what a piece that takes turns may hold, [`TURN_BYTES`], is free before it decodes more: it has its next turns when they
-/// come, and fresh memory for others costs more than to decode into memory that another piece gave back.
+/// The free part of the limit of a piece that takes turns ([`TURN_BYTES`]) before it decodes more.
+/// It has its next turns when they come, and fresh memory for others costs more than to decode into
+/// memory that another piece gave back.
 const FREE_BYTES: usize = TURN_BYTES / 2;
 
-/// Requests of a split that wait for each other: for the columns of the predicate, and then for the others.
+/// Requests of a split that wait for each other: for the columns of the predicate, and then for the
+/// others.
 const ROUNDS: u64 = 2;
 
 /// Pieces beyond the usual ones that are fetched at most because of latency.
 const MOST_FETCHED: u64 = 64;
 
-/// What a decoding task sends. A task that ends without `End` or an error has panicked: its rows must
-/// not be lost silently.
+/// A message of a decoding task. A task that ends without `End` or an error has panicked: its rows
+/// must not be lost silently.
 enum Message {
     Rows(BatchSlice, OwnedSemaphorePermit),
     Failed(Error),
@@ -46,7 +48,7 @@ enum Message {
 /// A piece that is being decoded.
 struct Reading {
     receiver: UnboundedReceiver<Message>,
-    /// What is left of the batch that was received last.
+    /// The rest of the batch that was received last.
     rest: Option<BatchSlice>,
 }
 
@@ -72,8 +74,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Reads `pieces` from the position `state` on, with `ahead` (at least one) pieces decoding beyond those that
-    /// take turns. Dropping it cancels what is under way.
+    /// Reads `pieces` from the position `state` on, with `ahead` (at least one) pieces decoding
+    /// beyond those that take turns. Dropping it cancels all running work.
     pub fn new(
         source: RowSource,
         pieces: Arc<[RowSlice]>,
@@ -102,16 +104,17 @@ impl Rows {
         }
     }
 
-    /// The same for rows that leave in batches of `batch_size` rows, all of them, one piece after the other: what is decoded from here on
-    /// ends where such a batch does, if the rows of all pieces are known.
+    /// Aligns decoding with batches of `batch_size` rows that deliver all rows, one piece after the
+    /// other. Decoding then ends where such a batch does, if the row counts of all pieces are
+    /// known.
     #[must_use]
     pub fn cut_every(mut self, batch_size: u64) -> Self {
         self.borders = Borders::of(&self.pieces, batch_size);
         self
     }
 
-    /// Reads those of `pieces` that it takes from `feed`, when their turn comes: what is taken ahead is not left
-    /// for other workers.
+    /// Reads the pieces that it takes from `feed`, when their turn comes: pieces taken ahead are
+    /// not left for other workers.
     pub fn fed(
         source: RowSource,
         pieces: Arc<[RowSlice]>,
@@ -124,7 +127,7 @@ impl Rows {
         Self { feed: Some(feed), fetch: None, ..rows }
     }
 
-    /// The number of pieces in its list, of which there are `wanted` or all.
+    /// The number of pieces in its list: `wanted` of them, or all.
     fn listed(&self, wanted: u32) -> u32 {
         match &self.feed {
             Some(feed) => feed.take_until(wanted),
@@ -258,8 +261,8 @@ impl Fetch {
         Some(Self { limiter, split_bytes, most_bytes })
     }
 
-    /// As many that latency × bandwidth bytes are under way in every round of requests, as far as memory allows
-    /// beside `usual` pieces.
+    /// As many that latency × bandwidth bytes are under way in every round of requests, as far as
+    /// memory allows beside `usual` pieces.
     fn more_than(&self, usual: usize) -> usize {
         let wanted = (ROUNDS * self.limiter.bytes_in_flight()).div_ceil(self.split_bytes);
         let allowed = (self.most_bytes / self.split_bytes).saturating_sub(usual as u64);
@@ -311,8 +314,9 @@ async fn decode(
         if sender.send(Message::Rows(BatchSlice::decoded(batch, matrices), permit)).is_err() {
             return Ok(());
         }
-        // Whoever waits for it is woken on this thread, where no other thread can take it over: it would wait for the
-        // whole piece, and then find its rows no longer in the processor's cache.
+        // Whoever waits for it is woken on this thread, where no other thread can take it over: it
+        // would wait for the whole piece, and then find its rows no longer in the processor's
+        // cache.
         tokio::task::yield_now().await;
     }
 }

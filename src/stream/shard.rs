@@ -25,7 +25,7 @@ use crate::sharding::{Holding, Interleave, Schedule, Shard, ShardCursor, blend};
 use crate::tensor::{BatchSlice, Converter, TensorBatch};
 use crate::{Error, Result};
 
-/// What batches become.
+/// The form of delivered batches.
 #[derive(Debug)]
 pub enum Output {
     /// One block of tensor memory per batch.
@@ -60,16 +60,17 @@ pub struct Delivered {
     pub batch: Finished,
     /// How far the shard is consumed with it.
     pub cursor: ShardCursor,
-    /// Where the worker takes its pieces from a feed: what it holds, and the pieces consumed since the batch before.
+    /// If the worker takes its pieces from a feed: the pieces that it holds, and the pieces
+    /// consumed since the batch before.
     pub holding: Option<(Holding, Vec<u32>)>,
     /// Whether it is the shard's last.
     pub last: bool,
 }
 
-/// What [`ShardStream::next`] found.
+/// The result of [`ShardStream::next`].
 #[derive(Debug)]
 pub enum Next {
-    /// The next batch, and those that were finished with it. Each counts as handed out when
+    /// The next batch, and the batches finished with it. Each counts as handed out when
     /// [`StreamCounters::hand_out`] hears of it.
     Batches(Vec<Delivered>),
     /// The shard is exhausted.
@@ -87,17 +88,17 @@ pub struct StreamCounters {
     pub batches: AtomicU64,
     /// Pieces read to their end; a split is one piece, but where it is cut between shards.
     pub splits: AtomicU64,
-    /// Lanes of which every batch takes equal rows; 0 and 1 say the same.
+    /// Lanes from which every batch takes equal rows; 0 and 1 say the same.
     pub equal_lanes: u64,
     /// Rows of all shuffle windows.
     pub window_rows: AtomicU64,
-    /// Of each window the rows of the piece that has most in it, summed up.
+    /// The rows of each window's largest piece, summed up.
     pub window_most_rows: AtomicU64,
     /// Rows that were repeated to fill the last batch.
     pub padded_rows: AtomicU64,
     /// Rows of finished batches, handed to the consumer or not.
     pub finished_rows: AtomicU64,
-    /// What reading took.
+    /// Costs of reading.
     pub reads: Arc<Reads>,
     /// Time that the consumer waited for a batch.
     pub wait_nanos: AtomicU64,
@@ -106,7 +107,8 @@ pub struct StreamCounters {
 }
 
 impl StreamCounters {
-    /// The mean part of a batch that comes from the split with most rows in its shuffle window; 1 without windows.
+    /// The mean part of a batch that comes from the split with most rows in its shuffle window; 1
+    /// without windows.
     pub fn split_share(&self) -> f64 {
         let rows = self.window_rows.load(Ordering::Relaxed);
         let most = self.window_most_rows.load(Ordering::Relaxed);
@@ -139,7 +141,7 @@ pub struct ShardStream {
     ended: bool,
 }
 
-/// What belongs to the process that started the stream.
+/// State of the process that started the stream.
 #[derive(Debug)]
 struct Live {
     receiver: Receiver<Handed>,
@@ -158,7 +160,7 @@ impl Home {
         Self(std::process::id())
     }
 
-    /// Whether this is still that process.
+    /// Returns true if this is still that process.
     pub fn is_here(self) -> bool {
         self.0 == std::process::id()
     }
@@ -179,8 +181,8 @@ impl Home {
 }
 
 impl ShardStream {
-    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; one piece more is in flight, so
-    /// that none of them waits for the consumer.
+    /// Starts reading a shard in the background, from `cursor` on. `threads` decode; one piece more
+    /// is in flight, so that none of them waits for the consumer.
     ///
     /// # Errors
     /// `Config` for a batch size or window of zero rows.
@@ -194,11 +196,11 @@ impl ShardStream {
         Self::start_with(source, shard, cursor, threads, output, None)
     }
 
-    /// Starts reading those pieces of a rank's shard that it takes from `feed`. It runs ahead as little as can be:
-    /// what it takes is not left for other workers.
+    /// Starts reading the pieces of a rank's shard that it takes from `feed`. It runs ahead as
+    /// little as possible: pieces that it takes are not left for other workers.
     ///
     /// # Errors
-    /// As those of [`start`](Self::start).
+    /// As for [`start`](Self::start).
     pub fn start_fed(
         source: RowSource,
         shard: &Shard,
@@ -281,14 +283,15 @@ impl ShardStream {
         }
     }
 
-    /// What was handed out and how long it was waited for.
+    /// Counts of delivered batches, and time waited for them.
     pub fn counters(&self) -> &Arc<StreamCounters> {
         &self.counters
     }
 }
 
 impl Live {
-    /// A closed channel is the end only if the background task finished; a panic would look the same.
+    /// A closed channel is the end only if the background task finished; a panic would look the
+    /// same.
     fn ended_well(&mut self) -> Result<Next> {
         match self.runtimes.cpu().block_on(&mut self.task) {
             Ok(()) => Ok(Next::End),
@@ -303,7 +306,8 @@ impl Drop for ShardStream {
     fn drop(&mut self) {
         match self.live.take() {
             Some(live) if live.home.is_here() => live.task.abort(),
-            // Inherited by a fork: its runtime has no threads here, and its locks may be held forever.
+            // Inherited by a fork: its runtime has no threads here, and its locks may be held
+            // forever.
             inherited => std::mem::forget(inherited),
         }
     }
@@ -314,8 +318,8 @@ fn add_elapsed(counter: &AtomicU64, start: Instant) {
     counter.fetch_add(nanos, Ordering::Relaxed);
 }
 
-/// Batches of fewer rows are copied together: few enough to cost less than handling them one by one,
-/// and a fixed share of the batch, so that the number of pieces does not grow with it.
+/// Batches of fewer rows are copied together: few enough to cost less than handling them one by
+/// one, and a fixed share of the batch, so that the number of pieces does not grow with it.
 pub fn tiny(batch_size: usize) -> usize {
     (batch_size / 64).max(64)
 }
@@ -490,7 +494,7 @@ async fn take(lanes: &mut [LaneReader], weights: &[u64], size: u64) -> Result<Ve
 }
 
 impl Output {
-    /// The same, where columns may have memory of their own: see [`Converter::lending`].
+    /// Lets columns have memory of their own: see [`Converter::lending`].
     #[must_use]
     pub fn lending(self) -> Self {
         match self {
@@ -499,7 +503,8 @@ impl Output {
         }
     }
 
-    /// The same of rows in which stacks of columns are matrices already, and those rows of `source`, if it has them so.
+    /// Uses rows of `source` whose stacked columns are a matrix already, if it can deliver such
+    /// rows. Returns the output and the rows.
     ///
     /// # Errors
     /// Where DataFusion cannot project so.

@@ -12,26 +12,27 @@ use crate::sharding::{Rng, derive_key};
 use crate::tensor::{BatchSlice, sole_owner};
 use crate::{Error, Result};
 
-/// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather, and
-/// the window then holds few arrays per column, without the pages their strings came from.
+/// Batches of fewer rows are copied together as they are pushed: cheap beside the random gather,
+/// and the window then holds few arrays per column, without the pages their strings came from.
 pub(super) const TINY_ROWS: usize = 256;
 /// The most rows of a drained portion, where some of its columns are not in their order yet.
 const MAX_BATCH_ROWS: usize = 8192;
-/// Rows of a window's first portion, where rows can be of any width; the size doubles while a portion stays under half of
-/// [`MAX_BATCH_BYTES`].
+/// Rows of a window's first portion, where rows can be of any width; the size doubles while a
+/// portion stays under half of [`MAX_BATCH_BYTES`].
 const FIRST_BATCH_ROWS: usize = 64;
-/// Where a drained portion exceeds it, the next has half as many rows: wide rows must not copy the window
-/// at once, nor overflow 32-bit offsets.
+/// Where a drained portion exceeds it, the next has half as many rows: wide rows must not copy the
+/// window at once, nor overflow 32-bit offsets.
 const MAX_BATCH_BYTES: usize = 16 << 20;
 /// Rows of the largest window, so that a row's number fits 32 bits.
 const MAX_WINDOW_ROWS: usize = u32::MAX as usize;
 
 /// Mixes rows: fill a window of `capacity_rows` rows, permute it, drain it, start the next.
 ///
-/// The order depends on the key and the sequence of rows alone, never on how they were cut into batches.
-/// Every row leaves once, and every permutation of a window is equally likely. Window n is permuted by a
-/// generator of its own, keyed by (key, n), so a cursor is (window, offset): to resume, push the rows from the
-/// first row of window n on and skip `offset` of them ([`starting_at`](Self::starting_at), [`Window::skip_rows`]).
+/// The order depends on the key and the sequence of rows alone, never on how they were cut into
+/// batches. Every row leaves once, and every permutation of a window is equally likely. Window n is
+/// permuted by a generator of its own, keyed by (key, n), so a cursor is (window, offset): to
+/// resume, push the rows from the first row of window n on and skip `offset` of them
+/// ([`starting_at`](Self::starting_at), [`Window::skip_rows`]).
 pub struct ShuffleWindow {
     capacity_rows: usize,
     key: u64,
@@ -81,14 +82,14 @@ impl ShuffleWindow {
         self.queue.rows()
     }
 
-    /// Appends rows; a batch without rows changes nothing. An error says that its column types are not
-    /// those of the batches before.
+    /// Appends rows; a batch without rows changes nothing. An error says that its column types are
+    /// not those of the batches before.
     pub fn push(&mut self, rows: impl Into<BatchSlice>) -> Result<()> {
         self.queue.push(rows)
     }
 
-    /// The next window, if all its rows are there. A pushed batch may fill several: take them all before
-    /// pushing more.
+    /// The next window, if all its rows are there. A pushed batch may fill several: take them all
+    /// before pushing more.
     pub fn next_full(&mut self) -> Result<Option<Window>> {
         if self.queue.rows() < self.capacity_rows { Ok(None) } else { self.next_window() }
     }
@@ -112,17 +113,18 @@ impl ShuffleWindow {
 
 /// One permuted window, drained in portions of bounded size.
 ///
-/// Numbers without NULLs lie in the order of delivery, in memory that no other window has: a portion owns its slice of them. The
-/// rows of other columns are held until the window is dropped, and some of them gathered when asked, so that these are never in memory
-/// twice; of a portion, narrow ones are picked: they hold the window until they are written elsewhere. Wide values of a drained
-/// batch share no memory with it.
+/// Numbers without NULLs lie in the order of delivery, in memory that no other window has: a
+/// portion owns its slice of them. The rows of other columns are held until the window is dropped,
+/// and some of them gathered when asked, so that these are never in memory twice; of a portion,
+/// narrow ones are picked: they hold the window until they are written elsewhere. Wide values of a
+/// drained batch share no memory with it.
 pub struct Window {
     number: u64,
     schema: SchemaRef,
     columns: Vec<Column>,
     /// Which of them are picked.
     picked: Arc<[bool]>,
-    /// Of which of them each portion owns its part: those that are mixed already.
+    /// Marks the columns whose memory each portion owns: those that are mixed already.
     owned: Arc<[bool]>,
     /// Where each piece begins, for columns that are gathered by piece.
     starts: Vec<u32>,
@@ -142,7 +144,8 @@ impl Window {
             pieces.into_iter().map(BatchSlice::into_batch).collect::<Result<_>>()?;
         let schema = pieces.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         // Rows are numbered through the pieces before they are permuted: the cut into pieces is
-        // invisible in the order. The numbers are what the kernels take: made once, and sliced for a batch.
+        // invisible in the order. The numbers are what the kernels take: made once, and sliced for
+        // a batch.
         let mut rows = 0;
         let starts = pieces.iter().map(|piece| {
             let start = rows;
@@ -216,7 +219,8 @@ impl Window {
         self.offset = self.offset.saturating_add(rows).min(self.order.len());
     }
 
-    /// The next rows, at most `most`, and 8192 where some are still to be gathered; None at the end.
+    /// The next rows, at most `most`, and 8192 where some are still to be gathered; None at the
+    /// end.
     pub fn next_batch(&mut self, most: usize) -> Result<Option<RecordBatch>> {
         self.next_portion(most)?.map(BatchSlice::into_batch).transpose()
     }
@@ -238,8 +242,8 @@ impl Window {
                     }
                     return Ok(Some(portion));
                 }
-                // Rows of many sources can exceed a dictionary's key type or a 32-bit offset; fewer of
-                // them fit, as they did in their source.
+                // Rows of many sources can exceed a dictionary's key type or a 32-bit offset; fewer
+                // of them fit, as they did in their source.
                 Err(_) if rows > 1 => {
                     self.most_rows = rows / 2;
                     self.batch_rows = self.most_rows;
@@ -249,7 +253,8 @@ impl Window {
         }
     }
 
-    /// Rows that can be one portion: those of the window that are left, or of the arrays in which numbers are mixed.
+    /// Rows that can be one portion: the remaining rows of the window, or of the arrays in which
+    /// numbers are mixed.
     fn left_in_block(&self) -> usize {
         let left = self.order.len() - self.offset;
         match self.columns.iter().any(Column::is_mixed) {

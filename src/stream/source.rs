@@ -21,7 +21,7 @@ use crate::session::EpochPlan;
 use crate::sharding::{Order, RowSlice, Source, Window};
 use crate::{Error, Result};
 
-/// A batch under the schema of its plan: the inputs of a UNION ALL differ in what they say of nulls.
+/// A batch under the schema of its plan: the inputs of a UNION ALL differ in their nullability.
 fn alike(batch: RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     if batch.schema_ref() == schema {
         return Ok(batch);
@@ -38,14 +38,15 @@ fn alike(batch: RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
 /// Rows of a batch of positions.
 const POSITION_ROWS: u64 = 8192;
 
-/// Stored bytes that all splits in flight may hold, and the part of the session's memory limit that is for them.
+/// Stored bytes that all splits in flight may hold, and the part of the session's memory limit that
+/// is for them.
 const FETCHED_BYTES: u64 = 256 << 20;
 const FETCHED_PART: u64 = 4;
 
 /// A stream of batches.
 pub type Batches = BoxStream<'static, Result<RecordBatch>>;
 
-/// What the numbers of splits stand for.
+/// The rows behind the numbers of splits.
 #[derive(Clone, Debug)]
 pub enum RowSource {
     /// The splits of a plan.
@@ -59,8 +60,8 @@ pub enum RowSource {
         /// Positions of one split.
         rows: u64,
     },
-    /// Splits of so many rows, whose rows are their own positions: what a shard would deliver, without
-    /// reading it.
+    /// Splits of so many rows, whose rows are their own positions: the deliveries of a shard,
+    /// without reading it.
     Positions(Arc<[u64]>),
 }
 
@@ -73,15 +74,15 @@ impl RowSource {
         ]))
     }
 
-    /// Stored bytes of a fetched split in the mean, and the bytes that may be held while they are fetched; None where nothing
-    /// is fetched over a network.
+    /// Stored bytes of a fetched split in the mean, and the bytes that may be held while they are
+    /// fetched; None where nothing is fetched over a network.
     pub(super) fn fetched(&self) -> Option<(u64, u64)> {
         let Self::Plan(plan) = self else { return None };
         let limit = plan.memory_limit().map_or(FETCHED_BYTES, |limit| limit as u64 / FETCHED_PART);
         (plan.split_bytes() > 0).then(|| (plan.split_bytes(), limit.min(FETCHED_BYTES)))
     }
 
-    /// The same rows in longer batches, where they are decoded: a batch that is handed out seldom has rows of two of them.
+    /// Decodes rows in longer batches, so that a delivered batch seldom has rows of two of them.
     #[must_use]
     pub fn in_long_batches(self) -> Self {
         match self {
@@ -90,7 +91,7 @@ impl RowSource {
         }
     }
 
-    /// The same rows with those of `matrices` that save something, after all other columns; None where none does.
+    /// Appends those of `matrices` that save something after all other columns; None if none does.
     ///
     /// # Errors
     /// Where DataFusion cannot project so.
@@ -110,8 +111,9 @@ impl RowSource {
         }
     }
 
-    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of what is read to fill windows again. The first of
-    /// these rows lies `cuts.at` rows after one of the borders between finished batches.
+    /// The rows of `piece` after its first `skip`; `reads` hears of the file, and of rows read to
+    /// fill windows again. The first of these rows lies `cuts.at` rows after one of the borders
+    /// between finished batches.
     pub fn read(
         &self,
         piece: &RowSlice,
@@ -148,7 +150,8 @@ impl RowSource {
         }
     }
 
-    /// The rows of a split, of which those that are not `wanted` may be left out; and how many are, before the first.
+    /// The rows of a split; rows that are not `wanted` may be left out. Also returns how many are,
+    /// before the first.
     async fn execute_rows(
         &self,
         id: u32,
@@ -222,7 +225,7 @@ fn positions(split: u32, start: u64, end: u64) -> Result<RecordBatch> {
     Ok(RecordBatch::try_new(schema, vec![Arc::new(splits), Arc::new(rows)])?)
 }
 
-/// What is left to do of a split.
+/// The rows of a split that remain to be trimmed.
 struct Trim {
     rows: Batches,
     skip: u64,
@@ -233,8 +236,8 @@ struct Trim {
     seen: u64,
 }
 
-/// The rows of one split that a piece takes, of which the first `skipped` are not among `rows`. A split that has other rows than were counted is an error: rows
-/// would be lost, or read twice.
+/// The rows of one split that a piece takes; the first `skipped` are not among `rows`. A split with
+/// another number of rows than was counted is an error: rows would be lost, or read twice.
 fn trim(rows: Batches, piece: &RowSlice, split: u32, skipped: u64) -> Batches {
     let (skip, to_end) = (piece.start - skipped, piece.to_end);
     let state = Trim { rows, skip, left: piece.rows(), to_end, split, seen: skipped };

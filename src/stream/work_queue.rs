@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::sharding::{Holding, LaneCursor, ShardCursor};
 use crate::{Error, Result};
 
-/// The number of the next piece is in the low bits of the counter, the number of the iteration in the high ones.
+/// The number of the next piece is in the low bits of the counter, the number of the iteration in
+/// the high ones.
 const PIECE_BITS: u32 = 32;
 
-/// A number in memory that several processes share: the iteration, and the first piece that nobody took.
+/// A number in memory that several processes share: the iteration, and the first piece that nobody
+/// took.
 #[derive(Clone)]
 pub struct Counter {
     address: usize,
@@ -21,8 +23,8 @@ impl Counter {
     /// The counter at `address`, which `memory` keeps valid.
     ///
     /// # Safety
-    /// `address` is that of an `i64`, aligned to 8 bytes, that stays valid as long as `memory` lives, and that every
-    /// thread and process reads and writes through a `Counter` or as a whole.
+    /// `address` points to an `i64`, aligned to 8 bytes, that stays valid as long as `memory`
+    /// lives, and that every thread and process reads and writes through a `Counter` or as a whole.
     ///
     /// # Errors
     /// `Config` where the address is null or not aligned.
@@ -73,7 +75,7 @@ fn piece_of(number: i64) -> u32 {
     number as u32
 }
 
-/// What one worker takes in one iteration.
+/// The queue from which one worker takes pieces in one iteration.
 pub struct WorkQueue {
     counter: Counter,
     iteration: u32,
@@ -118,13 +120,13 @@ impl WorkQueue {
 /// Which of the pieces that a worker took were consumed since it said so last.
 #[derive(Default)]
 pub(super) struct TakenCount {
-    /// Pieces taken, of which nobody has heard that they were consumed, with their positions.
+    /// Pieces that were taken and not reported as consumed, with their positions.
     open: Vec<(u32, u32)>,
     seen: u32,
 }
 
 impl TakenCount {
-    /// Pieces consumed up to `cursor` and not named before, with what is held there.
+    /// Pieces consumed up to `cursor` and not named before, with the pieces held there.
     pub(super) fn at(&mut self, feed: &WorkQueue, cursor: ShardCursor) -> (Holding, Vec<u32>) {
         while let Some(piece) = feed.piece(self.seen) {
             self.open.push((self.seen, piece));

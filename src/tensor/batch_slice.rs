@@ -13,17 +13,17 @@ use crate::matrix::is_alone;
 
 /// Some rows of one schema.
 ///
-/// A column either holds their values, in their order, or is *picked*: it is an array of more rows, such as a shuffle
-/// window, and the rows are those with certain numbers. So a value that ends in a tensor is copied there from the
-/// window, and not first into an array in between.
+/// A column either holds their values, in their order, or is *picked*: it is an array of more rows,
+/// such as a shuffle window, and the rows are those with certain numbers. So a value that ends in a
+/// tensor is copied there from the window, and not first into an array in between.
 #[derive(Debug)]
 pub struct BatchSlice {
     schema: SchemaRef,
     columns: Vec<ArrayRef>,
     rows: usize,
     picked: Option<Picked>,
-    /// Of which columns these rows are in no other portion, and their memory is held by portions alone. So a portion
-    /// cannot be cloned.
+    /// Marks columns whose rows are in no other portion and whose memory only portions hold. So a
+    /// portion cannot be cloned.
     alone: Option<Arc<[bool]>>,
 }
 
@@ -35,8 +35,8 @@ struct Picked {
 }
 
 impl BatchSlice {
-    /// The rows with the numbers `rows`. Of each column that `picked` marks, `columns` holds an array in which they are
-    /// found by these numbers; of the others, their values.
+    /// The rows with the numbers `rows`. Of each column that `picked` marks, `columns` holds an
+    /// array in which they are found by these numbers; of the others, their values.
     pub fn picked(
         schema: SchemaRef,
         columns: Vec<ArrayRef>,
@@ -48,14 +48,14 @@ impl BatchSlice {
         Self { schema, columns, rows: count, picked, alone: None }
     }
 
-    /// The same, of which the memory of these columns is held by portions alone, and their rows are in no other.
+    /// Marks columns whose memory only these slices hold, without rows of other slices.
     #[must_use]
     pub fn owning(self, columns: Arc<[bool]>) -> Self {
         Self { alone: columns.contains(&true).then_some(columns), ..self }
     }
 
-    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds. The last `matrices` columns are
-    /// matrices that were made of others.
+    /// The rows of a batch that was just decoded, with a look at which columns nobody else holds.
+    /// The last `matrices` columns are matrices that were made of others.
     pub fn decoded(batch: RecordBatch, matrices: usize) -> Self {
         let (schema, mut columns, rows) = batch.into_parts();
         let made = columns.split_off(columns.len().saturating_sub(matrices));
@@ -69,7 +69,7 @@ impl BatchSlice {
         Self { schema, columns, rows, picked: None, alone }
     }
 
-    /// What its columns are.
+    /// The schema of its columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
@@ -121,8 +121,8 @@ impl BatchSlice {
         Ok(RecordBatch::try_new_with_options(self.schema, columns, &options)?)
     }
 
-    /// The same for somebody who may keep it for long: what is a small part of memory that only portions hold, such as that of a
-    /// shuffle window, is copied.
+    /// The rows for an owner that may keep them for long. Small parts of memory that only slices
+    /// hold, such as that of a shuffle window, are copied.
     ///
     /// # Errors
     /// `Data` where the engine's arrays contradict the schema.
@@ -150,7 +150,7 @@ impl BatchSlice {
         (&self.columns[index], self.picks(index))
     }
 
-    /// Whether the memory of column `index` may be handed out with its rows.
+    /// Returns true if the memory of column `index` may be handed out with its rows.
     pub(super) fn is_alone(&self, index: usize) -> bool {
         self.alone.as_ref().is_some_and(|alone| alone[index])
     }

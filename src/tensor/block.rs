@@ -12,7 +12,8 @@ pub const ALIGNMENT: usize = 64;
 /// Where one array of elements lies in a [`Block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// First byte, from the start of the block; a multiple of [`ALIGNMENT`]. 0 in memory that is lent.
+    /// First byte, from the start of the block; a multiple of [`ALIGNMENT`]. 0 in memory that is
+    /// lent.
     pub offset: usize,
     /// Number of elements.
     pub count: usize,
@@ -34,13 +35,14 @@ impl Lent {
         self.0.as_slice()
     }
 
-    /// Where the elements may be written: the pointer that was exposed when [`alone`](super::buffer_ownership) found that nobody else looks at them, or
-    /// when the [`Matrix`](crate::matrix) was finished of which the same was found.
+    /// Where the elements may be written: the pointer that was exposed when
+    /// [`alone`](super::buffer_ownership) found that nobody else looks at them, or when the
+    /// [`Matrix`](crate::matrix) was finished of which the same was found.
     pub fn address(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.0.as_ptr().addr())
     }
 
-    /// What keeps the memory. Others may keep the same allocation, but look at other rows of it.
+    /// The owner of the memory. Others may hold the same allocation, but look at other rows of it.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }
@@ -52,7 +54,8 @@ impl Slot {
     }
 }
 
-/// The memory of one batch: each array of elements in its own slot. Once dropped, it serves a later batch.
+/// The memory of one batch: each array of elements in its own slot. Once dropped, it serves a later
+/// batch.
 #[derive(Debug)]
 pub struct Block {
     bytes: Vec<u8>,
@@ -62,8 +65,8 @@ pub struct Block {
 
 impl Block {
     /// A block with one slot for each `(dtype, count)`, in this order; None where there is no such
-    /// memory. Slots are zeroed unless the caller fills them: then they, but not the gaps between them, may show
-    /// an earlier batch.
+    /// memory. Slots are zeroed unless the caller fills them: then they, but not the gaps between
+    /// them, may show an earlier batch.
     pub(super) fn allocate(wanted: &[(DType, usize)], filled: bool) -> Option<(Self, Vec<Slot>)> {
         let mut len = 0_usize;
         let mut slots = Vec::with_capacity(wanted.len());
@@ -132,7 +135,7 @@ impl Drop for Block {
 mod tests {
     use super::*;
 
-    /// A dropped block full of other bytes is what the next one of its size is made of.
+    /// A dropped block full of other bytes is the memory of the next one of its size.
     #[test]
     fn nothing_of_an_earlier_batch_shows_in_gaps_or_in_slots_that_nobody_fills() {
         // Of a size that no other test has; Miri takes its time for each byte.

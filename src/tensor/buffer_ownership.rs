@@ -1,4 +1,5 @@
-//! Decoded columns whose memory is theirs alone: they may be handed out to be written to, without a copy.
+//! Decoded columns whose memory is theirs alone: they may be handed out to be written to, without a
+//! copy.
 
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use arrow::datatypes::DataType;
 
 use crate::Result;
 
-/// The same array, and whether its values lie in memory that nothing else holds: no other array, slice, column or cache,
-/// and no mapped file or other library. Only arrays without nulls are looked at; they are left without a bitmap of them.
+/// The array, and whether nothing else holds its values' memory: no other array, slice, column or
+/// cache, and no mapped file or other library. Only arrays without nulls are checked; their
+/// validity bitmap is dropped.
 ///
 /// Taking the array is the proof: memory that somebody else could see cannot be taken out of it.
 pub(crate) fn sole_owner(array: ArrayRef) -> (ArrayRef, bool) {
@@ -29,13 +31,15 @@ pub(crate) fn sole_owner(array: ArrayRef) -> (ArrayRef, bool) {
     drop(array);
     let (values, is_alone) = match values.into_mutable() {
         Ok(mut values) => {
-            // A pointer that may be written through: that of a `Buffer` may only be read through. See `Lent::address`.
+            // A pointer that may be written through: that of a `Buffer` may only be read through.
+            // See `Lent::address`.
             values.as_mut_ptr().expose_provenance();
             (Buffer::from(values), true)
         }
         Err(values) => (values, false),
     };
-    // SAFETY: type, length and values are those of the array that was taken apart, which had no nulls.
+    // SAFETY: type, length and values are those of the array that was taken apart, which had no
+    // nulls.
     let data =
         unsafe { ArrayData::builder(data_type).len(len).add_buffer(values).build_unchecked() };
     (make_array(data), is_alone)
@@ -47,10 +51,11 @@ const HELD_BYTES: usize = 256 << 10;
 /// Beyond that, how many times as much as is its own.
 const HELD_TIMES: usize = 8;
 
-/// An array that may be kept for long: where it is a small part of much memory, such as a shuffle window, numbers are copied.
+/// An array that may be kept for long: where it is a small part of much memory, such as a shuffle
+/// window, numbers are copied.
 ///
 /// # Errors
-/// Those of the format's own checks, when it is put together again.
+/// Errors of the format's own checks, when it is put together again.
 pub(super) fn apart(array: &ArrayRef) -> Result<ArrayRef> {
     let held = native_values(array).filter(|values| {
         values.capacity() > HELD_BYTES && values.capacity() / HELD_TIMES > values.len()

@@ -18,13 +18,13 @@ use crate::{Error, Result, list_names, suggestion};
 #[derive(Debug)]
 pub(super) struct Codes {
     source: Source,
-    /// What a null row is; None: it is an error.
+    /// The code of a null row; None: a null is an error.
     pub(super) patch: Option<CodePatch>,
     /// The code of each category that the options name; None: the batch's own, as they appear.
     known: Option<HashMap<Box<[u8]>, i64>>,
 }
 
-/// What a null row becomes.
+/// The treatment of a null row.
 #[derive(Clone, Debug)]
 pub(super) enum CodePatch {
     /// Code 0, under a mask.
@@ -33,7 +33,7 @@ pub(super) enum CodePatch {
     Category(Box<[u8]>),
 }
 
-/// What categories are made of. Each category is looked up by its bytes.
+/// The source of categories. Each category is looked up by its bytes.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Text { binary: bool },
@@ -125,7 +125,7 @@ impl Codes {
         self.known.is_some()
     }
 
-    /// Sets what a null becomes, as the column's policy says.
+    /// Sets the treatment of nulls by the column's policy.
     pub(super) fn follow(
         &mut self,
         policy: &Policy,
@@ -152,7 +152,8 @@ impl Codes {
         Ok(())
     }
 
-    /// Writes the codes of all rows; returns the batch's own categories, in order of first appearance.
+    /// Writes the codes of all rows; returns the batch's own categories, in order of first
+    /// appearance.
     pub(super) fn write(
         &self,
         column: &Column,
@@ -313,8 +314,8 @@ impl Coder<'_> {
     }
 }
 
-/// The code of each position of one dictionary, once known. A table, unless the dictionary is so much
-/// larger than the batch that clearing the table would cost more than hashing the rows.
+/// The code of each position of one dictionary, once known. A table, unless the dictionary is so
+/// much larger than the batch that clearing the table would cost more than hashing the rows.
 enum Memo {
     Table(Vec<i64>),
     Map(HashMap<usize, i64>),

@@ -18,7 +18,8 @@ use crate::Result;
 /// Fewer bytes are copied: memory of its own costs a column more than that.
 const LENT_BYTES: usize = 4096;
 
-/// A batch that is kept keeps the memory of all rows that were decoded with it, but not if these take more than so many times its own.
+/// A batch that is kept keeps the memory of all rows that were decoded with it, but not if these
+/// take more than so many times its own.
 const MOST_HELD: usize = 64;
 
 /// How one column, or one field of a struct, is converted.
@@ -37,7 +38,7 @@ pub(super) struct Column {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The same number of elements in each row.
+    /// An equal number of elements in each row.
     Fixed { fixed: Fixed, slot: usize },
     /// Lists of variable length.
     List(List),
@@ -59,7 +60,7 @@ pub(super) struct Fixed {
     pub(super) depth: usize,
     /// Elements per row.
     pub(super) width: usize,
-    /// What is written over a null row; None: it is an error.
+    /// The value of a null row; None: a null is an error.
     pub(super) patch: Option<Scalar>,
     /// True where a null inside a valid list is covered too.
     pub(super) covers_elements: bool,
@@ -71,7 +72,7 @@ pub(super) struct ColumnSlice {
     pub(super) array: ArrayRef,
     /// The numbers of the rows in the array; None: they are its rows, in their order.
     picked: Option<UInt32Array>,
-    /// Null rows, where there are any: the array's own and those of the structs around it.
+    /// Null rows, if there are any: the array's own and the nulls of the structs around it.
     pub(super) nulls: Option<NullBuffer>,
     /// Whether nothing else holds the memory of these rows.
     is_alone: bool,
@@ -93,7 +94,7 @@ impl Column {
         portions.iter().map(|portion| self.part(portion)).collect()
     }
 
-    /// The same, but that values are left where they are picked from, where [`Fixed::write`] can pick them itself.
+    /// The slices of this column. Values that [`Fixed::write`] can pick itself stay where they are.
     pub(super) fn parts_in_place(&self, portions: &[BatchSlice]) -> Result<Vec<ColumnSlice>> {
         match &self.kind {
             Kind::Fixed { fixed, .. } if fixed.picks() && self.path.len() == 1 => {
@@ -128,8 +129,8 @@ impl Column {
         Ok(ColumnSlice { array: array.clone(), picked: Some(rows.clone()), nulls, is_alone: false })
     }
 
-    /// The slot of the column and the memory of its rows, where they need no copy: they are one part, as it is to be
-    /// written, and nothing else holds it.
+    /// The slot of the column and the memory of its rows, if they need no copy: they are one part
+    /// in its final form, and nothing else holds it.
     pub(super) fn lent(&self, parts: &[ColumnSlice]) -> Option<(usize, Lent)> {
         let (Kind::Fixed { fixed, slot }, [part]) = (&self.kind, parts) else { return None };
         if !part.is_alone || part.nulls.is_some() || !fixed.leaf.copies(fixed.dtype) {
@@ -148,7 +149,7 @@ impl Column {
         self.check_nulls(count, parts.iter().map(ColumnSlice::rows).sum(), covers)
     }
 
-    /// The same of `count` nulls among so many `rows`.
+    /// Checks `count` nulls among so many `rows`.
     pub(super) fn check_nulls(&self, count: usize, rows: usize, covers: bool) -> Result<()> {
         if count > 0 && !covers {
             let what = format!(" in a batch of {rows} rows");
@@ -167,7 +168,8 @@ fn row_nulls(array: &ArrayRef) -> Option<NullBuffer> {
 }
 
 impl Fixed {
-    /// Whether values are written as they lie in an array, so that they need not be neighbours there.
+    /// Returns true if values are written as they lie in an array, so that they need not be
+    /// neighbours there.
     fn picks(&self) -> bool {
         self.depth == 0 && self.leaf.copies(self.dtype)
     }
@@ -199,8 +201,8 @@ impl Fixed {
         }
     }
 
-    /// The elements of `part` where they lie in memory as they are to be written: of the type that is written, and none
-    /// of them null.
+    /// The elements of `part` where they lie in memory as they are to be written: of the type that
+    /// is written, and none of them null.
     pub(super) fn stored<'a>(&self, part: &'a ColumnSlice) -> Option<&'a [u8]> {
         let as_written = self.depth == 0 && part.nulls.is_none() && part.picked.is_none();
         as_written.then(|| self.leaf.stored(part.array.as_ref(), self.dtype)).flatten()

@@ -1,4 +1,5 @@
-//! From portions of Arrow data to one finished batch: measure, allocate once, write each value once.
+//! From portions of Arrow data to one finished batch: measure, allocate once, write each value
+//! once.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -40,27 +41,29 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// [`Config`](crate::ErrorKind::Config) for an option that names an unknown column or does not fit
-    /// its type, and for two outputs of one name; [`UnsupportedType`](crate::ErrorKind::UnsupportedType)
-    /// for a column that has no tensor form.
+    /// [`Config`](crate::ErrorKind::Config) for an option that names an unknown column or does not
+    /// fit its type, and for two outputs of one name;
+    /// [`UnsupportedType`](crate::ErrorKind::UnsupportedType) for a column that has no tensor form.
     pub fn try_new(schema: &SchemaRef, options: &TensorOptions) -> Result<Self> {
         Ok(Self { schema: schema.clone(), plan: Plan::try_new(schema, options)?, lends: false })
     }
 
-    /// Hands out the memory of decoded columns where nothing else holds it, and it is as it is to be; otherwise all numbers
-    /// are in the block.
+    /// Hands out the memory of decoded columns if nothing else holds it and it has its final form;
+    /// otherwise all numbers are in the block.
     #[must_use]
     pub fn lending(mut self) -> Self {
         self.lends = true;
         self
     }
 
-    /// The columns of the stacks that may arrive as matrices, since their values are already what the stack is to be made of.
+    /// The columns of the stacks that may arrive as matrices, since their values already have the
+    /// stack's type.
     pub fn matrices(&self) -> Vec<MatrixColumns> {
         self.plan.matrices()
     }
 
-    /// The same conversion of rows that have some of the [`matrices`](Self::matrices) in place of their columns.
+    /// A conversion for rows that have some of the [`matrices`](Self::matrices) in place of their
+    /// columns.
     #[must_use]
     pub fn of_matrices(mut self, rows: MatrixSchema) -> Self {
         let (left, first) = places(self.schema.fields().len(), &rows.matrices);
@@ -68,8 +71,8 @@ impl Converter {
         Self { schema: rows.schema, ..self }
     }
 
-    /// What every batch becomes, in the order of the dictionary: columns, each with its mask after it,
-    /// then stacks.
+    /// The outputs of every batch, in the order of the dictionary: columns, each with its mask
+    /// after it, then stacks.
     pub fn outputs(&self) -> &[OutputSpec] {
         &self.plan.outputs
     }
@@ -83,7 +86,7 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// As those of [`convert_portions`](Self::convert_portions).
+    /// As for [`convert_portions`](Self::convert_portions).
     pub fn convert(&self, pieces: &[RecordBatch]) -> Result<TensorBatch> {
         let portions: Vec<BatchSlice> = pieces.iter().cloned().map(BatchSlice::from).collect();
         self.convert_portions(&portions)
@@ -93,8 +96,9 @@ impl Converter {
     ///
     /// # Errors
     ///
-    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond int64,
-    /// lists beyond their max_length, values that are no category, and portions of another schema.
+    /// [`Data`](crate::ErrorKind::Data) for nulls that the policy does not cover, decimals beyond
+    /// int64, lists beyond their max_length, values that are no category, and portions of another
+    /// schema.
     pub fn convert_portions(&self, portions: &[BatchSlice]) -> Result<TensorBatch> {
         portions.iter().try_for_each(|portion| self.check_schema(portion.schema()))?;
         let rows = portions.iter().map(BatchSlice::num_rows).sum();
@@ -104,7 +108,8 @@ impl Converter {
             .iter()
             .map(|column| column.parts_in_place(portions))
             .collect::<Result<_>>()?;
-        // A stack's tiles go through many columns at once, of which no cache would hold whole windows.
+        // A stack's tiles go through many columns at once, of which no cache would hold whole
+        // windows.
         let stacks: Vec<StackParts> =
             plan.stacks.iter().map(|stack| stack.parts(portions)).collect::<Result<_>>()?;
 
@@ -187,7 +192,8 @@ impl Converter {
 }
 
 impl Column {
-    /// Checks the nulls, and says how many elements each slot takes where that is not the row count.
+    /// Checks the nulls, and says how many elements each slot takes where that is not the row
+    /// count.
     fn measure(&self, parts: &[ColumnSlice], rows: usize, counts: &mut [usize]) -> Result<()> {
         match &self.kind {
             Kind::Fixed { fixed, slot } => {
@@ -275,7 +281,8 @@ impl TensorBatch {
         &self.lent
     }
 
-    /// The block, and the memory of slots that are not in it; what else is wanted of the batch is read before.
+    /// The block, and the memory of slots that are not in it; everything else of the batch is read
+    /// before.
     pub fn into_memory(self) -> (Block, Vec<Option<Lent>>) {
         (self.block, self.lent)
     }

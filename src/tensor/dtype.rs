@@ -69,7 +69,7 @@ impl DType {
         }
     }
 
-    /// True for the three float types: those that can hold NaN.
+    /// True for the three float types, which can hold NaN.
     pub fn is_float(self) -> bool {
         matches!(self, Self::Float16 | Self::Float32 | Self::Float64)
     }
@@ -78,8 +78,8 @@ impl DType {
         matches!(self, Self::Int8 | Self::Int16 | Self::Int32 | Self::Int64)
     }
 
-    /// The common type of stacked columns: the one they share, or else numpy's `result_type` with one
-    /// restriction: floats never become `float16` unless all are, and integers join floats as
+    /// The common type of stacked columns: the one they share, or else numpy's `result_type` with
+    /// one restriction: floats never become `float16` unless all are, and integers join floats as
     /// `float32` only where each of their values fits exactly (8 and 16 bits).
     ///
     /// Returns None for no columns at all.
@@ -127,8 +127,8 @@ impl DType {
         }
     }
 
-    /// `value` in this type, or None where it does not fit: an integer out of range, a fraction in an
-    /// integer type, a finite float that would become infinite, a string.
+    /// `value` in this type, or None where it does not fit: an integer out of range, a fraction in
+    /// an integer type, a finite float that would become infinite, a string.
     pub(super) fn encode(self, value: &Value) -> Option<Scalar> {
         let bytes = match (self, value) {
             (Self::Bool, Value::Bool(value)) => vec![u8::from(*value)],

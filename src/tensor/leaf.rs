@@ -78,12 +78,13 @@ impl Leaf {
         self.copies(dtype).then(|| native_bytes(array))
     }
 
-    /// Whether elements of `dtype` are the values of the array as they lie in memory.
+    /// Returns true if elements of `dtype` are the values of the array as they lie in memory.
     pub(super) fn copies(&self, dtype: DType) -> bool {
         self.source == Source::Same && dtype == self.dtype
     }
 
-    /// Writes the values of `array` at `rows` to `target`, for a leaf that [`copies`](Self::copies).
+    /// Writes the values of `array` at `rows` to `target`, for a leaf that
+    /// [`copies`](Self::copies).
     pub(super) fn write_picked(&self, array: &dyn Array, rows: &[u32], target: &mut [u8]) {
         let values = native_bytes(array);
         match self.dtype.size() {
@@ -94,8 +95,8 @@ impl Leaf {
         }
     }
 
-    /// Writes `array[range]` to `target` as elements of `dtype`: this leaf's own, or the common type of
-    /// a stack. What is written under a null (by `nulls`, of the whole array) is of no meaning.
+    /// Writes `array[range]` to `target` as elements of `dtype`: this leaf's own, or the common
+    /// type of a stack. Values under a null (by `nulls`, of the whole array) have no meaning.
     ///
     /// # Errors
     ///
@@ -296,8 +297,8 @@ fn put_checked(
     outcome
 }
 
-/// The innermost values of `depth` nested fixed-size lists, and which of them are null or lie in a null
-/// list. The outermost list's own nulls are left to the caller.
+/// The innermost values of `depth` nested fixed-size lists, and which of them are null or lie in a
+/// null list. The outermost list's own nulls are left to the caller.
 pub(super) fn flatten(array: &ArrayRef, depth: usize) -> (ArrayRef, Option<NullBuffer>) {
     let mut array = array.clone();
     let mut nulls: Option<NullBuffer> = None;

@@ -20,7 +20,7 @@ pub(super) struct List {
     pub(super) depth: usize,
     /// Scalars per list element.
     pub(super) width: usize,
-    /// What is written over a null element; None: it is an error.
+    /// The value of a null element; None: a null is an error.
     pub(super) patch: Option<Scalar>,
     /// True where a null list counts as an empty one, its row marked in the mask.
     pub(super) null_is_empty: bool,
@@ -194,7 +194,7 @@ impl List {
         Ok(())
     }
 
-    /// Writes the list elements `items` to the front of `target`; returns what is left of it.
+    /// Writes the list elements `items` to the front of `target`; returns the rest of it.
     fn copy<'a>(
         &self,
         column: &Column,

@@ -6,10 +6,10 @@
 //! portions (slices of record batches, rows of a window) ─ convert() ─▶ TensorBatch: one Block, one slot per array
 //! ```
 //!
-//! A batch is one allocation. Portions are gathered straight into it, so that each value is copied once, also where it
-//! is picked from a window of mixed rows. A column of a portion that is as it will be, in memory that nothing else holds, is not
-//! copied at all, but lent. Arrow's shared buffers are never handed out as writable memory. The table
-//! of types is `docs/types.md`.
+//! A batch is one allocation. Portions are gathered straight into it, so that each value is copied
+//! once, also where it is picked from a window of mixed rows. A column of a portion that is as it
+//! will be, in memory that nothing else holds, is not copied at all, but lent. Arrow's shared
+//! buffers are never handed out as writable memory. The table of types is `docs/types.md`.
 
 mod batch_slice;
 mod block;

@@ -11,8 +11,8 @@ use crate::{Error, Result, suggestion};
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
     pub(super) rule: NullPolicy,
-    /// True where the options name the column itself: then a policy that cannot apply to its type is an
-    /// error at once. A policy for all columns applies where it can.
+    /// True where the options name the column itself: then a policy that cannot apply to its type
+    /// is an error at once. A policy for all columns applies where it can.
     pub(super) explicit: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What a user may choose about tensors. Plain data: Python sends it as JSON, a recipe carries it.
+//! The user's choices about tensors. Plain data: Python sends it as JSON, and a worker's plan
+//! carries it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +12,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TensorOptions {
-    /// What a null becomes.
+    /// The policy for nulls.
     pub nulls: Nulls,
     /// Output name and the scalar columns that are packed, in this order, into its (N, F) tensor.
     pub stack: Vec<(String, Vec<String>)>,
-    /// What a decimal becomes.
+    /// The format of decimals.
     pub decimal: DecimalFormat,
     /// Lists of variable length that become (N, L) instead of jagged.
     pub pad: BTreeMap<String, Pad>,
@@ -27,8 +28,8 @@ pub struct TensorOptions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Nulls {
-    /// The same policy for every column. Where it cannot apply to a column's type ("nan" for integers,
-    /// a number for strings), a null in that column is an error.
+    /// One policy for every column. If it cannot apply to a column's type ("nan" for integers, a
+    /// number for strings), a null in that column is an error.
     All(NullPolicy),
     /// By column; a null in any other column is an error.
     Columns(BTreeMap<String, NullPolicy>),
@@ -40,7 +41,7 @@ impl Default for Nulls {
     }
 }
 
-/// What a null becomes in the tensor.
+/// The policy for a null in a tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NullPolicy {
@@ -54,7 +55,7 @@ pub enum NullPolicy {
     Fill(Value),
 }
 
-/// What a decimal becomes.
+/// The tensor format of a decimal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecimalFormat {
@@ -71,7 +72,8 @@ pub enum DecimalFormat {
 pub struct Pad {
     /// The element after a list's last one.
     pub value: Value,
-    /// Elements per row; None: as many as the longest list of the batch has. A longer list is an error.
+    /// Elements per row; None: as many as the longest list of the batch has. A longer list is an
+    /// error.
     #[serde(default)]
     pub max_length: Option<usize>,
 }

@@ -1,4 +1,5 @@
-//! From a schema and options to a plan: every choice is made, and every mistake found, before any row.
+//! From a schema and options to a plan: every choice is made, and every mistake found, before any
+//! row.
 
 use std::collections::BTreeMap;
 
@@ -54,12 +55,14 @@ impl Plan {
         Ok(planner.plan)
     }
 
-    /// Whether every byte of every slot is written, whatever the rows are. Lists leave out what they know to be zero.
+    /// Returns true if every byte of every slot is written, for any rows. Lists leave out bytes
+    /// that they know to be zero.
     pub(super) fn fills_slots(&self) -> bool {
         !self.columns.iter().any(|column| matches!(column.kind, Kind::List(_)))
     }
 
-    /// The columns of stacks whose numbers lie in memory as the stack has them, and that no other stack has.
+    /// The columns of stacks whose numbers lie in memory as the stack has them, and that no other
+    /// stack has.
     pub(super) fn matrices(&self) -> Vec<MatrixColumns> {
         let mut uses: BTreeMap<usize, usize> = BTreeMap::new();
         let stacked = self.stacks.iter().flat_map(|stack| &stack.columns);
@@ -84,7 +87,8 @@ impl Plan {
             .collect()
     }
 
-    /// Takes `matrices` in place of their columns, the first of which is column `first`; `left` says which places other columns have then.
+    /// Takes `matrices` in place of their columns, which begin at column `first`; `left` says which
+    /// places other columns have then.
     pub(super) fn with_matrices(
         &mut self,
         matrices: &[MatrixColumns],
@@ -115,7 +119,7 @@ impl Plan {
     }
 }
 
-/// The outputs of one level, and what each name is taken by.
+/// The outputs of one level, and the owner of each name.
 #[derive(Default)]
 struct Outputs {
     specs: Vec<OutputSpec>,
@@ -143,7 +147,7 @@ struct Planner<'a> {
     names: BTreeMap<String, DataType>,
 }
 
-/// What a field takes over from the struct around it.
+/// The properties that a field inherits from the struct around it.
 #[derive(Clone, Copy)]
 struct Parent<'a> {
     name: &'a str,
@@ -405,7 +409,7 @@ impl Planner<'_> {
     }
 }
 
-/// What planning one column needs to know about it.
+/// The facts that planning one column needs.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     name: &'a str,

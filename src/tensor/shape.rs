@@ -13,7 +13,7 @@ pub(super) struct FixedShape {
     pub(super) leaf: Leaf,
     /// How many fixed-size lists enclose the scalar.
     pub(super) depth: usize,
-    /// The shape of a row as it is stored; empty for a scalar.
+    /// The stored shape of a row; empty for a scalar.
     pub(super) shape: Vec<usize>,
     /// The order in which the axes are presented, where it is not the stored one.
     pub(super) permutation: Option<Vec<usize>>,

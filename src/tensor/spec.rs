@@ -1,4 +1,5 @@
-//! What a converter delivers, fixed by the schema and the options before any row is read.
+//! The description of a converter's outputs, fixed by the schema and the options before any row is
+//! read.
 
 use serde::Serialize;
 
@@ -14,8 +15,8 @@ pub struct OutputSpec {
     pub kind: OutputKind,
 }
 
-/// The form of one output. Slots are positions in [`TensorBatch::slots`](super::TensorBatch::slots); N
-/// is the number of rows.
+/// The form of one output. Slots are positions in
+/// [`TensorBatch::slots`](super::TensorBatch::slots); N is the number of rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OutputKind {
@@ -41,7 +42,8 @@ pub enum OutputKind {
         /// L, where it is fixed; else L is the slot's count over N and the shape.
         max_length: Option<usize>,
     },
-    /// Lists of different lengths: the values of all rows, (total, *shape), and N + 1 int64 offsets.
+    /// Lists of different lengths: the values of all rows, (total, *shape), and N + 1 int64
+    /// offsets.
     Jagged {
         /// Where the values are.
         values: usize,

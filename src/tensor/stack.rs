@@ -23,7 +23,7 @@ pub(super) struct Stack {
     pub(super) matrix: Option<Column>,
 }
 
-/// What arrived of a stack.
+/// The received parts of a stack.
 pub(super) enum StackParts {
     /// The pieces of each column.
     Columns(Vec<Vec<ColumnSlice>>),
@@ -158,8 +158,8 @@ impl Stack {
         })
     }
 
-    /// Calls `write` with the columns of each piece and with those rows of `target`, of `size` bytes a cell, that the
-    /// piece becomes.
+    /// Calls `write` with the columns of each piece and with those rows of `target`, of `size`
+    /// bytes a cell, that the piece becomes.
     fn each_piece(
         &self,
         parts: &[Vec<ColumnSlice>],
@@ -199,8 +199,9 @@ struct Lane<'a> {
     part: &'a ColumnSlice,
 }
 
-/// Goes over `rows` in tiles of as many columns as fill a cache line of each row, and transposes the columns' cells into
-/// them. Cells that are `stored` are taken from there; others `write` makes, for some rows from the first one given on.
+/// Goes over `rows` in tiles of as many columns as fill a cache line of each row, and transposes
+/// the columns' cells into them. Cells that are `stored` are taken from there; others `write`
+/// makes, for some rows from the first one given on.
 fn write_tiles(
     lanes: &[Lane<'_>],
     stored: &[Option<&[u8]>],

@@ -79,8 +79,8 @@ impl<'a> TextArray<'a> {
     }
 }
 
-/// The strings of one column of a batch. They still lie in the Arrow pieces, which are freed with this
-/// value; Python's own strings are made from it once, under the GIL.
+/// The strings of one column of a batch. They still lie in the Arrow pieces, which are freed with
+/// this value; Python's own strings are made from it once, under the GIL.
 #[derive(Debug)]
 pub struct TextColumn {
     parts: Vec<ColumnSlice>,

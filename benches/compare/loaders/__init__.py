@@ -24,7 +24,7 @@ class Loader:
     """Its module here, imported in the process that measures it."""
 
     imports: tuple[str, ...]
-    """What it needs; where one is missing, the loader is."""
+    """Modules that it needs; it is skipped if one is missing."""
 
     can: frozenset[str]
     """Names of `Request.needs`; projections can all."""

@@ -51,7 +51,7 @@ def _batches(rows: IterableDataset, request: Request) -> Iterator[dict[str, Any]
 
 
 class _Worker(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """What each worker reads: whole batches of its files, as `datasets` itself divides them."""
+    """The rows of each worker: whole batches of its files, as `datasets` itself divides them."""
 
     def __init__(self, rows: IterableDataset, request: Request) -> None:
         super().__init__()

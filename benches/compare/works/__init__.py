@@ -1,4 +1,4 @@
-"""What is measured, a function per row of the table of targets; each takes a `Bench` and says its figures and verdicts to it."""
+"""One measurement per row of the table of targets. Each takes a `Bench` and gives its figures and verdicts to it."""
 
 from collections.abc import Callable
 

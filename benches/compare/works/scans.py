@@ -69,7 +69,7 @@ def embeddings(bench: Bench) -> None:
     peers = ("datasets", "pyarrow", "lance")
     runs = bench.compare("embeddings", request, [OURS, LIMIT, *peers])
     bench.ratio("embeddings: of the decode limit", runs, LIMIT, at_least=0.8)
-    # What Python holds for a batch, whatever its rows, counts little in a large one; an object for each row would be 16 bytes.
+    # Memory per batch, for any number of rows, counts little in a large batch; an object for each row would be 16 bytes.
     found = bench.child("Python's memory", request.but(batch_size=32_768), "python_bytes", 1)
     bench.target(
         "embeddings: bytes of Python objects per row",

@@ -1,4 +1,4 @@
-"""What a loader costs beside its rate: the first batch, workers, memory, and waiting when nobody needs to."""
+"""Costs of a loader beside its rate: the first batch, workers, memory, and needless waiting."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Field:
     Attributes:
         name: The column's name; "" for a schema.
         format: The type as the C data interface spells it: "l" is int64, "tsu:UTC" a timestamp, ...;
-            for a dictionary-encoded column that of its values.
+            for a dictionary-encoded column the format of its values.
         children: The fields of a struct or schema, or the item of a list.
         metadata: Key and value pairs in their order, repeated keys included.
     """

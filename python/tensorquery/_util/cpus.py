@@ -45,7 +45,7 @@ def _cgroup_folders(root: Path) -> Iterator[Path]:
             if controller not in memberships:
                 continue
             group = PurePosixPath("/", memberships[controller])
-            # Inside a container the mount may begin below the host's root: only what is under it is seen.
+            # Inside a container the mount may begin below the host's root: only the part below it is visible.
             relative = group.relative_to(mount_root) if group.is_relative_to(mount_root) else None
             folder = root / mount_point.lstrip("/")
             yield folder

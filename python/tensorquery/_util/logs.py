@@ -11,13 +11,13 @@ from tensorquery import _core
 __all__ = ["follow", "hand_over"]
 
 _ENGINE = logging.getLogger("tensorquery.engine")
-# Python prints warnings for which nobody has a handler. Those of the engine speak to who looks for them: what went wrong is
-# raised, and what matters to users is warned of by this package.
+# Python prints warnings for which nobody has a handler. Engine warnings are for those who look for them: errors are
+# raised, and this package itself warns about matters of the user.
 _ENGINE.addHandler(logging.NullHandler())
 
 
 def follow() -> None:
-    """Ask the engine for what these loggers let through now; called when a session is made and when an iteration begins."""
+    """Set the engine's log levels from these loggers; called when a session is made and when an iteration begins."""
     _core.set_log_level(_ENGINE.getEffectiveLevel())
 
 

@@ -59,10 +59,10 @@ _OTHERWISE = {
     "sampler": "write shuffle=, or sample_weight= for rows that are drawn by weight",
     "batch_sampler": "write batch_size=",
     "dataset": "the query is the data: pass it first",
-    "num_workers": "worker processes are those of the DataLoader around it, or of create_dataloader",
+    "num_workers": "worker processes belong to the DataLoader around it, or to create_dataloader",
 }
 
-# What every process holds a number for is bounded, so that an absurd option is told and takes no memory.
+# Counts that every process keeps numbers for are bounded, so that an absurd option is an error and takes no memory.
 MOST_SHARDS = 2**20
 """Ranks of a world, times workers of a rank; and partitions."""
 MOST_BATCH_ROWS = 2**40
@@ -149,7 +149,7 @@ def reject_unknown(kwargs: Iterable[str], allowed: Collection[str], where: str) 
         where: Who was called, for the error, such as "create_dataloader".
 
     Raises:
-        ConfigError: A keyword is unknown; names it, and what was meant or else all that are allowed.
+        ConfigError: A keyword is unknown; names it, and the likely intention or all allowed keywords.
     """
     for name in kwargs:
         if name not in allowed:
@@ -176,7 +176,7 @@ def check_non_negative_int(name: str, value: object, most: int = _MAX_INT) -> in
 
 
 def check_shards(world_size: int, num_workers: int) -> None:
-    """Refuse more shards than any job has, of each of which every process knows what it gets."""
+    """Refuse more shards than any job has: every process keeps the contents of each."""
     if world_size * max(1, num_workers) > MOST_SHARDS:
         raise ConfigError(
             f"world_size={world_size} with num_workers={num_workers} makes {world_size * max(1, num_workers)} shards; "
@@ -200,7 +200,7 @@ def check_text(what: str, value: str) -> str:
 
 
 def expanded_path(path: str | os.PathLike[str]) -> str:
-    """A path as text, with the folder of the user where it begins with ``~``; a URL as it is.
+    """A path as text, with the folder of the user where it begins with ``~``; a URL unchanged.
 
     >>> expanded_path("s3://bucket/~"), expanded_path("data/~")
     ('s3://bucket/~', 'data/~')

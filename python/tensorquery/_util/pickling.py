@@ -22,7 +22,7 @@ def dumps(thing: Any, what: str) -> bytes:
     """A pickle for a worker process: by cloudpickle where it is installed.
 
     Args:
-        thing: What is sent.
+        thing: The object to send.
         what: Its name in an error.
 
     Raises:

@@ -15,7 +15,7 @@ def tensor_over(block: Any, dtype: Any, offset: int, count: int) -> Any:
     would break the backward pass of another.
 
     Args:
-        block: A writable buffer; or a uint8 tensor, of which the result shares the storage: torch knows pinned memory
+        block: A writable buffer; or a uint8 tensor, whose storage the result shares: torch knows pinned memory
             by it, and does not fill it anew while a copy to a device is under way.
         dtype: The torch dtype.
         offset: A multiple of the size of an element.

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: What stands behind the program's name; None takes those of the process.
+        arguments: The arguments after the program's name; None takes those of the process.
 
     Returns:
         The exit status.
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     asked = parse(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # What a terminal or a pipe cannot spell is no reason to fail.
+        # Characters that a terminal or a pipe cannot encode are no reason to fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():

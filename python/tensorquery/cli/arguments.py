@@ -1,4 +1,4 @@
-"""The command line in words: what may stand there, and what is said where it is wrong."""
+"""The command line in words: its arguments, and the messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Arguments:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and what was probably meant."""
+    """Reports errors in one line, with the likely intention."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: ") and "--" not in message:
@@ -80,10 +80,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
         arguments: What stands behind the program's name.
 
     Returns:
-        What was asked for.
+        The parsed arguments.
 
     Raises:
-        SystemExit: It is wrong (2), or asks for help (0); what is to be said has been printed.
+        SystemExit: It is wrong (2), or asks for help (0); the message has been printed.
     """
     parser = _Parser(
         prog="tensorquery",
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
                 "--output-format",
                 choices=("torch", "numpy", "arrow", "dict"),
                 default="torch",
-                help="what batches are made of (torch)",
+                help="the type of batches (torch)",
             )
             command.add_argument("--shuffle", action="store_true", help="in random order")
     found = vars(parser.parse_args(list(arguments)))
@@ -145,7 +145,10 @@ def _add_common(command: argparse.ArgumentParser) -> None:
         help="an option of object stores, as in storage_options=; repeat it for more",
     )
     command.add_argument(
-        "--format", choices=("table", "json"), default="table", help="what is printed (table)"
+        "--format",
+        choices=("table", "json"),
+        default="table",
+        help="the form of the output (table)",
     )
     command.add_argument(
         "--traceback", action="store_true", help="print where in the code an error comes from"

@@ -19,7 +19,7 @@ def bench(query: Query, asked: Arguments) -> Iterator[dict[str, Any]]:
     """Load some epochs as rank 0 does, with a training loop that does nothing.
 
     Args:
-        query: What is loaded.
+        query: The query to load.
         asked: Options of the loader, and the number of epochs.
 
     Yields:
@@ -58,7 +58,7 @@ def bench(query: Query, asked: Arguments) -> Iterator[dict[str, Any]]:
             batches += 1
             asking = time.perf_counter()
         seconds = time.perf_counter() - begun
-        # What a batch holds says its rows in as many ways as there are types.
+        # Each type of batch gives its number of rows in another way.
         rows = int(dataset.metrics()["rows"])
         yield {
             "epoch": epoch,

@@ -45,7 +45,7 @@ def open_session(asked: Arguments) -> Session:
 def _option(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        # What stands there may be a secret.
+        # The text there may be a secret.
         raise UsageError(
             "a --storage-option is KEY=VALUE, for example --storage-option region=eu-west-1"
         )
@@ -62,7 +62,7 @@ def _table(text: str) -> tuple[str, str, str | None]:
     place, colon, kind = path.rpartition(":")
     if colon and kind in _FORMATS:
         return name, place, kind
-    # What is no path with a colon is meant as a format.
+    # A text that is no path with a colon is meant as a format.
     if colon and place and re.fullmatch(r"[A-Za-z]+", kind) and not Path(path).exists():
         near = nearest_name(kind.lower(), _FORMATS)
         hint = f"; did you mean {near}?" if near else ""

@@ -68,7 +68,7 @@ class CompatDataset(QueryDataset):
 
     _measures: SharedCounters
     _reports_here = True
-    # Its bars are those of the workers.
+    # The workers show its bars.
     _shows_rows = False
 
     def __init__(
@@ -129,14 +129,14 @@ class CompatDataset(QueryDataset):
     def _loader(self, num_workers: int, collate_fn: Callable[[Any], Any] | None) -> QueryDataLoader:
         loader = QueryDataLoader(self, collate_fn, num_workers=num_workers)
         if not isinstance(self._plan.deal.strategy, str):
-            # What is wrong with a strategy's answer is said now, and workers are given the answer.
+            # Errors in a strategy's answer are raised now, and workers are given the answer.
             self._plan.epochs.shards(num_workers, 0)
         return loader
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order; forgets the metrics of the one before.
 
-        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here.
+        After `load_state_dict` the next iteration continues the epoch of the state and ignores a value set here.
 
         Args:
             epoch: From 0.
@@ -194,8 +194,8 @@ class CompatDataset(QueryDataset):
         """
         if isinstance(state, Mapping) and "completed_shards" in state:
             raise CheckpointMismatchError(
-                "this state was saved by torch-dataloader-utils, which knows only the shards that workers had read to their "
-                f"end, and not what of it was received; begin the epoch anew: dataset.set_epoch({state.get('epoch', 0)!r})"
+                "this state was saved by torch-dataloader-utils, which knows only the shards that workers had read to the "
+                f"end, and not the batches that were received; begin the epoch anew: dataset.set_epoch({state.get('epoch', 0)!r})"
             )
         super().load_state_dict(state)
         if not self._plan.is_in_worker:
@@ -206,7 +206,7 @@ class CompatDataset(QueryDataset):
         self, progress: Progress, worker: int, in_loader: bool, copies: Copies | None
     ) -> ShardIterator:
         if worker >= MOST_WORKERS:
-            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, of which metrics are kept")
+            raise ConfigError(f"num_workers is more than {MOST_WORKERS}, the limit of the metrics")
         iterator = super()._iterator_over(progress, worker, in_loader, copies)
         if self._bars is not None:
             iterator.observed_by(RowBar(lambda begun: self._progress_bar(worker, begun)))

@@ -32,7 +32,7 @@ class Output:
 
     Attributes:
         wanted: What the user asked for: "torch", "numpy", "arrow" or "dict".
-        core: What the core delivers: the same, or Arrow batches where a column is neither number nor text.
+        core: The core's output: these tensors, or Arrow batches if a column is neither number nor text.
         numbers: The columns that become tensors.
         masked: Of the columns that may hold nulls, those which come with a mask of the valid rows.
         nulls: The core's policy by column.

@@ -38,7 +38,7 @@ class FileStrategy:
 
     Args:
         strategy: Any object with a three- or five-argument `generate`.
-        files: What it is asked to deal.
+        files: The files that it has to deal.
         paths: The paths of these files in the plan, by their own.
         num_ranks: Number of ranks.
 
@@ -114,8 +114,8 @@ class FileStrategy:
             )
         if len(answer) > workers:
             raise ConfigError(
-                f"{self._name} returned {len(answer)} shards for {workers} workers; nobody would read the shards after "
-                "those of the workers, so return as many as num_workers says"
+                f"{self._name} returned {len(answer)} shards for {workers} workers; nobody would read "
+                "the shards beyond these, so return as many as num_workers says"
             )
         return [*answer, *(Shard(number) for number in range(len(answer), workers))]
 
@@ -170,7 +170,7 @@ class FileStrategy:
                 seen[path].insert(at, (first, last))
 
     def _take(self, left: dict[int, Split], part: FilePart) -> list[int]:
-        """The splits of a file that a part of the answer holds, without those that somebody has already."""
+        """The splits of a file that a part of the answer holds, without splits that somebody has already."""
         if part.row_range is None:
             taken = list(left)
         else:

@@ -86,7 +86,7 @@ def open_path(
         register: Makes a table of a path or pattern.
         path: A file, a directory or a glob.
         recursive: Whether the files of directories below are meant, too.
-        ending: How the names of a directory's files end that are meant, or of those of a pattern that ends with ``*``.
+        ending: The suffix of the wanted files in a directory, or among the matches of a pattern that ends with ``*``.
 
     Returns:
         The table.
@@ -133,7 +133,7 @@ def files_of(table: Query) -> list[DataFileInfo]:
         table: A table of files.
 
     Returns:
-        The files; their paths are those of the table's splits.
+        The files, with the paths that the table's splits have.
     """
     # The identity of a pinned file begins with its size.
     return [
@@ -143,7 +143,7 @@ def files_of(table: Query) -> list[DataFileInfo]:
 
 
 def as_it_is(path: str) -> str:
-    """A path that is no pattern, whatever characters it has.
+    """A path that is no pattern, for any characters in it.
 
     Args:
         path: A path or URL.
@@ -179,7 +179,7 @@ def for_stores(
         where: A path, or paths of one store.
 
     Returns:
-        The options that count; a warning names those that do not.
+        The options that count; a warning names the others.
     """
     path = where if isinstance(where, str) else where[0]
     if not options or local_path(path) is None:

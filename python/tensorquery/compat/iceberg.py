@@ -37,8 +37,8 @@ class IcebergDataset(CompatDataset):
         split_bytes: Stored bytes that a part grows towards, as an int or a string such as "64MiB"; None is 128 MiB.
         split_rows: Rows that a part grows towards; takes precedence.
         split_strategy: Deals data files to workers: an object with a three- or five-argument ``generate`` (see
-            `SplitStrategy`), which gets those that are read, as `IcebergDataFileInfo`. None: parts of files, by weight.
-        num_workers: How many workers are planned; what counts is what the DataLoader has.
+            `SplitStrategy`), which gets the files to read, as `IcebergDataFileInfo`. None: parts of files, by weight.
+        num_workers: How many workers are planned; the number in the DataLoader counts.
         output_format: "torch", "numpy", "arrow" or "dict".
         collate_fn: Required for "arrow" and "dict"; the DataLoader calls it.
         num_ranks: Number of ranks.
@@ -48,7 +48,7 @@ class IcebergDataset(CompatDataset):
         shuffle_buffer_size: Rows per worker that are mixed; None or 0 mixes none.
 
     Raises:
-        ConfigError: An option is malformed (also a `ValueError`); names the value and what is allowed.
+        ConfigError: An option is malformed (also a `ValueError`); names the value and the allowed ones.
         TypeError: `filters` is no expression of pyarrow.
         TableNotFoundError: There is no such table.
         MissingFilesError: The table has no data file, or none that may hold a row of `filters` (also a
@@ -160,7 +160,7 @@ class IcebergDataset(CompatDataset):
             split_bytes: Stored bytes that a part grows towards, as an int or a string such as "64MiB"; None is 128 MiB.
             split_rows: Rows that a part grows towards; takes precedence.
             split_strategy: Deals data files to workers: an object with a three- or five-argument ``generate`` (see
-                `SplitStrategy`), which gets those that are read, as `IcebergDataFileInfo`. None: parts of files, by weight.
+                `SplitStrategy`), which gets the files to read, as `IcebergDataFileInfo`. None: parts of files, by weight.
             num_workers: 0 decodes in Rust threads of this process; N starts N worker processes; None is
                 max(1, cpus - 1).
             output_format: "torch", "numpy", "arrow" or "dict".
@@ -175,7 +175,7 @@ class IcebergDataset(CompatDataset):
             The loader, and its dataset for `set_epoch`, `get_metrics`, `state_dict` and `load_state_dict`.
 
         Raises:
-            ConfigError: An option is malformed (also a `ValueError`); names the value and what is allowed.
+            ConfigError: An option is malformed (also a `ValueError`); names the value and the allowed ones.
             TypeError: `filters` is no expression of pyarrow.
             TableNotFoundError: There is no such table.
             MissingFilesError: The table has no data file, or none that may hold a row of `filters` (also a

@@ -26,7 +26,7 @@ class WorkerMetrics:
         rows_read: Rows delivered, after filters.
         batches_read: Batches delivered.
         bytes_read: Bytes read of storage, measured.
-        files_read: Files of which it has read something.
+        files_read: Files that it has read at least in part.
         elapsed_sec: Seconds from the first batch that was asked for to the last one delivered.
     """
 

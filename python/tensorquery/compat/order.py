@@ -49,7 +49,7 @@ def order_options(
         if not _is_target_size(strategy):
             given, paths = files()
             # Row groups by themselves, so that any range that ends with one can be dealt. Ranks need equal steps, for which
-            # rows move between shards; the workers of one rank read what they are dealt.
+            # rows move between shards; the workers of one rank read the parts dealt to them.
             return {
                 "split_strategy": FileStrategy(strategy, given, paths, num_ranks),
                 "split_rows": 1,

@@ -1,4 +1,4 @@
-"""Files, splits and shards as torch-dataloader-utils names them: what its strategies receive and return."""
+"""Files, splits and shards as torch-dataloader-utils names them: the arguments and results of its strategies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class IcebergDataFileInfo(DataFileInfo):
     Attributes:
         path: Its path or URL.
         file_size: Its size in bytes.
-        record_count: Its rows; where filters leave out row groups, those that are left.
+        record_count: Its rows, without row groups that filters leave out.
         partition: The values of its identity partitions, as text; None without any.
         snapshot_id: The snapshot that is read.
     """
@@ -62,7 +62,7 @@ class RowRange:
 
 @dataclass
 class Split:
-    """A file, or some rows of it: what one worker reads at a time.
+    """A file, or some rows of it, that one worker reads at a time.
 
     Attributes:
         file: The file.
@@ -82,7 +82,7 @@ class Shard:
     """The splits of one worker, in the order in which it reads them.
 
     Attributes:
-        id: The worker's number. What counts is the shard's place in the list that a strategy returns.
+        id: The worker's number. Only the shard's place in the list that a strategy returns counts.
         splits: The files, or parts of files.
         row_count: Rows, where a strategy says them; for its users alone.
         size_bytes: Bytes, where a strategy says them; for its users alone.

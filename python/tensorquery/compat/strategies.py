@@ -107,7 +107,7 @@ class SizeBalancedSplitStrategy:
 
         def weight(split: Split) -> int:
             known = split.file.record_count if counted else split.file.file_size
-            # Files of which nothing is known are dealt in turn.
+            # Files of unknown size are dealt in turn.
             return 1 if known is None else known
 
         splits = [Split(file) for file in permuted(files, self.shuffle, self.seed + epoch)]
@@ -118,9 +118,9 @@ class SizeBalancedSplitStrategy:
 
 
 class TargetSizeSplitStrategy:
-    """Cuts files into row groups or stripes of about one size, and deals these: what is used where none is given.
+    """Cuts files into row groups or stripes of about one size, and deals these; the default strategy.
 
-    Given as ``split_strategy=`` it is not asked: its sizes, `shuffle` and `seed` become those of the dataset, which cuts
+    As ``split_strategy=`` it is not called: its sizes, `shuffle` and `seed` become those of the dataset, which cuts
     and deals by itself.
 
     Args:
@@ -158,7 +158,7 @@ class TargetSizeSplitStrategy:
         """Cut files and deal the parts to the workers of a rank.
 
         Args:
-            files: All files. Footers are read of those that end in ``.parquet`` or ``.orc``; others stay whole.
+            files: All files. Footers are read for names that end in ``.parquet`` or ``.orc``; other files stay whole.
             num_workers: Workers of the rank.
             epoch: The epoch.
             num_ranks: Number of ranks, each of which gets every `num_ranks`-th part.
@@ -227,7 +227,7 @@ def to_the_least_loaded(
 
 
 def check_place(num_workers: int, num_ranks: int, rank: int) -> None:
-    """Refuse what is no place among ranks.
+    """Refuse an impossible rank or number of ranks.
 
     Args:
         num_workers: Workers per rank.

@@ -52,7 +52,7 @@ class StructuredDataset(CompatDataset):
         split_rows: Rows that a part grows towards; takes precedence.
         split_strategy: Deals files to workers: an object with a three- or five-argument ``generate`` (see
             `SplitStrategy`). None: parts of files, by weight.
-        num_workers: How many workers are planned; what counts is what the DataLoader has.
+        num_workers: How many workers are planned; the number in the DataLoader counts.
         output_format: "torch", "numpy", "arrow" or "dict".
         storage_options: Options and credentials of the object store, with the names of fsspec or object_store.
         collate_fn: Required for "arrow" and "dict"; the DataLoader calls it.
@@ -65,7 +65,7 @@ class StructuredDataset(CompatDataset):
         path: A file, a directory or a glob, instead of `files`.
 
     Raises:
-        ConfigError: An option is malformed (also a `ValueError`); names the value and what is allowed.
+        ConfigError: An option is malformed (also a `ValueError`); names the value and the allowed ones.
         TypeError: `filters` is no expression of pyarrow.
         MissingFilesError: There is no such file (also a `FileNotFoundError`).
         DataError: A file is damaged, or two disagree about a column.
@@ -179,7 +179,7 @@ class StructuredDataset(CompatDataset):
 
         Args:
             path: A file, a directory or a glob, on disk or in an object store. Of a directory its own files; with
-                ``partitioning="hive"`` also those of the directories below.
+                ``partitioning="hive"`` also the files of the directories below.
             format: "parquet", "orc", "csv", "json" or "jsonl" (JSON has an object per line).
             batch_size: Rows per batch; only the last of a rank is short.
             columns: Columns to keep; None keeps all. Those of ``partitioning="hive"`` come with them.
@@ -206,7 +206,7 @@ class StructuredDataset(CompatDataset):
             The loader, and its dataset for `set_epoch`, `get_metrics`, `state_dict` and `load_state_dict`.
 
         Raises:
-            ConfigError: An option is malformed (also a `ValueError`); names the value and what is allowed.
+            ConfigError: An option is malformed (also a `ValueError`); names the value and the allowed ones.
             TypeError: `filters` is no expression of pyarrow.
             MissingFilesError: There is no such path, or no file in it (also a `FileNotFoundError`).
             DataError: A file is damaged, or two disagree about a column.
@@ -267,7 +267,7 @@ def _open(
             raise MissingFilesError(str(error)) from error
     if not is_hive or format not in ("parquet", "orc"):
         return table
-    # What directories say is text there, whatever it looks like.
+    # Directory values are always text there, whatever they look like.
     keys = _keys(table)
     if all(table.schema.field(key).type == "string" for key in keys):
         return table

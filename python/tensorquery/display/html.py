@@ -1,4 +1,4 @@
-"""Pieces of HTML: every text is escaped here, and colours are those of the page, light or dark."""
+"""Pieces of HTML: every text is escaped here, and colours follow the page, light or dark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["Raw", "box", "failure", "folded", "line", "muted", "sized", "table", "without_secrets"]
 
-# Jupyter gives tables backgrounds, colours and sides of its own; what is set here is mixed with the colour of the text. Its rules name two
+# Jupyter gives tables backgrounds, colours and sides of its own; colours set here are mixed with the colour of the text. Its rules name two
 # classes, so that ours have to name one twice.
 _STYLE = """<style>
 .tensorquery{color:inherit;background:none;font-size:13px;line-height:1.45;max-width:100%;overflow-x:auto}
@@ -51,7 +51,7 @@ def without_secrets(text: str) -> str:
 
 
 def text_of(value: Any) -> Raw:
-    """Anything as HTML: what is `Raw` as it is, everything else as escaped text."""
+    """Anything as HTML: `Raw` stays unchanged, everything else becomes escaped text."""
     return value if isinstance(value, Raw) else Raw(escape(str(value)))
 
 
@@ -66,7 +66,7 @@ def line(*parts: Any) -> Raw:
 
 
 def failure(error: BaseException | str) -> Raw:
-    """An error in the place of what it kept from being shown."""
+    """An error in place of the part that could not be shown."""
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     return Raw(f'<div class="failure">{escape(without_secrets(text))}</div>')
 
@@ -107,7 +107,7 @@ def _cell(value: Any) -> str:
 
 
 def box(title: str, *parts: Raw | None) -> str:
-    """The whole: a title, and what is below it."""
+    """The whole: a title, and the parts below it."""
     inner = "".join(part for part in parts if part)
     return f'{_STYLE}<div class="tensorquery"><div><b>{escape(title)}</b></div>{inner}</div>'
 

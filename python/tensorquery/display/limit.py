@@ -18,11 +18,11 @@ class _TimeIsUp(BaseException):
 
 
 class Limit:
-    """Ends what runs inside ``with Limit(seconds):`` when the time is up, and goes on after it.
+    """Ends the body of ``with Limit(seconds):`` when the time is up, and goes on after it.
 
     The compiled half looks for signals while it computes, and drops what it computes when one raises. So this works by
     the alarm signal: in the main thread, on systems that have it, and where nobody else uses it.
-    Elsewhere nothing is ended, and `works` says so: then only what is quick anyway may run inside.
+    Elsewhere nothing is ended, and `works` says so: then only quick work may run inside.
 
     Attributes:
         works: Whether the time is limited.

@@ -100,7 +100,7 @@ class Bar:
     """A bar for the load of one shard, rank or run of ranks.
 
     Attributes:
-        label: What it is, in words.
+        label: Its name, in words.
         bytes: Stored bytes that it reads.
         odd: Whether it is drawn in the other shade: neighbours of one rank have the same.
     """
@@ -155,7 +155,7 @@ def balance_svg(bars: Sequence[Bar], what: str) -> Raw:
     drawn = []
     for number, bar in enumerate(bars):
         height = bar.bytes / most * _HEIGHT
-        # What every step waits for is marked, where it matters.
+        # The part that every step waits for is marked, where it matters.
         heavy = bar.bytes > 0.99 * most and most > 1.1 * mean
         shade = 'fill="#e0872b"' if heavy else 'fill="currentColor"'
         opacity = 0.95 if heavy else 0.55 if bar.odd else 0.4

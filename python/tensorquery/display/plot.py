@@ -95,6 +95,6 @@ def draw_plan(plan: Plan, axes: Any | None) -> Any:
 
 
 def _unit(most: int) -> tuple[str, int]:
-    """The largest unit of which there is one, and its bytes."""
+    """The largest unit that fits at least once, and its bytes."""
     units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     return next((unit for unit in units if most >= unit[1]), ("bytes", 1))

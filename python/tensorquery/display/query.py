@@ -36,7 +36,7 @@ class QueryPreview:
         rows: The first rows, as a `pyarrow.Table`.
         nulls: Null values by column, where known.
         errors: What failed meanwhile.
-        note: What else there is to say.
+        note: A further remark.
     """
 
     sql: str
@@ -49,7 +49,7 @@ class QueryPreview:
 
 
 def query_html(preview: QueryPreview) -> str:
-    """The query in a box; what failed, or took too long, is said in its place.
+    """The query in a box; a part that failed, or took too long, shows the reason instead.
 
     Args:
         preview: Of any query.

@@ -64,7 +64,7 @@ def session_html(
     Returns:
         HTML.
     """
-    # What a catalog holds it would have to be asked for, over a network perhaps.
+    # Listing a catalog would take requests, perhaps over a network.
     below = line(f"catalogs: {', '.join(catalogs)}") if catalogs else None
     if not tables:
         return box("Session", line(muted("no tables")), below)

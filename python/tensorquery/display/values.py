@@ -19,7 +19,7 @@ def python_value(cell: Any) -> Any:
         What ``as_py()`` gives, where it gives all of it.
     """
     pa = import_pyarrow()
-    # Of nanoseconds it drops what is no microsecond, without a word.
+    # It silently drops nanoseconds below a microsecond.
     if isinstance(cell, pa.Time64Scalar) and cell.is_valid and cell.type.unit == "ns":
         return cell.cast("string").as_py() if cell.value % 1000 else cell.as_py()
     try:

@@ -1,7 +1,7 @@
-"""Once per job: what one rank finds out about files, the other ranks receive.
+"""Once per job: one rank finds facts about files, and the other ranks receive them.
 
 Rank 0 lists, reads footers and plans, and puts what it found into the process group's store; the others wait for it. Where it
-does not come soon, because it does something else first, the next rank to come does it. What is sent are pinned files, schemas
+does not come soon, because it does something else first, the next rank to come does it. The data sent are pinned files, schemas
 and splits: no options of a store and no credentials, which every rank has of its own. A rank that fails tells the others what
 happened, and one that gives no sign of life any more ends their waiting.
 """
@@ -71,7 +71,7 @@ class Received:
 
 
 class Channel:
-    """The ranks of a process group, of which one finds things out for all.
+    """The ranks of a process group, one of which works for all.
 
     Args:
         store: A `torch.distributed.Store`.
@@ -92,10 +92,10 @@ class Channel:
         """Find something out on one rank, and hand it to the others.
 
         Args:
-            what: What is found out, as plain data without secrets: the same on all ranks. A rank that asks for something
+            what: The question, as plain data without secrets, equal on all ranks. A rank that asks for something
                 else finds that out by itself.
             find: Called on the rank that works.
-            pack: Makes bytes of what was found, by name.
+            pack: Makes bytes of the results, by name.
             take: Called on the other ranks, with what that one has packed.
 
         Returns:
@@ -150,7 +150,7 @@ class _Task:
 
     def begin(self, rank: int) -> None:
         """Number this task: the ranks of a group find out the same things in the same order."""
-        # Counted in the store, whose keys are those of one group, and which ends with it.
+        # Counted in the store, which holds the keys of one group and ends with it.
         turn = self._ask("add", f"{self._prefix}turn/{rank}", 1)
         self._prefix = f"{self._prefix}{turn}/"
 
@@ -165,7 +165,7 @@ class _Task:
         return bool(self._ask("add", f"{self._prefix}claimed", 1) == 1)
 
     def publish(self, parts: Mapping[str, bytes]) -> None:
-        """Hand over what was found."""
+        """Hand over the results."""
         sizes = {}
         for name, content in parts.items():
             pieces = [content[at : at + _PIECE] for at in range(0, max(1, len(content)), _PIECE)]

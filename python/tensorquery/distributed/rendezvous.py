@@ -130,7 +130,7 @@ def share(
         A result per chunk.
 
     Raises:
-        Exception: What `work` raises; the chunks in hand are then released to the others first.
+        Exception: The error of `work`; its chunks are released to the others first.
     """
     results: dict[int, Any] = {}
 

@@ -47,7 +47,7 @@ class Topology:
     Attributes:
         rank: This process among the data-parallel ones, in 0..world_size.
         world_size: Number of data-parallel processes, at least 1.
-        local_rank: This process among those of its machine; None where nothing says so.
+        local_rank: The number of this process on its machine; None if unknown.
         local_world_size: Training processes on this machine, at least 1; they share its CPUs, so it
             also counts processes that differ only in their tensor- or pipeline-parallel rank.
         source: Where rank and world size come from, for logs and errors.

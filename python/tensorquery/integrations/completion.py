@@ -15,7 +15,7 @@ from tensorquery.sql.session import Session
 __all__ = ["complete_in_python", "complete_in_sql"]
 
 Names = list[tuple[str, str]]
-"""Text to put in, and what it is: "table" or "column"."""
+"""Text to put in, and its kind: "table" or "column"."""
 
 _MOST_TABLES = 20
 

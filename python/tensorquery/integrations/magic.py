@@ -159,7 +159,7 @@ class _Magic:
             else:
                 session = self.session(None)
         except UsageError:
-            # What is wrong with the line is said when it runs; here there is nothing to complete.
+            # The line's error is shown when it runs; here there is nothing to complete.
             return "", []
         sql = text[magic.end() :] if magic is not None else before
         return complete_in_sql(before, sql, session)

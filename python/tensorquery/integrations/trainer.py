@@ -1,7 +1,7 @@
 """`QueryTrainerMixin`: a Hugging Face `Trainer` that trains on a loader of `create_dataloader`.
 
 The `Trainer` builds its own loader around a dataset, batches it again and deals it out again, and on resume
-reads and drops what was trained on. With the mixin it iterates over the loader as it is, and its checkpoints
+reads and drops the rows already trained on. With the mixin it iterates over the loader itself, and its checkpoints
 hold the loader's state.
 """
 
@@ -170,7 +170,7 @@ def _saver(loader: QueryDataLoader) -> Any:
     class SaveLoaderState(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
         """Runs on every rank, after the `Trainer` has written its part.
 
-        At that moment all batches that the loader has handed out are trained on, whatever the number of
+        At that moment all batches that the loader has handed out are trained on, for any number of
         accumulation steps for which the `Trainer` collects them.
         """
 

@@ -97,7 +97,7 @@ class Turn:
 
 
 def check_accelerator(accelerator: Any) -> None:
-    """Refuse what is no `Accelerator`.
+    """Refuse an object that is not an `Accelerator`.
 
     Args:
         accelerator: What a user gave as ``accelerator=``.
@@ -114,7 +114,7 @@ def check_accelerator(accelerator: Any) -> None:
 
 
 def place_of(accelerator: Any) -> tuple[int, int]:
-    """Rank and world size of this process among those of an `Accelerator`.
+    """Rank and world size of this process in an `Accelerator`.
 
     Args:
         accelerator: Says them, as long as all of its processes read different rows.

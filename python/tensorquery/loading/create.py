@@ -138,11 +138,11 @@ def create_dataloader(
         storage_options: Options and credentials of the object store, for `path` and path literals (see `Session`).
         credential_provider: Called for credentials of `path` and path literals, also in worker processes (see `Session`).
         filesystem: A file system of fsspec whose paths `path` are (see `Session.register_parquet`).
-        plan_cache: A folder or URL where what was found out about files and splits is kept for later runs and other
+        plan_cache: A folder or URL that keeps facts about files and splits for later runs and other
             ranks; see `Session`.
         local_cache: A folder where fetched ranges of remote files are kept, shared by the processes of a node; see
             `Session`, which takes it where there is one.
-        local_cache_size: What the folder may hold; None is "10GiB".
+        local_cache_size: The size limit of the folder; None is "10GiB".
         columns: Output columns to keep, in this order (those of a set by name); None keeps all.
         filters: A SQL predicate, a list in pyarrow's convention (``[("x", ">", 1), …]``, or a list of
             such lists for OR), or a ``pyarrow.compute.Expression``; all three keep the same rows. SQL may call functions
@@ -188,7 +188,7 @@ def create_dataloader(
         exclude: Rows to leave out: ranges of ``dataset.trace``, or (split, first row, one past the last).
         on_error: "raise": data that cannot be read are an error. "skip": bad files of `path` and path literals, and bad
             row groups, stripes and byte ranges of any table are left out: see ``dataset.quarantined`` and `QueryDataset`.
-            All splits are executed once before the first epoch, to know what is bad.
+            All splits are executed once before the first epoch, to find the bad ones.
         stage: What happens to a query, or a part of one, that cannot run split by split (aggregates, windows, ORDER BY, LIMIT,
             FULL JOIN, …; `Query.explain` shows it). "auto": it runs once, its rows are kept in `stage_dir`, and those are
             sharded; "never": that is an error; "always": also where nothing asks for it, for a query that is costly to run in
@@ -201,7 +201,7 @@ def create_dataloader(
             longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
-        stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
+        stage_engine: The URL of a cluster that computes staged parts, and writes them to `stage_dir`:
             ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
         show_progress: Show bars of tqdm: while files are listed, queries planned, and rows staged, counted or verified, and over the
@@ -229,14 +229,14 @@ def create_dataloader(
         ``set_epoch`` and ``metrics``).
 
     Raises:
-        ConfigError: An option is unknown or malformed; names it, what is allowed, and the nearest name.
+        ConfigError: An option is unknown or malformed; names it, the allowed values, and the nearest name.
         TableNotFoundError: A table is unknown, or a path holds no file.
         QueryError: The SQL or a filter is malformed, or names an unknown column.
         NotShardableError: The query is not row-local above one scan, and ``stage="never"``; names the operator and a fix.
         UnsupportedTypeError: A column has no tensor form; names the column and its type.
         DataError: Two files disagree about a column; names both files.
     """
-    # The names of the arguments are those of the options.
+    # Arguments and options share their names.
     given = dict(locals())
     target = checked_device(device, output_format)
     check_progress(show_progress)

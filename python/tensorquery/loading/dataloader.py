@@ -1,4 +1,4 @@
-"""`QueryDataLoader`: what hands out a dataset's batches, of this process or of workers."""
+"""`QueryDataLoader`: delivers a dataset's batches, from this process or from workers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         watch: Watch,
         mine: tuple[int, object],
     ) -> Iterator[Any]:
-        """Batches with what Accelerate wants to know of each; `watch` sees how long they take, and `teller` knows which is the last."""
+        """Batches with the facts about each that Accelerate needs; `watch` sees how long they take, and `teller` knows which is the last."""
         self._check_newest(mine)
         turn = begin(self)
         clock, is_ending = time.perf_counter, sys.is_finalizing
@@ -151,7 +151,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             # Also where it has no batch at all.
             complete = True
         finally:
-            # An interpreter that ends has taken apart what these need, and nobody is left to tell.
+            # At interpreter exit the modules that these need may be gone, and nobody is left to tell.
             if not is_ending():
                 if turn is not None:
                     turn.end()
@@ -259,7 +259,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                     yield self._received(tagged, progress, watch, progress.step + 1 == steps)
                 elif waiting is not None:
                     yield self._received(waiting, progress, watch, False)
-                # What came after that batch counts from the next one on.
+                # Later counts belong to the next batch.
                 taken += self._heard(reports, progress)
                 waiting = tagged
             if progress.ledger is not None and self._newest is mine:
@@ -360,7 +360,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self.dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which batches the training loop has received, as plain data; never those that were read ahead.
+        """Which batches the training loop has received, as plain data; batches read ahead do not count.
 
         It takes microseconds: call it at every step if you like. With equal steps the states of all ranks are
         the same. After an epoch's last batch the state begins the next epoch.
@@ -394,7 +394,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         self._end_workers()
 
     def _end_workers(self) -> None:
-        """End the workers that live on, which know nothing of what has changed since they started."""
+        """End the persistent workers, which know nothing of changes since they started."""
         iterator = self.__dict__.get("_iterator")
         if iterator is not None:
             getattr(iterator, "_shutdown_workers", _nothing)()

@@ -116,14 +116,14 @@ class QueryDataset(IterableDataset[Any]):
             longest ago make way, but none that is in use. None is ``$TENSORQUERY_STAGES_MAX_BYTES``, else no bound.
         stage_from: Rows of this query that another engine has computed: a path or URL of files, or a `Query` over an Iceberg
             table. They must have the query's columns; that they are its rows is not checked.
-        stage_engine: The URL of a cluster that computes what is staged, and writes it to `stage_dir`:
+        stage_engine: The URL of a cluster that computes staged parts, and writes them to `stage_dir`:
             ``"ballista://host:port"`` is a Ballista scheduler (docs/staging.md). None: this process computes it.
         stage_timeout: Seconds to wait for another process that builds; None is an hour.
         show_progress: Show bars of tqdm while files are listed and rows staged, counted or verified, and over the rows of each
             epoch that a loader of `create_dataloader` delivers. True: of several ranks on a machine the first one shows them;
             "all": every rank does, below one another. Needs tqdm (``tensorquery[progress]``).
         output_format: "torch", "numpy", "arrow" (`pyarrow.RecordBatch`) or "dict" (lists).
-        transform: Called on each batch, in the worker; what it returns is yielded.
+        transform: Called on each batch, in the worker; its result is yielded.
         transform_threads: So many threads call `transform` on successive batches at once, up to so many and two ahead of
             the training loop; batches come in the same order and with the same content. It pays where `transform`
             releases the GIL, as numpy and torch do. None: the training loop's thread calls it. Not with worker
@@ -131,7 +131,7 @@ class QueryDataset(IterableDataset[Any]):
         **tensor_kwargs: ``nulls``, ``stack``, ``pad``, ``categories`` and ``decimal``; see `to_tensors`.
 
     Raises:
-        ConfigError: An option is malformed; names the value and what is allowed.
+        ConfigError: An option is malformed; names the value and the allowed ones.
         NotShardableError: The query is not row-local above one scan, and ``stage="never"``; names the operator.
         UnsupportedTypeError: A column has no tensor form; names the column.
     """
@@ -187,7 +187,7 @@ class QueryDataset(IterableDataset[Any]):
         # `inspect.signature` takes as long as planning a filter.
         allowed = {"query", *(QueryDataset.__init__.__kwdefaults__ or ()), *TENSOR_OPTIONS}
         reject_unknown(tensor_kwargs, allowed, "QueryDataset")
-        # The names of the arguments are those of the options.
+        # Arguments and options share their names.
         self._prepare(query, LoaderOptions.of(locals() | tensor_kwargs))
 
     @classmethod
@@ -199,7 +199,7 @@ class QueryDataset(IterableDataset[Any]):
         return dataset
 
     def _prepare(self, query: Query | Mixture, options: LoaderOptions) -> None:
-        """Agree with the other ranks on what is read, and plan it."""
+        """Agree with the other ranks on the data to read, and plan it."""
         self.topology: Topology = detect(
             options.rank, options.world_size, options.process_group, options.device_mesh
         )
@@ -240,7 +240,7 @@ class QueryDataset(IterableDataset[Any]):
 
     @property
     def stages(self) -> list[StagedRows]:
-        """The stages that the query reads; empty where it runs split by split as it is, and in a worker."""
+        """The stages that the query reads; empty if it runs split by split without stages, and in a worker."""
         return self._plan.stages
 
     @property
@@ -263,7 +263,7 @@ class QueryDataset(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, and so its order. Storage is not asked again.
 
-        After `load_state_dict` the next iteration continues the epoch of the state, whatever is set here. While an epoch
+        After `load_state_dict` the next iteration continues the epoch of the state and ignores a value set here. While an epoch
         is iterated over, this is for the one after it, and `state_dict` goes on saying how far that one was received. The
         number of the epoch that is being iterated over changes nothing: to repeat it, set it after its last batch.
 
@@ -280,7 +280,7 @@ class QueryDataset(IterableDataset[Any]):
         """Which rows of the epoch were consumed, as plain data.
 
         In the training process: the batches that this dataset's iterator has handed out. In a DataLoader worker:
-        those that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
+        the ones that this worker has yielded. A loader of `create_dataloader` counts what the training loop has
         received: use its ``state_dict``.
 
         Returns:
@@ -333,7 +333,7 @@ class QueryDataset(IterableDataset[Any]):
         Args:
             rank: The rank that delivers it, any of the topology; None: this one.
             step: Which of its batches; None: the last one received.
-            epoch: The epoch; None: that of the last batch received, or, before any, the one that is delivered next.
+            epoch: The epoch; None: the epoch of the last batch received, or, before any, the one that is delivered next.
 
         Returns:
             The trace; its ``ranges`` go into ``exclude=`` of a later run.
@@ -345,7 +345,7 @@ class QueryDataset(IterableDataset[Any]):
         return self._tracer.trace(rank, step, epoch)
 
     def refresh(self) -> list[SnapshotChange]:
-        """Move the pins of the query's Iceberg tables to what is current now, for the epochs to come.
+        """Move the pins of the query's Iceberg tables to the current snapshots, for the epochs to come.
 
         Call it between two epochs, on every rank: an epoch that is under way would be of two snapshots. States saved
         before go on with the snapshots that they name. Where it fails, the rank stays at the snapshots that it had: call it
@@ -381,7 +381,7 @@ class QueryDataset(IterableDataset[Any]):
             # Each rank by itself: for some of them nothing may have changed. Where it fails, a later call tries again.
             with plan.kept():
                 plan.open(query)
-            # What was begun or has ended is of other files.
+            # Epochs begun or ended before belong to other files.
             state.progress, state.ended = Progress(self.epoch, state.progress.workers), None
             state.changed()
         return changes
@@ -464,7 +464,7 @@ class QueryDataset(IterableDataset[Any]):
             * ``wait_seconds``: of these the seconds that it waited for rows (of a worker: that the worker waited);
             * ``decode_seconds``, ``convert_seconds``: spent reading and computing rows, and making tensors of them, in
               all threads together;
-            * ``bytes_read``, ``requests``: of storage; ``cache_hits``, ``cache_bytes``: what came from the local cache
+            * ``bytes_read``, ``requests``: of storage; ``cache_hits``, ``cache_bytes``: reads from the local cache
               instead (see `Session`); of all network requests of the process ``retries`` (those that failed, were throttled
               or broke off, and were sent again unless retries were used up), ``throttled`` among them, and
               ``request_wait_seconds`` that requests waited for their turn;
@@ -587,7 +587,7 @@ class QueryDataset(IterableDataset[Any]):
         builder = self._plan.builder
         assert builder is not None
         is_raw = builder.converter is not None and self._transform is None and not collates
-        # What the user's code does to a batch may take any time, and another worker waits for a split.
+        # The user's code may take any time for a batch, while another worker waits for a split.
         alone = not is_raw or expires or self._plan.deal.assignment == "dynamic"
         row_bytes = builder.row_bytes
         batch_bytes = self.batch_size * row_bytes

@@ -30,12 +30,12 @@ class _Received(ShardIterator):
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
         super().__init__(*arguments, **others)
-        # Received and not handed out: finished together, and those of them that are built.
+        # Received and not handed out: batches finished together, and the built ones among them.
         self._raw: deque[Any] = deque()
         self._ready: deque[Any] = deque()
 
     def _receive(self, stream: _core.BatchStream) -> bool:
-        """Wait for the next batch, and build it with those that were finished with it; False at the end.
+        """Wait for the next batch, and build it with all batches finished with it; False at the end.
 
         A training step has taken this code and its data out of the processor's caches: one batch that finds them again
         leaves them to the others.
@@ -164,7 +164,7 @@ class AheadIterator(ShardIterator):
             self._calls = []
         self._threads: TransformThreads | None = None
         self._ahead: Iterator[Transformed] | None = None
-        # Of what is made ahead the part that was handed out.
+        # The delivered part of the batches made ahead.
         self._handed_rows = self._handed_batches = 0
 
     def __next__(self) -> Any:
@@ -213,7 +213,7 @@ class AheadIterator(ShardIterator):
         return (self._handed_rows, ready + rows - self._handed_rows) if rows or ready else (0, 0)
 
     def metrics(self) -> dict[str, float]:
-        """Counts so far: of batches those that were handed out."""
+        """Counts so far, of delivered batches only."""
         counts = super().metrics()
         if self._stream is not None and self._is_here():
             counts["buffered_rows"] += counts["rows"] - self._handed_rows

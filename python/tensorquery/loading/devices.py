@@ -104,7 +104,7 @@ class _CudaCopies:
 def one_ahead(items: Iterator[T], begin: Callable[[T], Callable[[], T]]) -> Iterator[T]:
     """The results of `begin` for each item; begun before the item before it is handed out.
 
-    The first comes as soon as it is there, before anything is read ahead. What fails ahead is raised in its place.
+    The first comes as soon as it is there, before anything is read ahead. An error while reading ahead is raised in the failed batch's place.
 
     Args:
         items: Read one ahead of the consumer.

@@ -36,7 +36,7 @@ class EpochState:
     """How far a dataset has come in its epoch, as a state that can be saved and loaded.
 
     Args:
-        plan: What the epochs are of.
+        plan: The plan of the epochs.
 
     Attributes:
         plan: The plan.
@@ -44,7 +44,7 @@ class EpochState:
         progress: How far the epoch has come that is delivered.
         ended: How the last one ended.
         loaded: The state with which the next iteration begins.
-        awaited: What was loaded into the loader, whose next iteration begins with it.
+        awaited: The state loaded into the loader, with which its next iteration begins.
         newest: The newest iterator in this process.
         loop: The generator of a loader that hands out what its workers send.
         workers: Worker processes of the loader.
@@ -110,7 +110,7 @@ class EpochState:
     def is_outdated(self) -> bool:
         """Whether this is a worker that lives on after what it knows has changed.
 
-        In its first iteration it may be late, and then that iteration is of what it knows.
+        In its first iteration it may be late; then that iteration has the epoch it knows.
         """
         lives_on = self.plan.planned_in == os.getpid()
         return lives_on and self.generation != self.slots.generation
@@ -151,7 +151,7 @@ class EpochState:
             self.slots.epoch = checked["epoch"]
 
     def of(self, progress: Progress, worker: int | None = None) -> dict[str, Any]:
-        """The state of a run; with `worker`, of what that worker has yielded of it."""
+        """The state of a run; with `worker`, of that worker's yielded part."""
         workers = self.workers if progress.workers is None else progress.workers
         if self.plan.epochs.is_dynamic(workers) and self.plan.is_in_worker:
             raise ConfigError(
@@ -235,7 +235,7 @@ class EpochState:
         return self.iterator() is not None or (loop is not None and loop.gi_frame is not None)
 
     def is_under_way(self) -> bool:
-        """Whether an epoch has begun of which rows are received, or may still be."""
+        """Return True if an epoch has begun whose rows were received, or may still be."""
         progress = self.progress
         is_open = progress.begun and not progress.left
         return is_open and bool(progress.step or progress.parents or self._is_read())
@@ -273,7 +273,7 @@ class EpochState:
                 )
             parents = (*parents, run)
         if parents:
-            # What other ranks left is dealt anew.
+            # The rows that other ranks left are dealt anew.
             self.plan.widen()
         progress.parents = parents
         if is_anew or not run["step"]:

@@ -120,10 +120,10 @@ class Reading:
     """How the batches of a shard are made.
 
     Attributes:
-        build: Makes a batch of what the core delivers.
+        build: Makes a batch from the core's output.
         transform: Called on each batch; None for nothing.
         threads: So many threads call it; None: whoever asks for the batch does.
-        counters: Where what is counted is written down; None for nowhere.
+        counters: The counters to update; None for none.
         taking: With dynamic assignment, the iteration in which splits are taken.
         raw: Whether batches cross to the loader as the core delivers them.
     """
@@ -146,7 +146,7 @@ class ShardIterator(ABC):
         progress: Where it starts; counted on with each batch.
         worker: The number of the shard on its rank.
         reading: How batches are made.
-        iteration: The iteration of the loader to which what is counted belongs.
+        iteration: The loader's iteration to which the counts belong.
     """
 
     in_loader = False
@@ -255,7 +255,7 @@ class ShardIterator(ABC):
             warnings.warn(trouble, UserWarning, stacklevel=stack_level_outside())
 
     def _measure(self) -> None:
-        """Write down what was counted, now and then, and with the last batch before it is handed out."""
+        """Write the counts down now and then, and with the last batch before it is handed out."""
         now = time.perf_counter()
         if self.last:
             self._until = now
@@ -285,7 +285,7 @@ class ShardIterator(ABC):
             self._let_go()
             if self._stream is not None:
                 self._until = self._until or time.perf_counter()
-                # Not what was said with the last batch: somebody may have asked for it already.
+                # Not the counts of the last batch: somebody may have asked for them already.
                 if self._measures is not None and not (was_closed or self.last):
                     self._report(ended=True)
                 self._source.counted(self._progress.epoch, self.metrics())
@@ -295,10 +295,10 @@ class ShardIterator(ABC):
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Drop what was received and not handed out."""
+        """Drop batches that were received and not handed out."""
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # An interpreter that ends has taken apart what is needed for it; what Rust holds ends by itself.
+        # At interpreter exit the modules needed for this may be gone; Rust's side ends by itself.
         if is_ending():
             return
         # Not where __init__ failed.

@@ -83,7 +83,7 @@ class LoaderOptions:
         return cls(**{name: given[name] for name in OPTION_NAMES if name in given})
 
     def __post_init__(self) -> None:
-        """Check all of them, and keep what they mean now, whatever becomes of the user's lists."""
+        """Check all of them, and copy their values: the user may change a list later."""
         check_positive_int("batch_size", self.batch_size, MOST_BATCH_ROWS)
         if self.shuffle_buffer_size is not None:
             check_positive_int("shuffle_buffer_size", self.shuffle_buffer_size)

@@ -69,7 +69,7 @@ class DatasetPlan:
         core: The splits; None in a worker before `move`.
         builder: Builds batches; None in a worker before `move`.
         stage: Rows at random access, where an epoch is an order of single rows.
-        quarantine: What is bad.
+        quarantine: The bad files and splits.
         constant: What every state of this run begins with.
         planned_in: The worker process in which this copy was planned again.
     """
@@ -107,12 +107,12 @@ class DatasetPlan:
 
     @property
     def stages(self) -> list[StagedRows]:
-        """The stages that the query reads; empty where it runs split by split as it is, and in a worker."""
+        """The stages that the query reads; empty if it runs split by split without stages, and in a worker."""
         return [] if self._staged is None else stages_of(self._staged)
 
     def open(self, query: Query | Mixture, channel: Channel | None = None) -> None:
         """Take over a query and plan it, before the first epoch or between two; once for all ranks of a channel."""
-        # A query of its own: the user may refresh theirs, which is not to move what is planned here.
+        # A copy of the query: the user may refresh theirs, which must not move this plan.
         own = (
             Query(query.session, query._core, query._narrowed)
             if isinstance(query, Query)
@@ -121,7 +121,7 @@ class DatasetPlan:
         chosen = self._options
         assert chosen is not None, "a copy has no query to open"
         self.query = own
-        # What is staged stays as long as somebody reads it.
+        # A stage stays as long as somebody reads it.
         self._staged: Query | Mixture | None = self._stage_out(own, chosen)
         own = self._staged
         options = {
@@ -148,12 +148,12 @@ class DatasetPlan:
         if self.quarantine.is_settled:
             self._take(found)
         else:
-            # What is bad, and so what is dealt, is found out when it is needed: a state may say it.
+            # The bad splits, and so the dealt ones, are found when they are needed: a state may name them.
             self._adopt(found.plan)
             self.constant = self._describe(own, found.plan)
 
     def _stage_out(self, query: Query | Mixture, chosen: LoaderOptions) -> Query | Mixture:
-        """The query over what is staged of it."""
+        """The query with its stages in place of the staged parts."""
         try:
             staging = replace(chosen.staging, show_progress=self._shows)
             return staging.apply(query)
@@ -161,13 +161,13 @@ class DatasetPlan:
             if not chosen.skips:
                 raise
             raise DataError(
-                f'{error}; on_error="skip" does not reach what is staged, but for files that cannot be understood at all: a '
+                f'{error}; on_error="skip" does not reach staged parts, except files that cannot be understood at all: a '
                 "row group, stripe or byte range that is left out would change other rows, of any group. Repair the file, or "
                 "leave it out by its path"
             ) from error
 
     def _adopt(self, plan: _core.Plan) -> None:
-        """Go on with a plan, and without what was made of another one."""
+        """Go on with a plan, and drop everything made from the one before."""
         self.core = plan
         self._recipe: Recipe | None = None
         self._share_recipe: tuple[list[int], Recipe] | None = None
@@ -273,7 +273,7 @@ class DatasetPlan:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep the plan as it is where the body of the ``with`` fails."""
+        """Restore the plan if the body of the ``with`` fails."""
         before = {name: self.__dict__[name] for name in _OPENED if name in self.__dict__}
         quarantine, found = self.quarantine, self.quarantine.found
         try:
@@ -389,7 +389,7 @@ class DatasetPlan:
     def move(self, workers: int, starts: bool, progress: Progress) -> None:
         """Plan again in this process, once; see `sent` for what it takes."""
         if self.core is not None:
-            # Forked: what would have been sent to it is made here.
+            # Forked: nothing was sent, so the same objects are made here.
             self._dealt, self._recipe = self._for_worker(workers, starts, progress)
         assert self._recipe is not None
         self.core = _core.Plan.from_recipe(*self._recipe)
@@ -400,7 +400,7 @@ class DatasetPlan:
         self.planned_in = os.getpid()
 
     def _for_worker(self, workers: int, starts: bool, progress: Progress) -> tuple[Epochs, Recipe]:
-        """Pack what a worker process needs: how epochs are dealt, and a recipe for its plan.
+        """Pack the needs of a worker process: how epochs are dealt, and a recipe for its plan.
 
         The workers of a loader that has begun an iteration get the share of this rank. Others may be given any state,
         and a strategy of the user's may give any split to them, so they get all splits.
@@ -431,7 +431,7 @@ class DatasetPlan:
             starts: Whether our own loader starts its workers just now.
             progress: What it begins.
         """
-        # A worker must not count, so what it needs is counted before it starts.
+        # A worker must not count, so its counts are taken before it starts.
         self.epochs.prepare(workers)
         dealt, recipe = self._for_worker(workers, starts, progress)
         sent = copy.copy(self)
@@ -441,6 +441,6 @@ class DatasetPlan:
         sent.core = sent.builder = sent.query = sent.stage = sent.planned_in = None
         sent._staged = sent._whole = sent._share_recipe = None
         sent._process = -1
-        # What the training process alone needs: groups, functions of the user's, queries.
+        # Parts that only the training process needs: groups, user functions, queries.
         sent._options = None
         return sent

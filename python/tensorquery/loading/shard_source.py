@@ -19,7 +19,7 @@ class DatasetSource:
     Args:
         state: How far the dataset has come.
         counted: Gets the epoch and the counts of an iterator that is closed.
-        consumed: What ``state_dict()`` of the dataset says.
+        consumed: The ``state_dict()`` of the dataset.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class FoundPlan:
     """A plan, and where its splits come from.
 
     Attributes:
-        plan: The splits: all, or those of this rank's share.
+        plan: All splits, or this rank's share of them.
         epochs: How they are dealt; None where that was not asked for yet.
         share: This rank's share, where another rank dealt it.
         known: Whether that rank knows the output rows without counting.
@@ -156,6 +156,6 @@ def _check_same(
 
 
 def warn_of_cache(query: Query | Mixture) -> None:
-    """Say what went wrong with the plan cache: the work was done without it."""
+    """Warn about trouble with the plan cache: the work was done without it."""
     for message in query._core.take_warnings():
         warnings.warn(message, UserWarning, stacklevel=stack_level_outside())

@@ -1,4 +1,4 @@
-"""One snapshot and one moment for all ranks: what the first of them pinned, the others read too."""
+"""One snapshot and one moment for all ranks: all read the pins of the first one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def agreed(query: Pinned, topology: Topology, process_group: Any | None) -> Pinn
 
 
 def _unpinned(query: Query | Mixture) -> Any:
-    """The query as it is on all ranks, whatever each has pinned."""
+    """The query without the pins of this rank, equal on all ranks."""
     if isinstance(query, Query):
         return query._parts_without_pins()
     return [each._parts_without_pins() for each in query.queries]

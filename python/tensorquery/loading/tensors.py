@@ -40,9 +40,9 @@ TENSOR_OPTIONS = ("nulls", "stack", "pad", "categories", "decimal")
 _POLICIES = ("error", "nan", "mask")
 _DECIMALS = ("float64", "int64")
 
-# Offset in bytes, and count of elements, in the batch's block; or a block of its own, all of which it is.
+# Offset in bytes, and count of elements, in the batch's block; or a whole block of its own.
 Slot = tuple[int, int] | _core.Block
-# (rows, block, [slot], [strings], [categories]): what Rust delivers per batch.
+# (rows, block, [slot], [strings], [categories]): one batch from Rust.
 Raw = tuple[int, Any, Sequence[Slot], Sequence[list[Any]], Sequence[list[Any]]]
 
 
@@ -510,7 +510,7 @@ def _objects(batch: Any) -> dict[str, list[Any]]:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in found:
             raise ConfigError(
-                f"two columns are named {name!r}, of which a dict can hold one; rename one of them"
+                f"two columns are named {name!r}, and a dict can hold only one; rename one of them"
             )
         try:
             found[name] = column.to_pylist()

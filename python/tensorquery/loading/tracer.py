@@ -89,7 +89,7 @@ class Tracer:
         runs = [known.progress] if known.ended is None else [known.progress, known.ended]
         state = known.loaded if known.awaited is None else known.awaited
         if state is not None:
-            # Not begun yet: what it goes on from was received by the process that saved it.
+            # Not begun yet: the process that saved the state received the batches before.
             loaded = Progress(state["epoch"], known.workers)
             known.restore(loaded, state, known.workers)
             runs = [loaded]

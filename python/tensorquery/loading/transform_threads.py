@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TransformThreads", "Transformed", "check_threads", "refuse_threads"]
 
 _PREFETCH = 2
-"""Finished batches that may wait, besides those that the threads work on."""
+"""Finished batches that may wait, besides the ones in progress."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Transformed:
     cursor: list[int]
     last: bool
     rows: int
-    """Rows of the batch, whatever a transform has made of it."""
+    """Rows of the batch before any transform."""
 
 
 def check_threads(threads: Any, transform: object) -> int | None:
@@ -98,7 +98,7 @@ class TransformThreads:
 
     def _work(self) -> None:
         with self._reading:
-            # Threads come here in any order; the first place is that of the batch which is read next.
+            # Threads come here in any order; the first place belongs to the batch that is read next.
             place = self._unread.popleft()
             try:
                 raw = None if self._ended or self._closed else self._stream.next()
@@ -122,7 +122,7 @@ class TransformThreads:
             place.set_exception(error)
 
     def close(self) -> None:
-        """Begin no further batch. What a thread is in the middle of, it finishes, and then the threads end."""
+        """Begin no further batch. Threads finish the batches in progress, and then end."""
         self._closed = True
         # Inherited by a fork, the pool has no threads here, and its locks may be held forever.
         if self._process == os.getpid():

@@ -38,7 +38,7 @@ class SharedCounters:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        # The last row is for what holds for all of them: the iteration that was begun last, and a mark.
+        # The last row holds values for all of them: the iteration that was begun last, and a mark.
         rows, columns = workers + 1, len(_HEAD) + len(CORE_COUNTS)
         memory = shared(rows * columns * 8).zero_()
         self._table = memory.view(torch.float64).reshape(rows, columns)
@@ -53,7 +53,7 @@ class SharedCounters:
         return int(self._made_for)
 
     def joined(self) -> float:
-        """The iteration of which this process writes from now on: the first time that for which it was made."""
+        """Set the iteration for which this process writes from now on; the first one is given when it is made."""
         made_for, self._made_for = self._made_for, None
         return float(self._rows()[-1, _ITERATION]) if made_for is None else made_for
 
@@ -96,7 +96,7 @@ class SharedCounters:
         return found
 
     def ended(self) -> dict[int, tuple[int, dict[str, float]]]:
-        """By worker the epoch and the counts of those that have ended, since `forget`."""
+        """Epoch and counts of each worker that has ended since `forget`."""
         return {
             worker: (int(row[_EPOCH]), dict(zip(CORE_COUNTS, row[len(_HEAD) :], strict=True)))
             for worker, row in enumerate(self._rows()[:-1].tolist())

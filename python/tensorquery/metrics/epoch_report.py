@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 
 class Reporter:
-    """Says at the end of each epoch what it was.
+    """Logs a report at the end of each epoch.
 
     Args:
         topology: The place of this rank.
@@ -53,7 +53,7 @@ class Reporter:
         self._warned: set[str] = set()
 
     def epoch_ended(self, metrics: Mapping[str, float], epoch: int, workers: int) -> None:
-        """Log what there is to say of an epoch that was delivered to its end."""
+        """Log the report of an epoch that was delivered to its end."""
         _LOG.info(
             "%s",
             summary_line(metrics, epoch, self._topology),

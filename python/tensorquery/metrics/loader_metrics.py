@@ -15,7 +15,7 @@ FIELDS = {
     "batches": "Batches received by the training loop; of a worker, batches sent.",
     "padded_rows": "Rows repeated to fill a last batch.",
     "splits": "Splits read to their end; one that is cut between shards counts in each.",
-    "files": "Files of which something was read; one that several workers read counts for each.",
+    "files": "Files read at least in part; a file that several workers read counts for each.",
     "split_share": "Shuffle quality: the mean part of a batch from the split with most rows in its shuffle window, 0 to 1.",
     "buffered_rows": "Rows of finished batches that are ready and not received yet.",
     "elapsed_seconds": "Seconds from the first batch asked for to now, or to the end.",
@@ -41,7 +41,7 @@ _SHARES = ("split_share", "wait_share", "buffered_rows", "elapsed_seconds")
 
 
 class Metrics(dict[str, float]):
-    """Counts of one rank in an iteration: a dict by field. Made by `QueryDataset.metrics`, which says what the fields are.
+    """Counts of one rank in an iteration: a dict by field. Made by `QueryDataset.metrics`, which lists the fields.
 
     Fields that nobody measured are not there: ``input_seconds`` and ``wait_share`` need a loader, and
     ``quarantined_…`` ``on_error="skip"``.
@@ -95,7 +95,7 @@ class Metrics(dict[str, float]):
 
 
 def _number(value: float) -> str:
-    """A number as it is read again without loss.
+    """A number as text that is parsed without loss.
 
     >>> _number(3.0), _number(0.25), _number(1e300)
     ('3', '0.25', '1e+300')
@@ -135,7 +135,7 @@ def measured(
         watch: What its loader has noted; None without one.
         counters: Where its workers write down what they count.
         own: The epoch and the counts of the training process' own iterator, the current or the last one.
-        quarantined: What is left out.
+        quarantined: The files and splits left out.
         rank: The rank.
         epoch: The epoch where nothing was read yet.
     """
@@ -146,7 +146,7 @@ def measured(
         workers = counters.of(watch.iteration, watch.workers)
         counts = added_up(workers)
         ready = counts["rows"] - watch.rows
-        # What workers have sent is not yet received.
+        # Batches that workers have sent are not received yet.
         counts.update(rows=float(watch.rows), buffered_rows=max(0.0, ready))
         counts.update(wait_seconds=watch.wait_seconds)
     else:

@@ -1,4 +1,4 @@
-"""Bars while a loader works: what it counts, stages and plans, and the rows of an epoch.
+"""Progress bars of a loader: counting, staging, planning, and the rows of an epoch.
 
 ``show_progress=True`` asks for bars of tqdm, which knows notebooks. Of several ranks on a machine the first one shows them, as
 the users of launchers expect; ``show_progress="all"`` shows a bar of each, one below the other.
@@ -49,7 +49,7 @@ def shows(show_progress: bool | str, topology: Topology) -> bool:
 
 
 def _tqdm() -> Any:
-    """The class of bars: those of notebooks where this is one."""
+    """The class of bars; in a notebook, its own class."""
     try:
         return importlib.import_module("tqdm.auto").tqdm
     except ImportError as error:
@@ -70,7 +70,7 @@ class TaskBar:
     Args:
         what: The task, in words.
         total: Its parts; None where nobody knows them: then there is only text.
-        unit: What a part is, in the plural.
+        unit: The name of a part, in the plural.
     """
 
     def __init__(self, what: str, total: int | None = None, unit: str = "splits") -> None:
@@ -84,7 +84,7 @@ class TaskBar:
 
         Args:
             done: Parts that are done.
-            note: What there is to say beside it.
+            note: A note beside it.
             what: The task, where it has another name now.
         """
         if what is not None:

@@ -21,7 +21,7 @@ MOST_SAMPLES = 512
 class Samples:
     """Samples of growing counts, a bounded number of them: where they are too many, every other one goes.
 
-    What counts do between two samples that stay is still their difference, so that nothing is lost but detail.
+    The growth of a count between two kept samples is still their difference, so that only detail is lost.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Samples:
             buffered: Rows that are ready now.
         """
         if len(self._kept) >= MOST_SAMPLES:
-            # The first stays: what comes is counted from there.
+            # The first stays: later counts start from it.
             self._kept = self._kept[::2]
             self._interval *= 2
         self._kept.append((seconds, rows, waited, buffered))
@@ -64,7 +64,7 @@ class Samples:
 class LoaderStatistics:
     """How an epoch went on over time, in samples: 0.1 seconds apart at first, and never more than 512.
 
-    A loader's ``statistics`` are those of the iteration that was begun last. All arrays are float64 of shape (S,), for S
+    A loader's ``statistics`` belong to the iteration that was begun last. All arrays are float64 of shape (S,), for S
     samples; S is 0 before the first one.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Bad files, row groups and stripes: found before an epoch is dealt, left out of it, and named.
 
-What is bad must be known before rows are dealt, or else ranks could not take equal steps, and an order could not be
+Bad splits must be known before rows are dealt. Otherwise ranks could not take equal steps, and an order could not be
 repeated. So every split is executed once, shared between ranks as counting is, and what cannot be read for its content
 is left out of the plan, under a fingerprint of its own. From there on nothing is skipped: a split that fails later is
 an error.
@@ -79,11 +79,11 @@ def of_files(files: Sequence[tuple[str, str]]) -> list[Quarantined]:
 
 
 def warn_of(found: Sequence[Quarantined], of: str) -> None:
-    """Warn once of what is left out, with the first few names.
+    """Warn once about left-out files and splits, with the first few names.
 
     Args:
-        found: What is left out; nothing is said of nothing.
-        of: Of what it is left out, for the message.
+        found: The files and splits left out; no warning if there are none.
+        of: The table or query without them, for the message.
     """
     if not found:
         return
@@ -124,7 +124,7 @@ class Quarantine:
 
     Attributes:
         skips: The same.
-        found: What is left out; None until that is settled.
+        found: The files and splits left out; None until that is settled.
     """
 
     def __init__(self, query: _core.Query, plan: _core.Plan, *, skips: bool) -> None:
@@ -135,7 +135,7 @@ class Quarantine:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known what is bad."""
+        """True if the bad files and splits are known."""
         return self.found is not None
 
     @property
@@ -149,7 +149,7 @@ class Quarantine:
         return self.found.rows if self.found else None
 
     def metrics(self) -> dict[str, float]:
-        """Counts of what is left out; nothing where nobody asked for that."""
+        """Counts of left-out files and splits; empty if nobody asked for leaving them out."""
         if not self.skips and not self._files:
             return {}
         listed = self.listed
@@ -161,7 +161,7 @@ class Quarantine:
         return {"on_error": "skip"} if self.skips else {}
 
     def parts(self) -> dict[str, Any]:
-        """The part of a state that names what is left out; empty where that is nothing."""
+        """The part of a state that names left-out files and splits; empty if there are none."""
         splits = sorted(self.found.bad.items()) if self.found else []
         files = [digest(part.path)[:8] for part in self._files]
         if not splits and not files:
@@ -218,7 +218,7 @@ class Quarantine:
         try:
             left = plan.without(splits) if splits else plan
         except ConfigError:
-            # Another plan has other parts: what differs is said by whoever compares the state.
+            # Another plan has other parts: the caller that compares the state reports the difference.
             return None
         if left.fingerprint != state["fingerprint"]:
             return None
@@ -290,7 +290,7 @@ def _named(state: Mapping[str, Any]) -> dict[int, list[int]]:
     except (KeyError, TypeError, ValueError):
         pass
     raise CheckpointMismatchError(
-        "the state is damaged: what it says of bad splits does not fit together; load an earlier state"
+        "the state is damaged: its list of bad splits contradicts itself; load an earlier state"
     )
 
 
@@ -393,7 +393,7 @@ def _agreed(board: Board, verdicts: list[Any]) -> list[Any]:
                     return found
             time.sleep(_LOOK)
         raise StorageError(
-            "another rank verified the splits first and did not publish what it found within "
+            "another rank verified the splits first and did not publish its results within "
             f"{_PATIENCE:.0f} seconds; it may have failed: see its own error"
         )
     except StoreLostError as error:

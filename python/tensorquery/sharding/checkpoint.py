@@ -36,7 +36,7 @@ _KEYS = {
     "check": int,
 }
 _RUN_KEYS = {"layout": dict, "step": int, "cursors": dict}
-# Counts have a bound of the core's own: what it multiplies must not overflow.
+# The core bounds counts: its products must not overflow.
 _LAYOUT_KEYS: dict[str, tuple[type, ...]] = {
     "world_size": (int,),
     "num_workers": (int,),
@@ -80,7 +80,7 @@ def check_state(state: Any) -> dict[str, Any]:
     """Return `state` where it is one of ours and whole.
 
     Raises:
-        CheckpointMismatchError: It is not; names what is missing or of the wrong type.
+        CheckpointMismatchError: It is not; names the key that is missing or of the wrong type.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         raise CheckpointMismatchError(
@@ -184,7 +184,7 @@ def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def check_sum(state: Mapping[str, Any], base: int | None = None) -> int:
-    """A checksum of what says how far a run came. Against damage, not against a forger.
+    """A checksum of a run's progress. It protects against damage, not against forgery.
 
     Args:
         state: The state.
@@ -351,7 +351,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     checked = [check_state(state) for state in states]
     if not checked:
-        raise CheckpointMismatchError("there is no state to merge; give those of all ranks")
+        raise CheckpointMismatchError("there is no state to merge; give the states of all ranks")
     checked, waiting = _without_waiting(_in_one_epoch(checked))
     first = checked[0]
     for key in ("fingerprint", "parts", "seed", "epoch", "layout", "parents"):
@@ -364,12 +364,12 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 )
     cursors, turns = _of_ranks(checked)
     if not cursors:
-        # Equal steps: each state is that of all ranks.
+        # Equal steps: each state holds for all ranks.
         for state in checked:
             if state["step"] != first["step"]:
                 raise CheckpointMismatchError(
                     f"the states were saved at different steps ({first['step']} and {state['step']}), but with "
-                    "equal steps one is that of all ranks; merge states that were saved at the same step, or load "
+                    "equal steps one state holds for all ranks; merge states that were saved at the same step, or load "
                     "any one of them"
                 )
         return first
@@ -381,7 +381,7 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             cursors[str(rank)], turns[str(rank)] = [[] for _ in range(shards)], 0
     else:
         raise CheckpointMismatchError(
-            f"the states of ranks {missing} are missing; merge those of all {layout['world_size']} ranks"
+            f"the states of ranks {missing} are missing; merge the states of all {layout['world_size']} ranks"
         )
     step = max(state["step"] for state in checked)
     merged = {**first, "step": step, "cursors": cursors, "turns": turns}

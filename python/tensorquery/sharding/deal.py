@@ -136,7 +136,7 @@ class Deal:
             )
 
     def _check_global(self) -> None:
-        """Refuse what is about splits, of which a permutation of all rows knows nothing."""
+        """Refuse options about splits: a permutation of all rows has none."""
         wrong = {
             "shuffle_buffer_size": self.buffer is not None,
             "split_strategy": self.strategy != "lpt",
@@ -156,7 +156,7 @@ class Deal:
             )
 
     def _check_dynamic(self) -> None:
-        """Refuse what says which worker delivers what, or how much of it."""
+        """Refuse options about the rows of single workers."""
         reasons = {
             f"partitions={self.partitions}": (
                 self.partitions is not None,

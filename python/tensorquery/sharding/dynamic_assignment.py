@@ -1,4 +1,4 @@
-"""Dynamic assignment: what the workers of one rank have consumed of the splits that they took."""
+"""Dynamic assignment: how far the workers of one rank have consumed the splits that they took."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Ledger:
     """The pieces of a rank that its workers have consumed, by what the training loop has received.
 
     It takes as much memory as there are pieces in progress, however many there are in all: consumed ones are kept
-    as runs of neighbours, between which lie those that some worker has taken and not finished.
+    as runs of neighbours. Between them lie pieces that some worker has taken and not finished.
 
     Args:
         workers: Worker processes of the rank.
@@ -33,7 +33,7 @@ class Ledger:
 
         Args:
             worker: Whose it is.
-            message: JSON of the pieces that the worker has finished since the batch before, and of what it holds.
+            message: JSON of the pieces that the worker has finished since the batch before, and of those that it holds.
         """
         consumed, holding = message.split(_BETWEEN)
         for piece in json.loads(consumed):

@@ -104,7 +104,7 @@ class Epochs:
         self._mixing: dict[str, Any] | None = None
         self._layouts: dict[int, dict[str, Any]] = {}
         self._dealt: dict[tuple[str, bool, str], _core.Shards] = {}
-        # By what they follow from; packed in a copy that was sent.
+        # By the values that determine them; packed in a copy that was sent.
         self._shares: dict[str, _core.RankShare | bytes] = {}
         self._was_known = False
         self.is_part = False
@@ -137,7 +137,7 @@ class Epochs:
         return epochs
 
     def all_shares(self) -> list[_core.RankShare] | None:
-        """The shares of all ranks; None where dealing needs what is not known yet, or each rank needs all splits."""
+        """The shares of all ranks; None if dealing needs facts that are not known yet, or each rank needs all splits."""
         if not isinstance(self._deal.strategy, str) or self._deal.is_global:
             return None
         if self.counts is None and self._is_counted(0):
@@ -208,7 +208,7 @@ class Epochs:
     def _mix_of_takers(self, workers: int) -> dict[str, Any]:
         """How workers mix that take splits as they come.
 
-        What one of them has open or in its window, the others cannot take: by default that is at most an eighth of
+        Splits that one of them has open or in its window, the others cannot take: by default at most an eighth of
         a worker's part of the rank.
         """
         mixing = self._mix()
@@ -317,7 +317,7 @@ class Epochs:
 
         Raises:
             ConfigError: Equal steps are impossible; names the numbers of rows, ranks and rows per batch.
-            CheckpointMismatchError: A run's cursors are not those of its layout.
+            CheckpointMismatchError: A run's cursors do not fit its layout.
         """
         if not isinstance(self._deal.strategy, str):
             # It deals each epoch anew, and looks at all splits.
@@ -420,7 +420,7 @@ class Epochs:
 
     @classmethod
     def received(cls, sent: SentEpochs) -> Epochs:
-        """Unpack what was sent, in a worker process, where `moved_to` gives it a plan."""
+        """Unpack a sent copy in a worker process, where `moved_to` gives it a plan."""
         epochs = cls(None, sent.deal, sent.topology, None, sent.counts)
         epochs._exact_from_start = sent.exact_from_start
         epochs._was_known = sent.was_known
@@ -462,7 +462,7 @@ class Epochs:
             runs: The earlier runs of that epoch.
 
         Returns:
-            What is sent, and the ids of the splits that it reads, ascending.
+            The bytes to send, and the ids of the splits that it reads, ascending.
         """
         wanted: list[Sequence[Mapping[str, Any]]] = [(), runs] if runs else [()]
         shares = {

@@ -15,7 +15,7 @@ def check_excluded(
     """Check that ranges lie in their splits, as far as these are counted.
 
     Args:
-        ranges: What is left out.
+        ranges: The rows left out.
         splits: Number of splits.
         counts: Output rows of every split, where known.
 

@@ -264,7 +264,7 @@ def cache_folder() -> Path:
 
 
 def kept(name: str, fingerprint: str, is_whole: Callable[[Any], bool]) -> list[Any] | None:
-    """The data that an earlier run kept under a name; None where there is nothing, or not what was written."""
+    """The data that an earlier run kept under a name; None if there is none, or if it is damaged."""
     try:
         path = cache_folder() / f"{name}.json"
         body = json.loads(path.read_bytes())
@@ -297,7 +297,7 @@ def _checked(body: Any, fingerprint: str, is_whole: Callable[[Any], bool]) -> li
 
 
 def keep(name: str, fingerprint: str, rows: list[Any]) -> None:
-    """Keep what was found of every split of a plan for later runs."""
+    """Keep the findings about every split of a plan for later runs."""
     body = {
         "version": _CACHE_VERSION,
         "fingerprint": fingerprint,

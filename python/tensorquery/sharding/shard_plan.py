@@ -61,11 +61,11 @@ class ShardPlan:
         shards: What each (rank, worker) reads, by whole splits.
         ranks: Exact rows and steps of each rank, where the batch size is given and metadata says the output rows;
             else empty. Splits are cut at row offsets to fit, so these are not the sums of `shards`.
-        quality: What is predicted of shuffling; None where nothing is shuffled.
+        quality: The predicted quality of shuffling; None if nothing is shuffled.
         imbalance: Heaviest over mean weight of the shards; 1 is even.
         rank_imbalance: The same of the ranks.
         files: Files of the tables that are read.
-        files_pruned: Of those, the files of which nothing is read.
+        files_pruned: The number of these files that are not read at all.
         row_groups: Row groups (or stripes, record batches, blocks) of the files listed.
         row_groups_pruned: Of those, pruned.
         quarantined: Bad files, row groups, stripes and byte ranges that are left out (``on_error="skip"``).

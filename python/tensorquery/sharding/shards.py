@@ -41,10 +41,10 @@ class Split:
         file_size: The file's size in bytes.
         row_count: Rows before any filter, without deleted ones, exact; None where the format does not say.
         row_range: Where these rows lie in the file, deleted ones among them; None where the format does not say.
-        partition_values: Hive values of the file, or those of identity partitions, as text; None stands for null.
+        partition_values: Values of the file's hive or identity partitions, as text; None stands for null.
         snapshot_id: The Iceberg snapshot; None for plain files.
         bytes: Stored bytes of the projected columns: the weight that is balanced.
-        unit: What is read, for example "row groups 0 to 3".
+        unit: The part of the file, for example "row groups 0 to 3".
     """
 
     id: int

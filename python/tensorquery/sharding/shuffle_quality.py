@@ -39,7 +39,7 @@ class ShuffleQuality:
         open_windows: Windows that a rank drains at a time: one per worker, or per partition (P/W with P partitions
             over W ranks); 0 without a window. As many again are being filled.
         sorted_by: Columns by which statistics show the data to be sorted; empty where nothing is known.
-        warning: What to do where the data is sorted and a window does not reach far enough; else None.
+        warning: Advice if the data is sorted and a window does not reach far enough; else None.
     """
 
     split_share: float

@@ -24,7 +24,7 @@ _SHOWN_ROWS = 4
 class TraceRange(NamedTuple):
     """Consecutive output rows of one split, all of them in one batch, and the physical rows behind them.
 
-    It goes into ``exclude=`` as it is; its first three items are what that takes.
+    It goes into ``exclude=`` as it is; its first three items are the ones used there.
     """
 
     split: int
@@ -40,7 +40,7 @@ class TraceRange(NamedTuple):
     physical_rows: tuple[tuple[int, int], ...]
     """First and one past the last of each run of physical rows, ascending and counted from 0."""
     counted_from: str
-    """The start of what physical rows are counted from: "file"; "table" for one in memory; "split" for a part of a text
+    """The unit from whose start physical rows are counted: "file"; "table" for one in memory; "split" for a part of a text
     file before which nobody counted the rows. Header lines are no rows."""
     repeated: bool
     """Whether these rows were repeated to fill the batch (``remainder="pad"``)."""
@@ -50,7 +50,7 @@ class TraceRange(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """The rows of one batch: what `QueryDataset.trace` returns. Printing shows a table.
+    """The rows of one batch, as returned by `QueryDataset.trace`. Printing shows a table.
 
     Attributes:
         epoch: The epoch.
@@ -193,7 +193,7 @@ def trace_batch(
         positions = _unpermuted(shards, positions, staged, counts, stage)
     own, fresh = shards.rows(place.rank, worker), len(positions)
     if layout["remainder"] == "pad" and own is not None:
-        # What is repeated comes last.
+        # Repeated rows come last.
         fresh = min(fresh, max(0, own - batch * layout["batch_size"]))
     physical = _physical(plan, positions)
     return Trace(

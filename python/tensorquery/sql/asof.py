@@ -78,7 +78,7 @@ def asof_join(
         time_type: The Arrow type that both times are compared in, such as "Timestamp(ns)" or "Timestamp(us)". Needed for
             exactness where they are timestamps of different units: DataFusion compares those in the coarser one, so
             that a row less than one such unit later counts as one of the same time. None compares them as they are.
-        method: "sort" sorts both sides together by key and time: one sort, whatever the data. "interval" gives each row of
+        method: "sort" sorts both sides together by key and time: one sort for any data. "interval" gives each row of
             `right` the time at which the next one takes over and joins on the key: nothing of `left` is sorted or
             staged, but every row is compared with all rows of its key. Faster up to about a hundred rows of `right`
             per key, far slower with thousands; ``docs/point-in-time.md`` has figures. Both give the same rows.

@@ -1,4 +1,4 @@
-"""Files in a session: one table per format, its options, and what is pinned when it is registered."""
+"""Files in a session: one table per format, its options, and the files pinned at registration."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class FileTables(ABC):
             filesystem: A file system of fsspec whose paths these are. Slower than the stores that are read without one: each read
                 is a call into Python, followed by another that looks whether the file has changed.
             on_error: "raise": a file that cannot be read is an error. "skip": files whose content cannot be understood,
-                or contradicts what most files have, are left out, listed in `Session.tables` and warned about. What is
-                damaged within a file is left out by ``on_error=`` of `create_dataloader`.
+                or contradicts most other files, are left out, listed in `Session.tables` and warned about. Damaged
+                parts within a file are left out by ``on_error=`` of `create_dataloader`.
 
         Raises:
             TableNotFoundError: The path holds no file.

@@ -1,4 +1,4 @@
-"""Python functions in SQL: what `Session.register_udf` takes, how it travels, and what identifies it.
+"""Python functions in SQL: the arguments of `Session.register_udf`, pickling, and identity.
 
 The compiled half calls `Function` from threads of its own.
 """
@@ -140,7 +140,7 @@ def _dumps(fn: Callable[..., Any], name: str) -> bytes:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     else:
-        # What is defined in the script may not be there when a worker has imported it: behind
+        # A definition of the script may be missing when a worker has imported it: behind
         # `if __name__ == "__main__"`, or in a notebook.
         if b"__main__" not in plain:
             return plain
@@ -164,7 +164,7 @@ def _dumps(fn: Callable[..., Any], name: str) -> bytes:
     return pickled
 
 
-# What follows makes the identity of a function: the same in every process that runs the same script, another one when
+# The identity of a function, computed below, is equal in all processes that run one script. It changes when
 # its code, its defaults, what it closes over or the helpers and constants of its module that it names change.
 
 
@@ -179,7 +179,7 @@ def _digest(name: str, types: list[str], volatility: str, fn: Callable[..., Any]
 
 
 class _Identity:
-    """Walks over a function and what belongs to it, and says each part as text or bytes.
+    """Walks over a function and everything it uses, and yields each part as text or bytes.
 
     Args:
         fn: The function whose module's own helpers and classes are looked into.
@@ -192,7 +192,7 @@ class _Identity:
         self._kept: list[Any] = []
 
     def of(self, value: Any) -> Iterator[str | bytes]:
-        """Tokens of any value: its content where it is plain data, else what is known of its code."""
+        """Tokens of any value: its content if it is plain data, otherwise its code as far as it can be read."""
         if value is None or isinstance(value, bool | int | float | complex | str | range | slice):
             yield f"{type(value).__qualname__} {value!r}"
         elif isinstance(value, bytes | bytearray):
@@ -261,7 +261,7 @@ class _Identity:
             yield from self.of(content)
         changed = _stored(function.__code__)
         for name in sorted(_names(function.__code__)):
-            # What the function changes itself is no constant.
+            # A value that the function itself changes is no constant.
             if name not in function.__globals__ or name in changed:
                 continue
             known = function.__globals__[name]
@@ -302,7 +302,7 @@ class _Identity:
         if wrapped is not None:
             yield from self.of(wrapped)
             return
-        # What would be pickled of it.
+        # The state that pickling it would save.
         try:
             reducer = copyreg.dispatch_table.get(kind)
             reduced = value.__reduce_ex__(4) if reducer is None else reducer(value)
@@ -315,7 +315,7 @@ class _Identity:
             yield str(reduced)
 
     def _members(self, kind: type) -> Iterator[str | bytes]:
-        """The code of the methods and the plain constants of a class of the user's, and of those that it inherits from."""
+        """The code of the methods and the plain constants of a user's class and of its bases."""
         for base in kind.__mro__:
             if base.__module__ != self._module:
                 continue

@@ -105,10 +105,10 @@ class IcebergTables(ABC):
             properties: For a path: options of its object store, as pyiceberg names them (``s3.region``, …).
 
         Raises:
-            ConfigError: There is no such snapshot, branch or tag (names those that there are), or more than one of
+            ConfigError: There is no such snapshot, branch or tag (names the existing ones), or more than one of
                 `snapshot_id`, `ref` and `as_of` is given.
             TableNotFoundError: There is no such table.
-            DataError: The metadata is damaged, or needs what is not supported; names it.
+            DataError: The metadata is damaged, or needs an unsupported feature; names it.
         """
         at = time_travel(snapshot_id, ref, as_of)
         if not isinstance(table, (str, os.PathLike)):
@@ -130,7 +130,7 @@ class IcebergTables(ABC):
             name: A catalog, or a namespace in one: ``lake`` or ``lake.ns``.
 
         Returns:
-            Full names: namespaces first, each with a dot behind it, then tables. What has a dot in its name is in
+            Full names: namespaces first, each with a dot behind it, then tables. A name that contains a dot is in
             double quotes.
 
         Raises:
@@ -222,7 +222,7 @@ def register_from_config(
 
 
 def name_parts(name: str) -> list[str]:
-    """The parts of a dotted name; what has a dot in it is in double quotes.
+    """The parts of a dotted name; a part that contains a dot is in double quotes.
 
     >>> name_parts('lake.ns."a.b"')
     ['lake', 'ns', 'a.b']

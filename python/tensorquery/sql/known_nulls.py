@@ -81,7 +81,7 @@ def _in_footers(plan: _core.Plan, names: list[str]) -> dict[str, int]:
     chunks = 0
     for path, (size, _) in files.items():
         if Path(path).stat().st_size != size:
-            # Another file by now: what it says is nothing of the query's.
+            # Another file by now: its statistics say nothing about the query's rows.
             return {}
         footer = parquet.read_metadata(path)
         chunks += footer.num_columns * footer.num_row_groups

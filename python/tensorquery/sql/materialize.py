@@ -1,4 +1,4 @@
-"""How a loader stages its query: what cannot run split by split is computed once, kept, and read split by split."""
+"""Staging: parts of a query that cannot run split by split are computed once, kept, and read split by split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Staging:
         mode: "auto", "never" or "always".
         place: A folder or URL; None is a folder of this user's on this machine.
         timeout: Seconds to wait for another process that builds.
-        max_bytes: Bytes of all stages of the place above which those that nobody uses go; None is no bound.
+        max_bytes: Bytes of all stages of the place above which unused stages are removed; None is no bound.
         source: Rows that somebody else computed: a path, or a query over them.
         engine: The URL of a cluster that computes stages; None is this process.
         show_progress: Whether to show a bar.
@@ -89,7 +89,7 @@ class Staging:
         return cls(mode, own, float(seconds), source, engine, show_progress, bound)
 
     def apply(self, query: Staged) -> Staged:
-        """Make the query over what is staged of this one; build stages that are not there yet.
+        """Make a query that reads this one's stages; build stages that do not exist yet.
 
         Raises:
             StorageError: The place cannot be written, or has no room, or another process builds for longer than the timeout.
@@ -133,7 +133,7 @@ class Staging:
 
 
 def _check_engine(engine: object, mode: str, place: object, source: object) -> None:
-    """Check an engine against the other options; what its URL says is read where it is used."""
+    """Check an engine against the other options; its URL is parsed where it is used."""
     if not isinstance(engine, str):
         raise ConfigError(
             f'stage_engine={engine!r} must be the URL of a cluster: "ballista://host:port"'

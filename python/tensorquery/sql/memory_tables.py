@@ -33,7 +33,7 @@ def tabular(data: Any) -> Any:
     datasets = sys.modules.get("datasets")
     if datasets is not None:
         if isinstance(data, datasets.Dataset):
-            # Not `data.data`, which ignores what was selected and in which order.
+            # Not `data.data`, which ignores the selection and its order.
             return data.with_format("arrow")[:]
         if isinstance(data, datasets.DatasetDict):
             raise ConfigError(

@@ -65,7 +65,7 @@ class Mixture:
         return Mixture(queries, self.weights, self.stop)
 
     def _over(self, core: _core.Query) -> Mixture:
-        """This mixture over what is staged of it."""
+        """This mixture with its stages in place of the staged parts."""
         staged = copy.copy(self)
         staged._core = core
         return staged
@@ -135,7 +135,7 @@ def mix(queries: Iterable[tuple[Query, float]], *, stop: str = "first") -> Mixtu
         queries: Pairs of a `Query` and its weight, a number above 0. All queries have the same columns.
         stop: "first": the epoch ends when the first of them runs out; of the others, other rows are left out in
             every epoch where the order is shuffled. "all": it ends when all have run out, each row delivered
-            once; those that are left share the batches by their weights.
+            once; the remaining ones share the batches by their weights.
 
     Returns:
         The mixture, for `create_dataloader` and `QueryDataset`.

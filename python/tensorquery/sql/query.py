@@ -98,8 +98,8 @@ class Query:
             columns: Output columns to keep, in this order (those of a set by name); None keeps all.
             filters: A SQL predicate over the output columns, a list in pyarrow's convention
                 (``[("day", ">=", date), …]``, or a list of such lists for OR), or a
-                ``pyarrow.compute.Expression``. SQL may call the session's functions and read its tables; those that
-                the query names, too, are what they were when it was made.
+                ``pyarrow.compute.Expression``. SQL may call the session's functions and read its tables. Tables that
+                the query names as well keep their state from when it was made.
 
         Returns:
             A new lazy query.
@@ -107,7 +107,7 @@ class Query:
         Raises:
             QueryError: A column is unknown, or a filter is malformed; names the nearest column.
             TableNotFoundError: A filter names an unknown table.
-            ConfigError: A name or a filter holds what is not UTF-8.
+            ConfigError: A name or a filter is not valid UTF-8.
         """
         if columns is None and filters is None:
             return self
@@ -138,7 +138,7 @@ class Query:
         }
 
     def _pins(self) -> dict[str, list[int]]:
-        """Snapshot and schema by Iceberg table: what a resumed run, and every other rank, pins again."""
+        """Snapshot and schema by Iceberg table, which a resumed run and every other rank pin again."""
         return {table: list(pin) for table, pin in self._core.snapshots().items()}
 
     @property
@@ -151,7 +151,7 @@ class Query:
         """The value of `now()`, `current_date` and the like: fixed when the query was made, in ISO 8601.
 
         An instant in UTC, or a day where only `current_date` is called; None without such functions. All runs of this
-        query and all loaders over it have the same; a resumed loader has that of its state.
+        query and all loaders over it share one moment; a resumed loader takes the moment of its state.
         """
         return self._core.moment()
 
@@ -159,13 +159,13 @@ class Query:
     def quarantined(self) -> list[Quarantined]:
         """Files that its tables were registered without (``on_error="skip"``); empty where all were read.
 
-        What is damaged within a file is found by ``on_error="skip"`` of `create_dataloader`; running the query here
+        Damage within a file is found by ``on_error="skip"`` of `create_dataloader`; running the query here
         raises.
         """
         return of_files(self._core.quarantined())
 
     def refresh(self) -> list[SnapshotChange]:
-        """Move the pins of its Iceberg tables to what is current now (or to what their branch or time says now).
+        """Move the pins of its Iceberg tables to the current snapshots (or to those of their branch or time now).
 
         Loaders that were made before keep the rows that they have: make a new one, or refresh it
         (`QueryDataset.refresh`) between two epochs. Where SQL names a snapshot or a tag, nothing moves.
@@ -305,7 +305,7 @@ class Query:
         stage: str = "auto",
         stage_dir: str | os.PathLike[str] | None = None,
     ) -> str:
-        """DataFusion's physical plan, what is staged of it and why, and the plan by splits that a loader runs.
+        """DataFusion's physical plan, its staged parts with the reasons, and the plan by splits that a loader runs.
 
         Nothing runs, and nothing is staged, unless `analyze` is true.
 
@@ -332,7 +332,7 @@ class Query:
         return self._core.explain(stage, place_of(stage_dir))
 
     def _over(self, core: _core.Query) -> Query:
-        """This query over what is staged of it."""
+        """This query with its stages in place of the staged parts."""
         return Query(self._session, core, self._narrowed)
 
     def _replaced(self, rows: Query, columns: Sequence[str]) -> Query:

@@ -40,7 +40,7 @@ class _Facts:
 def preview(
     query: _core.Query, head: Callable[[int], Any], kind_of: Callable[[], str | None]
 ) -> QueryPreview:
-    """Find out what is shown of a query; what fails, or takes too long, is said in its place.
+    """Collect the preview of a query; a part that fails, or takes too long, shows the reason instead.
 
     Args:
         query: Any query.

@@ -36,7 +36,7 @@ class TableInfo(NamedTuple):
 
 
 class Registry(FileTables, IcebergTables):
-    """The part of a `Session` that knows what is registered."""
+    """The part of a `Session` that registers tables, views and functions."""
 
     def register_view(self, name: str, sql: str) -> None:
         """Register a query under a name.
@@ -48,7 +48,7 @@ class Registry(FileTables, IcebergTables):
         Raises:
             QueryError: `sql` is not one valid SELECT statement.
             TableNotFoundError: It names an unknown table.
-            ConfigError: `sql` holds what is not UTF-8.
+            ConfigError: `sql` is not valid UTF-8.
         """
         name, core = check_name(name), self._core
         check_text("the query", sql)
@@ -169,7 +169,7 @@ class Registry(FileTables, IcebergTables):
     def _narrow(
         self, query: _core.Query, names: Sequence[str] | None, predicate: str | None
     ) -> _core.Query:
-        """`query`, narrowed; path literals of the predicate are listed as those of a query are."""
+        """`query`, narrowed; path literals in the predicate are listed like those in a query."""
         core, channel = self._core, self._channel
         if (
             channel is None
@@ -187,7 +187,7 @@ class Registry(FileTables, IcebergTables):
         )
 
     def _warn_of_caches(self) -> None:
-        """Say what went wrong with the plan cache and the local cache: the work was done without them."""
+        """Warn about trouble with the plan cache and the local cache: the work was done without them."""
         trouble = self._core.cache_trouble()
         for message in [*self._core.take_warnings(), *([] if trouble is None else [trouble])]:
             warnings.warn(message, UserWarning, stacklevel=stack_level_outside())

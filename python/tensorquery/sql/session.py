@@ -59,7 +59,7 @@ class Session(QuerySource):
             (rank 0, unless it comes late) lists and reads footers, and the others receive files, pins and schemas.
             Options and credentials are not sent. Without it every rank lists by itself, and loaders compare what
             the ranks found.
-        plan_cache: A folder, or a URL below which objects are written: what was found out about files and splits is
+        plan_cache: A folder, or a URL below which objects are written: facts about files and splits are
             kept there, by a digest of the pinned files and the options, so that a later run, or another rank, of the
             same files reads no footer. It holds no credentials and no rows. `storage_options` and
             `credential_provider` apply to a URL.
@@ -69,7 +69,7 @@ class Session(QuerySource):
             belong to an entity tag. A folder that cannot be written costs one warning and no row. It holds
             the data of the tables in plain, readable for this user alone. None keeps nothing.
         local_cache_size: What the folder may hold, by all processes together: bytes, or a string such as "10GiB".
-            What was used longest ago goes first. Give all processes the same size.
+            The least recently used entries go first. Give all processes the same size.
 
     Raises:
         ConfigError: `memory_limit`, `local_cache_size`, `plan_cache` or an option is malformed, or `local_cache` is no
@@ -247,7 +247,7 @@ class Session(QuerySource):
         try:
             tables, catalogs = self.tables, self.catalogs
         except Exception as error:
-            # A picture that raises hides what it is of.
+            # A picture that raises would hide its subject.
             return box("Session", failure(error))
         return session_html(tables, catalogs, lambda name: columns_of(self, name))
 
@@ -275,7 +275,7 @@ def _refused(data: Any, error: Exception) -> str:
 
 
 def _cache_place(place: str | os.PathLike[str]) -> str:
-    """A folder or URL as a directory: what is below it need not exist."""
+    """A folder or URL as a directory, which need not exist yet."""
     if not isinstance(place, (str, os.PathLike)) or not os.fspath(place):
         raise ConfigError(
             f'plan_cache={place!r} must be a folder or a URL, for example "s3://bucket/plans/"'

@@ -44,7 +44,7 @@ class StagedRows:
         rows: Its rows.
         bytes: Bytes of its files.
         digest: SHA-256 of its content: part of the loader's fingerprint.
-        seconds: What building it took, where this process did; None where it was there, or another process built it.
+        seconds: Time to build it; None if it existed already, or if another process built it.
     """
 
     why: str
@@ -60,7 +60,7 @@ class StoredStage:
     """A stage in a folder or below a URL.
 
     Attributes:
-        key: Its name: a digest of the query, of what it reads, and of the version of tensorquery.
+        key: Its name: a digest of the query, the data it reads, and the version of tensorquery.
         rows: Its rows; None where it is not complete.
         bytes: Bytes of its files; of one that is being built, those written so far.
         why: Why these rows were staged.
@@ -114,14 +114,14 @@ def build_stages(
     engine: str | None = None,
     show_progress: bool = False,
 ) -> _core.Query:
-    """Make the query over what is staged of this one; build stages that are not there yet.
+    """Make a query that reads this one's stages; build stages that do not exist yet.
 
     Args:
         query: The query.
-        mode: One of `STAGE_MODES`; with "never" the query stays as it is.
-        place: What `place_of` says.
+        mode: One of `STAGE_MODES`; with "never" the query stays unchanged.
+        place: The result of `place_of`.
         timeout: Seconds to wait for another process that builds.
-        max_bytes: What `bound_of` says.
+        max_bytes: The result of `bound_of`.
         engine: The URL of a cluster that computes stages; None is this process.
         show_progress: Whether to show a bar.
 
@@ -172,7 +172,7 @@ def clear_stages(
     keep_bytes: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Remove stages; those that a process of this machine uses stay.
+    """Remove stages, except those in use by a process of this machine.
 
     Without this, stages that nobody has used for seven days go when another one is built in the same place, and those
     used longest ago where all are more than `stage_max_bytes` of `create_dataloader`.
@@ -181,7 +181,7 @@ def clear_stages(
         stage_dir: As for `create_dataloader`; None is the default folder.
         unused_days: Remove stages that were not used for so many days; 0 removes all. None: 0, unless `keep_bytes` says what
             goes.
-        keep_bytes: Also remove those that were used longest ago, until no more bytes than this are left, as an int or a
+        keep_bytes: Also remove the least recently used, until no more bytes than this are left, as an int or a
             string such as "50GiB". None: no limit.
         storage_options: Options of its object store (see `Session`).
 

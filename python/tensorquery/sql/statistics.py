@@ -111,7 +111,7 @@ def sample(query: _core.Query, rows: int, seed: int) -> pa.Table:
     """
     pyarrow = import_pyarrow()
     reader = pyarrow.RecordBatchReader.from_stream(query.stream())
-    # One stream of numbers, whatever batches the rows come in.
+    # One stream of numbers, for any division of the rows into batches.
     random = np.random.default_rng(seed)
     most = max(4 * rows, _HELD)
     kept: list[Any] = []
@@ -130,7 +130,7 @@ def sample(query: _core.Query, rows: int, seed: int) -> pa.Table:
 
 
 _HELD = 10_000
-"""Rows from which on those that cannot stay are let go."""
+"""Buffered rows above which rows that cannot stay are dropped."""
 
 
 def _batches(reader: Any) -> Iterator[Any]:
@@ -139,7 +139,7 @@ def _batches(reader: Any) -> Iterator[Any]:
     try:
         yield from reader
     except (pyarrow.ArrowException, OSError) as error:
-        # pyarrow hands on what an error says, not which one it was.
+        # pyarrow passes on an error's message, not its type.
         raise DataError(str(error).removeprefix("External error: ")) from error
 
 

@@ -54,7 +54,7 @@ def plain_options(
 
     Args:
         options: Options by name, and dicts of options by prefix of URLs.
-        name: What the options are called in an error.
+        name: The name of the options in an error.
 
     Raises:
         ConfigError: A key is no string, or a value is of another type; never shows a value.
@@ -102,8 +102,8 @@ class Files:
 
     Args:
         filesystem: Any `fsspec.AbstractFileSystem`.
-        root: What stands before a path and a slash when it is shown: ``memory:/``, ``https://host``.
-        lead: What stands before a path when the file system is asked: ``/``, ``https://host/``, or nothing.
+        root: The prefix of a shown path, before the slash: ``memory:/``, ``https://host``.
+        lead: The prefix of a path in requests to the file system: ``/``, ``https://host/``, or nothing.
     """
 
     def __init__(self, filesystem: Any, root: str, lead: str) -> None:
@@ -116,7 +116,7 @@ class Files:
         self.root = root
 
     def info(self, path: str) -> _FileRow | None:
-        """A file as it is now: path, size, etag, time of the last write; None where there is none."""
+        """The current state of a file: path, size, etag, time of the last write; None if there is no file."""
         with calls:
             filesystem, full = self._here(), self._lead + path
             filesystem.invalidate_cache(full)
@@ -200,7 +200,7 @@ def _reopened(filesystem: Any) -> Any:
     except ConfigError:
         if getattr(filesystem, "async_impl", False):
             raise
-        # What has no event loop is as good as new.
+        # A file system without an event loop is as good as a new one.
         return filesystem
 
 

@@ -42,7 +42,7 @@ fn schema() -> Schema {
     ])
 }
 
-/// Expressions of which no two are the same, though many print the same text.
+/// Expressions that all differ, though many print the same text.
 fn expressions() -> Vec<Expr> {
     let column = |name: &str, index: usize| -> Expr { Arc::new(Column::new(name, index)) };
     let lit = |value: ScalarValue| -> Expr { Arc::new(Literal::new(value)) };
@@ -176,7 +176,7 @@ fn expressions_differ_by_types_casts_scalars_and_operators() {
     assert!(texts.len() + 5 < all.len());
 }
 
-/// Statements over two tables, of which no two have the same plan.
+/// Statements over two tables whose plans all differ.
 const STATEMENTS: &[&str] = &[
     "SELECT k FROM t",
     "SELECT k AS l FROM t",
@@ -247,7 +247,7 @@ async fn plans_differ_by_what_they_compute() {
     }
 }
 
-/// What is here was committed, as in `crate::fingerprint`.
+/// These forms were committed; see `crate::fingerprint`.
 #[tokio::test]
 async fn forms_of_plans_stay_what_they_are() {
     let all = expressions();

@@ -16,10 +16,10 @@ const ALWAYS: u64 = 64 << 20;
 /// No block becomes larger than this, in bytes.
 const NEVER: u64 = 1 << 30;
 
-/// In between, a block may become this many times as large as it is stored.
+/// Between these bounds, the highest ratio of a block's size to its stored size.
 const RATIO: u64 = 256;
 
-/// What snappy gains at most: three bytes stand for 64.
+/// The highest ratio of snappy: three bytes stand for 64.
 const SNAPPY_RATIO: usize = 22;
 
 /// How blocks are compressed.
@@ -111,7 +111,7 @@ fn too_large(stored: usize, limit: u64) -> Error {
     ))
 }
 
-/// Snappy's raw form, followed by four bytes of the checksum of what it becomes.
+/// Decompresses snappy's raw form, followed by four bytes of the result's checksum.
 fn snappy(block: &[u8]) -> Result<Vec<u8>> {
     let short = || damaged("a block cannot be decompressed by snappy: it ends too early");
     let (compressed, checksum) = block.split_last_chunk::<4>().ok_or_else(short)?;

@@ -1,4 +1,5 @@
-//! Splits of Avro files: consecutive blocks. Rows are stored one after the other, so that every column costs the same.
+//! Splits of Avro files: consecutive blocks. Rows are stored one after the other, so that every
+//! column costs the same.
 
 use super::head::read_avro_head;
 use crate::formats::discover::{FileSplits, SplitTarget};

@@ -30,7 +30,7 @@ const FIRST: u64 = 64 << 10;
 /// Headers of more bytes are taken for damaged.
 const LONGEST: u64 = 64 << 20;
 
-/// What an Avro file says of itself.
+/// Schema, codec and sync marker found in an Avro file's header.
 pub struct AvroHead {
     schema: SchemaRef,
     /// A header that says the normalized schema and no codec, as the decoder reads it.
@@ -109,8 +109,8 @@ impl MemorySize for AvroHead {
 /// Reads the header of an Avro file, or takes it from the cache.
 ///
 /// # Errors
-/// `Data` where it is damaged, `UnsupportedType` naming the column where it is of a type that cannot be read (the caller
-/// names the file); storage errors as they are.
+/// `Data` where it is damaged, `UnsupportedType` naming the column where it is of a type that
+/// cannot be read (the caller names the file); storage errors as they are.
 pub async fn read_avro_head(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -203,7 +203,7 @@ fn head(header: &Header) -> Result<AvroHead> {
     if shape.takes_nothing() {
         return Err(Error::new(
             ErrorKind::UnsupportedType,
-            "the rows of this Avro file take no bytes: it has no column but those of type null",
+            "the rows of this Avro file take no bytes: all its columns are of type null",
         ));
     }
     widen_single_unions(&mut schema);
@@ -221,7 +221,8 @@ fn head(header: &Header) -> Result<AvroHead> {
         let what = plain_text(&error.to_string());
         Error::new(ErrorKind::UnsupportedType, format!("the Avro schema cannot be read: {what}"))
     })?;
-    // What the decoder notes of names and symbols means nothing to a table, and differs between files.
+    // What the decoder notes of names and symbols means nothing to a table, and differs between
+    // files.
     let fields = schema
         .fields()
         .iter()

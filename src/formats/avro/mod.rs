@@ -1,8 +1,10 @@
-//! Apache Avro object container files: blocks are found by walking from one to the next, and decoded row by row.
+//! Apache Avro object container files: blocks are found by walking from one to the next, and
+//! decoded row by row.
 //!
-//! `arrow-avro` decodes. What it takes for granted is checked before it sees a block: that a compressed block does not
-//! become huge, that its rows fill it exactly, that lengths and branches are possible. So a damaged file is an error
-//! and nothing else. Columns are those of the top-level record; the file's own schema is the reader's.
+//! `arrow-avro` decodes. Its assumptions are checked before it sees a block: that a compressed
+//! block does not become huge, that its rows fill it exactly, that lengths and branches are
+//! possible. So a damaged file is an error and nothing else. Columns are those of the top-level
+//! record; the file's own schema is the reader's.
 
 mod codec;
 mod discover;

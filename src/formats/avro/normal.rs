@@ -1,4 +1,4 @@
-//! An Avro schema without names to look up: every reference replaced by what it refers to.
+//! An Avro schema without named references: each is replaced by its definition.
 //!
 //! A column can then be read without the columns that define its types.
 
@@ -15,11 +15,12 @@ const MOST_TYPES: usize = 20_000;
 const PRIMITIVES: [&str; 8] =
     ["null", "boolean", "int", "long", "float", "double", "bytes", "string"];
 
-/// The top-level record of a file's schema, with its columns in order, all references resolved, and without documentation,
-/// defaults and aliases.
+/// The top-level record of a file's schema, with its columns in order, all references resolved, and
+/// without documentation, defaults and aliases.
 ///
 /// # Errors
-/// `Data` where it is no valid schema, or no record; `UnsupportedType` for a type that refers to itself, naming the column.
+/// `Data` where it is no valid schema, or no record; `UnsupportedType` for a type that refers to
+/// itself, naming the column.
 pub(super) fn normalized(text: &[u8]) -> Result<Value> {
     let schema: Value = serde_json::from_slice(text)
         .map_err(|error| Error::data(format!("the Avro schema is no JSON: {error}")))?;
@@ -33,8 +34,8 @@ pub(super) fn normalized(text: &[u8]) -> Result<Value> {
     names.resolve(&schema, "", "")
 }
 
-/// Lets every union of one type be null, too: one of those is a column of that type for the decoder, where a union of one is a
-/// column of several types. Rows have the same bytes.
+/// Lets every union of one type be null, too: one of those is a column of that type for the
+/// decoder, where a union of one is a column of several types. Rows have the same bytes.
 pub(super) fn widen_single_unions(schema: &mut Value) {
     match schema {
         Value::Array(branches) => {
@@ -62,13 +63,13 @@ pub(super) fn widen_single_unions(schema: &mut Value) {
     }
 }
 
-/// What kind of type it is; None for unions.
+/// The name of a type's kind; None for unions.
 pub(super) fn kind_of(schema: &Value) -> Option<&str> {
     schema.as_str().or_else(|| schema.get("type")?.as_str())
 }
 
 struct Names {
-    /// By full name, as it is normalized.
+    /// Named types in normalised form, by full name.
     known: HashMap<String, Value>,
     /// Full names of the types that are being resolved.
     open: Vec<String>,
@@ -189,7 +190,8 @@ impl Names {
 
     fn reference(&mut self, name: &str, namespace: &str, column: &str) -> Result<Value> {
         let full = full_name(name, namespace);
-        // A name without dots that is unknown in its namespace is taken for one without a namespace, as others do.
+        // A name without dots that is unknown in its namespace is taken for one without a
+        // namespace, as others do.
         for full in [full.as_str(), name] {
             if self.open.iter().any(|open| open == full) {
                 return Err(Error::new(
@@ -224,8 +226,8 @@ fn full_name(name: &str, namespace: &str) -> String {
     }
 }
 
-/// The type with what it means, where that changes how it is read. UUIDs stay the text or bytes that they are, and so do decimals that
-/// cannot be, as the specification says.
+/// The type with what it means, where that changes how it is read. UUIDs stay text or bytes, and so
+/// do invalid decimals, as the specification says.
 fn with_logical_type(object: &Map<String, Value>, kind: &str) -> Value {
     let mut kept = Map::from_iter([("type".to_owned(), json!(kind))]);
     let is_decimal = object.get("logicalType").and_then(Value::as_str) == Some("decimal");
@@ -242,7 +244,7 @@ fn with_logical_type(object: &Map<String, Value>, kind: &str) -> Value {
     Value::Object(kept)
 }
 
-/// Whether a type can be a decimal of the digits that it says.
+/// Returns true if a type can be a decimal of the digits that it says.
 fn can_be_decimal(object: &Map<String, Value>, kind: &str) -> bool {
     let precision = object.get("precision").and_then(Value::as_u64).unwrap_or(0);
     let scale = object.get("scale").map_or(Some(0), Value::as_u64);

@@ -1,4 +1,5 @@
-//! Decoding blocks: fetched one after the other, decompressed and checked, then handed to `arrow-avro`.
+//! Decoding blocks: fetched one after the other, decompressed and checked, then handed to
+//! `arrow-avro`.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
@@ -80,8 +81,8 @@ fn counted(
     stream::iter(batches).boxed()
 }
 
-/// Rows as batches. The decoder takes the end of its input for the end of all rows, so that it is asked only when a full batch
-/// is waiting, or nothing more comes.
+/// Rows as batches. The decoder takes the end of its input for the end of all rows, so that it is
+/// asked only when a full batch is waiting, or nothing more comes.
 struct Rows {
     blocks: Blocks,
     queue: Queue,
@@ -193,7 +194,7 @@ impl Queue {
     }
 }
 
-/// What the decoder reads from: the header, then the blocks.
+/// The decoder's input: the header, then the blocks.
 struct Input {
     queue: Queue,
     current: Vec<u8>,

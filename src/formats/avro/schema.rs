@@ -1,4 +1,5 @@
-//! The shape of rows: what their bytes must be like. A block is checked against it before it is decoded.
+//! The shape of rows, to which their bytes must conform. A block is checked against it before it is
+//! decoded.
 
 use serde_json::Value;
 
@@ -30,7 +31,8 @@ impl Shape {
     /// The shape of a normalized schema.
     ///
     /// # Errors
-    /// `Data` where it is invalid; `UnsupportedType` for what takes no bytes and is not null, naming the column.
+    /// `Data` if it is invalid; `UnsupportedType` for a type that takes no bytes and is not null,
+    /// naming the column.
     pub fn of(schema: &Value, column: &str) -> Result<Self> {
         let kind = match schema {
             Value::String(kind) => kind.as_str(),
@@ -80,7 +82,7 @@ impl Shape {
         })
     }
 
-    /// Whether values take no bytes at all, so that any number of them fits anywhere.
+    /// Returns true if values take no bytes at all, so that any number of them fits anywhere.
     pub fn takes_nothing(&self) -> bool {
         match self {
             Self::Null => true,
@@ -171,7 +173,8 @@ fn index(cursor: &mut Cursor<'_>, of: usize, what: &str) -> Result<usize> {
         .ok_or_else(|| damaged(&format!("{what} {found} is not in 0..{of}")))
 }
 
-/// Items in groups: a number of them, negative where the bytes that they take follow; zero ends the last group.
+/// Items in groups: a number of them, negative where the bytes that they take follow; zero ends the
+/// last group.
 fn items<'a>(
     cursor: &mut Cursor<'a>,
     mut pass: impl FnMut(&mut Cursor<'a>) -> Result<()>,

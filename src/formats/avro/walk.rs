@@ -1,4 +1,5 @@
-//! From block to block: each says how many bytes it takes, so that the next one is found without reading it.
+//! From block to block: each says how many bytes it takes, so that the next one is found without
+//! reading it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,13 +12,15 @@ use super::wire::{Cursor, LONGEST, damaged};
 use crate::formats::units::UnitRange;
 use crate::{Error, Result};
 
-/// Blocks of more bytes are passed over; of a file of smaller ones everything is read, several in one request.
+/// Blocks of more bytes are passed over; of a file of smaller ones everything is read, several in
+/// one request.
 const LARGE_BLOCK: u64 = 256 << 10;
 
 /// Bytes of the first request, before any block is known.
 const FIRST_WINDOW: u64 = 64 << 10;
 
-/// Bytes of a request where large blocks are passed over: the marker, and the next block's beginning.
+/// Bytes of a request where large blocks are passed over: the marker, and the next block's
+/// beginning.
 const SMALL_WINDOW: u64 = 4 << 10;
 
 /// Bytes of a request where blocks are small.
@@ -26,7 +29,7 @@ const LARGE_WINDOW: u64 = 4 << 20;
 /// Rows of a block, at most: beyond it a number is taken for damage.
 const MAX_ROWS: i64 = i32::MAX as i64;
 
-/// What stands before the rows of a block.
+/// The header of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockHead {
     pub rows: u64,
@@ -68,7 +71,8 @@ impl BlockHead {
 /// Requests: one per block where blocks are large, and otherwise one per several of them.
 ///
 /// # Errors
-/// `Data` where the part does not end with a block, or a marker is wrong; storage errors as they are.
+/// `Data` where the part does not end with a block, or a marker is wrong; storage errors as they
+/// are.
 pub(super) async fn walk(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -124,7 +128,8 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// `length` bytes from `at` on, fewer where the part ends; a request where they are not there fetches `size`.
+    /// `length` bytes from `at` on, fewer where the part ends; a request where they are not there
+    /// fetches `size`.
     async fn get(&mut self, at: u64, length: u64, size: u64) -> Result<Bytes> {
         let end = (at + length).min(self.end);
         let held = self.start..self.start + self.bytes.len() as u64;

@@ -1,14 +1,15 @@
-//! Compressed buffers say how long they become. That number is checked before memory is taken for it.
+//! Compressed buffers say how long they become. That number is checked before memory is taken for
+//! it.
 
 use crate::{Error, Result};
 
-/// Where a buffer is stored as it is, in place of its length.
+/// The length of a buffer that is stored uncompressed.
 const NOT_COMPRESSED: i64 = -1;
 
-/// What LZ4 gains at most: a byte of a match length stands for 255 bytes.
+/// The highest ratio of LZ4: a byte of a match length stands for 255 bytes.
 const LZ4_RATIO: u64 = 255;
 
-/// What zstd gains at most: a block of four bytes stands for 128 KiB.
+/// The highest ratio of zstd: a block of four bytes stands for 128 KiB.
 const ZSTD_RATIO: u64 = 32 << 10;
 
 /// The most that a zstd frame which does not say its length may become, in bytes.

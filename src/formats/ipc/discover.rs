@@ -1,4 +1,5 @@
-//! Splits of Arrow IPC files: consecutive record batches, weighed by the bytes of the projected columns.
+//! Splits of Arrow IPC files: consecutive record batches, weighed by the bytes of the projected
+//! columns.
 
 use super::head::{MessageIndex, read_ipc_head};
 use crate::formats::discover::{FileSplits, ScanRequest, SplitTarget, whole_file};

@@ -1,4 +1,4 @@
-//! What is known of an Arrow IPC file before its rows are read: columns, and where the record batches lie.
+//! The head of an Arrow IPC file: its columns, and the places of its record batches.
 
 use std::fmt;
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub enum MessageIndex {
     },
 }
 
-/// What the metadata of all record batches of a file say.
+/// Row counts and places of all record batches of a file, from their metadata.
 #[derive(Debug)]
 pub struct Batches {
     /// Rows and place of each.
@@ -75,8 +75,9 @@ impl IpcHead {
 
     /// A decoder of the messages, which knows no dictionary yet.
     pub(super) fn decoder(&self) -> FileDecoder {
-        // With V1 it takes each message by the message's own version. By another one it would refuse messages that do not
-        // share it, as those that pyarrow writes with V4, whose footer says V5.
+        // With V1 it takes each message by the message's own version. By another one it would
+        // refuse messages that do not share it, as those that pyarrow writes with V4, whose footer
+        // says V5.
         FileDecoder::new(Arc::clone(&self.schema), MetadataVersion::V1)
     }
 
@@ -85,7 +86,8 @@ impl IpcHead {
         &self.layout
     }
 
-    /// The record batches that begin in a byte range of the file, all of them without one, from the footer alone.
+    /// The record batches that begin in a byte range of the file, all of them without one, from the
+    /// footer alone.
     pub(super) fn batches_in(&self, range: Option<&Range<u64>>) -> Range<usize> {
         let MessageIndex::File { batches, .. } = &self.layout else { return 0..0 };
         let Some(range) = range else { return 0..batches.len() };
@@ -97,8 +99,8 @@ impl IpcHead {
         }
     }
 
-    /// Rows and places of the record batches, from their metadata: read once, near ones in one request and far ones
-    /// side by side. A stream has none.
+    /// Rows and places of the record batches, from their metadata: read once, near ones in one
+    /// request and far ones side by side. A stream has none.
     ///
     /// # Errors
     /// `Data` where they are damaged; storage errors as they are.
@@ -179,11 +181,11 @@ pub(super) fn whole_range(block: &Block) -> Range<u64> {
     metadata.start..metadata.end + block.bodyLength() as u64
 }
 
-/// Reads what an Arrow IPC file says of itself, or takes it from the cache.
+/// Reads the head of an Arrow IPC file, or takes it from the cache.
 ///
 /// # Errors
-/// `Data` where it is damaged, `UnsupportedType` for Feather 1 and big-endian files (the caller names the file); storage
-/// errors as they are.
+/// `Data` where it is damaged, `UnsupportedType` for Feather 1 and big-endian files (the caller
+/// names the file); storage errors as they are.
 pub async fn read_ipc_head(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -292,8 +294,8 @@ async fn stream_head(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<
     Ok(IpcHead { schema, layout: MessageIndex::Stream { start } })
 }
 
-/// How many bytes stand before a message's metadata, and how many these are; None where there are too few bytes to
-/// say, or the length is negative. A length of zero ends a stream.
+/// How many bytes stand before a message's metadata, and how many these are; None where there are
+/// too few bytes to say, or the length is negative. A length of zero ends a stream.
 pub(super) fn message_length(bytes: &[u8]) -> Option<(u64, u64)> {
     let at = if bytes.starts_with(&CONTINUATION) { 4 } else { 0 };
     let length = bytes.get(at..)?.first_chunk::<4>()?;

@@ -13,13 +13,13 @@ use super::compressed::{self, Codec};
 use crate::error::plain_text;
 use crate::{Error, ErrorKind, Result};
 
-/// What stands before the metadata of a message since version 0.15 of Arrow.
+/// The marker before a message's metadata since version 0.15 of Arrow.
 pub(super) const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// Rows of a record batch, at most: nothing in a batch of null columns proves more.
 const MAX_ROWS: i64 = i32::MAX as i64;
 
-/// What kind of message it is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Rows.
@@ -42,14 +42,14 @@ pub(super) struct Message<'a> {
     pub version: MetadataVersion,
     /// Rows, or values of a dictionary.
     pub rows: u64,
-    /// Of the body, in bytes.
+    /// Length of the body, in bytes.
     pub body: u64,
     header: Header<'a>,
     codec: Option<Codec>,
 }
 
 impl<'a> Message<'a> {
-    /// Reads the metadata of a message, with or without what stands before it; `bytes` may go on behind it.
+    /// Reads the metadata of a message, with or without its prefix; `bytes` may go on behind it.
     ///
     /// # Errors
     /// `Data` where it is damaged, `UnsupportedType` where it is of a version that is not read.
@@ -221,7 +221,7 @@ fn buffer_count(
     })
 }
 
-/// What the decoder found, an error of decompression included: none of them comes from the store.
+/// Converts an error of the decoder or of decompression. None of them comes from the store.
 pub(super) fn decoding(error: ArrowError) -> Error {
     damaged(&plain_text(&error.to_string()))
 }

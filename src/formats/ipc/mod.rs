@@ -1,8 +1,11 @@
-//! Arrow IPC: files whose record batches are splits, and streams, which are read from their beginning.
+//! Arrow IPC: files whose record batches are splits, and streams, which are read from their
+//! beginning.
 //!
-//! Local files are mapped and their arrays lie in the mapping ([`MappedFile`](crate::storage::MappedFile)); of others only
-//! the buffers of the wanted columns are fetched. Structure is checked before the decoder of `arrow-ipc` sees a message, and
-//! values (offsets, UTF-8, dictionary keys) by that decoder, so that a damaged file is an error and nothing else.
+//! Local files are mapped and their arrays lie in the mapping
+//! ([`MappedFile`](crate::storage::MappedFile)); of others only the buffers of the wanted columns
+//! are fetched. Structure is checked before the decoder of `arrow-ipc` sees a message, and values
+//! (offsets, UTF-8, dictionary keys) by that decoder, so that a damaged file is an error and
+//! nothing else.
 
 mod compressed;
 mod discover;

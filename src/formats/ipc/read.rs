@@ -26,10 +26,11 @@ use crate::{Error, Result};
 /// Record batches are fetched together up to this many bytes.
 const TOGETHER: u64 = 8 << 20;
 
-/// Of a record batch of fewer bytes all columns are fetched, in one request.
+/// Size of a record batch below which all columns are fetched, in one request.
 const SMALL_BATCH: u64 = 256 << 10;
 
-/// Opens the record batches that begin in the wanted range, in their order. No batch crosses one of the file.
+/// Opens the record batches that begin in the wanted range, in their order. No batch crosses one of
+/// the file.
 pub(super) async fn open(
     format: &Ipc,
     store: Arc<dyn ObjectStore>,
@@ -178,8 +179,8 @@ impl File {
         self.ranges(&blocks.iter().map(whole_range).collect::<Vec<_>>()).await
     }
 
-    /// Messages in which only the buffers of the wanted columns are filled. What nobody fills is never touched, so the
-    /// system does not give memory for it.
+    /// Messages in which only the buffers of the wanted columns are filled. Unfilled buffers are
+    /// never touched, so the system provides no memory for them.
     async fn sparse(&self, blocks: &[Block]) -> Result<Vec<Buffer>> {
         let heads = self.ranges(&blocks.iter().map(metadata_range).collect::<Vec<_>>()).await?;
         let mut wanted = Vec::new();
@@ -244,7 +245,8 @@ impl File {
     }
 }
 
-/// The dictionaries that columns take their values from, those inside of other dictionaries included.
+/// The dictionaries that columns take their values from, those inside of other dictionaries
+/// included.
 pub(super) fn dictionary_ids(schema: &SchemaRef, columns: &[usize]) -> HashSet<i64> {
     fn visit(field: &Field, ids: &mut HashSet<i64>) {
         // The only way to learn which dictionary of the file it is.

@@ -90,10 +90,10 @@ struct Messages {
     source: Source,
     /// Where the next message begins, in bytes.
     at: u64,
-    /// Of the file, in bytes.
+    /// Size of the file, in bytes.
     size: u64,
     decoder: FileDecoder,
-    /// Those of the wanted columns.
+    /// Dictionaries of the wanted columns.
     dictionaries: HashSet<i64>,
     counts_only: bool,
 }
@@ -158,7 +158,7 @@ impl Messages {
         }
     }
 
-    /// The next `length` bytes, of which fewer are left only where the stream ends within them.
+    /// The next `length` bytes; fewer only if the stream ends within them.
     async fn peek(&mut self, length: u64) -> Result<Buffer> {
         let length = length.min(self.size - self.at);
         Ok(match &mut self.source {

@@ -1,4 +1,5 @@
-//! Splits of ORC files: consecutive stripes, pruned by statistics, weighed by the bytes of the projected columns.
+//! Splits of ORC files: consecutive stripes, pruned by statistics, weighed by the bytes of the
+//! projected columns.
 
 use std::sync::Arc;
 
@@ -57,8 +58,8 @@ pub async fn discover(
     Ok(FileSplits { splits, units: stripes.len(), pruned, ..FileSplits::default() })
 }
 
-/// What part of a stripe's bytes the projected columns are, as a fraction: by the footer of the first stripe, since
-/// those of all would cost a request each.
+/// The fraction of a stripe's bytes that the projected columns take. It comes from the first
+/// stripe's footer: reading all footers would cost a request each.
 async fn share(
     table: &TableFiles,
     index: usize,

@@ -35,9 +35,10 @@ pub struct OrcFooter {
     metadata: FileMetadata,
     attributes: Vec<TypeAttributes>,
     stripes: Vec<UnitRange>,
-    /// What wrote the file, by its number in the specification.
+    /// The program that wrote the file, by its number in the specification.
     writer: u64,
-    /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its writer is not trusted.
+    /// The `Metadata` section: statistics by stripe, compressed as the file is. Empty where its
+    /// writer is not trusted.
     statistics: Bytes,
     /// Footers of stripes as they were read, compressed as the file is.
     stripe_footers: Vec<OnceLock<Bytes>>,
@@ -56,14 +57,16 @@ impl OrcFooter {
         self.stripes.iter().map(|stripe| stripe.rows).sum()
     }
 
-    /// The columns, timestamps in nanoseconds. Fields carry what Iceberg wrote beside their types as metadata, nested
-    /// ones included: the id as `PARQUET:field_id`, and `iceberg.required`, `iceberg.binary-type`, `iceberg.length`,
-    /// `iceberg.long-type` and the like under their own names. A timestamp with local time zone is one in UTC.
+    /// The columns, timestamps in nanoseconds. Fields carry Iceberg's attributes of their types as
+    /// metadata, nested ones included: the id as `PARQUET:field_id`, and `iceberg.required`,
+    /// `iceberg.binary-type`, `iceberg.length`, `iceberg.long-type` and the like under their own
+    /// names. A timestamp with local time zone is one in UTC.
     pub fn schema(&self) -> SchemaRef {
         Arc::new(arrow_schema(self.root(), Some(&self.attributes)))
     }
 
-    /// The columns without any metadata, timestamps in nanoseconds. Those that cannot be decoded are marked.
+    /// The columns without any metadata, timestamps in nanoseconds. Columns that cannot be decoded
+    /// are marked.
     pub fn plain_schema(&self) -> Schema {
         let schema = arrow_schema(self.root(), None);
         let fields = schema.fields().iter().zip(self.root().children());
@@ -86,8 +89,8 @@ impl OrcFooter {
         &self.metadata
     }
 
-    /// Whether times before 1970 may have negative nanoseconds: with all writers but Java's (0), Presto's (2) and Trino's
-    /// (4).
+    /// Returns true if times before 1970 may have negative nanoseconds: with all writers but Java's
+    /// (0), Presto's (2) and Trino's (4).
     pub(super) fn may_have_negative_nanoseconds(&self) -> bool {
         !matches!(self.writer, 0 | 2 | 4)
     }
@@ -131,8 +134,8 @@ impl MemorySize for OrcFooter {
 /// Reads the footer of an ORC file, or takes it from the cache.
 ///
 /// # Errors
-/// `Data` where it is damaged, `UnsupportedType` for encrypted files and ORC versions that are not known (the caller
-/// names the file); storage errors as they are.
+/// `Data` where it is damaged, `UnsupportedType` for encrypted files and ORC versions that are not
+/// known (the caller names the file); storage errors as they are.
 pub async fn read_orc_footer(
     store: &Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -152,7 +155,8 @@ pub async fn read_orc_footer(
     Ok(footer)
 }
 
-/// The end of a file: statistics, footer, postscript, and the byte that says the postscript's length.
+/// The end of a file: statistics, footer, postscript, and the byte that says the postscript's
+/// length.
 struct Tail {
     bytes: Bytes,
     postscript: Postscript,
@@ -173,7 +177,7 @@ struct Postscript {
 }
 
 impl Postscript {
-    /// Refuses what another writer's file may have and this reader has not.
+    /// Refuses features of other writers' files that this reader lacks.
     fn check(&self) -> Result<()> {
         let (major, minor) = self.version;
         if !matches!((major, minor), (0, 11 | 12)) {
@@ -211,8 +215,8 @@ async fn read_tail(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<Ta
         return Err(unreadable("it is shorter than its postscript"));
     };
     let postscript = read_postscript(&bytes[at..at + length])?;
-    // The writer of Hive 0.11 left its mark at the beginning only. So does a file that was cut short, which ends with any
-    // bytes: those seldom make sense.
+    // The writer of Hive 0.11 left its mark at the beginning only. So does a file that was cut
+    // short, which ends with any bytes: those seldom make sense.
     if !postscript.is_orc {
         let beginning = store.get_range(&meta.location, 0..meta.size.min(3)).await?;
         if beginning.as_ref() != b"ORC" || postscript.check().is_err() {
@@ -292,8 +296,9 @@ fn decode(size: u64, tail: &Tail) -> Result<OrcFooter> {
     })
 }
 
-/// The compression of a file's sections. Only `orc-rust` makes one, and only when it reads a footer; so it reads one
-/// without columns here, and the file's own once that was looked at: some damaged ones would not end.
+/// The compression of a file's sections. Only `orc-rust` makes one, and only when it reads a
+/// footer; so it reads one without columns here, and the file's own once that was looked at: some
+/// damaged ones would not end.
 fn compression_of(postscript: &Postscript) -> Result<Option<Compression>> {
     // types: [{kind: STRUCT}]
     let mut footer = vec![0x22, 2, 0x08, 12];
@@ -327,7 +332,8 @@ fn decompress(section: Bytes, compression: Option<Compression>) -> Result<Vec<u8
     })
 }
 
-/// Whether a type has decimals without precision and scale, each value with its own, as Hive 0.11 and 0.12 wrote them.
+/// Returns true if a type has decimals without precision and scale, each value with its own, as
+/// Hive 0.11 and 0.12 wrote them.
 fn is_unbounded(orc: &OrcType) -> bool {
     match orc {
         OrcType::Decimal { precision, .. } => *precision == 0,
@@ -341,7 +347,7 @@ fn is_unbounded(orc: &OrcType) -> bool {
     }
 }
 
-/// Encrypted columns would come as whatever the writer left in their place.
+/// Refuses encrypted columns, which would hold arbitrary values in place of the encrypted ones.
 fn refuse_encryption(message: &[u8]) -> Result<()> {
     for field in fields(message) {
         if let (3, _) = field? {

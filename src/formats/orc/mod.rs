@@ -1,9 +1,11 @@
-//! Apache ORC: stripes are discovered from the file's footer, pruned by its statistics, and read column by column.
+//! Apache ORC: stripes are discovered from the file's footer, pruned by its statistics, and read
+//! column by column.
 //!
-//! `orc-rust` decodes; what it does not say of a file (the attributes of types, statistics that are absent, streams of a
-//! stripe before it is read) is taken from the metadata by [`wire`]. Timestamps without a zone are what the writer's
-//! clock said, as other readers have them. Dates are days of the proleptic Gregorian calendar, as they are stored: those
-//! before 1582-10-15 of a writer with the hybrid calendar (Hive, Spark 2) are not moved.
+//! `orc-rust` decodes. Facts that it does not expose (the attributes of types, absent statistics,
+//! streams of a stripe before it is read) are read from the metadata by [`wire`]. Timestamps
+//! without a zone show the writer's clock, as in other readers. Dates are days of the proleptic
+//! Gregorian calendar, as stored: dates before 1582-10-15 from a writer with the hybrid calendar
+//! (Hive, Spark 2) are not moved.
 
 mod discover;
 mod footer;

@@ -1,5 +1,5 @@
-//! Run-length encoded integers, as far as [`timestamps`](super::timestamps) must read and write them itself. Both
-//! versions: <https://orc.apache.org/specification/ORCv1/#run-length-encoding>.
+//! Run-length encoded integers, as far as [`timestamps`](super::timestamps) must read and write
+//! them itself. Both versions: <https://orc.apache.org/specification/ORCv1/#run-length-encoding>.
 
 use crate::{Error, Result};
 
@@ -98,7 +98,7 @@ impl Reader<'_> {
         Err(cut())
     }
 
-    /// A stored integer as what it stands for.
+    /// Decodes a stored integer.
     fn number(&self, stored: u64) -> i64 {
         if self.signed { zigzag(stored) } else { stored as i64 }
     }

@@ -1,8 +1,9 @@
-//! Which stripes may hold a row that a predicate keeps, by the statistics of the file's `Metadata` section.
+//! Which stripes may hold a row that a predicate keeps, by the statistics of the file's `Metadata`
+//! section.
 //!
-//! Only what is right in every file is used: minima and maxima of integers, dates and strings, and numbers of values.
-//! Those of floats lie where there are NaNs, those of timestamps depend on the writer's time zone, and those of decimals
-//! are text.
+//! Only statistics that are right in every file are used: minima and maxima of integers, dates and
+//! strings, and numbers of values. Statistics of floats are wrong if there are NaNs, those of
+//! timestamps depend on the writer's time zone, and those of decimals are text.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use super::wire::fields;
 use crate::Result;
 use crate::prune::{Bounds, ColumnBounds, judge};
 
-/// By stripe, whether a row that the predicate (over the file's own plain schema) keeps may be there.
+/// By stripe, whether a row that the predicate (over the file's own plain schema) keeps may be
+/// there.
 ///
 /// # Errors
 /// `Data` where the statistics are damaged.

@@ -41,28 +41,29 @@ const NANOSECONDS: u64 = 5;
 /// The encoding of integers by version 2.
 const DIRECT_V2: u64 = 2;
 
-/// What [`open`] reads of a file, and how.
+/// The stripes and columns that [`open`] reads from a file, and the way it reads them.
 #[derive(Clone, Debug)]
 pub struct OrcRead {
     /// The stripes.
     pub stripes: Range<usize>,
     /// The root columns, by their places in the file; the batches have them in this order.
     pub columns: Vec<usize>,
-    /// The type of every root column of the file: [`OrcFooter::schema`], perhaps with other units of timestamps
-    /// ([`with_units`](super::with_units), [`with_units_of`](super::with_units_of)).
+    /// The type of every root column of the file: [`OrcFooter::schema`], perhaps with other units
+    /// of timestamps ([`with_units`](super::with_units), [`with_units_of`](super::with_units_of)).
     pub schema: SchemaRef,
     /// Rows of a batch, at most.
     pub batch_rows: usize,
 }
 
-/// Opens consecutive stripes: batches in row order, from the first row of the first stripe on, with the file's own
-/// names and the types of `read.schema`. No batch crosses a stripe. Each stripe is read when the one before is done:
-/// its footer (kept for the next time), and the streams of the wanted columns, near ones in one request. Without
-/// columns nothing is read, and the batches only count rows.
+/// Opens consecutive stripes: batches in row order, from the first row of the first stripe on, with
+/// the file's own names and the types of `read.schema`. No batch crosses a stripe. Each stripe is
+/// read when the one before is done: its footer (kept for the next time), and the streams of the
+/// wanted columns, near ones in one request. Without columns nothing is read, and the batches only
+/// count rows.
 ///
 /// # Errors
-/// `Config` for stripes or columns that the file does not have. From the stream: `Data` where the file is damaged (the
-/// caller names it); storage errors as they are.
+/// `Config` for stripes or columns that the file does not have. From the stream: `Data` where the
+/// file is damaged (the caller names it); storage errors as they are.
 pub fn open(
     store: Arc<dyn ObjectStore>,
     meta: &ObjectMeta,
@@ -92,9 +93,9 @@ pub fn open(
 /// The wanted columns as the decoder takes them: each once, in file order.
 struct Projection {
     root: RootDataType,
-    /// Of the columns as they are decoded.
+    /// The schema of the decoded columns.
     schema: SchemaRef,
-    /// Of the columns as they are wanted.
+    /// The schema of the wanted columns.
     output: SchemaRef,
     /// By wanted column: its place among the decoded ones.
     places: Vec<usize>,
@@ -217,8 +218,8 @@ impl File {
         Ok(chunks)
     }
 
-    /// Replaces the streams of timestamps that have negative nanoseconds, and refuses times of which the zone's offset is
-    /// not known.
+    /// Replaces the streams of timestamps that have negative nanoseconds, and refuses times whose
+    /// zone offset is unknown.
     fn repair_timestamps(
         &self,
         footer: &StripeFooter,
@@ -375,7 +376,7 @@ fn timestamps_of(projection: &Projection) -> Vec<Timestamp> {
     found
 }
 
-/// What a stripe's footer says of its columns.
+/// Streams and encodings of the columns, from a stripe's footer.
 #[derive(Debug, Default)]
 pub struct StripeFooter {
     streams: Vec<StreamInfo>,
@@ -432,7 +433,7 @@ impl StripeFooter {
         Ok(found)
     }
 
-    /// Bytes of all streams but indexes, and of those of the given root columns.
+    /// Bytes of all streams except indexes, and bytes of the given root columns.
     pub fn bytes_of(&self, root: &RootDataType) -> (u64, u64) {
         let mut bytes = (0_u64, 0_u64);
         for stream in self.streams.iter().filter(|stream| !INDEX_STREAMS.contains(&stream.kind)) {
@@ -458,7 +459,7 @@ impl StripeFooter {
         None
     }
 
-    /// Refuses what the decoder would stumble over.
+    /// Refuses stripes that would crash the decoder.
     fn check(&self, footer: &OrcFooter) -> Result<()> {
         if self.encodings.len() < footer.types() {
             return Err(Error::data(format!(
@@ -509,7 +510,10 @@ impl ChunkReader for Chunks {
 
     fn get_bytes(&self, offset: u64, length: u64) -> io::Result<Bytes> {
         self.0.get(&(offset..offset + length)).cloned().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::UnexpectedEof, "the decoder asks for what was not read")
+            io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the decoder asks for bytes that were not read",
+            )
         })
     }
 }

@@ -1,11 +1,13 @@
-//! Timestamps that the decoder would read wrong: those before 1970 of the C++ writer, pyarrow's for one, which have
-//! negative nanoseconds; those in the daylight saving time of years that the time zone database does not reach; and those
-//! that it makes NULL, as their time in the writer's zone is beyond its calendar or the column's unit.
+//! Timestamps that the decoder would read wrong: those before 1970 of the C++ writer, pyarrow's for
+//! one, which have negative nanoseconds; those in the daylight saving time of years that the time
+//! zone database does not reach; and those that it makes NULL, as their time in the writer's zone
+//! is beyond its calendar or the column's unit.
 //!
-//! A timestamp is a pair of seconds and nanoseconds, and the nanoseconds are never negative, says the specification.
-//! Arrow divides towards zero, so that half a second before a second becomes that second and minus half a billion
-//! nanoseconds; its reader takes them back as it wrote them. `orc-rust` takes them for a huge unsigned number: a wrong
-//! time or an overflow. So such a pair is written anew before it is decoded, as a pair of the same time.
+//! A timestamp is a pair of seconds and nanoseconds, and the nanoseconds are never negative, says
+//! the specification. Arrow divides towards zero, so that half a second before a second becomes
+//! that second and minus half a billion nanoseconds; its reader takes them back as it wrote them.
+//! `orc-rust` takes them for a huge unsigned number: a wrong time or an overflow. So such a pair is
+//! written anew before it is decoded, as a pair of the same time.
 
 use std::ops::Range;
 
@@ -25,8 +27,8 @@ const SECOND: i128 = 1_000_000_000;
 /// Largest number of bytes of a chunk of a compressed stream that is not compressed.
 const CHUNK: usize = 256 << 10;
 
-/// Seconds from 1970 in UTC to 2015 in the writer's time zone: what the seconds of a timestamp without zone are counted
-/// from. `zone` is one that was checked.
+/// Seconds from 1970 in UTC to 2015 in the writer's time zone: the origin of the seconds of a
+/// timestamp without a zone. `zone` was checked before.
 ///
 /// # Errors
 /// `Data` for a zone that is not known.
@@ -48,12 +50,11 @@ fn unknown(zone: &str) -> Error {
     Error::data(format!("the ORC file's time zone {zone:?} is not known"))
 }
 
-/// The same times with nanoseconds that are not negative; None where they are so already.
+/// Normalises times whose nanoseconds are negative; returns None if there are none.
 ///
 /// # Arguments
-/// `seconds`, `nanoseconds`: the streams, decompressed.
-/// `second`: whether they are encoded by version 2.
-/// `epoch`: what the seconds are counted from.
+/// `seconds`, `nanoseconds`: the streams, decompressed. `second`: whether they are encoded by
+/// version 2. `epoch`: the origin of the seconds.
 ///
 /// # Errors
 /// `Data` where a stream is cut off.
@@ -80,7 +81,8 @@ pub fn without_negative_nanoseconds(
         let nanoseconds = i128::from(*stored >> 3) * scale;
         let time = (i128::from(*second) + i128::from(epoch)) * SECOND + nanoseconds;
         let whole = time.div_euclid(SECOND);
-        // Readers take a second off a time before 1970 that has a fraction of a millisecond or more.
+        // Readers take a second off a time before 1970 that has a fraction of a millisecond or
+        // more.
         let back = if whole < 0 { SECOND } else { 0 };
         let fraction = time.rem_euclid(SECOND) + back;
         let damaged = || Error::data("the ORC data are damaged: a timestamp is out of range");
@@ -90,7 +92,8 @@ pub fn without_negative_nanoseconds(
     Ok(Some((encode(&seconds, signed), encode(&stored, unsigned))))
 }
 
-/// The first second that the time zone database does not know: 2100-01-01, and a day before for zones east of UTC.
+/// The first second that the time zone database does not know: 2100-01-01, and a day before for
+/// zones east of UTC.
 const UNKNOWN: i64 = 4_102_444_800 - 86_400;
 
 const DAY: i64 = 86_400;
@@ -101,10 +104,12 @@ const NANOSECONDS: Range<i64> = -9_223_372_037..9_223_372_037;
 /// Seconds of the years that the decoder's calendar has, but for the first and the last one.
 const CALENDAR: Range<i64> = -8_334_569_692_800..8_210_235_340_800;
 
-/// Years of which each calendar day stands for the same days of later years: all weekdays of it, leap years or not.
+/// Years whose calendar days stand for those of later years. They cover every pair of first weekday
+/// and leap year.
 const KNOWN_YEARS: std::ops::RangeInclusive<i32> = 2072..=2099;
 
-/// The zone in which a stripe was written, where it has daylight saving time that is not known after 2099.
+/// The zone in which a stripe was written, where it has daylight saving time that is not known
+/// after 2099.
 ///
 /// # Errors
 /// `Data` for a zone that is not known.
@@ -155,8 +160,8 @@ pub fn refuse_unknown_offsets(times: &[i64], (name, zone): (&str, Tz)) -> Result
 /// Seconds since 1970.
 ///
 /// # Arguments
-/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2.
-/// `epoch`: what the seconds are counted from.
+/// `seconds`: the stream, decompressed. `second`: whether it is encoded by version 2. `epoch`: the
+/// origin of the seconds.
 ///
 /// # Errors
 /// `Data` where the stream is cut off.
@@ -165,10 +170,11 @@ pub fn times_of(seconds: &[u8], second: bool, epoch: i64) -> Result<Vec<i64>> {
     Ok(seconds.into_iter().map(|second| second.saturating_add(epoch)).collect())
 }
 
-/// Refuses times that the decoder would make NULL, or panic at, as it cannot say them in the writer's `zone`.
+/// Refuses times that the decoder would make NULL, or panic at, as it cannot say them in the
+/// writer's `zone`.
 ///
 /// # Errors
-/// `Data` that says what the column's `unit` holds.
+/// `Data` with the range of the column's `unit`.
 pub fn refuse_far_times(times: &[i64], zone: Tz, unit: TimeUnit) -> Result<()> {
     let known = match unit {
         TimeUnit::Nanosecond => NANOSECONDS,
@@ -193,7 +199,8 @@ pub fn refuse_far_times(times: &[i64], zone: Tz, unit: TimeUnit) -> Result<()> {
     Ok(())
 }
 
-/// A stream as the file's streams are: in chunks that say that they are not compressed, where the file is compressed.
+/// A stream as the file's streams are: in chunks that say that they are not compressed, where the
+/// file is compressed.
 pub fn framed(stream: Vec<u8>, compressed: bool) -> Bytes {
     if !compressed {
         return stream.into();

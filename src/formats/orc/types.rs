@@ -16,15 +16,17 @@ pub const FIELD_ID: &str = "PARQUET:field_id";
 const ICEBERG_PREFIX: &str = "iceberg.";
 const ICEBERG_ID: &str = "iceberg.id";
 
-/// The last kind of type that is known here (TIMESTAMP_INSTANT); later ones would be taken for booleans.
+/// The last kind of type that is known here (TIMESTAMP_INSTANT); later ones would be taken for
+/// booleans.
 const LAST_KIND: u64 = 18;
 const STRUCT: u64 = 12;
 
-/// What the footer says of one type beside what `orc-rust` takes from it.
+/// The attributes of one type in the footer, which `orc-rust` ignores.
 #[derive(Clone, Debug, Default)]
 pub struct TypeAttributes(HashMap<String, String>);
 
-/// Reads the attributes of one `Type` message of the footer, and refuses kinds of types that are not known.
+/// Reads the attributes of one `Type` message of the footer, and refuses kinds of types that are
+/// not known.
 ///
 /// # Errors
 /// `Data` where the message is malformed; `UnsupportedType` for a kind of a later ORC version.
@@ -77,7 +79,8 @@ pub fn read_type(message: &[u8], number: usize) -> Result<TypeAttributes> {
 }
 
 impl TypeAttributes {
-    /// As metadata of an Arrow field: the id under the key that Parquet files have, the rest as they are.
+    /// As metadata of an Arrow field: the id under the key that Parquet files have, the rest as
+    /// they are.
     fn metadata(&self) -> HashMap<String, String> {
         self.0
             .iter()
@@ -90,10 +93,11 @@ impl TypeAttributes {
     }
 }
 
-/// The Arrow schema of a file: every field nullable but the keys of maps, timestamps in nanoseconds.
+/// The Arrow schema of a file: every field nullable but the keys of maps, timestamps in
+/// nanoseconds.
 ///
-/// With `attributes` (by type number) the fields carry those of Iceberg as metadata, nested ones included; without,
-/// none.
+/// With `attributes` (by type number) the fields carry Iceberg's attributes as metadata, nested
+/// ones included; without, none.
 pub fn arrow_schema(root: &RootDataType, attributes: Option<&[TypeAttributes]>) -> Schema {
     Schema::new(arrow_fields(root.children(), attributes))
 }
@@ -138,9 +142,9 @@ fn arrow_field(
     Arc::new(Field::new(name, data_type, nullable).with_metadata(metadata))
 }
 
-/// `file` with the units that `wanted` gives its timestamps: decoded in the unit that the table has, timestamps
-/// beyond the range of nanoseconds (1677 to 2262) are read where the unit holds them. Fields are matched by name,
-/// everything else is the file's own.
+/// `file` with the units that `wanted` gives its timestamps: decoded in the unit that the table
+/// has, timestamps beyond the range of nanoseconds (1677 to 2262) are read where the unit holds
+/// them. Fields are matched by name, everything else is the file's own.
 pub fn with_units_of(file: &Schema, wanted: &Schema) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(
         fields_with_units(file.fields(), wanted.fields()),

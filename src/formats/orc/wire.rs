@@ -1,5 +1,6 @@
-//! The protocol-buffer wire format, as far as ORC's metadata use it: `orc-rust` keeps type attributes and some of the
-//! statistics to itself. Field numbers are those of `orc_proto.proto` (<https://orc.apache.org/specification/ORCv1/>).
+//! The protocol-buffer wire format, as far as ORC's metadata use it: `orc-rust` keeps type
+//! attributes and some of the statistics to itself. Field numbers come from `orc_proto.proto`
+//! (<https://orc.apache.org/specification/ORCv1/>).
 
 use crate::{Error, Result};
 

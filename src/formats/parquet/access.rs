@@ -1,4 +1,4 @@
-//! Rows of a Parquet file by number: what a split reads where rows are deleted, or not wanted.
+//! Rows of a Parquet file by number, for splits with deleted or unwanted rows.
 
 use std::ops::Range;
 
@@ -16,10 +16,10 @@ use crate::formats::{Split, SplitUnit};
 /// All rows that are not deleted.
 pub const ALL_ROWS: Range<u64> = 0..u64::MAX;
 
-/// What is read of a file: the row groups of `split` without the rows that position deletes take out, and of the
-/// others those whose number is in `wanted`. None where the split is not of row groups, or where some rows cannot be told
-/// by their number (equality deletes). Other than [`ALL_ROWS`] is only for scans without a predicate, whose rows are those
-/// of the file.
+/// The rows to read from a file: the row groups of `split` without rows removed by position
+/// deletes, and from the other groups the rows numbered in `wanted`. Returns None if the split is
+/// not made of row groups, or if rows cannot be told by their number (equality deletes). Anything
+/// but [`ALL_ROWS`] is only for scans without a predicate, whose rows are those of the file.
 ///
 /// # Errors
 /// `Data` where the footer or a delete file is damaged; storage errors as they are.
@@ -45,8 +45,8 @@ pub async fn access_to_rows(
         Some(metadata) => metadata.deleted_positions(&table.store, index).await?,
         None => None,
     };
-    // With the page index where many rows are not wanted, so that their pages need no request; deleted rows
-    // lie scattered, and seldom fill a page.
+    // With the page index where many rows are not wanted, so that their pages need no request;
+    // deleted rows lie scattered, and seldom fill a page.
     let footer = read_footer(&table.store, &file.meta, &table.footers, is_part)
         .await
         .map_err(|error| error.with_context("file", table.display_path(index)))?;
@@ -65,8 +65,9 @@ pub async fn access_to_rows(
     Ok(Some(access))
 }
 
-/// The rows `start..start + rows` of a file that are read, as ranges counted from `start`: those not deleted whose number
-/// is in `wanted`. The first of them has the number `passed`, which is raised by how many there are.
+/// The rows `start..start + rows` of a file that are read, as ranges counted from `start`: those
+/// not deleted whose number is in `wanted`. The first of them has the number `passed`, which is
+/// raised by how many there are.
 fn live_runs(
     deleted: Option<&RoaringTreemap>,
     start: u64,

@@ -1,8 +1,9 @@
 //! Bloom filters in Parquet footers, as far as the engine asks them rightly.
 //!
-//! A filter knows the bytes that a writer stores. The engine has to ask for the same bytes, or it is told of a value that it is not there:
-//! it looks for a decimal by sixteen bytes, where writers store fewer, and zero and NaN have several forms. So filters of other columns than
-//! those of integers, texts and bytes are taken out.
+//! A filter knows the bytes that a writer stores. The engine has to ask for the same bytes, or it
+//! is told of a value that it is not there: it looks for a decimal by sixteen bytes, where writers
+//! store fewer, and zero and NaN have several forms. So only the filters of integers, texts and
+//! bytes are kept.
 
 use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::errors::Result;
@@ -12,7 +13,7 @@ use parquet::schema::types::ColumnDescriptor;
 /// The footer without filters of other columns.
 ///
 /// # Errors
-/// Those of the format's own checks, when it is put together again.
+/// Errors of the format's own checks, when it is put together again.
 pub(in crate::formats) fn with_known_filters(footer: ParquetMetaData) -> Result<ParquetMetaData> {
     let schema = footer.file_metadata().schema_descr_ptr();
     let unknown: Vec<bool> = schema.columns().iter().map(|column| !is_known(column)).collect();
@@ -42,7 +43,7 @@ pub(in crate::formats) fn with_known_filters(footer: ParquetMetaData) -> Result<
     Ok(footer.set_row_groups(groups).build())
 }
 
-/// Whether values of a column are stored in the bytes by which the engine looks for them.
+/// Returns true if values of a column are stored in the bytes by which the engine looks for them.
 fn is_known(column: &ColumnDescriptor) -> bool {
     let is_plain = match column.logical_type_ref() {
         None => true,

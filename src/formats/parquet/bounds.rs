@@ -1,8 +1,10 @@
-//! What footers and page indexes of Parquet files say of columns, as bounds that carry what they do not say.
+//! Column bounds from the footers and page indexes of Parquet files; whatever these leave out stays
+//! unknown.
 //!
-//! A minimum and a maximum count only where they are in the order of the column's type: files of old writers have those of
-//! another, and files that do not say an order may have any, unless a type has one only. A NULL count that nobody wrote is
-//! unknown: writers of Java leave it out of long texts. NaN is in no bound.
+//! A minimum and a maximum count only where they are in the order of the column's type: files of
+//! old writers use another order, and files that name no order may use any, unless a type has only
+//! one. A NULL count that nobody wrote is unknown: writers of Java leave it out of long texts. NaN
+//! is in no bound.
 
 use std::ops::Range;
 
@@ -23,7 +25,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use crate::prune::{Bounds, ColumnBounds, above_cut};
 
-/// A column of a file of which bounds may be known: one that is not nested.
+/// A column of a file that may have bounds: one that is not nested.
 pub(super) struct Leaf<'a> {
     physical: &'a SchemaRef,
     footer: &'a ParquetMetaData,
@@ -34,7 +36,8 @@ pub(super) struct Leaf<'a> {
 }
 
 impl<'a> Leaf<'a> {
-    /// The column at place `column` of `physical`, the columns of the file as they are decoded; None of a nested one.
+    /// The column at place `column` of `physical`, the columns of the file as they are decoded;
+    /// None of a nested one.
     pub(in crate::formats) fn of(
         footer: &'a ParquetMetaData,
         physical: &'a SchemaRef,
@@ -65,8 +68,9 @@ impl<'a> Leaf<'a> {
         &self.footer.file_metadata().schema_descr().columns()[self.leaf]
     }
 
-    /// Whether the writer is known to compute bounds of this type wrongly: parquet-go 0.25 lets a NaN end its search for the least and the
-    /// greatest float, so that the numbers before it are out of its bounds.
+    /// Returns true if the writer is known to compute bounds of this type wrongly: parquet-go 0.25
+    /// lets a NaN end its search for the least and the greatest float, so that the numbers before
+    /// it are out of its bounds.
     fn is_misjudged(&self) -> bool {
         let writer = self.footer.file_metadata().created_by();
         self.data_type.is_floating() && writer.is_some_and(|writer| writer.contains("parquet-go"))
@@ -98,7 +102,7 @@ impl<'a> Leaf<'a> {
         Some((nullif(&lower, &doubted).ok()?, nullif(&upper, &doubted).ok()?))
     }
 
-    /// What is known of the column in these row groups.
+    /// Bounds of the column in these row groups.
     pub(super) fn of_groups(&self, groups: &[&RowGroupMetaData]) -> ColumnBounds {
         let bounds = ColumnBounds::unknown(self.data_type, groups.len());
         let nulls =
@@ -124,7 +128,8 @@ impl<'a> Leaf<'a> {
         is_of_them.then_some(pages.as_slice())
     }
 
-    /// How many rows each page of row group `number` has. They were looked at when the page index was read.
+    /// How many rows each page of row group `number` has. They were looked at when the page index
+    /// was read.
     pub(super) fn page_rows(&self, number: usize) -> Option<Vec<u64>> {
         let pages = self.pages(number)?;
         let first = |page: &PageLocation| u64::try_from(page.first_row_index).ok();
@@ -134,7 +139,7 @@ impl<'a> Leaf<'a> {
         starts.iter().zip(ends).map(|(start, end)| end.checked_sub(*start)).collect()
     }
 
-    /// What is known of the column in the pages of row group `number`.
+    /// Bounds of the column in the pages of row group `number`.
     fn of_pages(&self, number: usize) -> Option<ColumnBounds> {
         let rows = self.page_rows(number)?;
         let bounds = ColumnBounds::unknown(self.data_type, rows.len());
@@ -177,7 +182,8 @@ fn rows_of(group: &RowGroupMetaData) -> u64 {
     u64::try_from(group.num_rows()).unwrap_or(0)
 }
 
-/// Whether minima and maxima of a column are in the order in which its values are compared here.
+/// Returns true if minima and maxima of a column are in the order in which its values are compared
+/// here.
 fn in_order(order: ColumnOrder, column: &ColumnDescriptor, data_type: &DataType) -> bool {
     let wanted = match data_type {
         DataType::Boolean
@@ -207,7 +213,8 @@ fn in_order(order: ColumnOrder, column: &ColumnDescriptor, data_type: &DataType)
     }
 }
 
-/// Whether there is no order but one for the values of a column: booleans, signed integers, and what is stored as one.
+/// Returns true if the values of a column have only one order: booleans, signed integers, and types
+/// stored as one.
 fn has_one_order(column: &ColumnDescriptor) -> bool {
     match column.physical_type() {
         Type::BOOLEAN => true,
@@ -216,7 +223,8 @@ fn has_one_order(column: &ColumnDescriptor) -> bool {
     }
 }
 
-/// Whether times are stored in the unit in which they are decoded: bounds are not converted.
+/// Returns true if times are stored in the unit in which they are decoded: bounds are not
+/// converted.
 fn is_stored_in(unit: TimeUnit, column: &ColumnDescriptor) -> bool {
     let stored = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Timestamp { unit, .. } | LogicalType::Time { unit, .. }), _) => {
@@ -235,7 +243,7 @@ fn is_stored_in(unit: TimeUnit, column: &ColumnDescriptor) -> bool {
     stored == unit
 }
 
-/// Whether the minimum and maximum of a chunk may be believed.
+/// Returns true if the minimum and maximum of a chunk may be believed.
 fn is_trusted(chunk: &ColumnChunkMetaData, data_type: &DataType) -> bool {
     let Some(statistics) = chunk.statistics() else { return false };
     // The fields of old writers are in signed order, whatever the column is.
@@ -248,7 +256,8 @@ fn is_trusted(chunk: &ColumnChunkMetaData, data_type: &DataType) -> bool {
     !is_decimal_in_bytes || statistics.min_is_exact() && statistics.max_is_exact()
 }
 
-/// Whether the `parquet` crate decodes all bounds of a column without failing: of numbers in bytes it demands the right length.
+/// Returns true if the `parquet` crate decodes all bounds of a column without failing: of numbers
+/// in bytes it demands the right length.
 fn decodes<'a>(
     data_type: &DataType,
     column: &ColumnDescriptor,

@@ -1,8 +1,9 @@
 //! Footers of Parquet files, looked at before the `parquet` crate decodes them, and after it did.
 //!
-//! The crate takes memory for as many children as an element of a schema declares, and calls itself for each level: a file of a
-//! hundred bytes ends the process. It takes a column for what the schema says that it is, whatever the column's chunks say. And it
-//! panics, or its callers read without end, where chunks lie nowhere or row groups have rows that no column has.
+//! The crate takes memory for as many children as an element of a schema declares, and calls itself
+//! for each level: a file of a hundred bytes ends the process. It trusts the schema for a column's
+//! type, even if the column's chunks contradict it. And it panics, or its callers read without end,
+//! where chunks lie nowhere or row groups have rows that no column has.
 
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
@@ -17,7 +18,7 @@ const MOST_LEVELS: usize = 2500;
 const PHYSICAL: [&str; 8] =
     ["BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"];
 
-/// An element of a schema, as it is written.
+/// An element of a schema, as written.
 #[derive(Default)]
 struct Element<'a> {
     name: &'a [u8],
@@ -27,10 +28,11 @@ struct Element<'a> {
     parent: usize,
 }
 
-/// Refuses a footer that is not whole, or a schema that is no tree, or chunks of other types than the schema's.
+/// Refuses a footer that is not whole, or a schema that is no tree, or chunks of other types than
+/// the schema's.
 ///
 /// # Errors
-/// What is wrong with it.
+/// `Data`, with the first fault of the footer.
 pub(super) fn check_stored(footer: &[u8]) -> Result<()> {
     let (mut schema, mut wrong) = (None, None);
     let mut walk = Walk::new(footer);
@@ -124,7 +126,7 @@ fn leaves(elements: &mut [Element]) -> std::result::Result<Vec<usize>, String> {
     Ok(leaves)
 }
 
-/// Goes through a row group; what is wrong with the type of a column, if anything.
+/// Walks through a row group and returns the fault in a column's type, if there is one.
 fn other_type(walk: &mut Walk, elements: &[Element], leaves: &[usize]) -> Option<Option<String>> {
     let mut wrong = None;
     walk.structure_by(ROW_GROUP, 1, |walk, field, kind| {
@@ -182,7 +184,7 @@ fn path(elements: &[Element], mut place: usize) -> String {
 /// Refuses row groups that cannot be: with chunks that lie nowhere, or rows that no column has.
 ///
 /// # Errors
-/// What is wrong with them.
+/// `Data`, with the first fault of the row groups.
 pub(super) fn check_groups(footer: &ParquetMetaData) -> Result<()> {
     let mut all = 0_i64;
     for (number, group) in footer.row_groups().iter().enumerate() {
@@ -217,8 +219,9 @@ fn start_of(column: &ColumnChunkMetaData) -> i64 {
     column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset())
 }
 
-/// A column, if none has as many values as there are rows: NULLs are values, too. Where only some do not, a writer may have counted
-/// otherwise. Lists have as many or more; they are asked where there is nothing else.
+/// A column, if none has as many values as there are rows: NULLs are values, too. Where only some
+/// do not, a writer may have counted otherwise. Lists have as many or more; they are asked where
+/// there is nothing else.
 fn rows_of_none(group: &RowGroupMetaData) -> Option<&ColumnChunkMetaData> {
     let (rows, columns) = (group.num_rows(), group.columns());
     let mut single = columns.iter().filter(|c| c.column_descr().max_rep_level() == 0).peekable();

@@ -44,7 +44,8 @@ pub async fn discover(
         let physical = table.footers.schema(&footer)?;
         let predicate = adapt(table, index, predicate, &physical)?;
         keep = kept_groups(&physical, &footer, &predicate, 0..keep.len());
-        // The page index costs a request more, so only files that statistics leave are asked for it.
+        // The page index costs a request more, so only files that statistics leave are asked for
+        // it.
         if keep.contains(&true) {
             footer = read_footer(&table.store, &file.meta, &table.footers, true)
                 .await
@@ -142,7 +143,8 @@ impl Splitter {
         self.done.extend(self.open.take());
     }
 
-    /// One split over all row groups, if any is wanted; those pruned are pruned again when it is read.
+    /// One split over all row groups, if any is wanted; those pruned are pruned again when it is
+    /// read.
     fn whole_file(mut self, groups: u32, rows: u64, deleted: u64) -> Vec<Split> {
         self.close();
         let bytes = self.done.iter().map(|split| split.bytes).sum();
@@ -175,8 +177,8 @@ impl Splitter {
 }
 
 /// Where each row group starts, by the rule of DataFusion's `prune_by_range`: the first column's
-/// dictionary page, or else its first data page. None where the starts do not ascend (some writers say
-/// 0 for "no dictionary", or reorder row groups): then no byte range addresses a row group.
+/// dictionary page, or else its first data page. None where the starts do not ascend (some writers
+/// say 0 for "no dictionary", or reorder row groups): then no byte range addresses a row group.
 fn group_starts(groups: &[RowGroupMetaData]) -> Option<Vec<u64>> {
     let mut starts: Vec<u64> = Vec::with_capacity(groups.len());
     for group in groups {
@@ -191,7 +193,8 @@ fn group_starts(groups: &[RowGroupMetaData]) -> Option<Vec<u64>> {
     Some(starts)
 }
 
-/// The metadata of an Iceberg table counts what its files hold; deletes by position, and counts, rely on it.
+/// The metadata of an Iceberg table counts its files' rows; deletes by position, and counts, rely
+/// on it.
 fn check_records(table: &TableFiles, index: usize, records: u64, found: u64) -> Result<()> {
     match records == found {
         true => Ok(()),
@@ -212,7 +215,7 @@ pub(in crate::formats) fn damaged(
         .with_context("file", table.display_path(index))
 }
 
-/// The leaf columns that the scan reads: projected ones and those of the predicate.
+/// The leaf columns that the scan reads, for the projection and the predicate.
 fn projected_leaves(footer: &ParquetMetaData, request: &ScanRequest) -> Vec<usize> {
     let schema = footer.file_metadata().schema_descr();
     // Both may be tens of thousands.
@@ -245,7 +248,7 @@ impl<'a> Adapter<'a> {
     /// For file `index`, whose columns are decoded as `physical`.
     ///
     /// # Errors
-    /// What making the engine's adapter finds.
+    /// Errors of the engine's own adapter.
     pub(in crate::formats) fn try_new(
         table: &'a TableFiles,
         index: usize,
@@ -285,8 +288,8 @@ impl<'a> Adapter<'a> {
         Ok(simplifier.simplify(self.adapter.rewrite(expr)?)?)
     }
 
-    /// Whether it is a column that the file has in the same place, under the same name and with the same type: the engine's adapter
-    /// would look it up among all.
+    /// Returns true if it is a column that the file has in the same place, under the same name and
+    /// with the same type: the engine's adapter would look it up among all.
     fn is_itself(&self, expr: &Arc<dyn PhysicalExpr>) -> bool {
         let (Some(column), Some(table)) = (expr.as_any().downcast_ref::<Column>(), self.by_name)
         else {

@@ -1,5 +1,5 @@
-//! The footer of a Parquet file and its page index, as they come from a store. Both are looked at before they are decoded: see
-//! `thrift.rs` and `check.rs`.
+//! The footer of a Parquet file and its page index, as they come from a store. Both are looked at
+//! before they are decoded: see `thrift.rs` and `check.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,10 +22,12 @@ use super::shapes::{COLUMN_INDEX, OFFSET_INDEX};
 use super::thrift::{Fields, is_whole};
 use crate::storage::LocalFile;
 
-/// Bytes asked for at the end of a file in the first request: most footers fit, and another request costs more than they do.
+/// Bytes asked for at the end of a file in the first request: most footers fit, and another request
+/// costs more than they do.
 const FIRST_BYTES: usize = 64 << 10;
 
-/// The same of a local file, where it does not: every process of a job reads the footers.
+/// Bytes asked for at the end of a local file. Another request costs little there, and every
+/// process of a job reads the footers.
 const FIRST_LOCAL_BYTES: usize = 8 << 10;
 
 /// A file whose footer is read.
@@ -36,7 +38,7 @@ pub(in crate::formats) struct FooterOf<'a> {
     first_bytes: usize,
     /// The file, once it was opened, if it is a local one: it is opened once.
     local: Option<LocalFile>,
-    /// What was read, by its first byte.
+    /// The ranges read so far, each with the offset of its first byte.
     read: Vec<(u64, Bytes)>,
 }
 
@@ -51,7 +53,8 @@ impl<'a> FooterOf<'a> {
         is_local: bool,
     ) -> object_store::Result<Self> {
         let (first_bytes, local) = match is_local {
-            // Of an empty file nothing can be asked for; that it is one is told where its footer is looked for.
+            // Of an empty file nothing can be asked for; that it is one is told where its footer is
+            // looked for.
             true if meta.size == 0 => (FIRST_LOCAL_BYTES, None),
             true => (FIRST_LOCAL_BYTES, LocalFile::open(store, &meta.location).await?),
             false => (FIRST_BYTES, None),
@@ -81,9 +84,9 @@ impl<'a> FooterOf<'a> {
         Ok(footer)
     }
 
-    /// The same footer with its page index; without one where the file has none, or it is damaged, or says what cannot be: what it says
-    /// can be found without it. None where its parts do not fit each other, as parquet-go writes them of columns without bounds: the
-    /// footer is lost with it.
+    /// Loads the page index into a footer. Leaves it out if the file has none, or if it is damaged
+    /// or impossible: rows can be found without it. Returns None if its parts do not fit each
+    /// other, as parquet-go writes them for columns without bounds; the footer is lost with it.
     ///
     /// # Errors
     /// Where it cannot be read.
@@ -120,7 +123,8 @@ impl<'a> FooterOf<'a> {
         Ok(ranges.all(|(bytes, fields)| bytes.is_some_and(|bytes| is_whole(&bytes, fields))))
     }
 
-    /// A part of what was read, put together where it came in several reads, as a footer does that is longer than the first.
+    /// A part of the bytes read so far, joined if it came in several reads, as for a footer that is
+    /// longer than the first read.
     fn kept(&self, range: &Range<u64>) -> Option<Bytes> {
         let length = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         let from = |start: u64| {
@@ -169,7 +173,7 @@ impl<'a> FooterOf<'a> {
         self.stored().map_or(Ok(()), |footer| check_stored(&footer))
     }
 
-    /// The footer as it is stored, if all of it was read.
+    /// The stored footer, if all of it was read.
     fn stored(&self) -> Option<Bytes> {
         let end = self.meta.size;
         let tail = self.kept(&(end.saturating_sub(FOOTER_SIZE as u64)..end))?;
@@ -185,7 +189,8 @@ impl MetadataFetch for &mut FooterOf<'_> {
     }
 }
 
-/// The same footer, which says of no column that it has a page index: whoever reads the file would look for it again.
+/// Removes all references to page indexes from a footer. Otherwise every reader of the file would
+/// look for them again.
 pub(in crate::formats) fn without_index(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData> {
     let mut without = footer.into_builder().set_column_index(None).set_offset_index(None);
     for group in without.take_row_groups() {
@@ -200,7 +205,8 @@ pub(in crate::formats) fn without_index(footer: ParquetMetaData) -> ParquetResul
     Ok(without.build())
 }
 
-/// Whether pages can lie where the page index says, and have the rows that it says. Whoever prunes and reads by it trusts it.
+/// Returns true if pages can lie where the page index says, and have the rows that it says. Whoever
+/// prunes and reads by it trusts it.
 fn index_can_be(footer: &ParquetMetaData) -> bool {
     let Some(index) = footer.offset_index() else { return true };
     footer.row_groups().iter().zip(index).all(|(group, index)| {
@@ -214,7 +220,7 @@ fn index_can_be(footer: &ParquetMetaData) -> bool {
     })
 }
 
-/// The same of the pages of one chunk that has `rows` rows, one at least.
+/// Checks the page locations of one chunk that has `rows` rows, at least one.
 fn pages_can_be(pages: &[PageLocation], chunk: Range<u64>, rows: u64) -> bool {
     let (mut at, mut firsts) = (chunk.start, 0..1);
     !pages.is_empty()
@@ -229,7 +235,7 @@ fn pages_can_be(pages: &[PageLocation], chunk: Range<u64>, rows: u64) -> bool {
         })
 }
 
-/// Where the page indexes of all columns lie, and what they are; None for one at a place that is none.
+/// The places and kinds of all columns' page indexes; None for an impossible place.
 fn index_ranges(
     footer: &ParquetMetaData,
 ) -> impl Iterator<Item = Option<(Range<u64>, Fields)>> + '_ {

@@ -1,5 +1,6 @@
-//! Footers whose row groups the `parquet` crate refuses to number: more of them than its 16 bits count, or with numbers in some of them
-//! only, as parquet-go writes them. Nobody here reads these numbers, so they are left out, and the footer is decoded in parts.
+//! Footers whose row groups the `parquet` crate refuses to number: more of them than its 16 bits
+//! count, or with numbers in some of them only, as parquet-go writes them. Nobody here reads these
+//! numbers, so they are left out, and the footer is decoded in parts.
 
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ struct Groups {
 
 struct Group {
     bytes: Range<usize>,
-    /// Where its number begins; what comes behind it is unknown to the crate.
+    /// The start of its number; later bytes are unknown to the crate.
     ordinal: Option<usize>,
 }
 
@@ -86,7 +87,7 @@ impl Groups {
         Ok(footer.build())
     }
 
-    /// The same footer with these row groups only, without their numbers.
+    /// Encodes the footer with only these row groups, without their numbers.
     fn with(&self, bytes: &[u8], groups: &[Group]) -> Vec<u8> {
         let mut found = bytes[..self.list.start].to_vec();
         match u8::try_from(groups.len()) {

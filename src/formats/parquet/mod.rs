@@ -1,7 +1,9 @@
-//! Parquet: how splits are found and pruned, what is checked of footers and pages, and the reader of single columns.
+//! Parquet: finding and pruning splits, checks of footers and pages, and the reader of single
+//! columns.
 //!
-//! The footer is read once (`footer.rs`), looked at before it is decoded (`thrift.rs`, `check.rs`), and tells bounds of
-//! columns (`bounds.rs`), by which row groups and pages are pruned (`prune.rs`). `reader/` decodes.
+//! The footer is read once (`footer.rs`), looked at before it is decoded (`thrift.rs`, `check.rs`),
+//! and tells bounds of columns (`bounds.rs`), by which row groups and pages are pruned
+//! (`prune.rs`). `reader/` decodes.
 
 pub(super) mod access;
 pub(super) mod blooms;

@@ -1,25 +1,27 @@
 //! Pages of Parquet files as they come from a store, looked at before they are decompressed.
 //!
-//! The reader of the `parquet` crate takes as much memory as a page says that it becomes, before it looks at what is stored of
-//! it: a file of four kilobytes asks for gigabytes, which ends the process where they are not there. And it passes over the checksums of pages.
+//! The reader of the `parquet` crate allocates the declared size of a page before it looks at the
+//! stored bytes. A file of four kilobytes may ask for gigabytes, and the process ends if they are
+//! not there. The reader also ignores checksums of pages.
 
 use parquet::errors::ParquetError;
 use parquet::schema::types::ColumnPath;
 
 use super::thrift::{PageHeader, page_header};
 
-/// What a page may become, however little is stored of it. Writers end pages at a megabyte, DuckDB at a hundred.
+/// The decoded size that any page may have, however small it is stored. Writers end pages at a
+/// megabyte, DuckDB at a hundred.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// How many times what is stored of it a larger page may become: what deflate can make of it at most. Brotli and zstd can make
-/// more, of a page that says the same all over.
+/// The highest ratio of a larger page's size to its stored size: the ratio of deflate. Brotli and
+/// zstd can exceed it for a page that repeats itself throughout.
 const MOST_TIMES: u64 = 1024;
 
-/// With what writers begin the header of a page: its first field, a number.
+/// The first byte of every page header: its first field, a number.
 const FIRST: u8 = 0x15;
 
-/// Refuses pages that declare what nobody would store, or are others than their checksums say. `bytes` are pages one after another, from
-/// the header of the first one on, and perhaps something behind the last.
+/// Refuses pages that declare implausible sizes, or do not match their checksums. `bytes` are pages
+/// one after another, from the header of the first one on, and perhaps something behind the last.
 ///
 /// # Errors
 /// For the first of them, and for headers that are none.
@@ -43,7 +45,7 @@ pub(in crate::formats) fn check_pages(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a page declares what somebody would store.
+/// Returns true if a page declares plausible sizes.
 ///
 /// # Errors
 /// Where it declares too much.
@@ -79,7 +81,8 @@ pub(in crate::formats) fn wrong(column: &ColumnPath, what: &str) -> ParquetError
 mod tests {
     use super::*;
 
-    /// A header as the format writes it (type, declared and stored bytes, the head of a data page), and as many bytes.
+    /// A header as the format writes it (type, declared and stored bytes, the head of a data page),
+    /// and as many bytes.
     fn page(declared: u32, stored: u32) -> Vec<u8> {
         let number = |number: u32| {
             let mut rest = u64::from(number) << 1;

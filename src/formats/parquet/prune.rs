@@ -1,4 +1,5 @@
-//! What a predicate leaves of a Parquet file, by the bounds in its footer and page index; DataFusion's own pruning is off.
+//! Prunes row groups and pages of a Parquet file by the bounds in its footer and page index.
+//! DataFusion's own pruning is off.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::formats::{Split, SplitUnit};
 use crate::prune::judge;
 use crate::{Error, Result};
 
-/// Which of the row groups `groups` may hold a row that a predicate over the file's own columns keeps, by their statistics.
+/// Which of the row groups `groups` may hold a row that a predicate over the file's own columns
+/// keeps, by their statistics.
 pub(super) fn kept_groups(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
@@ -31,8 +33,8 @@ pub(super) fn kept_groups(
     verdict.none.iter().map(|none| !none).collect()
 }
 
-/// Which rows of row group `number` such a predicate may keep, by the page index: of each condition on one column, those of its
-/// pages that may hold one.
+/// Rows of row group `number` that such a predicate may keep, by the page index: for each condition
+/// on one column, the rows of pages that may match.
 pub(super) fn wanted_pages(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
@@ -73,7 +75,8 @@ fn selected(rows: &[u64], left_out: &BooleanBuffer) -> RowGroupAccess {
     }
 }
 
-/// What such a predicate leaves of the row groups `groups`, by statistics and page index; of the others nothing is said.
+/// Finds the rows of the row groups `groups` that the predicate may keep, by statistics and page
+/// index. The other groups are not judged.
 pub(super) fn wanted_groups(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
@@ -91,8 +94,9 @@ pub(super) fn wanted_groups(
     access
 }
 
-/// What DataFusion's scan of `split` may read, which prunes nothing itself: of the rows in `only`, those that a predicate over the
-/// table's schema may keep. None where that is all, or the split is not of a Parquet file.
+/// The rows of `split` that DataFusion's scan has to read, since it prunes nothing itself: the rows
+/// in `only` that a predicate over the table's schema may keep. Returns None if that is all rows,
+/// or if the split is not of a Parquet file.
 ///
 /// # Errors
 /// `Data` where the footer is damaged; storage errors as they are.
@@ -122,8 +126,9 @@ pub async fn access_to_matches(
     Ok(Some(ParquetAccessPlan::new(wanted)))
 }
 
-/// For each row group of Parquet file `index`, whether statistics prove that all its rows pass all of
-/// `predicates`, which are over the table's schema. Reads the footer, from the cache where it is there.
+/// For each row group of Parquet file `index`, whether statistics prove that all its rows pass all
+/// of `predicates`, which are over the table's schema. Reads the footer, from the cache where it is
+/// there.
 ///
 /// # Errors
 /// `Data` where the footer is damaged.

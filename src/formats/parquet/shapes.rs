@@ -1,6 +1,7 @@
-//! What footers, page indexes and page headers of Parquet files consist of, field by field:
-//! <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>. Of these structures the `parquet` crate
-//! takes a field for what it should be, whatever it says that it is.
+//! The field layout of Parquet's footers, page indexes and page headers:
+//! <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>. The
+//! `parquet` crate reads a field of these structures as the type it expects, without checking the
+//! type that it declares.
 
 use super::thrift::Fields;
 use super::thrift::Shape::{Byte, Double, List, Number, Struct, Text, Truth};

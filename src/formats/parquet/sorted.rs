@@ -24,12 +24,13 @@ pub struct SortedColumn {
     pub descending: bool,
 }
 
-/// Those of `columns` by which the row groups of `splits` (of one scan, in plan order) are sorted: from one
-/// row group to the next, minimum and maximum overlap at their border at most.
+/// The columns of `columns` by which the row groups of `splits` (of one scan, in plan order) are
+/// sorted: from one row group to the next, minimum and maximum overlap at their border at most.
 ///
-/// Hive columns count too: all rows of a file have their value. A column that is the same everywhere, fewer than
-/// eight row groups, and row groups without statistics prove nothing. Only footers that were read before are
-/// looked at: no file is opened, and the answer for a format without footers is that nothing is known.
+/// Hive columns count too: all rows of a file have their value. A column that is the same
+/// everywhere, fewer than eight row groups, and row groups without statistics prove nothing. Only
+/// footers that were read before are looked at: no file is opened, and the answer for a format
+/// without footers is that nothing is known.
 pub fn sorted_columns(
     table: &TableFiles,
     splits: &[Split],
@@ -96,7 +97,7 @@ impl Candidate {
         Self { name, hive, ascending: true, descending: true, varies: false, before: None }
     }
 
-    /// Whether it stays sorted over the next row groups, which lie in one file.
+    /// Returns true if it stays sorted over the next row groups, which lie in one file.
     fn goes_on_over(
         &mut self,
         footer: &ParquetMetaData,
@@ -107,7 +108,8 @@ impl Candidate {
         let Some(leaf) = Leaf::of(footer, physical, column) else { return false };
         let bounds = leaf.of_groups(groups);
         let (minima, maxima) = bounds.extremes();
-        // Of floats NaN is in no bound: numbers in order, of eight row groups or more, are proof enough.
+        // Of floats NaN is in no bound: numbers in order, of eight row groups or more, are proof
+        // enough.
         (0..groups.len()).all(|group| {
             let value = |values| ScalarValue::try_from_array(values, group);
             match (value(minima), value(maxima)) {
@@ -119,7 +121,7 @@ impl Candidate {
         })
     }
 
-    /// Whether it stays sorted over one more row group.
+    /// Returns true if it stays sorted over one more row group.
     fn goes_on(&mut self, least: ScalarValue, greatest: ScalarValue) -> bool {
         self.varies |= least != greatest;
         if let Some((lower, upper)) = &self.before {

@@ -1,22 +1,22 @@
-//! Structures of Thrift's compact protocol, as Parquet has them in footers, page indexes and before pages: whether they are what
-//! they should be, and hold what they declare.
+//! Structures of Thrift's compact protocol, as Parquet uses them in footers, page indexes and
+//! before pages. Checks their types, and that they hold as many items as they declare.
 //!
-//! The reader of the `parquet` crate takes memory for as many elements as a list declares before it reads the first: a file of
-//! fifty bytes asks for gigabytes, which ends the process where they are not there. So lists are counted before. It takes a field
-//! that it knows for what it should be, so that one of another type would let it read lists where none was counted: those are
-//! refused.
+//! The reader of the `parquet` crate takes memory for as many elements as a list declares before it
+//! reads the first: a file of fifty bytes asks for gigabytes, which ends the process where they are
+//! not there. So lists are counted before. It does not check the type of a field that it knows, so
+//! a field of another type could make it read uncounted lists: such fields are refused.
 
 use super::shapes::{CHECKSUM, COMPRESSED_PAGE_SIZE, PAGE_HEADER, UNCOMPRESSED_PAGE_SIZE};
 
 /// The fields of a structure, by their numbers. It may have others.
 pub(in crate::formats) type Fields = &'static [(i16, Shape)];
 
-/// What a field is.
+/// The type of a field.
 #[derive(Debug)]
 pub(in crate::formats) enum Shape {
     Truth,
     Byte,
-    /// Of 16, 32 or 64 bits, which are written alike.
+    /// A number of 16, 32 or 64 bits, which are written alike.
     Number,
     Double,
     /// Or bytes.
@@ -25,7 +25,7 @@ pub(in crate::formats) enum Shape {
     Struct(Fields),
 }
 
-/// Structures and lists within each other; those of Parquet have a handful.
+/// The maximal nesting of structures and lists; Parquet has a handful of levels.
 const MOST_DEPTH: usize = 32;
 
 const STOP: u8 = 0;
@@ -39,26 +39,26 @@ const BINARY: u8 = 8;
 const LIST: u8 = 9;
 pub(in crate::formats) const STRUCT: u8 = 12;
 
-/// Whether `bytes` begin with a structure of these fields that is whole, so that every list and text in it has the length that it
-/// declares.
+/// Returns true if `bytes` begin with a structure of these fields that is whole, so that every list
+/// and text in it has the length that it declares.
 pub(in crate::formats) fn is_whole(bytes: &[u8], fields: Fields) -> bool {
     Walk { rest: bytes }.structure(fields, 0).is_some()
 }
 
-/// What stands before a page: <https://parquet.apache.org/docs/file-format/data-pages/>.
+/// The header of a page: <https://parquet.apache.org/docs/file-format/data-pages/>.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageHeader {
     /// Bytes of the header itself.
     pub(in crate::formats) length: usize,
-    /// Bytes of the page as it is stored, behind the header.
+    /// Stored bytes of the page, behind the header.
     pub(in crate::formats) stored: u64,
     /// Bytes that it has when it is decompressed.
     pub(super) declared: u64,
-    /// The CRC-32 of what is stored behind the header, if its writer put one there.
+    /// The CRC-32 of the stored bytes behind the header, if the writer recorded one.
     pub(in crate::formats) checksum: Option<u32>,
-    /// What the page is; its number in the format.
+    /// The page's type; its number in the format.
     pub(in crate::formats) kind: Option<i64>,
-    /// What is said of pages of this kind.
+    /// The fields for pages of this type.
     pub(super) details: Details,
 }
 
@@ -94,7 +94,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     })
 }
 
-/// What was not looked at yet. None of a step means that it ends before it should, or is something else.
+/// The bytes not visited yet. A step returns None if the bytes end too early or hold another type.
 pub(super) struct Walk<'a> {
     rest: &'a [u8],
 }
@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
         matches!(kind, I16..=I64).then(|| Walk { rest: self.rest }.signed())?
     }
 
-    /// The same of a text.
+    /// The text that comes next, if it is one.
     pub(super) fn text_ahead(&self, kind: u8) -> Option<&'a [u8]> {
         let mut ahead = Walk { rest: self.rest };
         let length = if kind == BINARY { ahead.number()? } else { return None };
@@ -133,7 +133,8 @@ impl<'a> Walk<'a> {
         self.structure_by(fields, depth, |_, _, _| Some(false))
     }
 
-    /// The same, but that `take` may go through the value of a field itself, by its number and type, and says whether it did.
+    /// Walks through a structure. `take` gets the number and type of each field and returns true if
+    /// it has consumed the value itself.
     pub(super) fn structure_by(
         &mut self,
         fields: Fields,
@@ -159,7 +160,8 @@ impl<'a> Walk<'a> {
         (0..count).try_for_each(|_| item(self))
     }
 
-    /// The type of the field that comes after `field`, and its number there; None where the structure ends.
+    /// The type of the field that comes after `field`, and its number there; None where the
+    /// structure ends.
     pub(in crate::formats) fn field(&mut self, field: &mut i16) -> Option<Option<u8>> {
         let header = self.byte()?;
         let kind = header & 0x0f;
@@ -207,7 +209,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A field that nobody reads. Parquet has neither sets nor maps, and the reader passes over truths in a list wrongly.
+    /// A field that nobody reads. Parquet has neither sets nor maps, and the reader passes over
+    /// truths in a list wrongly.
     fn unknown(&mut self, kind: u8, depth: usize) -> Option<()> {
         match kind {
             BYTE => self.skip(1),
@@ -224,7 +227,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The number of elements of a list, and their type. Every element takes a byte, so that there are no more of them than bytes.
+    /// The number of elements of a list, and their type. Every element takes a byte, so that there
+    /// are no more of them than bytes.
     fn list(&mut self) -> Option<(u64, u8)> {
         let header = self.byte()?;
         let count = match header >> 4 {
@@ -234,7 +238,7 @@ impl<'a> Walk<'a> {
         (count <= self.rest.len() as u64).then_some((count, header & 0x0f))
     }
 
-    /// The numbers of a structure, of which those of other structures are none.
+    /// The numbers of a structure, without those of nested structures.
     fn numbers(&mut self) -> Option<Details> {
         let (mut field, mut numbers) = (0, Details::default());
         while let Some(kind) = self.field(&mut field)? {
@@ -308,8 +312,8 @@ mod tests {
         (7, Shape::Truth),
     ];
 
-    /// A number, a text, a list of two structures, a long list of truths, a byte, a double, true; and fields that nobody knows: a
-    /// number far away, a structure with a list of texts in it.
+    /// A number, a text, a list of two structures, a long list of truths, a byte, a double, true;
+    /// and fields that nobody knows: a number far away, a structure with a list of texts in it.
     fn whole() -> Vec<u8> {
         let mut whole = vec![0x15, 0x82, 0x01, 0x18, 2, b'a', b'b', 0x19, 0x2c, 0x15, 3, 0, 0];
         whole.extend([0x19, 0xf2, 20]);

@@ -1,5 +1,5 @@
-//! Parquet types as others: without what they are annotated with, as the numbers, bytes and groups that they are stored as; and lists of
-//! older writers as those of newer ones.
+//! Parquet types as others: without annotations, as the numbers, bytes and groups that are stored;
+//! and lists of older writers in the newer form.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use parquet::basic::{ConvertedType, LogicalType, Repetition};
 use parquet::errors::Result;
 use parquet::schema::types::{Type, TypePtr};
 
-/// A type, of whose elements those that are `stripped` have no logical type.
+/// Removes the logical types of all `stripped` types within a type.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(in crate::formats) fn without_annotations(
     of: &TypePtr,
     stripped: &dyn Fn(&Type) -> bool,
@@ -50,19 +50,20 @@ pub(in crate::formats) fn without_annotations(
     }
 }
 
-/// Whether a type is one of time spans: months, days and milliseconds.
+/// Returns true if a type is one of time spans: months, days and milliseconds.
 pub(in crate::formats) fn is_interval(of: &Type) -> bool {
     of.is_primitive() && of.get_basic_info().converted_type() == ConvertedType::INTERVAL
 }
 
-/// Whether any element of a type is one that `is_it`.
+/// Returns true if any element of a type is one that `is_it`.
 pub(in crate::formats) fn has_element(of: &Type, is_it: &dyn Fn(&Type) -> bool) -> bool {
     is_it(of) || of.is_group() && of.get_fields().iter().any(|field| has_element(field, is_it))
 }
 
-/// Whether a type is a list whose repeated group is its element, though the `parquet` crate takes it for what stands between a list and its
-/// element: where that group is a list or a map itself, or holds nothing but one repeated field. These are rules of the format for
-/// files of older writers: <https://github.com/apache/parquet-format/blob/master/LogicalTypes.md#backward-compatibility-rules>.
+/// Returns true for a list whose repeated group is its element, though the `parquet` crate takes it
+/// for a level between a list and its element. That is so if the group is a list or a map itself,
+/// or holds only one repeated field. These are rules of the format for files of older writers:
+/// <https://github.com/apache/parquet-format/blob/master/LogicalTypes.md#backward-compatibility-rules>.
 pub(in crate::formats) fn is_legacy_list(of: &Type) -> bool {
     if of.is_primitive() || !is_list(of) {
         return false;
@@ -91,11 +92,11 @@ fn is_map(of: &Type) -> bool {
         || info.logical_type_ref() == Some(&LogicalType::Map)
 }
 
-/// The same type with lists as newer writers have them: a repeated group around the element, which is required. Its columns
-/// have the same levels.
+/// Rewrites lists as newer writers have them: a repeated group around the element, which is
+/// required. The columns keep their levels.
 ///
 /// # Errors
-/// Those of the format's own checks.
+/// Errors of the format's own checks.
 pub(in crate::formats) fn with_modern_lists(of: &TypePtr) -> Result<TypePtr> {
     if !has_element(of, &is_legacy_list) {
         return Ok(Arc::clone(of));

@@ -5,7 +5,7 @@ use crate::formats::discover::{FileSplits, SplitTarget};
 use crate::formats::{CsvFormat, Split, SplitUnit, TableFiles};
 use crate::storage::{FilePin, TextDialect, record_boundaries};
 
-/// What `record_boundaries` needs to know of a CSV file.
+/// The dialect of a CSV file, as `record_boundaries` needs it.
 pub fn csv_dialect(csv: &CsvFormat) -> TextDialect {
     TextDialect {
         quote: Some(csv.quote),

@@ -1,8 +1,8 @@
 //! CSV and JSON: cut into ranges that begin and end on records, and read.
 //!
-//! The decoders of `arrow` cut off what a column's type does not hold: fractions of whole numbers in JSON, the time of dates,
-//! what is finer than a unit. So columns of such types are decoded as text, and parsed by [`values`], which takes
-//! exactly the values of the type.
+//! The decoders of `arrow` cut off parts of a value that the column's type cannot hold: fractions
+//! of whole numbers in JSON, the time of dates, digits below a unit. So columns of such types are
+//! decoded as text, and parsed by [`values`], which takes exactly the values of the type.
 
 mod discover;
 mod records;

@@ -12,7 +12,8 @@ use crate::{Error, Result};
 
 /// A decoder that is fed bytes as they come.
 pub(super) trait Decoder: Send + 'static {
-    /// Takes in bytes and returns how many; none where a batch is full, and an empty piece for the end of the file.
+    /// Takes in bytes and returns how many; none where a batch is full, and an empty piece for the
+    /// end of the file.
     fn decode(&mut self, bytes: &[u8]) -> Result<usize, ArrowError>;
 
     /// The records since the last batch.
@@ -68,7 +69,8 @@ pub(super) fn batches(
     .boxed()
 }
 
-/// The objects of a text that is one JSON array, with white space for what is between them.
+/// The objects of a text that is one JSON array, with white space in place of everything between
+/// them.
 pub(super) fn objects(
     text: BoxStream<'static, DfResult<Bytes>>,
 ) -> BoxStream<'static, DfResult<Bytes>> {

@@ -125,7 +125,7 @@ impl FileSource for TextSource {
 
 struct TextOpener {
     source: TextSource,
-    /// Of the projected columns.
+    /// The schema of the projected columns.
     output: SchemaRef,
     store: Arc<dyn ObjectStore>,
 }

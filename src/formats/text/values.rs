@@ -1,4 +1,5 @@
-//! Columns that were decoded as text, parsed: exactly the values of a type are taken, decimals rounded as SQL's `CAST` rounds.
+//! Columns that were decoded as text, parsed: exactly the values of a type are taken, decimals
+//! rounded as SQL's `CAST` rounds.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ pub(super) enum Notation {
 }
 
 impl Notation {
-    /// Whether values of the type are parsed here, since the decoder would cut them off.
+    /// Returns true if values of the type are parsed here, since the decoder would cut them off.
     fn is_parsed_here(self, data_type: &DataType) -> bool {
         use DataType::*;
         match data_type {
@@ -90,7 +91,7 @@ pub(super) fn parsed(batch: &RecordBatch, table: &Schema, first: usize) -> Resul
         .map_err(|error| DataFusionError::from(error).into())
 }
 
-/// What errors say of where a value stands.
+/// The place of a value in error messages.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     column: &'a str,

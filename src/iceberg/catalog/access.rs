@@ -12,8 +12,8 @@ use super::rest::{RestRefresh, RestTable};
 use crate::Result;
 use crate::storage::{AccessConfig, Refresh, RoutedStore};
 
-/// What a worker process needs to open the files of a table without planning again: storage
-/// properties, credentials, and for a REST catalog whom to ask for newer ones.
+/// The access that a worker process needs to open a table's files without planning again: storage
+/// properties, credentials, and for a REST catalog the address of newer ones.
 ///
 /// The serialised form holds secrets: it is for a worker process, and never for a checkpoint or a
 /// log. The `Debug` form shows none.
@@ -25,7 +25,8 @@ pub struct StorageAccess {
 }
 
 impl StorageAccess {
-    /// Access by properties alone: `s3.*`, `gcs.*`, `adls.*`, `client.*`, or names of `object_store`.
+    /// Access by properties alone: `s3.*`, `gcs.*`, `adls.*`, `client.*`, or names of
+    /// `object_store`.
     pub fn new(properties: &BTreeMap<String, String>) -> Self {
         Self { config: AccessConfig::new(properties), rest: None }
     }
@@ -47,7 +48,7 @@ impl StorageAccess {
         Ok(Arc::new(RoutedStore::new(self.config.clone(), refresh)))
     }
 
-    /// The same files for the `iceberg` crate, read-only.
+    /// Read-only access to the files for the `iceberg` crate.
     pub fn file_io(&self) -> FileIO {
         FileIOBuilder::new(Arc::new(RoutedStorageFactory::new(self.clone()))).build()
     }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{Error, Result};
 
-/// The crate's name, and those of pyiceberg after the service's own `glue.` or `s3tables.`, and after
-/// `client.`.
+/// The crate's name, and pyiceberg's names after the service's own `glue.` or `s3tables.`, and
+/// after `client.`.
 const SHARED: &[(&str, &str)] = &[
     ("region_name", "region"),
     ("aws_access_key_id", "access-key-id"),
@@ -14,7 +14,7 @@ const SHARED: &[(&str, &str)] = &[
     ("profile_name", "profile-name"),
 ];
 
-/// What the crate for Glue takes.
+/// Translates properties for the Glue crate.
 pub(super) fn glue_properties(
     properties: &BTreeMap<String, String>,
 ) -> Result<HashMap<String, String>> {
@@ -33,7 +33,8 @@ pub(super) fn glue_properties(
     Ok(known)
 }
 
-/// The properties of the files of Glue's tables: they lie in Glue's region where nobody says otherwise.
+/// The properties of the files of Glue's tables: they lie in Glue's region where nobody says
+/// otherwise.
 pub(super) fn glue_files(properties: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut files = properties.clone();
     let has_own = ["s3.region", "client.region"].iter().any(|name| files.contains_key(*name));
@@ -45,7 +46,7 @@ pub(super) fn glue_files(properties: &BTreeMap<String, String>) -> BTreeMap<Stri
     files
 }
 
-/// What the crate for S3 Tables takes.
+/// Translates properties for the S3 Tables crate.
 pub(super) fn s3tables_properties(
     properties: &BTreeMap<String, String>,
 ) -> Result<HashMap<String, String>> {

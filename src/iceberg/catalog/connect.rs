@@ -1,4 +1,4 @@
-//! What every kind of catalog answers, and how one is reached.
+//! The interface of every kind of catalog, and the way to connect to one.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,11 +16,12 @@ use super::sql::SqlClient;
 use crate::runtime::Runtimes;
 use crate::{Error, Result};
 
-/// A catalog, read-only. An unknown namespace or table is `TableNotFound`; only its name needs to be
-/// told, since the caller adds those that exist.
+/// A catalog, read-only. An unknown namespace or table is `TableNotFound`; only its name needs to
+/// be told, since the caller adds those that exist.
 #[async_trait]
 pub(super) trait Client: Send + Sync {
-    /// The namespaces directly below `parent`, each with all its names; an empty parent is the root.
+    /// The namespaces directly below `parent`, each with all its names; an empty parent is the
+    /// root.
     async fn list_namespaces(&self, parent: &[String]) -> Result<Vec<Vec<String>>>;
 
     /// The names of a namespace's tables.

@@ -38,7 +38,8 @@ pub fn iceberg_error(error: iceberg::Error) -> Error {
     }
 }
 
-/// What a dump of a client's error says in words: the crates for Glue and S3 Tables show no more.
+/// Extracts readable words from the dump of a client's error. The crates for Glue and S3 Tables
+/// show no more.
 pub(super) fn words_of(dump: &str) -> String {
     // The longest dump that is shown where nothing in it is known.
     const SHOWN: usize = 400;
@@ -56,7 +57,7 @@ pub(super) fn words_of(dump: &str) -> String {
     }
 }
 
-/// A table or namespace that is not there; the catalog adds what is.
+/// The error for a table or namespace that does not exist; the catalog adds those that do.
 pub(super) fn not_found(namespace: &[String], name: &str) -> Error {
     Error::new(ErrorKind::TableNotFound, format!("unknown table {}", dotted(namespace, name)))
 }

@@ -20,8 +20,8 @@ use super::access::StorageAccess;
 use crate::Error;
 use crate::storage::RoutedStore;
 
-/// Makes [`RoutedStorage`]; the properties that the crate hands over are not used, since they are the
-/// catalog's, and the access knows the table's.
+/// Makes [`RoutedStorage`]; the properties that the crate hands over are not used, since they are
+/// the catalog's, and the access knows the table's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoutedStorageFactory {
     access: StorageAccess,

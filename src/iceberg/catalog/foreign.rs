@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// A catalog of one of those crates.
 struct ForeignClient {
-    /// What it is, and where it was looked for.
+    /// The service's name and address, for error messages.
     service: String,
     catalog: Arc<dyn Catalog>,
     access: StorageAccess,
@@ -120,7 +120,8 @@ impl Client for ForeignClient {
         let (store, access) = (Arc::clone(&self.store), self.access.clone());
         match self.catalog.load_table(ident).await {
             Ok(table) => match table.metadata_location() {
-                // The crate leaves out defaults, which there are from version 3 on, so it is read again.
+                // The crate leaves out defaults, which there are from version 3 on, so it is read
+                // again.
                 Some(location) if table.metadata().format_version() >= FormatVersion::V3 => {
                     load_known(location.to_owned(), store, access).await
                 }

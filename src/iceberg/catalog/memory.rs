@@ -13,8 +13,8 @@ use crate::{Error, Result};
 
 /// Tables by name: the property `table.<namespace>.<name>` is where the table's `metadata.json` is.
 ///
-/// pyiceberg's catalog of this type is a database in the memory of its own process, which no other one
-/// can read; this one gives names to tables that have no catalog.
+/// pyiceberg's catalog of this type is a database in the memory of its own process, which no other
+/// one can read; this one gives names to tables that have no catalog.
 pub(super) struct MemoryClient {
     tables: BTreeMap<(Vec<String>, String), String>,
     access: StorageAccess,

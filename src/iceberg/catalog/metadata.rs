@@ -18,9 +18,10 @@ use crate::iceberg::Defaults;
 use crate::storage::RoutedStore;
 use crate::{Error, ErrorKind, Result};
 
-/// A table without a catalog: by a metadata file (`….metadata.json`, compressed with gzip or not), or by
-/// the table's directory, whose newest metadata is taken: the one that `metadata/version-hint.text`
-/// names, else the one with the highest version. A relative local path starts at the current directory.
+/// A table without a catalog: by a metadata file (`….metadata.json`, compressed with gzip or not),
+/// or by the table's directory, whose newest metadata is taken: the one that
+/// `metadata/version-hint.text` names, else the one with the highest version. A relative local path
+/// starts at the current directory.
 ///
 /// # Errors
 ///
@@ -40,8 +41,8 @@ pub async fn load_metadata(location: &str, access: &StorageAccess) -> Result<Loa
     .await
 }
 
-/// Reads the metadata at a location that a catalog told. That there is no such file is the storage's
-/// failure, since the table is known.
+/// Reads the metadata at a location that a catalog told. That there is no such file is the
+/// storage's failure, since the table is known.
 pub(super) async fn load_known(
     location: String,
     store: Arc<RoutedStore>,

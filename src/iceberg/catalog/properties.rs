@@ -1,4 +1,4 @@
-//! What a catalog's properties ask for, checked without any I/O.
+//! Interprets a catalog's properties, and checks them without any I/O.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) enum CatalogType {
     Memory,
 }
 
-/// What a user may write as `type`.
+/// Values that a user may write as `type`.
 const TYPES: &[(&str, CatalogType)] = &[
     ("rest", CatalogType::Rest),
     ("sql", CatalogType::Sql),
@@ -34,13 +34,13 @@ const COMMON: &[&str] = &["type", "uri", "warehouse", "py-io-impl"];
 /// Properties for writers, and for files.
 const SPACES: &[&str] = &["table-default.", "table-override.", "write.", "hf.", "downcast-"];
 
-/// What is known and not supported, and what to do instead.
+/// Properties that are known and not supported, each with an alternative.
 const REFUSED: &[(&str, &str)] = &[
     ("py-catalog-impl", "name one of the catalog types as \"type\""),
     ("auth", "pass \"credential\" or \"token\", or \"header.Authorization\""),
     ("auth.type", "pass \"credential\" or \"token\", or \"header.Authorization\""),
-    ("ssl", "add the certificate to those of the operating system (SSL_CERT_FILE)"),
-    ("ssl.cabundle", "add the certificate to those of the operating system (SSL_CERT_FILE)"),
+    ("ssl", "add the certificate to the operating system's (SSL_CERT_FILE)"),
+    ("ssl.cabundle", "add the certificate to the operating system's (SSL_CERT_FILE)"),
     ("hive.kerberos-authentication", "use a metastore without Kerberos, or a REST catalog"),
     ("glue.role-arn", "assume the role and pass its glue.access-key-id and others"),
 ];

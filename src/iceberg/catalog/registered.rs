@@ -15,16 +15,17 @@ use crate::runtime::PerProcess;
 use crate::storage::{RoutedStore, note_secrets, redact, shown};
 use crate::{Error, ErrorKind, Result, list_names, suggestion};
 
-/// A catalog's name and properties, and the connection, made when it is first used and made again in a
-/// forked process.
+/// A catalog's name and properties, and the connection, made when it is first used and made again
+/// in a forked process.
 ///
 /// Properties are those of pyiceberg. `type` is one of:
 /// - `rest`: `uri`; `warehouse`, `prefix`; `credential` (with `scope`, `oauth2-server-uri`,
 ///   `audience`, `resource`) or `token`; `header.*`; `rest.sigv4-enabled`.
 /// - `sql` or `jdbc`: `uri` (`sqlite:///relative`, `sqlite:////absolute`, `postgresql://…`). A
-///   database keeps several catalogs by name: this one's name, or `catalog_name`, or the only one there is.
-/// - `glue`: `glue.*`, `client.*`. `hive`: `uri` (`thrift://host:port`, several separated by commas).
-///   `s3tables`: `s3tables.warehouse` (the ARN of the table bucket), `s3tables.*`.
+///   database keeps several catalogs by name: this one's name, or `catalog_name`, or the only one
+///   there is.
+/// - `glue`: `glue.*`, `client.*`. `hive`: `uri` (`thrift://host:port`, several separated by
+///   commas). `s3tables`: `s3tables.warehouse` (the ARN of the table bucket), `s3tables.*`.
 /// - `in-memory` or `memory`: the tables that the properties name, `table.<namespace>.<name>` being
 ///   the location of a `metadata.json`.
 ///
@@ -56,8 +57,8 @@ impl IcebergCatalog {
     ///
     /// # Errors
     ///
-    /// `Config`, for an empty name, an unknown `type` (with the nearest name), and missing, unknown or
-    /// unsupported properties; never a value of a secret.
+    /// `Config`, for an empty name, an unknown `type` (with the nearest name), and missing, unknown
+    /// or unsupported properties; never a value of a secret.
     pub fn try_new(name: &str, properties: BTreeMap<String, String>) -> Result<Self> {
         if name.trim().is_empty() {
             return Err(Error::config("a catalog needs a name"));
@@ -79,13 +80,13 @@ impl IcebergCatalog {
         &self.properties
     }
 
-    /// The namespaces directly below `parent`, each with all its names and sorted; an empty parent is
-    /// the root.
+    /// The namespaces directly below `parent`, each with all its names and sorted; an empty parent
+    /// is the root.
     ///
     /// # Errors
     ///
-    /// `Storage` where the catalog does not answer; `TableNotFound` for an unknown parent, where the
-    /// catalog knows nested namespaces.
+    /// `Storage` where the catalog does not answer; `TableNotFound` for an unknown parent, where
+    /// the catalog knows nested namespaces.
     pub async fn list_namespaces(&self, parent: &[String]) -> Result<Vec<Vec<String>>> {
         let client = self.client().await?;
         let parent = parent.to_vec();
@@ -115,8 +116,8 @@ impl IcebergCatalog {
     ///
     /// # Errors
     ///
-    /// `TableNotFound` with the names that are near, `Storage` where the catalog or its metadata file
-    /// cannot be read, `Data` for metadata that is none.
+    /// `TableNotFound` with the names that are near, `Storage` where the catalog or its metadata
+    /// file cannot be read, `Data` for metadata that is none.
     pub async fn load_table(&self, namespace: &[String], name: &str) -> Result<LoadedTable> {
         let client = self.client().await?;
         let (wanted, table) = (namespace.to_vec(), name.to_owned());
@@ -139,7 +140,7 @@ impl IcebergCatalog {
         self.client.get_or_make(connect).await.map_err(|error| self.describe(error))
     }
 
-    /// Adds the catalog, and takes out what a server or a driver may have repeated of a secret.
+    /// Adds the catalog's name, and removes secrets that a server or a driver may have repeated.
     fn describe(&self, error: Error) -> Error {
         let text = error.to_string();
         let safe = redact(&text, &self.properties);
@@ -161,7 +162,8 @@ impl fmt::Debug for IcebergCatalog {
     }
 }
 
-/// The error with what exists beside the wanted name. Who may not list learns the name alone.
+/// The error with existing names beside the wanted one. A user without permission to list sees the
+/// name alone.
 async fn with_candidates(
     client: &dyn Client,
     namespace: &[String],

@@ -66,7 +66,7 @@ impl SqlClient {
         })
     }
 
-    /// The first column of a query as text, as it is or with the catalog's name.
+    /// The first column of a query as text, unchanged or with the catalog's name.
     async fn texts(&self, query: &str, catalog: Option<&str>) -> Result<Vec<String>> {
         let texts = match &self.database {
             Database::Empty => return Ok(Vec::new()),
@@ -106,8 +106,8 @@ impl SqlClient {
         Ok((tables, namespaces))
     }
 
-    /// The catalog's name in the database. pyiceberg's name of a catalog and the one of a session need
-    /// not be the same; where the database has only one, that one is meant.
+    /// The catalog's name in the database. pyiceberg's name of a catalog and the one of a session
+    /// need not be the same; where the database has only one, that one is meant.
     async fn catalog_name(&self) -> Result<String> {
         let known = self.texts(CATALOGS, None).await?;
         if known.contains(&self.catalog) || known.is_empty() {
@@ -198,7 +198,8 @@ async fn sqlite_rows(
         )));
     }
     let rows = match ask_sqlite(options, query, catalog).await {
-        // A database with a write-ahead log needs a file beside it, which a read-only directory refuses.
+        // A database with a write-ahead log needs a file beside it, which a read-only directory
+        // refuses.
         Err(sqlx::Error::Database(error))
             if error.message().contains("unable to open")
                 || error.message().contains("readonly") =>

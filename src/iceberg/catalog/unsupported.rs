@@ -1,5 +1,5 @@
-//! What nothing here reads of a table's metadata, found where it does not parse: the parser itself says neither the column
-//! nor the type of types of format version 3.
+//! Finds the column and type that cannot be read in metadata that does not parse. The parser names
+//! neither for types of format version 3.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,7 +59,8 @@ impl Schemas {
     }
 }
 
-/// The error of the first snapshot without a manifest list, as writers of format version 1 may leave it out.
+/// The error of the first snapshot without a manifest list, as writers of format version 1 may
+/// leave it out.
 pub fn embedded_manifests(metadata: &Value) -> Option<Error> {
     let snapshots = metadata.get("snapshots").and_then(Value::as_array);
     let embedded = snapshots.into_iter().flatten().find(|snapshot| {

@@ -1,7 +1,8 @@
 //! Common parts of expressions are taken out of a plan once.
 //!
-//! DataFusion 53 numbers what it takes out (`__common_expr_1`) from one on for each plan. A part of a plan that is optimised again, as
-//! a stage is, has such columns already: a second one of a number was taken for the first, and a list of integers became floats.
+//! DataFusion 53 numbers extracted expressions (`__common_expr_1`) from one on for each plan. A
+//! part of a plan that is optimised again, such as a stage, has such columns already. A second
+//! column with a number was taken for the first, and a list of integers became floats.
 
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 

@@ -1,5 +1,6 @@
-//! What binds stronger: the parser takes all that follows `IS DISTINCT FROM` for its right side, `a IS DISTINCT FROM b AND c`
-//! for `a IS DISTINCT FROM (b AND c)`. Here it ends where AND or OR begin, as in the standard.
+//! Corrects the precedence of `IS DISTINCT FROM`. The parser takes all that follows for its right
+//! side: `a IS DISTINCT FROM b AND c` becomes `a IS DISTINCT FROM (b AND c)`. Here the right side
+//! ends where AND or OR begin, as in the standard.
 
 use std::convert::Infallible;
 use std::mem;
@@ -19,8 +20,8 @@ struct Binding;
 impl VisitorMut for Binding {
     type Break = Infallible;
 
-    /// What is below an expression is in order already. Parentheses are nodes of their own, so that an AND or OR that is found below
-    /// something stronger was written without.
+    /// Expressions below this one are in order already. Parentheses are nodes of their own, so an
+    /// AND or OR directly below a stronger operator was written without them.
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
         let (strength, side) = match expr {
             Expr::BinaryOp { op: BinaryOperator::And, right, .. } => (1, right),

@@ -1,6 +1,7 @@
-//! DISTINCT and GROUP BY without keys. DataFusion knows of which columns the rows of a group or a numbered row are unique, and takes
-//! that over joins and `unnest`, which repeat rows: DISTINCT of such a column vanished there, and so did columns of GROUP BY. Here DISTINCT
-//! always groups, and what is known of keys is cleared before columns are pruned.
+//! Clears functional dependencies before DISTINCT and GROUP BY without keys. DataFusion knows
+//! columns whose values are unique in a group or a numbered row, and keeps them across joins and
+//! `unnest`, which repeat rows. So DISTINCT of such a column vanished, and so did columns of GROUP
+//! BY. Here DISTINCT always groups, and known keys are cleared before columns are pruned.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use datafusion::logical_expr::{Aggregate, Distinct, Expr, LogicalPlan};
 
 use super::rule_around::{Rule, RuleAround};
 
-/// Makes groups of DISTINCT, whatever is known of keys; what has no column, and DISTINCT ON, is DataFusion's.
+/// Makes groups of DISTINCT, even if keys are known. DISTINCT without columns, and DISTINCT ON, is
+/// left to DataFusion.
 pub fn group_distinct(inner: Rule) -> RuleAround {
     RuleAround::new(inner, |inner, plan, config| match plan {
         LogicalPlan::Distinct(Distinct::All(input)) if !input.schema().fields().is_empty() => {
@@ -33,8 +35,8 @@ pub fn blind_to_keys(inner: Rule) -> RuleAround {
     })
 }
 
-/// The plan of a relation that says nothing of keys: by them the planner adds columns to a GROUP BY, and `unnest` and joins repeat what
-/// it takes for unique.
+/// The plan of a relation without keys. The planner adds columns to a GROUP BY by keys, and
+/// `unnest` and joins repeat rows that it takes for unique.
 ///
 /// # Errors
 /// An internal error where a schema cannot be rebuilt.
@@ -45,7 +47,7 @@ pub(in crate::query) fn relation_without_keys(plan: LogicalPlan) -> Result<Logic
     }
 }
 
-/// A node that says nothing of keys. Those that are not named have the schema of their input.
+/// A node without keys. Nodes that are not named have the schema of their input.
 fn without_keys(mut plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let schema = match &mut plan {
         LogicalPlan::Projection(node) => &mut node.schema,

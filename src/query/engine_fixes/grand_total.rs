@@ -1,7 +1,8 @@
-//! The grand total of no rows. A grouping set without columns, as in ROLLUP and CUBE, has one row whatever there is (SQL standard,
-//! PostgreSQL); DataFusion 53 makes none where its input has no rows.
+//! The grand total of no rows. A grouping set without columns, as in ROLLUP and CUBE, has one row
+//! for any input (SQL standard, PostgreSQL); DataFusion 53 makes none where its input has no rows.
 //!
-//! So the input gets one row of NULLs, which no aggregate counts, and the groups that it alone makes are left out again. Before:
+//! So the input gets one row of NULLs, which no aggregate counts, and the groups that it alone
+//! makes are left out again. Before:
 //! ```text
 //! Aggregate: groupBy=[ROLLUP (a)], aggr=[sum(x)]
 //!   t
@@ -51,7 +52,7 @@ pub(super) fn with_grand_totals(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan.transform_up(of_node)?.data)
 }
 
-/// Whether one of several grouping sets has no columns.
+/// Returns true if one of several grouping sets has no columns.
 fn has_total(aggregate: &Aggregate) -> DfResult<bool> {
     if !matches!(&aggregate.group_expr[..], [Expr::GroupingSet(_), ..]) {
         return Ok(false);

@@ -1,5 +1,6 @@
-//! Intervals compared by their length, a month being 30 days and a day 24 hours, as in PostgreSQL and DuckDB. DataFusion 53
-//! compares months first, then days, then the rest, so that 25 hours are less than a day, and `a - b > INTERVAL '1 day'` with them.
+//! Intervals compared by their length, a month being 30 days and a day 24 hours, as in PostgreSQL
+//! and DuckDB. DataFusion 53 compares months first, then days, then the rest, so that 25 hours are
+//! less than a day, and `a - b > INTERVAL '1 day'` with them.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};
@@ -32,7 +33,8 @@ static LENGTH: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
     Arc::new(ScalarUDF::from(Length { signature }))
 });
 
-/// Puts lengths in the place of intervals and durations that are compared with each other; whether there is an interval.
+/// Puts lengths in the place of intervals and durations that are compared with each other; whether
+/// there is an interval.
 pub(super) fn lengths(met: &mut [&mut Expr], schema: &DFSchema) -> bool {
     let types: Vec<_> = met.iter().map(|expr| expr.get_type(schema).ok()).collect();
     let is_length = |of: &Option<DataType>| {

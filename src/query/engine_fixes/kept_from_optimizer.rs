@@ -1,11 +1,14 @@
-//! Expressions that DataFusion's optimiser would take for others, hidden from it behind a function that changes nothing:
+//! Expressions that DataFusion's optimiser would take for others, hidden from it behind a function
+//! that changes nothing:
 //!
-//! - A cast that loses something is moved to the constant that it is compared with: `CAST(d AS INT) = 1` becomes `d = 1.00`, which
-//!   1.20 is not. So are a `TRY_CAST`, which is NULL where it fails, and one between a time zone and none.
-//! - A constant of a finer unit than a column of timestamps is cut off: of `ts >= '…:00.0015'` in milliseconds 1 is left. It is
-//!   rounded to the side that the comparison is open to.
-//! - The range by which `LIKE` leaves out row groups passes over escapes: that of `'img\_%'` begins with `img\`, which is none of
-//!   the prefixes. `starts_with` becomes such a LIKE. The range is written beside them instead.
+//! - A cast that loses something is moved to the constant that it is compared with: `CAST(d AS INT)
+//!   = 1` becomes `d = 1.00`, which 1.20 is not. So are a `TRY_CAST`, which is NULL where it fails,
+//!   and one between a time zone and none.
+//! - A constant of a finer unit than a column of timestamps is cut off: of `ts >= '…:00.0015'` in
+//!   milliseconds 1 is left. It is rounded to the side that the comparison is open to.
+//! - The range by which `LIKE` leaves out row groups passes over escapes: that of `'img\_%'` begins
+//!   with `img\`, which is none of the prefixes. `starts_with` becomes such a LIKE. The range is
+//!   written beside them instead.
 //! - Of two `IN` lists over the same value one is made, as if nothing was NULL.
 //! - Regular expressions: see [`regexes`](super::regexes).
 
@@ -102,7 +105,8 @@ impl OptimizerRule for KeepExact {
     }
 }
 
-/// Whether a node has any of the expressions that are hidden; most have none, and tables may have thousands of columns.
+/// Returns true if a node has any of the expressions that are hidden; most have none, and tables
+/// may have thousands of columns.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {
@@ -142,7 +146,8 @@ fn keep_node(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfor
     })
 }
 
-/// What the expressions of a node are over: of a table with filters all of its columns.
+/// The schema over which a node's expressions are written: for a table with filters, all of its
+/// columns.
 pub(super) fn inputs_of(plan: &LogicalPlan) -> Result<DFSchemaRef> {
     Ok(match plan {
         LogicalPlan::TableScan(scan) => Arc::new(DFSchema::try_from_qualified_schema(
@@ -200,7 +205,7 @@ impl Keep {
         })
     }
 
-    /// Whether a cast makes one value of two, another of one, or NULL.
+    /// Returns true if a cast makes one value of two, another of one, or NULL.
     fn loses(&self, expr: &Expr, to: &DataType, may_fail: bool) -> Result<bool> {
         let from = expr.get_type(&self.schema)?;
         Ok(changes(&from, to) || may_fail && may_be_null(&from, to))
@@ -244,7 +249,8 @@ impl Keep {
 
     fn has_null(&self, list: &InList) -> Result<bool> {
         for expr in &list.list {
-            // Of lists with thousands of constants none is computed that needs not be: what is cast is NULL where it was.
+            // Of lists with thousands of constants none is computed that needs not be: what is cast
+            // is NULL where it was.
             let mut value = expr;
             while let Expr::Cast(cast) = value {
                 value = &cast.expr;
@@ -280,8 +286,9 @@ impl Keep {
         }))
     }
 
-    /// The constants next to a constant of timestamps, below and above, that are among the values of what is cast to its
-    /// unit; None where that is no timestamp of a coarser unit, or the constant is such a value itself.
+    /// The constants next to a constant of timestamps, below and above, among the values of the
+    /// cast expression in its own unit. Returns None if that is no timestamp of a coarser unit, or
+    /// if the constant is such a value itself.
     fn between_units(&self, value: &Expr, constant: &Expr) -> Result<Option<(Expr, Expr)>> {
         let Some(coarse) = self.unit_below_casts(value)? else { return Ok(None) };
         let Some(constant) = self.constant(constant)? else { return Ok(None) };
@@ -308,7 +315,8 @@ impl Keep {
         Ok(Some((literal(below), literal(above))))
     }
 
-    /// The coarsest unit of timestamps below casts that keep every value; None where there is no such cast.
+    /// The coarsest unit of timestamps below casts that keep every value; None where there is no
+    /// such cast.
     fn unit_below_casts(&self, expr: &Expr) -> Result<Option<TimeUnit>> {
         let mut found = None;
         let mut at = expr;
@@ -397,7 +405,8 @@ impl Keep {
         self.in_range(value.clone(), &text, kept)
     }
 
-    /// `kept`, which holds only of texts that begin with `prefix`, with the range that these are in.
+    /// `kept`, which holds only of texts that begin with `prefix`, with the range that these are
+    /// in.
     fn in_range(&self, value: Expr, prefix: &str, kept: Expr) -> Result<Transformed<Expr>> {
         let literal = |text: String| match value.get_type(&self.schema) {
             Ok(DataType::Utf8) => Some(ScalarValue::Utf8(Some(text))),
@@ -436,7 +445,7 @@ fn jump(expr: Expr) -> Transformed<Expr> {
     Transformed::new(expr, true, TreeNodeRecursion::Jump)
 }
 
-/// Whether a cast of values that are there changes some.
+/// Returns true if a cast of values that are there changes some.
 fn changes(from: &DataType, to: &DataType) -> bool {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256, Timestamp};
     match (from, to) {
@@ -457,13 +466,13 @@ fn changes(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether a value that is there may be none after a `TRY_CAST`.
+/// Returns true if a value that is there may be none after a `TRY_CAST`.
 fn may_be_null(from: &DataType, to: &DataType) -> bool {
     let is_number = |of: &DataType| of.is_integer() || of.is_decimal();
     is_number(from) && is_number(to) && !holds_all(from, to)
 }
 
-/// Whether the numbers of one type are all numbers of another.
+/// Returns true if the numbers of one type are all numbers of another.
 fn holds_all(from: &DataType, to: &DataType) -> bool {
     let bits = |of: &DataType| of.primitive_width().unwrap_or(0) as i32 * 8;
     let digits = |bits: i32| f64::from(bits) * std::f64::consts::LOG10_2;
@@ -479,7 +488,7 @@ fn holds_all(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Of a decimal; None of an integer.
+/// Digits of a decimal before the point; None for an integer.
 fn digits_before_point(of: &DataType) -> Option<i32> {
     use DataType::{Decimal32, Decimal64, Decimal128, Decimal256};
     match of {
@@ -491,7 +500,8 @@ fn digits_before_point(of: &DataType) -> Option<i32> {
     }
 }
 
-/// Whether a cast between timestamps of these zones changes what is stored: one between a zone and none takes the clock there.
+/// Returns true if a cast between timestamps of these zones changes the stored number: a cast
+/// between a zone and none takes the clock there.
 fn shifts(zone: Option<&str>, other: Option<&str>) -> bool {
     match (zone, other) {
         (None, Some(zone)) | (Some(zone), None) => !is_utc(zone),
@@ -508,7 +518,7 @@ pub(super) fn per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// What a text begins with that a pattern of LIKE, with backslashes as escapes, takes.
+/// The literal prefix of every text that matches a LIKE pattern (with backslash escapes).
 fn literal_prefix(pattern: &str) -> String {
     let mut prefix = String::new();
     let mut chars = pattern.chars();
@@ -525,22 +535,23 @@ fn literal_prefix(pattern: &str) -> String {
     prefix
 }
 
-/// The IN lists of an expression of which several are over the same value.
+/// Values of an expression with several IN lists.
 struct Lists {
     /// Where unknown and false are not the same: how many by value.
     several: HashMap<Expr, usize>,
 }
 
 impl Lists {
-    /// Of a condition: unknown is false there, so that only lists with NULL are merged wrongly, and what is below NOT or CASE;
-    /// and of alternatives those that are negated: they become true where no value is in all of them.
+    /// For a condition. Unknown is false there, so that only lists with NULL, and lists below NOT
+    /// or CASE, are merged wrongly. So are negated alternatives: they become true if no value is in
+    /// all of them.
     fn in_filter(expr: &Expr) -> Self {
         let mut lists = Self { several: HashMap::new() };
         lists.conditions(expr, false);
         lists
     }
 
-    /// Of an expression whose value counts.
+    /// For an expression whose value counts.
     fn in_value(expr: &Expr) -> Self {
         let mut lists = Self { several: HashMap::new() };
         lists.values(expr);

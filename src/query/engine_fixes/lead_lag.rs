@@ -1,7 +1,7 @@
 //! `lead` and `lag` as the standard has them.
 //!
-//! DataFusion 53 answers `IGNORE NULLS` with NULL though the row exists, takes an offset of NULL for 0, cuts a default to the
-//! type of the value, and fails on an offset of the least integer.
+//! DataFusion 53 answers `IGNORE NULLS` with NULL though the row exists, takes an offset of NULL
+//! for 0, cuts a default to the type of the value, and fails on an offset of the least integer.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -144,7 +144,8 @@ impl PartitionEvaluator for Nothing {
     }
 }
 
-/// A shift among the rows whose value is not NULL. It sees a whole partition: how far the next value lies is not known before.
+/// A shift among the rows whose value is not NULL. It sees a whole partition: how far the next
+/// value lies is not known before.
 #[derive(Debug)]
 struct AmongValues {
     /// Values after the current row; before it where negative. Never 0.

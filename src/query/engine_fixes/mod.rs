@@ -1,10 +1,12 @@
-//! Faults of DataFusion 53: one file for each, which names the fault, the answer it gave, and what stands in its place.
+//! Faults of DataFusion 53: one file for each, with the fault, the wrong answer, and the
+//! replacement.
 //!
-//! Three kinds. Statements are changed before they are planned (`distinct_precedence`, `row_comparisons`, `number_digits`), or
-//! refused where no right answer is possible (`refused`, `volatile_ctes`). Plans are changed before they are analysed: `plan_fixes`
-//! lists these changes in their order. Rules among those of the optimiser keep it from what it does wrongly
-//! (`kept_from_optimizer`, `signed_zeros`, `sliding_frames`, `functional_dependencies`, `overflow`). Functions under the engine's
-//! names answer rightly (`functions/`, `totals`, `lead_lag`, `ntile`).
+//! Three kinds. Statements are changed before they are planned (`distinct_precedence`,
+//! `row_comparisons`, `number_digits`), or refused where no right answer is possible (`refused`,
+//! `volatile_ctes`). Plans are changed before they are analysed: `plan_fixes` lists these changes
+//! in their order. Rules among the optimiser's keep it from wrong rewrites (`kept_from_optimizer`,
+//! `signed_zeros`, `sliding_frames`, `functional_dependencies`, `overflow`). Functions under the
+//! engine's names answer rightly (`functions/`, `totals`, `lead_lag`, `ntile`).
 
 pub(super) mod common_expressions;
 pub(super) mod distinct_precedence;

@@ -1,4 +1,5 @@
-//! Decimals of 32 and 64 bits beside integers. DataFusion 53 makes integers of them, so that `x > 2` lost 2.5, and `x + 0` was 2.
+//! Decimals of 32 and 64 bits beside integers. DataFusion 53 makes integers of them, so that `x >
+//! 2` lost 2.5, and `x + 0` was 2.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use datafusion::logical_expr::{
     Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Union, cast,
 };
 
-/// Plans operators between both with decimals of 128 bits, of which the engine has the right types.
+/// Plans operators between decimals of 128 bits, for which the engine has the right types.
 #[derive(Debug)]
 pub struct NarrowDecimals;
 
@@ -40,7 +41,8 @@ impl ExprPlanner for NarrowDecimals {
 const OF_ONE_TYPE: [&str; 8] =
     ["coalesce", "greatest", "least", "make_array", "nullif", "nvl", "nvl2", "ifnull"];
 
-/// The query with such decimals of 128 bits in BETWEEN, IN, CASE, functions, conditions made of subqueries, keys and unions, too.
+/// The query with such decimals of 128 bits in BETWEEN, IN, CASE, functions, conditions made of
+/// subqueries, keys and unions, too.
 ///
 /// # Errors
 /// An internal error where a part cannot be planned with them.

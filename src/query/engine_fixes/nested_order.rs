@@ -1,7 +1,9 @@
-//! The order of lists, structs and maps: NULL in them is above all values, as in PostgreSQL and DuckDB, and as ORDER BY has it here.
+//! The order of lists, structs and maps: NULL in them is above all values, as in PostgreSQL and
+//! DuckDB, and as ORDER BY has it here.
 //!
-//! DataFusion 53 takes it for the least in `<`, `<=`, `>`, `>=` and BETWEEN, and for none in `min` and `max`, so that `ORDER BY x LIMIT 1` and
-//! `min(x)` were different rows. So `x <= y` is `nested_order(x, y) <= 0`, a function of ours, and the aggregates are ours.
+//! DataFusion 53 takes it for the least in `<`, `<=`, `>`, `>=` and BETWEEN, and for none in `min`
+//! and `max`, so that `ORDER BY x LIMIT 1` and `min(x)` were different rows. So `x <= y` is
+//! `nested_order(x, y) <= 0`, a function of ours, and the aggregates are ours.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -28,7 +30,7 @@ use super::signed_zeros::plain;
 use crate::floats::has_floats;
 use crate::{Error, Result};
 
-/// The rule; before those that compute constants.
+/// The rule; before the rules that compute constants.
 #[derive(Debug)]
 pub struct OrderNested;
 
@@ -75,8 +77,8 @@ impl OptimizerRule for OrderNested {
     }
 }
 
-/// NULLS FIRST and LAST are about NULL itself, and the engine takes them for NULL in values, too: `x DESC NULLS LAST` becomes
-/// `x IS NULL, x DESC NULLS FIRST`.
+/// NULLS FIRST and LAST are about NULL itself, and the engine takes them for NULL in values, too:
+/// `x DESC NULLS LAST` becomes `x IS NULL, x DESC NULLS FIRST`.
 fn sorts(sorts: &mut Vec<Sort>, schema: &DFSchema) -> DfResult<bool> {
     let mut at = 0;
     let mut is_changed = false;
@@ -140,7 +142,8 @@ const NULLS_ABOVE: SortOptions = SortOptions { descending: false, nulls_first: f
 
 static NESTED_ORDER: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(function()));
 
-/// `nested_order(x, y)`: -1, 0 or 1 where x is below, equal to or above y; NULL where one of them is.
+/// `nested_order(x, y)`: -1, 0 or 1 where x is below, equal to or above y; NULL where one of them
+/// is.
 pub(super) fn function() -> ScalarUDF {
     ScalarUDF::from(NestedOrder { signature: Signature::any(2, Volatility::Immutable) })
 }
@@ -196,7 +199,8 @@ fn orders(left: &ArrayRef, right: &ArrayRef) -> DfResult<Int8Array> {
 /// The plan with aggregates of ours for `min` and `max` of nested values.
 ///
 /// # Errors
-/// `Query` for `min` and `max` with OVER, for an aggregate's ORDER BY, and for `greatest`, `least` and `nullif`, of nested values.
+/// `Query` for `min` and `max` with OVER, for an aggregate's ORDER BY, and for `greatest`, `least`
+/// and `nullif`, of nested values.
 pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mut refused = None;
     let found = plan.transform_up_with_subqueries(|node| {
@@ -250,7 +254,8 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
     refused.map_or(Ok(found.data), Err)
 }
 
-/// A window in the order of a struct, with a key for NULL itself before it: the engine refuses a struct as the first key. Whether it is one.
+/// A window in the order of a struct, with a key for NULL itself before it: the engine refuses a
+/// struct as the first key. Whether it is one.
 fn nulls_apart(expr: Expr, schema: &DFSchema) -> (Expr, bool) {
     match expr {
         Expr::WindowFunction(mut call) => {

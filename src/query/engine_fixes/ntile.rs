@@ -1,5 +1,5 @@
-//! `ntile(n)` as the standard has it: of groups that cannot be equally large, the first ones have a row more. DataFusion 53 has
-//! the larger ones anywhere.
+//! `ntile(n)` as the standard has it: of groups that cannot be equally large, the first ones have a
+//! row more. DataFusion 53 has the larger ones anywhere.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,15 +1,16 @@
-//! Joins whose keys match NULL with NULL stay apart from equalities, for which NULL matches nothing.
+//! Joins whose keys match NULL with NULL stay apart from equalities, for which NULL matches
+//! nothing.
 //!
-//! DataFusion 53 has one setting for all keys of a join. A join by `IS NOT DISTINCT FROM` got the equalities of WHERE as further keys,
-//! and with them rows whose values are NULL on both sides:
+//! DataFusion 53 has one setting for all keys of a join. A join by `IS NOT DISTINCT FROM` got the
+//! equalities of WHERE as further keys, and with them rows whose values are NULL on both sides:
 //! ```text
 //! Filter: t.x = u.y                                  Inner Join: t.a = u.a, t.x = u.y    (NULL equals NULL)
 //!   Inner Join: t.a = u.a    (NULL equals NULL)        t
 //!     t                                         ⇒      u
 //!     u
 //! ```
-//! Here such an equality stays the join's filter. Where inner joins are put into another order, a join of this kind is taken for an
-//! input like any other.
+//! Here such an equality stays the join's filter. Where inner joins are put into another order, a
+//! join of this kind is taken for an input like any other.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use datafusion::logical_expr::{Expr, Join, JoinType, LogicalPlan, Projection};
 
 use super::rule_around::{Rule, RuleAround};
 
-/// `extract_equijoin_predicate` or `eliminate_cross_join`, for joins by `IS NOT DISTINCT FROM` beside others.
+/// `extract_equijoin_predicate` or `eliminate_cross_join`, for joins by `IS NOT DISTINCT FROM`
+/// beside others.
 pub fn null_keys_apart(inner: Rule) -> RuleAround {
     RuleAround::new(inner, |inner, plan, config| {
         if inner.apply_order().is_none() {
@@ -49,7 +51,8 @@ fn matches_nulls(join: &Join) -> bool {
     join.null_equality == NullEquality::NullEqualsNull
 }
 
-/// An inner join that matches NULL with NULL, and its inputs, below projections: the rule takes joins apart down to these.
+/// An inner join that matches NULL with NULL, and its inputs, below projections: the rule takes
+/// joins apart down to these.
 fn set_apart(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     match plan {
         LogicalPlan::Join(mut join)

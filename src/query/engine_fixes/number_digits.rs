@@ -1,9 +1,11 @@
-//! Numbers in statements, with all of their digits. DataFusion 53 makes a float of each that has a point or more than 64 bits, and
-//! keeps some fifteen digits of it.
+//! Numbers in statements, with all of their digits. DataFusion 53 makes a float of each that has a
+//! point or more than 64 bits, and keeps some fifteen digits of it.
 //!
-//! - In `CAST(1234567890123456789.12 AS DECIMAL(38, 2))` the number is a text, which has all digits.
-//! - Beside a decimal, or an integer of 64 bits, that it is compared with, the number is one of that type; between two of its values
-//!   it is above the lower one and equal to none. Until the types are known, it is a function of its digits.
+//! - In `CAST(1234567890123456789.12 AS DECIMAL(38, 2))` the number is a text, which has all
+//!   digits.
+//! - Beside a decimal, or an integer of 64 bits, that it is compared with, the number is one of
+//!   that type; between two of its values it is above the lower one and equal to none. Until the
+//!   types are known, it is a function of its digits.
 //!
 //! Any other number stays a float.
 
@@ -159,10 +161,11 @@ fn digits_of(expr: &Expr) -> Option<&ScalarValue> {
     }
 }
 
-/// The plan with written numbers of the type that they are compared with; elsewhere they are floats.
+/// The plan with written numbers of the type that they are compared with; elsewhere they are
+/// floats.
 ///
 /// # Errors
-/// Those of the plan's schema, when it is computed anew.
+/// Errors of the plan's schema, when it is computed anew.
 pub(super) fn exact_comparisons(plan: LogicalPlan) -> Result<LogicalPlan> {
     let of_node = |plan: LogicalPlan| {
         let mut schema = None;
@@ -266,7 +269,7 @@ fn of_list(list: InList, schema: &DFSchema) -> Transformed<Expr> {
     Transformed::yes(Expr::InList(InList { expr, list, negated }))
 }
 
-/// A number as it is written: `units` of which 10^`places` are one.
+/// A written number: `units` divided by 10^`places`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Number {
     units: i256,
@@ -329,7 +332,8 @@ impl Exact {
         Some(Self { data_type, scale, least, greatest })
     }
 
-    /// The greatest number of units that is not above a number, and whether it is the number. None beyond 256 bits.
+    /// The greatest number of units that is not above a number, and whether it is the number. None
+    /// beyond 256 bits.
     fn floor(&self, number: &Number) -> Option<(i256, bool)> {
         let more = self.scale - i32::try_from(number.places).ok()?;
         if more >= 0 {
@@ -371,8 +375,8 @@ impl Exact {
         Expr::Literal(value, None)
     }
 
-    /// The comparison of a value of the type with a number, without a cast of the value; NULL stays NULL. None for an operator that
-    /// does not compare.
+    /// The comparison of a value of the type with a number, without a cast of the value; NULL stays
+    /// NULL. None for an operator that does not compare.
     fn compared(&self, value: &Expr, op: Operator, number: &Number) -> Option<Expr> {
         use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
         let value = value.clone();

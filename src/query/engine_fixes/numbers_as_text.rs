@@ -1,5 +1,6 @@
-//! Numbers that are compared with text in quotes, as in `part >= '9'`: the text means the number that it spells, as in the
-//! standard. DataFusion 53 makes text of the column, of which '10' is less than '9'.
+//! Numbers that are compared with text in quotes, as in `part >= '9'`: the text means the number
+//! that it spells, as in the standard. DataFusion 53 makes text of the column, and as text '10' is
+//! less than '9'.
 //!
 //! The texts of rows are no numbers: beside one they are refused, wherever values are compared.
 
@@ -96,7 +97,8 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Puts numbers in the place of the texts in quotes among values that are compared, where one of them is a number.
+/// Puts numbers in the place of the texts in quotes among values that are compared, where one of
+/// them is a number.
 fn meet(values: &mut [&mut Expr], schema: &DFSchema) -> DfResult<bool> {
     let Some(number) = values.iter().find(|value| is_number(&type_of(value, schema))) else {
         return Ok(false);
@@ -131,7 +133,7 @@ fn refuse_mixed<'a>(values: impl IntoIterator<Item = (&'a Expr, DataType)>) -> D
     }
     let (Some(number), Some(text)) = (number, text) else { return Ok(()) };
     Err(Error::query(format!(
-        "{text} beside {number} compares a number with text: the engine would compare both as texts, of which '10' is less \
+        "{text} beside {number} compares a number with text: the engine would compare both as texts, so that '10' is less \
          than '9', and '07' is not 7; write CAST({text} AS DOUBLE), or CAST({number} AS VARCHAR) to compare texts"
     ))
     .into())
@@ -156,7 +158,7 @@ fn number_of(text: &str) -> Option<Expr> {
     text.parse::<f64>().ok().map(|number| Expr::Literal(ScalarValue::Float64(Some(number)), None))
 }
 
-/// The type of an expression, and of a dictionary that of its values.
+/// The type of an expression; for a dictionary, the type of its values.
 fn type_of(expr: &Expr, schema: &DFSchema) -> DataType {
     match expr.get_type(schema) {
         Ok(DataType::Dictionary(_, values)) => *values,

@@ -1,6 +1,7 @@
 //! Arithmetic of integers that is an error where it overflows. DataFusion 53 wraps around.
 //!
-//! The operators `+`, `-` and `*` between integers, and the sign, become functions; of decimals the engine checks them itself.
+//! The operators `+`, `-` and `*` between integers, and the sign, become functions; of decimals the
+//! engine checks them itself.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};
@@ -103,7 +104,7 @@ fn datum(value: &ColumnarValue) -> Result<Box<dyn Datum>> {
     })
 }
 
-/// The rule; before those that compute constants.
+/// The rule; before the rules that compute constants.
 #[derive(Debug)]
 pub struct CheckArithmetic;
 
@@ -140,7 +141,7 @@ impl OptimizerRule for CheckArithmetic {
     }
 }
 
-/// Whether a node has arithmetic; most have none, and tables may have thousands of columns.
+/// Returns true if a node has arithmetic; most have none, and tables may have thousands of columns.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {
@@ -165,8 +166,9 @@ fn operation(op: Operator) -> Option<Operation> {
     }
 }
 
-/// The type of an expression, of which calls of our own functions have their first argument's: the engine writes down the name of
-/// each call below another for its type, so that a sum of a thousand terms took minutes.
+/// The type of an expression; a call of our own functions has its first argument's type. The engine
+/// instead writes out the name of each nested call to find the type, so that a sum of a thousand
+/// terms took minutes.
 fn type_of(mut expr: &Expr, schema: &DFSchema) -> Result<DataType> {
     while let Expr::ScalarFunction(call) = expr
         && call.func.inner().as_any().is::<Checked>()

@@ -20,7 +20,7 @@ use super::timestamp_units::finer_units;
 use super::volatile_calls::drawn_once;
 use crate::Result;
 
-/// The same query, as it is planned.
+/// Applies all fixes to a query before it is planned.
 ///
 /// # Errors
 /// `Query` where a volatile function stands where it cannot be drawn once.
@@ -33,7 +33,8 @@ pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
     keep_one_row(drawn_once(plan)?)
 }
 
-/// `arrow_cast` as the cast that it is: the optimiser makes a cast of it in the same step in which it moves casts to constants.
+/// `arrow_cast` as the cast that it is: the optimiser makes a cast of it in the same step in which
+/// it moves casts to constants.
 fn with_plain_casts(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     let names = NamePreserver::new(&plan);
     let plain = |expr: Expr| match expr {
@@ -60,9 +61,9 @@ fn with_plain_casts(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     }
 }
 
-/// The plan with a limit of one row above every aggregate of all rows below a filter. It changes nothing, but that the
-/// optimiser stops there: a condition without columns (WHERE 'train' = 'test') would go below the aggregate, which makes one
-/// row of none.
+/// The plan with a limit of one row above every aggregate of all rows below a filter. It changes
+/// nothing, but that the optimiser stops there: a condition without columns (WHERE 'train' =
+/// 'test') would go below the aggregate, which makes one row of none.
 fn keep_one_row(plan: LogicalPlan) -> Result<LogicalPlan> {
     fn guard(plan: LogicalPlan, filtered: bool) -> DfResult<LogicalPlan> {
         let below = filtered || matches!(plan, LogicalPlan::Filter(_));

@@ -1,15 +1,18 @@
-//! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is worse than an error.
+//! SQL that DataFusion 53 answers wrongly, refused with another wording of the same: a wrong row is
+//! worse than an error.
 //!
 //! A FILTER of an aggregate that may be NULL counts as true: it becomes `… IS TRUE`.
 //!
 //! A date with an interval of hours is a date, as if nothing was added.
 //!
-//! A cast to a list makes a list of one element of what is no list, a text `[1, 2]` among it.
+//! A cast of a value that is no list to a list makes a list of one element, for example of a text
+//! `[1, 2]`.
 //!
 //! `SIMILAR TO` takes its pattern for a regular expression that is found anywhere.
 //!
-//! Of window functions, RANGE frames that may be empty keep rows of earlier frames (apache/datafusion issue 24184). A sliding
-//! `min` that stays where a frame holds nulls alone (23872) and a sliding `median` (21299) are computed anew: see
+//! Of window functions, RANGE frames that may be empty keep rows of earlier frames
+//! (apache/datafusion issue 24184). A sliding `min` that stays where a frame holds nulls alone
+//! (23872) and a sliding `median` (21299) are computed anew: see
 //! [`sliding`](super::sliding_frames).
 
 use std::ops::ControlFlow;
@@ -26,7 +29,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
 
 use crate::{Error, Result};
 
-/// Refuses what would be answered wrongly.
+/// Refuses expressions that would be answered wrongly.
 ///
 /// # Errors
 /// `Query` saying how to write it instead.
@@ -132,7 +135,7 @@ fn element(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Whether an interval is not of whole days.
+/// Returns true if an interval is not of whole days.
 fn is_part_of_day(expr: &PlanExpr) -> bool {
     const DAY: i64 = 24 * 60 * 60 * 1_000;
     match expr {
@@ -186,7 +189,7 @@ fn unsound_window(expr: &PlanExpr) -> Option<Error> {
     None
 }
 
-/// Whether a constant is no place of a row.
+/// Returns true if a constant is no place of a row.
 fn is_below_one(expr: &PlanExpr) -> bool {
     match expr {
         PlanExpr::Literal(value, _) => {

@@ -1,8 +1,10 @@
-//! Comparisons of row values, written out by their parts as the standard defines them: `(a, b) < (1, 2)` is
-//! `a < 1 OR a = 1 AND b < 2`. DataFusion 53 compares structs, in which NULL equals NULL and is the least value.
+//! Comparisons of row values, written out by their parts as the standard defines them: `(a, b) <
+//! (1, 2)` is `a < 1 OR a = 1 AND b < 2`. DataFusion 53 compares structs, in which NULL equals NULL
+//! and is the least value.
 //!
-//! A subquery of several columns is no value to the planner. So it becomes a relation whose columns have names of their own, and of
-//! which one is selected; [`subquery`](super::subqueries) takes the others, too:
+//! A subquery of several columns is no value to the planner. So it becomes a relation whose columns
+//! have names of their own, and of which one is selected; [`subquery`](super::subqueries) takes the
+//! others, too:
 //!
 //! ```text
 //! (a, b) IN (SELECT x, y FROM u)      (a, b) IN (SELECT c0 FROM (SELECT x, y FROM u) AS row (c0, c1))
@@ -176,7 +178,7 @@ fn in_rows(parts: &[Expr], subquery: &Query, negated: bool) -> Result<Expr> {
     })
 }
 
-/// A row compared with any or with all rows of a subquery; None for what is no row.
+/// A row compared with any or all rows of a subquery; None if it is no row.
 fn quantified(left: &Expr, op: &BinaryOperator, right: &Expr, all: bool) -> Result<Option<Expr>> {
     let (Some(parts), Some(subquery)) = (row(left), subquery_of(right)) else { return Ok(None) };
     match (op, all) {
@@ -233,7 +235,7 @@ fn pair<'a>(left: &'a Expr, right: &'a Expr) -> Result<(&'a [Expr], &'a [Expr])>
             other.len()
         ))),
         _ => Err(Error::query(format!(
-            "{left} is compared with {right}, of which only one is a row in parentheses; write both as rows, (a, b) = (1, 2)"
+            "{left} is compared with {right}, but only one is a row in parentheses; write both as rows, (a, b) = (1, 2)"
         ))),
     }
 }

@@ -1,9 +1,11 @@
-//! Zero is equal to zero, whatever its sign, as IEEE 754, SQL and every other engine say, and NaN, whatever its sign, is equal to NaN and
-//! above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats by their bits, in whose order -0.0 comes before 0.0, so that
-//! `x >= 0` lost rows, and a NaN with a sign, which processors make of `inf - inf`, before all numbers.
+//! Zero of any sign equals zero, as IEEE 754, SQL and every other engine say. NaN of any sign
+//! equals NaN and is above all numbers, as in PostgreSQL and DuckDB. DataFusion 53 compares floats
+//! by their bits, in whose order -0.0 comes before 0.0, so that `x >= 0` lost rows, and a NaN with
+//! a sign, which processors make of `inf - inf`, before all numbers.
 //!
-//! What is compared, ordered or grouped goes through [`plain_float`](crate::floats::plain_float) first, unless it is a constant that has one
-//! form, or is only asked whether it is one.
+//! Normalises values through [`plain_float`](crate::floats::plain_float) before they are compared,
+//! ordered or grouped. A constant with only one form is exempt, and so is a value that is only
+//! tested for being one.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinConstraint, ScalarValue};
@@ -21,7 +23,7 @@ use half::f16;
 use super::kept_from_optimizer::inputs_of;
 use crate::floats::{has_floats, is_plain_float, plain_float};
 
-/// The rule; after those that compute constants.
+/// The rule; after the rules that compute constants.
 #[derive(Debug)]
 pub struct EqualZeros;
 
@@ -61,10 +63,11 @@ impl OptimizerRule for EqualZeros {
     }
 }
 
-/// The plan with constants that are compared in one form each: the optimiser computes those before the rule sees them.
+/// The plan with constants that are compared in one form each: the optimiser computes those before
+/// the rule sees them.
 ///
 /// # Errors
-/// Those of walking a plan.
+/// Errors of walking a plan.
 pub(super) fn constant_zeros(plan: LogicalPlan) -> crate::Result<LogicalPlan> {
     let found = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
@@ -109,7 +112,7 @@ fn in_one_form(expr: Expr) -> Result<Transformed<Expr>> {
     })
 }
 
-/// Whether a node may compare, order or group floats.
+/// Returns true if a node may compare, order or group floats.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
     if matches!(plan, LogicalPlan::Sort(_) | LogicalPlan::Aggregate(_) | LogicalPlan::Window(_))
         || matches!(plan, LogicalPlan::Join(join) if !join.on.is_empty())
@@ -281,14 +284,16 @@ fn is_comparison(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Whether a comparison is right as it is: a number that is no zero has one form, and nothing else equals it.
+/// Returns true if a comparison is right already: a number other than zero has one form, and
+/// nothing else equals it.
 fn is_settled(left: &Expr, op: Operator, right: &Expr) -> bool {
     use Operator::{Eq, IsDistinctFrom, IsNotDistinctFrom, NotEq};
     matches!(op, Eq | NotEq | IsDistinctFrom | IsNotDistinctFrom)
         && (is_number(left) || is_number(right))
 }
 
-/// Whether it may be a float of which there are other forms: literals of other types are not.
+/// Returns true for an expression that may be a float with several forms: literals of other types
+/// are not.
 fn may_be_odd(expr: &Expr) -> bool {
     match expr {
         Expr::Literal(value, _) => has_floats(&value.data_type()) && !value.is_null(),
@@ -297,7 +302,8 @@ fn may_be_odd(expr: &Expr) -> bool {
     }
 }
 
-/// Whether it is a float, or has floats in it, and is not made of a number of another type, which has neither a negative zero nor NaN.
+/// Returns true if it is a float, or has floats in it, and is not made of a number of another type,
+/// which has neither a negative zero nor NaN.
 fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     match expr {
         Expr::Literal(value, _) => {
@@ -311,7 +317,7 @@ fn has_odd_values(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     }
 }
 
-/// Whether it is a constant that has one form.
+/// Returns true if it is a constant that has one form.
 fn is_number(expr: &Expr) -> bool {
     let Expr::Literal(value, _) = expr else { return false };
     match value {
@@ -322,7 +328,7 @@ fn is_number(expr: &Expr) -> bool {
     }
 }
 
-/// The same value in its one form.
+/// Normalises a value to one form.
 pub(in crate::query) fn plain(expr: Expr) -> Expr {
     match expr {
         Expr::Literal(value, metadata) if !value.data_type().is_nested() => {

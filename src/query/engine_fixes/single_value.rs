@@ -14,7 +14,8 @@ use datafusion::logical_expr::{
 
 use crate::Error;
 
-/// The value of the rows of a group where they are one, NULL where there are none, an error where there are several.
+/// The value of the rows of a group where they are one, NULL where there are none, an error where
+/// there are several.
 pub(super) fn only_value(expr: Expr) -> Expr {
     ONLY_VALUE.call(vec![expr])
 }

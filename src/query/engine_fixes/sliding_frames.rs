@@ -1,8 +1,10 @@
 //! Aggregates over frames that slide, computed anew for each frame.
 //!
-//! DataFusion takes what leaves a frame out of the state that it has. Of floats that is another result: a NaN or an infinity stays
-//! for ever, and what a large number left of small ones goes with it, so that a variance may be below zero. Its `median` and
-//! `min` are wrong where values repeat or are NULL, its `bit_xor` of no value is 0, and its `max` keeps what a FILTER leaves out.
+//! DataFusion subtracts values that leave a frame from its state. For floats the result differs: a
+//! NaN or an infinity stays for ever, and digits of small numbers that a large one absorbed are
+//! lost with it, so that a variance may be below zero. Its `median` and `min` are wrong where
+//! values repeat or are NULL, its `bit_xor` of no value is 0, and its `max` keeps values that a
+//! FILTER leaves out.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -155,7 +157,7 @@ impl AggregateUDFImpl for Anew {
     }
 }
 
-/// What an accumulator is made of.
+/// The arguments of an accumulator.
 #[derive(Debug)]
 struct Args {
     return_field: FieldRef,

@@ -1,6 +1,7 @@
 //! Expressions that mean something else to DataFusion 53 than to the standard, or make it fail:
 //!
-//! - An order that names an expression twice: the engine drops the second one on one side only, and panics. It decides nothing.
+//! - An order that names an expression twice: the engine drops the second one on one side only, and
+//!   panics. It decides nothing.
 //! - `LIKE … ESCAPE '!'`: the engine knows the backslash alone. The pattern is written with that.
 //! - The median of integers is a fraction, where the engine cuts it off.
 
@@ -115,7 +116,7 @@ fn escaped(pattern: &str, escape: char) -> Result<String> {
     Ok(found)
 }
 
-/// Leaves out what an order names again; returns true where it did.
+/// Leaves out keys that an order repeats; returns true if it did.
 fn once_each(order: &mut Vec<SortExpr>) -> bool {
     let before = order.len();
     let mut seen: Vec<Expr> = Vec::new();

@@ -1,7 +1,8 @@
-//! Constants of time: the instants that they name, and literals of the unit of what they are compared with.
+//! Constants of time: the instants that they name, and literals in the unit of the compared value.
 //!
-//! DataFusion 53 makes nanoseconds of every text and date beside a timestamp, which end in 2262. A constant is a literal of the
-//! other side's unit instead; one that this unit does not reach is before or after all of its values.
+//! DataFusion 53 makes nanoseconds of every text and date beside a timestamp, which end in 2262. A
+//! constant is a literal of the other side's unit instead; one that this unit does not reach is
+//! before or after all of its values.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use super::kept_from_optimizer::per_second;
 const SECOND: i128 = 1_000_000_000;
 const DAY: i128 = 24 * 60 * 60 * SECOND;
 
-/// Nanoseconds since 1970 that a constant names: a text, a date, a timestamp, or a text or number that is cast to one of these. What has
-/// no zone is of UTC. None of anything else.
+/// Nanoseconds since 1970 that a constant names: a text, a date, a timestamp, or a text or number
+/// that is cast to one of these. A value without a zone is in UTC. None for anything else.
 pub(super) fn instant_of(expr: &Expr) -> Option<i128> {
     match expr {
         Expr::Literal(value, _) => instant_of_value(value),
@@ -59,7 +60,7 @@ pub(super) fn instant_of(expr: &Expr) -> Option<i128> {
     }
 }
 
-/// Whether a zone is that of UTC.
+/// Returns true if a zone is UTC.
 pub(super) fn is_utc(zone: &str) -> bool {
     matches!(zone, "UTC" | "utc" | "Z" | "+00:00" | "+00" | "+0000" | "Etc/UTC")
 }
@@ -86,7 +87,8 @@ fn step_of(unit: TimeUnit) -> i128 {
     SECOND / i128::from(per_second(unit))
 }
 
-/// The literal of a timestamp that is this instant in this unit; None where the unit does not have it.
+/// The literal of a timestamp that is this instant in this unit; None where the unit does not have
+/// it.
 pub(super) fn literal_at(nanos: i128, unit: TimeUnit, zone: &Option<Arc<str>>) -> Option<Expr> {
     let step = step_of(unit);
     let number = i64::try_from(nanos / step).ok().filter(|_| nanos % step == 0)?;
@@ -112,8 +114,8 @@ pub(in crate::query) fn literal(number: i64, unit: TimeUnit, zone: Option<Arc<st
     Expr::Literal(value, None)
 }
 
-/// The comparison of a timestamp of this unit with an instant, without a cast of the timestamp; NULL stays NULL. None for an
-/// operator that does not compare.
+/// The comparison of a timestamp of this unit with an instant, without a cast of the timestamp;
+/// NULL stays NULL. None for an operator that does not compare.
 ///
 /// An instant between two values of the unit is after the lower one, and equal to none.
 pub(in crate::query) fn compared(

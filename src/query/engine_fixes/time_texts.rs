@@ -1,7 +1,9 @@
-//! Timestamps and times as text, as the SQL standard, PostgreSQL, DuckDB and Spark write them: `2024-01-02 03:04:05.5`.
+//! Timestamps and times as text, as the SQL standard, PostgreSQL, DuckDB and Spark write them:
+//! `2024-01-02 03:04:05.5`.
 //!
-//! DataFusion 53 writes `2024-01-02T03:04:05.500`, so that `CAST(ts AS VARCHAR) = '2024-01-02 03:04:05.5'` found no row. So a cast to text
-//! is a function of ours. An offset follows a time with a zone (`+00`, `+05:30`), in the clocks of that zone.
+//! DataFusion 53 writes `2024-01-02T03:04:05.500`, so that `CAST(ts AS VARCHAR) = '2024-01-02
+//! 03:04:05.5'` found no row. So a cast to text is a function of ours. An offset follows a time
+//! with a zone (`+00`, `+05:30`), in the clocks of that zone.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};

@@ -1,5 +1,5 @@
-//! Casts to timestamps whose failure names the value: local times that a zone skips or has twice, and dates that the unit does not
-//! reach, which DataFusion 53 wraps around in silence.
+//! Casts to timestamps whose failure names the value: local times that a zone skips or has twice,
+//! and dates that the unit does not reach, which DataFusion 53 wraps around in silence.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::Error;
 
 const SECONDS_OF_A_DAY: i64 = 24 * 60 * 60;
 
-/// Whether a cast of these types may fail without a word on the value, or wrap around.
+/// Returns true if a cast of these types may fail without a word on the value, or wrap around.
 pub(super) fn needs_care(from: &DataType, to: &DataType) -> bool {
     let DataType::Timestamp(_, zone) = to else { return false };
     let is_local = zone.as_deref().is_some_and(|zone| !is_utc(zone));
@@ -37,7 +37,7 @@ pub(super) fn needs_care(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// The cast as a function. With `or_null` what fails is NULL, as in TRY_CAST.
+/// The cast as a function. With `or_null` failures are NULL, as in TRY_CAST.
 pub(super) fn to_instant(value: Expr, target: DataType, or_null: bool) -> Expr {
     let signature = Signature::any(1, Volatility::Immutable);
     let function = ScalarUDF::from(ToInstant { signature, target, or_null });
@@ -114,7 +114,8 @@ impl ToInstant {
         Ok(concat(&found.iter().map(AsRef::as_ref).collect::<Vec<_>>())?)
     }
 
-    /// Whether the unit reaches all of these dates, those under a NULL too: the cast multiplies all. True of anything else.
+    /// Returns true if the unit reaches all of these dates, those under a NULL too: the cast
+    /// multiplies all. True of anything else.
     fn all_reached(&self, values: &ArrayRef) -> bool {
         let DataType::Timestamp(unit, _) = self.target else { return true };
         let seconds = |seconds: i64| seconds.checked_mul(per_second(unit)).is_some();
@@ -160,7 +161,7 @@ impl ToInstant {
     }
 }
 
-/// What a clock shows, of a time without a zone.
+/// The clock reading of a time without a zone.
 fn clock(value: &ArrayRef) -> Option<chrono::NaiveDateTime> {
     let none = DataType::Timestamp(TimeUnit::Nanosecond, None);
     let strict = CastOptions { safe: false, ..CastOptions::default() };

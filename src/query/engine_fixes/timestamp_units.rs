@@ -1,8 +1,9 @@
-//! Timestamps of different units meet in the finer one. DataFusion takes the coarser, and cuts off what lies between: a
-//! millisecond would equal all of its microseconds.
+//! Timestamps of different units meet in the finer one. DataFusion takes the coarser, and cuts off
+//! the finer digits: a millisecond would equal all of its microseconds.
 //!
-//! Instants meet as instants: what has no zone, a date or a text too, is of UTC beside a zone, as in PostgreSQL whose session is
-//! of UTC. DataFusion takes it for a wall clock of the other side's zone.
+//! Instants meet as instants: a value without a zone (a date or a text, too) is in UTC beside a
+//! zone, as in PostgreSQL with a UTC session. DataFusion takes it for a wall clock of the other
+//! side's zone.
 //!
 //! A constant beside a timestamp is one of the same unit: see [`instants`](super::time_constants).
 
@@ -150,7 +151,8 @@ fn computed(expr: &Expr, schema: &DFSchema) -> Option<(TimeUnit, Option<Arc<str>
     }
 }
 
-/// The comparison of a timestamp with a constant of another type; None of anything else, and where it is sound as it is.
+/// The comparison of a timestamp with a constant of another type; None for anything else, and for
+/// comparisons that are right already.
 fn with_constant(left: &Expr, op: Operator, right: &Expr, schema: &DFSchema) -> Option<Expr> {
     let sides = [(left, right, Some(op)), (right, left, op.swap())];
     sides.into_iter().find_map(|(value, constant, op)| {
@@ -278,7 +280,7 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// What timestamps that meet are cast to.
+/// The unit and zone to which timestamps are cast when they meet.
 #[derive(Clone, Default)]
 struct Meet {
     /// The finest of their units; None where there is no timestamp.
@@ -300,7 +302,8 @@ impl Meet {
     }
 }
 
-/// Casts what is a timestamp of a coarser unit than another of these, or of no zone beside one; and of what is compared, dates.
+/// Casts timestamps with a coarser unit than another of these, or without a zone beside one with
+/// it; for comparisons, also dates.
 fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
     if is_compared && lengths(met, schema) {
         return true;
@@ -366,7 +369,7 @@ fn align(met: &mut [&mut Expr], schema: &DFSchema, is_compared: bool) -> bool {
     })
 }
 
-/// Casts a timestamp or a date to what is met.
+/// Casts a timestamp or a date to the common type.
 fn align_to(expr: &mut Expr, meet: &Meet, schema: &DFSchema) -> bool {
     match expr.get_type(schema) {
         Ok(own @ (DataType::Timestamp(..) | DataType::Date32)) => cast_along(expr, &own, meet),
@@ -383,7 +386,7 @@ fn cast_along(expr: &mut Expr, own: &DataType, meet: &Meet) -> bool {
     !steps.is_empty()
 }
 
-/// The plan with columns cast to what they meet in; None where they are that.
+/// The plan with columns cast to the common type; None if they all have it.
 fn align_columns(plan: &Arc<LogicalPlan>, meets: &[Meet]) -> DfResult<Option<LogicalPlan>> {
     let mut changed = false;
     let as_is = Meet::default();
@@ -412,8 +415,8 @@ fn align_columns(plan: &Arc<LogicalPlan>, meets: &[Meet]) -> DfResult<Option<Log
     }
 }
 
-/// The casts, one after the other, that make what is met of a type. What has no zone comes by way of UTC: a cast from none to
-/// another zone takes the clock there.
+/// The casts, one after the other, from a type to the common type. A time without a zone comes by
+/// way of UTC: a cast from none to another zone takes the clock there.
 fn steps(own: &DataType, meet: &Meet) -> Vec<DataType> {
     let Some(unit) = meet.unit else { return Vec::new() };
     let mut steps = Vec::new();

@@ -1,8 +1,9 @@
-//! A volatile function, as `random()`, is drawn once for each row of the SELECT that calls it. DataFusion puts the call wherever its value
-//! is used: in a filter that moves below the subquery, in both comparisons of BETWEEN, in each branch that `coalesce` becomes.
+//! A volatile function, as `random()`, is drawn once for each row of the SELECT that calls it.
+//! DataFusion puts the call wherever its value is used: in a filter that moves below the subquery,
+//! in both comparisons of BETWEEN, in each branch that `coalesce` becomes.
 //!
-//! So each call becomes a column of a projection, below a node that nothing passes which has such a column. For
-//! `SELECT id, r FROM (SELECT id, random() AS r FROM t) WHERE r < 0.7`:
+//! So each call becomes a column of a projection, below a node that nothing passes which has such a
+//! column. For `SELECT id, r FROM (SELECT id, random() AS r FROM t) WHERE r < 0.7`:
 //! ```text
 //! Filter: r < 0.7
 //!   Projection: id, __drawn_0 AS r
@@ -29,7 +30,7 @@ use datafusion::logical_expr::{
 
 use crate::{Error, Result};
 
-/// What the names of drawn columns begin with.
+/// The prefix of a drawn column's name.
 const PREFIX: &str = "__drawn_";
 
 /// The plan in which each volatile function is called once for each row.
@@ -74,7 +75,8 @@ fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     }
 }
 
-/// Conditions that call none are a filter below, so that they still leave out rows of files, and calls for them.
+/// Conditions that call none are a filter below, so that they still leave out rows of files, and
+/// calls for them.
 fn of_filter(filter: Filter) -> DfResult<Transformed<LogicalPlan>> {
     let conditions = split_conjunction_owned(filter.predicate.clone());
     let (volatile, stable): (Vec<_>, Vec<_>) = conditions.into_iter().partition(Expr::is_volatile);
@@ -131,7 +133,8 @@ fn of_single(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlanBuilder::from(rebuilt).project(columns)?.build()?))
 }
 
-/// Conditions of an inner join that call one are a filter above it: they are judged for each pair of rows.
+/// Conditions of an inner join that call one are a filter above it: they are judged for each pair
+/// of rows.
 fn of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
     let is_volatile = |(left, right): &(Expr, Expr)| left.is_volatile() || right.is_volatile();
     let by_filter = join.filter.as_ref().is_some_and(Expr::is_volatile);
@@ -162,7 +165,7 @@ fn of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
     }
 }
 
-/// The calls of one node. Those of a level take no value of that level or of a later one.
+/// The calls of one node. Calls of a level take no value of that level or of a later one.
 #[derive(Default)]
 struct Draws {
     levels: Vec<Vec<Expr>>,
@@ -170,8 +173,8 @@ struct Draws {
 }
 
 impl Draws {
-    /// An expression that is evaluated for each row, with columns in the place of calls; and the level from which on all of
-    /// these are known.
+    /// An expression that is evaluated for each row, with columns in the place of calls; and the
+    /// level from which on all of these are known.
     fn always(&mut self, expr: Expr) -> DfResult<(Expr, usize)> {
         if !expr.is_volatile() {
             return Ok((expr, 0));
@@ -198,7 +201,8 @@ impl Draws {
         }
     }
 
-    /// An expression that only some rows evaluate: a function of no value cannot fail, and is drawn for all.
+    /// An expression that only some rows evaluate: a function of no value cannot fail, and is drawn
+    /// for all.
     fn sometimes(&mut self, expr: Expr) -> DfResult<Expr> {
         let drawn = expr.transform_down(|expr| match &expr {
             Expr::ScalarFunction(call) if expr.is_volatile_node() && call.args.is_empty() => {
@@ -237,7 +241,7 @@ fn expr_names_drawn(expr: &Expr) -> bool {
     expr.column_refs().iter().any(|column| column.name.starts_with(PREFIX))
 }
 
-/// Whether all children but the first may not be evaluated.
+/// Returns true if all children but the first may not be evaluated.
 fn is_conditional(expr: &Expr) -> bool {
     match expr {
         Expr::Case(Case { .. }) => true,
@@ -247,7 +251,8 @@ fn is_conditional(expr: &Expr) -> bool {
     }
 }
 
-/// Rows of which some columns are drawn by the projection below. What reads those does not move below it.
+/// Rows with some columns drawn by the projection below. An expression that reads these columns
+/// does not move below it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Drawn {
     input: LogicalPlan,

@@ -1,5 +1,5 @@
-//! A CTE whose rows differ each time they are computed has one set of rows in SQL, however often it is used. The engine writes its query
-//! in each of these places.
+//! A CTE whose rows differ each time they are computed has one set of rows in SQL, however often it
+//! is used. The engine writes its query in each of these places.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,8 @@ use datafusion::sql::sqlparser::ast::{self, Expr, Ident, ObjectName, Query, Visi
 use crate::query::statement::written;
 use crate::{Error, Result};
 
-/// Refuses a CTE that is used several times and calls a volatile function, itself or by another CTE.
+/// Refuses a CTE that is used several times and calls a volatile function, itself or by another
+/// CTE.
 ///
 /// # Errors
 /// `Query` naming the CTE.
@@ -60,7 +61,7 @@ impl Visitor for Walk<'_> {
     }
 }
 
-/// What a query calls and reads.
+/// Functions and tables that a query uses.
 struct Uses<'a> {
     is_volatile: &'a dyn Fn(&str) -> bool,
     names: &'a [String],

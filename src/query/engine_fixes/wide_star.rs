@@ -1,5 +1,6 @@
-//! `SELECT * FROM one table` without a projection of its columns by name. DataFusion looks up each of them among all, several times: the
-//! planning of ten thousand columns took seconds, and grew with their square.
+//! `SELECT * FROM one table` without a projection of its columns by name. DataFusion looks up each
+//! of them among all, several times: the planning of ten thousand columns took seconds, and grew
+//! with their square.
 
 use std::sync::LazyLock;
 
@@ -7,7 +8,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::sql::parser::{DFParser, Statement};
 use datafusion::sql::sqlparser::ast::{self, Query, Select, SelectItem, SetExpr, TableFactor};
 
-/// A statement that selects all columns of one relation, with one constant in their place; None for any other.
+/// A statement that selects all columns of one relation, with one constant in their place; None for
+/// any other.
 pub fn without_star(statement: &Statement) -> Option<Statement> {
     let query = query_of(statement)?;
     let select = select_of(query)?;
@@ -25,7 +27,7 @@ pub fn without_star(statement: &Statement) -> Option<Statement> {
     Some(Statement::Statement(Box::new(ast::Statement::Query(Box::new(constant)))))
 }
 
-/// The plan of `SELECT *`, from that of [`without_star`].
+/// The plan of `SELECT *`, made from the plan of [`without_star`].
 pub fn below_constant(plan: &LogicalPlan) -> Option<LogicalPlan> {
     match plan {
         LogicalPlan::Projection(projection)

@@ -1,4 +1,5 @@
-//! Calls of functions and other expressions: what the planner passes over in them, refused by name.
+//! Calls of functions and other expressions: clauses that the planner ignores in them, refused by
+//! name.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -46,16 +47,16 @@ fn name_of(name: &ObjectName) -> Option<String> {
     }
 }
 
-/// Whether a call makes one value of many rows.
+/// Returns true if a call makes one value of many rows.
 pub(super) fn is_aggregate(function: &Function) -> bool {
     function.over.is_none()
         && name_of(&function.name).is_some_and(|name| AGGREGATES.contains(&name))
 }
 
-/// Refuses what the planner would pass over in an expression, but for what is below it.
+/// Refuses clauses of an expression that the planner would ignore, except those below it.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn check(expr: &Expr) -> Result<()> {
     match expr {
         Expr::Function(function) => check_call(function),

@@ -11,10 +11,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::{joins, refused, relations};
 use crate::{Error, Result};
 
-/// Refuses what the planner would pass over in a query, but for its tables and expressions.
+/// Refuses clauses that the planner would ignore in a query, except in its tables and expressions.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn check(query: &Query) -> Result<()> {
     let Query {
         with,
@@ -45,7 +45,7 @@ pub(super) fn check(query: &Query) -> Result<()> {
     if settings.is_some() {
         return Err(refused(
             "SETTINGS",
-            "options are those of tensorquery's functions; leave it out",
+            "options are arguments of tensorquery's functions; leave it out",
         ));
     }
     if let Some(FormatClause::Identifier(_) | FormatClause::Null) = format_clause {
@@ -239,7 +239,7 @@ fn check_order(order: &OrderBy) -> Result<()> {
     if interpolate.is_some() {
         return Err(refused(
             "ORDER BY … INTERPOLATE",
-            "rows are those of the tables; leave it out",
+            "rows come from the tables only; leave it out",
         ));
     }
     match kind {
@@ -248,14 +248,14 @@ fn check_order(order: &OrderBy) -> Result<()> {
     }
 }
 
-/// Refuses what an order may say and the planner passes over.
+/// Refuses clauses of an order that the planner ignores.
 pub(super) fn check_order_expr(order: &OrderByExpr) -> Result<()> {
     let OrderByExpr { expr: _, options, with_fill } = order;
     let OrderByOptions { asc: _, nulls_first: _ } = options;
     match with_fill {
         None => Ok(()),
         Some(_) => {
-            Err(refused("ORDER BY … WITH FILL", "rows are those of the tables; leave it out"))
+            Err(refused("ORDER BY … WITH FILL", "rows come from the tables only; leave it out"))
         }
     }
 }

@@ -10,10 +10,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::{each_select, groups, refused};
 use crate::Result;
 
-/// Rewrites what a query says in another dialect, but for its subqueries.
+/// Rewrites clauses of other dialects in a query, except in its subqueries.
 ///
 /// # Errors
-/// `Query` for what has no equal clause.
+/// `Query` for a clause without an equal one.
 pub(super) fn rewrite(query: &mut Query) -> Result<()> {
     fetch_as_limit(query)?;
     minus_as_except(&mut query.body);
@@ -27,7 +27,7 @@ pub(super) fn rewrite(query: &mut Query) -> Result<()> {
     Ok(())
 }
 
-/// Rewrites what an expression says in another dialect.
+/// Rewrites expressions of other dialects.
 pub(super) fn rewrite_expr(expr: &mut Expr) {
     // EXISTS (SELECT FROM t): no column is looked at.
     if let Expr::Exists { subquery, .. } = expr
@@ -108,7 +108,8 @@ fn prewhere_as_where(select: &mut Select) {
     });
 }
 
-/// `ORDER BY ALL` as the numbers of all columns, where their number is known. The dialect used here takes ALL for a name.
+/// `ORDER BY ALL` as the numbers of all columns, where their number is known. The dialect used here
+/// takes ALL for a name.
 fn order_by_all(query: &mut Query) {
     let Some(OrderBy { kind: OrderByKind::Expressions(exprs), .. }) = &mut query.order_by else {
         return;

@@ -13,7 +13,8 @@ use super::equal::number;
 use super::refused;
 use crate::Result;
 
-/// Rewrites `GROUP BY ()`, `GROUP BY (a, b)`, `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING SETS (…)`, `GROUP BY ALL`, and places of columns below them.
+/// Rewrites `GROUP BY ()`, `GROUP BY (a, b)`, `GROUP BY … WITH ROLLUP`, `GROUP BY a, b GROUPING
+/// SETS (…)`, `GROUP BY ALL`, and places of columns below them.
 ///
 /// # Errors
 /// `Query` for a modifier that has no equal clause.
@@ -45,8 +46,8 @@ pub(super) fn rewrite(select: &mut Select) -> Result<()> {
     Ok(())
 }
 
-/// `GROUP BY a, ()` as `GROUP BY a`; and `GROUP BY ()`, the one group of all rows, as HAVING with an aggregate. HAVING alone makes
-/// that group, too, and the planner wants an aggregate in it.
+/// `GROUP BY a, ()` as `GROUP BY a`; and `GROUP BY ()`, the one group of all rows, as HAVING with
+/// an aggregate. HAVING alone makes that group, too, and the planner wants an aggregate in it.
 fn without_empty(select: &mut Select) {
     let GroupByExpr::Expressions(keys, modifiers) = &mut select.group_by else { return };
     let is_empty = |key: &Expr| match key {
@@ -76,7 +77,8 @@ fn without_empty(select: &mut Select) {
     });
 }
 
-/// `GROUP BY (a, b)` as `GROUP BY a, b`: the standard reads brackets as one set of keys, and the planner as a struct.
+/// `GROUP BY (a, b)` as `GROUP BY a, b`: the standard reads brackets as one set of keys, and the
+/// planner as a struct.
 fn without_brackets(select: &mut Select) {
     let GroupByExpr::Expressions(keys, _) = &mut select.group_by else { return };
     let flat = |key| match key {
@@ -116,7 +118,8 @@ fn check_nested(key: &Expr) -> Result<()> {
     }
 }
 
-/// ROLLUP and CUBE over lists of keys, or over a key twice, as GROUPING SETS: the planner refuses them, or makes a column of each.
+/// ROLLUP and CUBE over lists of keys, or over a key twice, as GROUPING SETS: the planner refuses
+/// them, or makes a column of each.
 fn written_out(expr: &mut Expr) -> Result<()> {
     let (Expr::Rollup(lists) | Expr::Cube(lists)) = &*expr else { return Ok(()) };
     let keys: Vec<&Expr> = lists.iter().flatten().collect();
@@ -147,10 +150,10 @@ fn written_out(expr: &mut Expr) -> Result<()> {
     Ok(())
 }
 
-/// Of a CUBE that is written out: 1,024 sets.
+/// The most lists of a CUBE that is written out: 1,024 sets.
 const MOST_LISTS: usize = 10;
 
-/// The keys with what WITH says of them, as one expression; None without.
+/// The keys with the modifiers after WITH, as one expression; None without.
 fn modified(exprs: &[Expr], modifiers: &[GroupByWithModifier]) -> Result<Option<Expr>> {
     let each = || exprs.iter().map(|expr| vec![expr.clone()]).collect();
     match modifiers {
@@ -169,8 +172,8 @@ fn modified(exprs: &[Expr], modifiers: &[GroupByWithModifier]) -> Result<Option<
     }
 }
 
-/// `GROUP BY ALL` as the places of the columns without an aggregate, where none is `*`: the planner takes every column that is
-/// not an aggregate itself, `sum(x) + 1` among them.
+/// `GROUP BY ALL` as the places of the columns without an aggregate, where none is `*`: the planner
+/// takes every column that is not an aggregate itself, `sum(x) + 1` among them.
 fn all(projection: &[SelectItem]) -> Option<Vec<Expr>> {
     let mut places = Vec::new();
     for (at, item) in projection.iter().enumerate() {
@@ -187,7 +190,7 @@ fn all(projection: &[SelectItem]) -> Option<Vec<Expr>> {
     Some(places)
 }
 
-/// Whether an expression has an aggregate or a window function, but for those of its subqueries.
+/// Returns true if an expression has an aggregate or a window function outside its subqueries.
 fn has_aggregate(expr: &Expr) -> bool {
     #[derive(Default)]
     struct Finder {
@@ -220,7 +223,8 @@ fn has_aggregate(expr: &Expr) -> bool {
     expr.visit(&mut Finder::default()).is_break()
 }
 
-/// The column at a place: below ROLLUP, CUBE and GROUPING SETS the planner takes its number for a constant.
+/// The column at a place: below ROLLUP, CUBE and GROUPING SETS the planner takes its number for a
+/// constant.
 fn place(key: &mut Expr, projection: &[SelectItem]) -> Result<()> {
     let Expr::Value(value) = &*key else { return Ok(()) };
     let Value::Number(text, _) = &value.value else { return Ok(()) };

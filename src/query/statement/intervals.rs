@@ -1,5 +1,6 @@
-//! Intervals as PostgreSQL writes and reads them: `'1 day 02:00:00'`, `'1-2'`, `'3 04:05'`, `'2 days ago'` and ISO 8601's `'P1DT2H'`. DataFusion
-//! knows numbers with units alone, and takes a sign before an interval for that of its first number; so they are written out here.
+//! Intervals as PostgreSQL writes and reads them: `'1 day 02:00:00'`, `'1-2'`, `'3 04:05'`, `'2
+//! days ago'` and ISO 8601's `'P1DT2H'`. DataFusion knows numbers with units alone, and takes a
+//! sign before an interval for that of its first number; so they are written out here.
 
 use arrow::compute::kernels::cast_utils::{
     IntervalParseConfig, IntervalUnit, parse_interval_month_day_nano_config,
@@ -189,7 +190,7 @@ fn parse(text: &str) -> Option<Span> {
     if is_ago { total.negated() } else { Some(total) }
 }
 
-/// The sign of a number, and what is behind it.
+/// The sign of a number, and the text behind it.
 fn signed(text: &str) -> (i64, &str) {
     match text.strip_prefix('-') {
         Some(rest) => (-1, rest),
@@ -236,7 +237,7 @@ fn seconds_of(text: &str) -> Option<i64> {
     digits(whole)?.checked_mul(SECOND)?.checked_add(fraction)
 }
 
-/// What follows the `P` of an ISO 8601 duration.
+/// Parses the text after the `P` of an ISO 8601 duration.
 fn iso(text: &str) -> Option<Span> {
     let (date, time) = match text.split_once('T') {
         Some((date, time)) if !time.is_empty() => (date, time),

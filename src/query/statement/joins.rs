@@ -1,17 +1,19 @@
 //! `JOIN … USING` and `NATURAL JOIN`: one column of the two that are equal.
 //!
-//! The planner takes the left one for the name alone, which a RIGHT or FULL JOIN makes NULL, and for `*` the one whose table
-//! comes first in the alphabet, which a LEFT JOIN makes NULL; of `a SEMI JOIN b USING (k)` it loses `k`; and `k` is ambiguous for
-//! a third table. So each such join, with all to the left of it, becomes a relation of its own that [`planner`](super::planner)
+//! The planner takes the left one for the name alone, which a RIGHT or FULL JOIN makes NULL, and
+//! for `*` the one whose table comes first in the alphabet, which a LEFT JOIN makes NULL; of `a
+//! SEMI JOIN b USING (k)` it loses `k`; and `k` is ambiguous for a third table. So each such join,
+//! with all to the left of it, becomes a relation of its own that [`planner`](super::planner)
 //! plans:
 //!
 //! ```text
 //! a JOIN b ON … LEFT JOIN c USING (k) JOIN d ON …     (a JOIN b ON … LEFT JOIN c USING (k)) JOIN d ON …
 //! ```
 //!
-//! Its columns are those of the left side, then those of the right one without the keys. The key is the left one's (INNER, LEFT),
-//! the right one's (RIGHT) or the first that is not NULL (FULL). A key of the other side that the SELECT names (`c.k IS NULL`) is
-//! kept beside under a name of its own, which `*` leaves out.
+//! Its columns are the left side's, then the right side's without the keys. The key is the left
+//! one's (INNER, LEFT), the right one's (RIGHT) or the first that is not NULL (FULL). A key of the
+//! other side that the SELECT names (`c.k IS NULL`) is kept beside under a name of its own, which
+//! `*` leaves out.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -44,7 +46,7 @@ fn no_key(table: &str, column: &str) -> String {
     format!("{MARK}{}", hidden(table, column))
 }
 
-/// What a column of the marked relation's name asks for.
+/// The request that a column of the marked relation encodes.
 pub(super) enum Asked<'a> {
     Keep { table: &'a str, key: &'a str },
     NoKey { table: &'a str, column: &'a str },
@@ -65,7 +67,7 @@ impl<'a> Asked<'a> {
 /// Makes a relation of each such join of a query's own SELECTs.
 ///
 /// # Errors
-/// `Query` for what a NATURAL JOIN does not say.
+/// `Query` for columns that a NATURAL JOIN leaves open.
 pub(super) fn wrap(query: &mut Query) -> Result<()> {
     let Query { body, order_by, .. } = query;
     match &mut **body {
@@ -118,7 +120,7 @@ fn has_named(tables: &TableWithJoins) -> bool {
         || tables.joins.iter().any(|join| keys(join).is_some() || in_factor(&join.relation))
 }
 
-/// The keys of a join, None for those of a NATURAL one; None for a join by a condition.
+/// The keys of a join; None for the keys of a NATURAL join; None for a join by a condition.
 fn keys(join: &Join) -> Option<Option<Vec<String>>> {
     match constraint(&join.join_operator)? {
         JoinConstraint::Using(names) => Some(Some(names.iter().filter_map(last).collect())),
@@ -144,7 +146,7 @@ pub(super) fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
     }
 }
 
-/// Columns that a SELECT names with their tables, and tables of which it takes all columns.
+/// Columns that a SELECT names with their tables, and tables whose columns it takes all.
 #[derive(Default)]
 struct Named {
     columns: HashSet<Key>,
@@ -222,7 +224,7 @@ impl Wrapper {
         Ok(alias.map(folded).or_else(|| name_of(factor)).into_iter().collect())
     }
 
-    /// What the relation of a join is asked for.
+    /// Finds the request that a join's relation encodes.
     fn asked(
         &mut self,
         operator: &JoinOperator,
@@ -278,7 +280,7 @@ fn name_of(factor: &TableFactor) -> Option<String> {
     }
 }
 
-/// Takes the kept keys in the place of those that the columns name.
+/// Replaces the named columns by the kept keys.
 fn rename_items(items: &mut Vec<SelectItem>, kept: &BTreeSet<Key>) -> Result<()> {
     let mut renamed = Vec::with_capacity(items.len());
     for item in items.drain(..) {
@@ -360,7 +362,7 @@ fn rename<V: VisitMut>(part: &mut V, kept: &BTreeSet<Key>) {
 
 struct Renamer<'a> {
     kept: &'a BTreeSet<Key>,
-    /// The tables of the subqueries around, whose names hide those of the query around them.
+    /// The tables of the enclosing subqueries; inner names hide outer ones.
     scopes: Vec<BTreeSet<String>>,
 }
 

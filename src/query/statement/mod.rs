@@ -1,9 +1,11 @@
 //! The statement level: clauses that parse are honoured or refused by name, never passed over.
 //!
-//! DataFusion's planner takes what it knows of a syntax tree and leaves the rest out, so that the rows are those of another
-//! query. Here a statement becomes an equal one that the planner honours ([`equal`], [`windows`], [`joins`], [`recursion`],
-//! [`multisets`], [`shadows`], [`orders`]); what the planner would still pass over is refused ([`clauses`], [`relations`], [`calls`]). These take every
-//! structure of the tree apart by all its fields, so that one of a newer parser does not compile unseen.
+//! DataFusion's planner uses the parts of a syntax tree that it knows and ignores the rest, so that
+//! it answers another query. Here a statement becomes an equal one that the planner honours
+//! ([`equal`], [`windows`], [`joins`], [`recursion`], [`multisets`], [`shadows`], [`orders`]);
+//! clauses that the planner would still ignore are refused ([`clauses`], [`relations`], [`calls`]).
+//! These take every structure of the tree apart by all its fields, so that one of a newer parser
+//! does not compile unseen.
 
 mod calls;
 mod clauses;
@@ -44,10 +46,10 @@ use crate::{Error, Result};
 /// Begins the names that this module gives to relations and columns; no identifier holds it.
 const MARK: char = '\u{2}';
 
-/// Makes an equal statement of one, and refuses what the planner would pass over.
+/// Makes an equal statement of one, and refuses clauses that the planner would ignore.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn sound_statement(query: &mut Query) -> Result<()> {
     shadows::rename(query);
     broken(VisitMut::visit(query, &mut Equal))?;
@@ -68,7 +70,7 @@ fn flow(result: Result<()>) -> ControlFlow<Error> {
     }
 }
 
-/// Rewrites: what is simple from the top, what depends on subqueries from the bottom.
+/// Rewrites: simple ones from the top, rewrites that depend on subqueries from the bottom.
 struct Equal;
 
 impl VisitorMut for Equal {
@@ -105,7 +107,7 @@ impl VisitorMut for Equal {
     }
 }
 
-/// Refuses what is left.
+/// Refuses the remaining clauses.
 struct Clauses;
 
 impl Visitor for Clauses {

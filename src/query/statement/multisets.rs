@@ -1,4 +1,5 @@
-//! `INTERSECT ALL` and `EXCEPT ALL`, which count copies of a row: the engine makes semi and anti joins of them, which do not.
+//! `INTERSECT ALL` and `EXCEPT ALL`, which count copies of a row: the engine makes semi and anti
+//! joins of them, which do not.
 //!
 //! ```text
 //! a INTERSECT ALL b        SELECT columns FROM (SELECT …, row_number() OVER (PARTITION BY <all columns>) AS copy FROM a)
@@ -36,7 +37,7 @@ impl Counted {
         }
     }
 
-    /// What a relation's name stands for.
+    /// The operation for which a relation's name stands.
     pub(super) fn of_mark(name: &str) -> Option<Self> {
         [Self::Intersect, Self::Except].into_iter().find(|counted| counted.mark() == name)
     }

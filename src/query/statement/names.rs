@@ -1,4 +1,5 @@
-//! Columns of one name: the second `id` becomes `id_1`, as in DuckDB, in derived tables, parts of WITH and the result.
+//! Columns of one name: the second `id` becomes `id_1`, as in DuckDB, in derived tables, parts of
+//! WITH and the result.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -31,7 +32,7 @@ pub fn distinct_names(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
-/// Names of which no two are the same; None where that is so already.
+/// Makes names unique; returns None if they are already.
 pub(super) fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
     let all: HashSet<&str> = names.iter().map(AsRef::as_ref).collect();
     if all.len() == names.len() {
@@ -55,7 +56,8 @@ pub(super) fn unique<T: AsRef<str>>(names: &[T]) -> Option<Vec<String>> {
     Some(unique.collect())
 }
 
-/// Names the columns that the planner would refuse as being the same, and the parts of WITH in which columns may have one name.
+/// Names the columns that the planner would refuse as being the same, and the parts of WITH in
+/// which columns may have one name.
 ///
 /// # Errors
 /// None.
@@ -95,7 +97,7 @@ pub(super) fn no_values() -> datafusion::sql::sqlparser::ast::Values {
     }
 }
 
-/// Whether two columns of a part of WITH may have one name, each with another qualifier.
+/// Returns true if two columns of a part of WITH may have one name, each with another qualifier.
 fn may_repeat(body: &SetExpr) -> bool {
     let SetExpr::Select(select) = body else { return false };
     let mut names = HashSet::new();
@@ -142,8 +144,8 @@ fn name_of(expr: &Expr) -> Option<(Option<String>, String)> {
     }
 }
 
-/// Names the columns that are made of subqueries, so that no two have one name; returns true where it named some. The planner calls
-/// all of them `x IN (<subquery>)`.
+/// Names the columns that are made of subqueries, so that no two have one name; returns true where
+/// it named some. The planner calls all of them `x IN (<subquery>)`.
 pub(super) fn name_subqueries(select: &mut Select) -> bool {
     let named = |item: &SelectItem| match item {
         SelectItem::UnnamedExpr(expr) => without_subqueries(expr),
@@ -168,8 +170,9 @@ pub(super) fn name_subqueries(select: &mut Select) -> bool {
     true
 }
 
-/// Names the columns that are made of others by their text; returns true where it named some. The planner calls `CAST(x AS INT)` x, and
-/// finds two columns of one name where ORDER BY adds x itself.
+/// Names the columns that are made of others by their text; returns true where it named some. The
+/// planner calls `CAST(x AS INT)` x, and finds two columns of one name where ORDER BY adds x
+/// itself.
 pub(super) fn name_by_text(select: &mut Select) -> bool {
     let mut changed = false;
     for item in &mut select.projection {
@@ -184,7 +187,8 @@ pub(super) fn name_by_text(select: &mut Select) -> bool {
     changed
 }
 
-/// The text of an expression without that of its subqueries; of one value, its column's name; None where it has none.
+/// The text of an expression without its subqueries' text. For one value, its column's name; None
+/// if it has none.
 fn without_subqueries(expr: &Expr) -> Option<String> {
     struct Emptied {
         found: bool,
@@ -210,7 +214,8 @@ fn without_subqueries(expr: &Expr) -> Option<String> {
     finder.found.then(|| emptied.to_string().replace("(VALUES)", "(<subquery>)"))
 }
 
-/// Gives another name to a column whose name and qualifier another one of its SELECT has, since the planner takes none such.
+/// Gives another name to a column whose name and qualifier another one of its SELECT has, since the
+/// planner takes none such.
 fn name_repeated(select: &mut Select) {
     let Select { projection, .. } = select;
     let outputs: Option<Vec<(Option<String>, String)>> = projection.iter().map(output).collect();

@@ -2,7 +2,8 @@
 //!
 //! `ORDER BY row_number() OVER (…)`: an order by a window function that is no column.
 //!
-//! The planner computes window functions of columns alone. So the keys become columns of a relation, and are left out above it:
+//! The planner computes window functions of columns alone. So the keys become columns of a
+//! relation, and are left out above it:
 //!
 //! ```text
 //! SELECT a FROM t ORDER BY rank() OVER (ORDER BY b), 1 LIMIT 3
@@ -21,7 +22,8 @@ use super::joins::folded;
 use super::{MARK, names};
 use crate::Result;
 
-/// Makes places of columns of `ORDER BY ALL`, which the parser takes for the name of a column. Above `*` it is refused later.
+/// Makes places of columns of `ORDER BY ALL`, which the parser takes for the name of a column.
+/// Above `*` it is refused later.
 ///
 /// # Errors
 /// None.
@@ -106,7 +108,8 @@ pub(super) fn by_windows(query: &mut Query) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key names a column of the SELECT: by its place, or by the name that AS gave to it.
+/// Returns true if a key names a column of the SELECT: by its place, or by the name that AS gave to
+/// it.
 fn is_column(key: &Expr, select: &Select) -> bool {
     match key {
         Expr::Value(value) => matches!(value.value, Value::Number(..)),
@@ -117,8 +120,8 @@ fn is_column(key: &Expr, select: &Select) -> bool {
     }
 }
 
-/// Whether a key is made of a name that AS gave to a column: it may be that of a table's column, too, and engines differ in which
-/// one is meant.
+/// Returns true if a key uses a name that AS gave to a column. A table's column may have that name,
+/// too, and engines differ in the column they choose.
 fn names_alias(key: &Expr, select: &Select) -> bool {
     let found = visit_expressions(key, |expr| {
         match matches!(expr, Expr::Identifier(_)) && is_column(expr, select) {
@@ -129,7 +132,7 @@ fn names_alias(key: &Expr, select: &Select) -> bool {
     found.is_break()
 }
 
-/// Whether a window function is in a column.
+/// Returns true if a window function is in a column.
 fn has(select: &Select, window: &Expr) -> bool {
     select.projection.iter().any(|item| match item {
         SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
@@ -139,7 +142,7 @@ fn has(select: &Select, window: &Expr) -> bool {
     })
 }
 
-/// The window functions of an expression, but for those of its subqueries.
+/// The window functions of an expression, without those in its subqueries.
 fn windows(expr: &Expr) -> Vec<Expr> {
     #[derive(Default)]
     struct Finder {

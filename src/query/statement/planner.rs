@@ -1,4 +1,5 @@
-//! Relations that DataFusion's planner plans wrongly or not at all, planned here: see [`joins`], [`recursion`], [`multisets`].
+//! Relations that DataFusion's planner plans wrongly or not at all, planned here: see [`joins`],
+//! [`recursion`], [`multisets`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ use super::{MARK, names, recursion, stars};
 use crate::query::engine_fixes::functional_dependencies::relation_without_keys;
 use crate::query::engine_fixes::row_comparisons::{ROW, VALUE};
 
-/// Plans the relations that [`sound_statement`](super::sound_statement) makes, and gives the columns of subqueries different names.
+/// Plans the relations that [`sound_statement`](super::sound_statement) makes, and gives the
+/// columns of subqueries different names.
 #[derive(Debug, Default)]
 pub struct SoundRelations {
     /// Plans that a relation of a statement stands for.
@@ -119,7 +121,7 @@ fn is_mark(alias: &TableAlias) -> bool {
     alias.name.value.starts_with(MARK)
 }
 
-/// A sample that no statement has: those of subqueries are refused.
+/// A sample that no statement has; it marks samples of subqueries, which are refused.
 fn seen() -> TableSampleKind {
     TableSampleKind::BeforeTableAlias(Box::new(TableSample {
         modifier: TableSampleModifier::Sample,
@@ -142,8 +144,8 @@ fn counted_sets(
     multisets::plan(counted, left, right)
 }
 
-/// A plan with the names that an alias gives to its columns: to the first, where it gives fewer. The planner finds the columns by
-/// their names in small letters.
+/// A plan with the names that an alias gives to its columns: to the first, where it gives fewer.
+/// The planner finds the columns by their names in small letters.
 fn named(
     plan: LogicalPlan,
     alias: TableAlias,

@@ -1,8 +1,9 @@
 //! Recursive parts of WITH.
 //!
-//! The planner takes such a part to pieces, and forgets its ORDER BY, LIMIT and WITH, of one without recursion too. It takes the
-//! recursion's columns for never NULL where those of the first rows are so, passes over the names in `w (n)`, and prunes columns
-//! that the next step needs. So the first rows become a relation that [`planner`](super::planner) plans, with names of its own,
+//! The planner takes such a part to pieces, and forgets its ORDER BY, LIMIT and WITH, of one
+//! without recursion too. It takes the recursion's columns for never NULL where those of the first
+//! rows are so, passes over the names in `w (n)`, and prunes columns that the next step needs. So
+//! the first rows become a relation that [`planner`](super::planner) plans, with names of its own,
 //! whose columns may be NULL and are never pruned:
 //!
 //! ```text
@@ -37,7 +38,7 @@ fn step_mark() -> String {
 /// Makes relations of the two sides of each recursive part.
 ///
 /// # Errors
-/// `Query` for what the engine would answer wrongly or leave out.
+/// `Query` for parts that the engine would answer wrongly or ignore.
 pub(super) fn start(query: &mut Query) -> Result<()> {
     let Some(with) = query.with.as_mut().filter(|with| with.recursive) else { return Ok(()) };
     let names: Vec<String> = with.cte_tables.iter().map(|cte| folded(&cte.alias.name)).collect();
@@ -211,7 +212,7 @@ fn loss(expr: &PlanExpr, input: &DFSchema) -> Option<DataType> {
     (is_step && loses(&from, &cast.data_type)).then_some(from)
 }
 
-/// Whether a cast may change a value without an error.
+/// Returns true if a cast may change a value without an error.
 fn loses(from: &DataType, to: &DataType) -> bool {
     use DataType::{
         Date32, Decimal128, Decimal256, Float32, Float64, LargeUtf8, Null, Timestamp, Utf8,

@@ -1,4 +1,4 @@
-//! Tables and joins: what the planner passes over beside a table, refused by name.
+//! Tables and joins: clauses beside a table that the planner ignores, refused by name.
 
 use datafusion::sql::sqlparser::ast::{
     Join, JoinConstraint, JoinOperator, TableAlias, TableAliasColumnDef, TableFactor,
@@ -8,10 +8,10 @@ use datafusion::sql::sqlparser::ast::{
 use super::{MARK, refused};
 use crate::{Error, Result};
 
-/// Refuses what the planner would pass over beside a table.
+/// Refuses clauses beside a table that the planner would ignore.
 ///
 /// # Errors
-/// `Query` naming the clause, and what to write instead.
+/// `Query` naming the clause, and an alternative.
 pub(super) fn check(factor: &TableFactor) -> Result<()> {
     match factor {
         TableFactor::Table {
@@ -75,7 +75,7 @@ pub(super) fn check(factor: &TableFactor) -> Result<()> {
             }
         }
         TableFactor::TableFunction { expr, alias: _ } => {
-            Err(refused(&format!("TABLE({expr})"), "register what it gives as a table"))
+            Err(refused(&format!("TABLE({expr})"), "register its rows as a table"))
         }
         TableFactor::JsonTable { .. } => Err(no_table("JSON_TABLE")),
         TableFactor::OpenJsonTable { .. } => Err(no_table("OPENJSON")),
@@ -94,10 +94,10 @@ pub(super) fn check(factor: &TableFactor) -> Result<()> {
 }
 
 fn no_table(what: &str) -> Error {
-    refused(what, "register what it gives as a table")
+    refused(what, "register its rows as a table")
 }
 
-/// Refuses what another name of a relation may say and the planner passes over.
+/// Refuses parts of a relation's alias that the planner ignores.
 pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
     let Some(TableAlias { explicit: _, name, columns }) = alias else { return Ok(()) };
     for TableAliasColumnDef { name: column, data_type } in columns {
@@ -114,7 +114,8 @@ pub(super) fn check_alias(alias: Option<&TableAlias>) -> Result<()> {
 /// Words before JOIN that the parser takes for another name of the table before them.
 const KINDS: [&str; 5] = ["all", "any", "asof", "paste", "positional"];
 
-/// Refuses a kind of join that the parser takes for another name of a table: `FROM a POSITIONAL JOIN b`.
+/// Refuses a kind of join that the parser takes for another name of a table: `FROM a POSITIONAL
+/// JOIN b`.
 pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
     let TableWithJoins { relation, joins } = tables;
     let before = std::iter::once(relation).chain(joins.iter().map(|join| &join.relation));
@@ -147,7 +148,7 @@ pub(super) fn check_joins(tables: &TableWithJoins) -> Result<()> {
     joins.iter().try_for_each(check_join)
 }
 
-/// A join as it is written.
+/// The text of a join.
 fn words(operator: &JoinOperator) -> &'static str {
     match operator {
         JoinOperator::Inner(_) => "INNER JOIN",
@@ -162,7 +163,7 @@ fn words(operator: &JoinOperator) -> &'static str {
     }
 }
 
-/// Refuses joins that the planner does not know, and what it passes over.
+/// Refuses joins that the planner does not know, and clauses that it ignores.
 pub(super) fn check_join(join: &Join) -> Result<()> {
     use JoinConstraint::{Natural, None, On, Using};
     let Join { relation: _, global, join_operator } = join;

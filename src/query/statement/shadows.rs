@@ -1,6 +1,7 @@
 //! Parts of WITH that have the name of one around them: the inner one stands where it can be seen.
 //!
-//! The planner refuses such a name. So the inner part gets a name of its own, and so does every table that means it:
+//! The planner refuses such a name. So the inner part gets a name of its own, and so does every
+//! table that means it:
 //!
 //! ```text
 //! WITH a AS (…) SELECT * FROM (WITH a AS (SELECT … FROM a) SELECT a.x FROM a)
@@ -38,7 +39,8 @@ struct VisibleCte {
 struct Scopes {
     /// The parts that can be seen, the inner ones last.
     seen: Vec<VisibleCte>,
-    /// For each query around: how many parts can be seen outside of it, and its WITH, which is walked through already.
+    /// For each query around: how many parts can be seen outside of it, and its WITH, which is
+    /// walked through already.
     outside: Vec<(usize, Option<With>)>,
     made: usize,
 }

@@ -1,13 +1,14 @@
 //! `SELECT *, x`: the columns of `*` written out, so that each column has a name of its own.
 //!
-//! The planner refuses two columns of one name and table. So such a statement is planned again, with each SELECT that has `*`
-//! beside other columns as a relation:
+//! The planner refuses two columns of one name and table. So such a statement is planned again,
+//! with each SELECT that has `*` beside other columns as a relation:
 //!
 //! ```text
 //! SELECT *, 1 AS a FROM t ORDER BY b     SELECT * FROM (SELECT *, 1 AS a FROM t ORDER BY b) AS stars
 //! ```
 //!
-//! That relation is planned here: first its FROM, whose columns are known then, then `SELECT t.a, t.b, 1 AS a_1` of that plan.
+//! That relation is planned here: first its FROM, whose columns are known then, then `SELECT t.a,
+//! t.b, 1 AS a_1` of that plan.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -38,7 +39,7 @@ pub(super) fn mark() -> String {
 /// Begins the names of relations that are planned already.
 const PLANNED: &str = "\u{2}planned";
 
-/// Whether the planner found two columns of one name.
+/// Returns true if the planner found two columns of one name.
 pub fn is_about_names(error: &DataFusionError) -> bool {
     match error.find_root() {
         DataFusionError::SchemaError(error, _) => {
@@ -51,8 +52,8 @@ pub fn is_about_names(error: &DataFusionError) -> bool {
     }
 }
 
-/// The statement with names for its columns, and with a relation for each SELECT that has `*` beside other columns; None where
-/// it has neither.
+/// The statement with names for its columns, and with a relation for each SELECT that has `*`
+/// beside other columns; None where it has neither.
 pub fn with_names_apart(statement: &Statement) -> Option<Statement> {
     let Statement::Statement(inner) = statement else { return None };
     let mut inner = inner.clone();
@@ -171,7 +172,7 @@ impl Planned {
     /// The plan of a SELECT with `*` beside other columns.
     ///
     /// # Errors
-    /// Those of the planner.
+    /// Errors of the planner.
     pub(super) fn written_out(
         &self,
         mut query: Query,
@@ -236,7 +237,8 @@ fn table(name: &str) -> TableFactor {
     }
 }
 
-/// Writes the columns into `projection`, each with a name of its own, and returns the names that AS gave and that are others now.
+/// Writes the columns into `projection`, each with a name of its own, and returns the names that AS
+/// gave and that are others now.
 fn written_out(
     items: Vec<SelectItem>,
     from: &LogicalPlan,
@@ -298,7 +300,7 @@ fn planned(options: &WildcardAdditionalOptions) -> WildcardOptions {
     }
 }
 
-/// The columns that a star stands for, or what REPLACE puts in their places.
+/// The columns that a star stands for, or the expressions that REPLACE puts in their places.
 fn columns_of_star(
     columns: Vec<PlanExpr>,
     options: &WildcardAdditionalOptions,
@@ -336,7 +338,8 @@ fn named(column: &Column) -> Expr {
     }
 }
 
-/// A name in ORDER BY that AS gave to a column is that column, whatever tables have one of that name.
+/// A name in ORDER BY that AS gave to a column means that column, even if tables have a column of
+/// that name.
 fn rename_keys(
     order: &mut OrderBy,
     renamed: &[(String, String)],

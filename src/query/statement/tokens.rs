@@ -3,8 +3,8 @@
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, Word};
 
-/// The SQL without `MATERIALIZED` and `NOT MATERIALIZED` behind the AS of a part of WITH: they change no row. None where it has
-/// none such.
+/// The SQL without `MATERIALIZED` and `NOT MATERIALIZED` behind the AS of a part of WITH: they
+/// change no row. None where it has none such.
 pub(in crate::query) fn without_materialized(sql: &str) -> Option<String> {
     if !sql.to_uppercase().contains("MATERIALIZED") {
         return None;
@@ -39,8 +39,8 @@ pub(in crate::query) fn without_materialized(sql: &str) -> Option<String> {
     Some(kept.map(|(_, token)| token.to_string()).collect())
 }
 
-/// The SQL with each of `GROUPING SETS (a, (b, c))` in brackets, as the parser wants them: `GROUPING SETS ((a), (b, c))`. None
-/// where they all are.
+/// The SQL with each of `GROUPING SETS (a, (b, c))` in brackets, as the parser wants them:
+/// `GROUPING SETS ((a), (b, c))`. None where they all are.
 pub(in crate::query) fn with_bracketed_sets(sql: &str) -> Option<String> {
     if !sql.to_uppercase().contains("GROUPING") {
         return None;
@@ -69,7 +69,8 @@ pub(in crate::query) fn with_bracketed_sets(sql: &str) -> Option<String> {
     Some(tokens.iter().map(Token::to_string).collect())
 }
 
-/// Where brackets are missing around the sets that begin at a token; None where the list does not end.
+/// Where brackets are missing around the sets that begin at a token; None where the list does not
+/// end.
 fn bare_sets(tokens: &[Token], begin: usize) -> Option<Vec<(usize, Token)>> {
     let mut brackets = Vec::new();
     let (mut depth, mut first, mut is_bare) = (0, None, false);

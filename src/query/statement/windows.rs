@@ -1,8 +1,8 @@
 //! Named windows, written out behind OVER.
 //!
-//! The planner puts a named window in the place of its name in the columns alone; of one that extends another (`w ORDER BY x`,
-//! `v AS (w)`) it takes what is written there and forgets the other, and a name in QUALIFY or ORDER BY it takes for no window
-//! at all.
+//! The planner puts a named window in the place of its name in the columns alone; of one that
+//! extends another (`w ORDER BY x`, `v AS (w)`) it takes what is written there and forgets the
+//! other, and a name in QUALIFY or ORDER BY it takes for no window at all.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +19,8 @@ use crate::{Error, Result};
 /// Writes out the windows of a query's own SELECTs.
 ///
 /// # Errors
-/// `Query` for a window that is not defined, defined twice, or extended by what it has already.
+/// `Query` for a window that is not defined, defined twice, or extended by a clause that it has
+/// already.
 pub(super) fn resolve(query: &mut Query) -> Result<()> {
     let Query { body, order_by, .. } = query;
     let mut named = Vec::new();
@@ -101,7 +102,7 @@ fn extended(spec: WindowSpec, named: &[(String, WindowSpec)]) -> Result<WindowSp
         }
     };
     Err(Error::query(format!(
-        "a window that extends {name} cannot have it: {clause} is that of {name}; write the whole window behind OVER"
+        "a window that extends {name} cannot have {clause}, which comes from {name}; write the whole window behind OVER"
     )))
 }
 

@@ -1,4 +1,4 @@
-//! What users type is understood, option by option.
+//! Options in users' spellings are understood one by one.
 
 use super::super::options::is_credential;
 use super::*;

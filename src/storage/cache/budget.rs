@@ -1,11 +1,12 @@
-//! How much is stored, by all processes together, and what goes when it is too much.
+//! The bytes stored by all processes together, and the eviction of entries above the limit.
 //!
-//! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store, and what
-//! was evicted. Their sum is what is stored, or a little more: a writer makes its file in its full length,
-//! then adds it to the sum, then writes. So nobody walks the folder to write an entry; only who finds
-//! the sum over the limit does, under a lock that others never wait for. Nobody else subtracts: what was
-//! given up or damaged would be taken off twice where it goes while another counts. The next count finds
-//! it gone, and puts right what processes that were killed left wrong.
+//! `used` is a list of signed 64-bit numbers, appended to by all: what a writer is about to store,
+//! and what was evicted. Their sum is what is stored, or a little more: a writer makes its file in
+//! its full length, then adds it to the sum, then writes. So nobody walks the folder to write an
+//! entry; only who finds the sum over the limit does, under a lock that others never wait for.
+//! Nobody else subtracts: what was given up or damaged would be taken off twice where it goes while
+//! another counts. The next count finds it gone, and puts right what processes that were killed
+//! left wrong.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -50,7 +51,8 @@ pub(super) struct Draft {
 impl Draft {
     /// Gives the file its name; readers see all of it or nothing.
     pub(super) fn keep(mut self, name: &Path) -> io::Result<()> {
-        // Two that fetched the same range replace one file: it is counted twice until the next look.
+        // Two that fetched the same range replace one file: it is counted twice until the next
+        // look.
         fs::rename(&self.path, name)?;
         self.kept = true;
         Ok(())
@@ -71,11 +73,11 @@ impl Budget {
         Self { folder, limit }
     }
 
-    /// A file of so many bytes to write to; None where there is no room and another process makes some, or it would
-    /// never fit.
+    /// A file of so many bytes to write to; None where there is no room and another process makes
+    /// some, or it would never fit.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn draft(&self, bytes: u64) -> io::Result<Option<Draft>> {
         if bytes > self.limit {
             return Ok(None);
@@ -88,10 +90,10 @@ impl Budget {
         Ok((self.is_within()? || (self.evict()? && self.is_within()?)).then_some(draft))
     }
 
-    /// Counts what is stored where nobody has yet, and removes what killed processes left.
+    /// Counts the stored bytes if nobody has yet, and removes remains of killed processes.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn begin(&self) -> io::Result<()> {
         for _ in 0..BEGIN_TRIES {
             if self.folder.join(USED).exists() || self.evict()? {
@@ -103,7 +105,7 @@ impl Budget {
         self.remove_stale()
     }
 
-    /// Removes what processes left that were killed while they wrote.
+    /// Removes files of processes that were killed while they wrote.
     fn remove_stale(&self) -> io::Result<()> {
         for found in files_in(&self.folder.join(TEMPORARY))? {
             if found.is_stale() {
@@ -116,14 +118,15 @@ impl Budget {
     fn temporary(&self) -> io::Result<(PathBuf, File)> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        // Containers may share a folder and not their numbers of processes: the time tells them apart.
+        // Containers may share a folder and not their numbers of processes: the time tells them
+        // apart.
         let name = format!("{}-{number}-{now}", std::process::id());
         let path = self.folder.join(TEMPORARY).join(name);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         Ok((path, file))
     }
 
-    /// Adds to what is stored, unless nobody has counted yet: who does will see it.
+    /// Adds to the stored bytes, unless nobody has counted yet: the counting process will see it.
     fn add(&self, bytes: i64) -> io::Result<()> {
         match OpenOptions::new().append(true).open(self.folder.join(USED)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -141,15 +144,15 @@ impl Budget {
         Ok(Some(content))
     }
 
-    /// Whether what is stored is known and not too much.
+    /// Returns true if the stored bytes are known and below the limit.
     fn is_within(&self) -> io::Result<bool> {
         let used = self.used()?;
         let sum = used.as_deref().filter(|used| used.len() < LONG).and_then(sum);
         Ok(sum.is_some_and(|sum| sum <= self.limit))
     }
 
-    /// Counts what there is, and removes what was used longest ago until a tenth of the limit is free. False where
-    /// another process is at it.
+    /// Counts the stored bytes, and removes the least recently used entries until a tenth of the
+    /// limit is free. Returns false if another process is doing so.
     fn evict(&self) -> io::Result<bool> {
         let Some(lock) = Lock::try_acquire(&self.folder.join(LOCK))? else { return Ok(false) };
         let before = self.used()?;
@@ -268,8 +271,8 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The lock of the one that evicts: an advisory `flock`, which the kernel releases when the process ends, however it
-/// ends.
+/// The lock of the one that evicts: an advisory `flock`, which the kernel releases when the process
+/// ends, however it ends.
 #[derive(Debug)]
 struct Lock {
     file: File,

@@ -1,7 +1,8 @@
-//! One entry: a range of a file's bytes with checksums, so that a part of it can be read and trusted.
+//! One entry: a range of a file's bytes with checksums, so that a part of it can be read and
+//! trusted.
 //!
-//! A header of 64 bytes: magic, key, first byte, length (little endian), the checksum of all of the header and of
-//! the checksums that follow; one CRC-32 for each 64 KiB of content; the content.
+//! A header of 64 bytes: magic, key, first byte, length (little endian), the checksum of all of the
+//! header and of the checksums that follow; one CRC-32 for each 64 KiB of content; the content.
 
 use std::fs::{File, FileTimes};
 use std::io::{self, BufWriter, Write};
@@ -16,9 +17,9 @@ use super::key::Key;
 
 const MAGIC: &[u8; 8] = b"TQRANGE1";
 const HEADER: usize = 64;
-/// What the header's checksum covers of the header.
+/// Bytes of the header under the header's checksum.
 const COVERED: usize = 56;
-/// Content per checksum: what a read of a few bytes has to look at.
+/// Content per checksum: the least that a read of a few bytes checks.
 const CHUNK: u64 = 64 << 10;
 
 /// An entry is used now where its time says that it was not within so long.
@@ -85,7 +86,7 @@ impl Entry {
     /// Opens an entry; None where the file is not the entry that its name says.
     ///
     /// # Errors
-    /// Those of the file system, `NotFound` among them: entries go at any time.
+    /// Errors of the file system, `NotFound` among them: entries go at any time.
     pub(super) fn open(path: &Path, key: &Key, range: &Range<u64>) -> io::Result<Option<Self>> {
         let file = File::open(path)?;
         let found = file.metadata()?;
@@ -114,10 +115,10 @@ impl Entry {
         Ok(Some(Self { file, start, length, sums }))
     }
 
-    /// The bytes of `range`, which lies inside; None where they are not what was written.
+    /// The bytes of `range`, which lies inside; None if they are damaged.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn read(&self, range: &Range<u64>) -> io::Result<Option<Bytes>> {
         let (from, to) = (range.start - self.start, range.end - self.start);
         let (first, last) = (from / CHUNK, to.div_ceil(CHUNK));

@@ -24,7 +24,7 @@ pub(in crate::storage) struct CachedFile {
     size: u64,
 }
 
-/// What the cache has of a range, in order.
+/// The cached parts of a range, in order; None for missing ones.
 #[derive(Debug)]
 struct Found(Vec<(Range<u64>, Option<Bytes>)>);
 
@@ -38,11 +38,12 @@ impl CachedFile {
         self.size
     }
 
-    /// The bytes of `ranges`, of which `fetch` reads what is not here; it is asked at most once, for ranges in
-    /// ascending order that do not overlap. `hit` is told the bytes of each range that was here in whole or in part.
+    /// The bytes of `ranges`. Missing bytes come from `fetch`, which is called at most once, for
+    /// ranges in ascending order that do not overlap. `hit` is told the bytes of each range that
+    /// was here in whole or in part.
     ///
     /// # Errors
-    /// Those of `fetch`, and where it brings less than it was asked for; the cache has none.
+    /// Errors of `fetch`, and where it brings less than it was asked for; the cache has none.
     pub(in crate::storage) async fn get_ranges<F>(
         &self,
         ranges: &[Range<u64>],
@@ -85,7 +86,8 @@ impl CachedFile {
         Ok(found.into_iter().map(|found| found.fill(&fetched)).collect())
     }
 
-    /// The first bytes of `range` that are here, of one entry at most; None where its first byte is not.
+    /// The first bytes of `range` that are here, of one entry at most; None where its first byte is
+    /// not.
     pub(super) async fn first(&self, range: Range<u64>) -> Result<Option<Bytes>> {
         let file = self.clone();
         blocking(move || {
@@ -95,7 +97,7 @@ impl CachedFile {
         .await
     }
 
-    /// Keeps what was fetched: ranges in ascending order, each with all its bytes.
+    /// Keeps fetched bytes: ranges in ascending order, each with all its bytes.
     pub(super) async fn keep(&self, fetched: Vec<(Range<u64>, Bytes)>) -> Result<()> {
         let file = self.clone();
         blocking(move || {
@@ -212,7 +214,7 @@ impl Found {
         self.0.iter().filter_map(|(_, bytes)| bytes.as_ref()).map(|bytes| bytes.len() as u64).sum()
     }
 
-    /// The whole range, with what was missing from `fetched`.
+    /// The whole range, with missing parts from `fetched`.
     fn fill(self, fetched: &[(Range<u64>, Bytes)]) -> Bytes {
         let mut parts = self.0.into_iter().map(|(range, bytes)| match bytes {
             Some(bytes) => bytes,
@@ -239,8 +241,8 @@ impl Found {
     }
 }
 
-/// Ranges in ascending order, those that overlap as one. Those that touch stay apart: where to join is the store's
-/// business.
+/// Ranges in ascending order, with overlapping ones joined. Ranges that touch stay apart: the store
+/// decides where to join.
 fn apart(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut found: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

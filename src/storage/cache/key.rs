@@ -6,17 +6,17 @@ use std::time::{Duration, SystemTime};
 use crate::fingerprint::Form;
 use crate::storage::pin::FilePin;
 
-/// A SHA-256. What went in cannot be read out of it, so it may be the name of a folder.
+/// A SHA-256. Its input cannot be read out of it, so it may be the name of a folder.
 pub(super) type Key = [u8; 32];
 
-/// A file without a strong etag is known by its time in seconds. One that was written this short a time ago may
-/// be written again within the same second.
+/// A file without a strong etag is known by its time in seconds. One that was written this short a
+/// time ago may be written again within the same second.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// The key of a pinned file, or None where nothing tells its version from the next one.
 ///
-/// A strong etag and the size are an identity; so are size and time of the last write, once that is a minute
-/// ago; and the size alone, for files of a `scope` in which no file is ever written twice.
+/// A strong etag and the size are an identity; so are size and time of the last write, once that is
+/// a minute ago; and the size alone, for files of a `scope` in which no file is ever written twice.
 pub(super) fn of(root: &str, scope: Option<&str>, pin: &FilePin, now: SystemTime) -> Option<Key> {
     let version = pin.version.as_deref().unwrap_or_default();
     let tag = pin.bare_e_tag().unwrap_or_default();
@@ -115,7 +115,8 @@ mod tests {
             of("r", Some("table"), &pin(None, None), at(100)),
             of("r", Some("other"), &pin(None, None), at(100))
         );
-        // Written within the last minute, or in the future: it may be written again in the same second.
+        // Written within the last minute, or in the future: it may be written again in the same
+        // second.
         assert!(of("r", None, &pin(None, Some(95)), at(100)).is_none());
         assert!(of("r", Some("table"), &pin(Some("W/\"x\""), Some(95)), at(100)).is_none());
         assert!(of("r", None, &pin(None, Some(200)), at(100)).is_none());

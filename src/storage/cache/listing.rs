@@ -13,7 +13,8 @@ use super::key::Key;
 /// Files whose entries are remembered.
 const REMEMBERED: usize = 4096;
 
-/// The clock of folders has steps: what is listed this short a time after a change may miss the next one.
+/// The clock of folders has steps: a listing this short a time after a change may miss the next
+/// one.
 const SETTLED: Duration = Duration::from_millis(50);
 
 /// The entries of a file in the order of their first bytes.
@@ -29,7 +30,7 @@ impl Listings {
     /// The entries in a file's folder; none where there is no folder.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(super) fn of(&self, key: &Key, folder: &Path) -> io::Result<Ranges> {
         let changed = match fs::metadata(folder).and_then(|found| found.modified()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ranges::default()),
@@ -89,14 +90,15 @@ fn list(folder: &Path) -> io::Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
-/// A part of what is wanted: where it lies, and the entry that has it.
+/// A part of a wanted range: its place, and the entry that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CoveredRange {
     pub(super) range: Range<u64>,
     pub(super) entry: Option<Range<u64>>,
 }
 
-/// `wanted` in parts, in order, each with the entry that has it or none; of several, the one that reaches furthest.
+/// `wanted` in parts, in order, each with the entry that has it or none; of several, the one that
+/// reaches furthest.
 pub(super) fn cover(entries: &[Range<u64>], wanted: &Range<u64>) -> Vec<CoveredRange> {
     let mut parts = Vec::new();
     let (mut at, mut next) = (wanted.start, 0);

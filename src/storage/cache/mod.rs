@@ -1,29 +1,33 @@
 //! Ranges of remote files on local disk, shared by the processes of a node.
 //!
-//! **What is cached.** Ranges of pinned files of remote stores whose identity is known: data files, their
-//! footers, and whatever else is read through a [`PinnedStore`](super::PinnedStore) by range or in whole.
-//! Listings, Iceberg metadata, manifests and delete files are read anew: they are small, or have no identity
-//! before they are read. Local files are never cached.
+//! **What is cached.** Ranges of pinned files of remote stores whose identity is known: data files,
+//! their footers, and everything else read through a [`PinnedStore`](super::PinnedStore) by range
+//! or in whole. Listings, Iceberg metadata, manifests and delete files are read anew: they are
+//! small, or have no identity before they are read. Local files are never cached.
 //!
-//! **The unit is what was asked for, not a block.** Parquet reads column chunks and pages whose borders
-//! know nothing of blocks: with blocks of 1 MiB, a filter that needs 10 KiB of each row group would
-//! read a hundred times as much, and with blocks small enough not to, a column chunk is hundreds of files.
-//! So an entry is a range as it was fetched; touching ranges of one call become one entry, cut at
-//! [`ENTRY_BYTES`]. A later read of other borders is put together from the entries that overlap it, and
-//! only what none of them has is fetched. Entries may overlap; that wastes space only.
+//! **The unit is the requested range, not a block.** Parquet reads column chunks and pages whose
+//! borders know nothing of blocks: with blocks of 1 MiB, a filter that needs 10 KiB of each row
+//! group would read a hundred times as much, and with blocks small enough not to, a column chunk is
+//! hundreds of files. So an entry is a range as it was fetched; touching ranges of one call become
+//! one entry, cut at [`ENTRY_BYTES`]. A later read of other borders is put together from the
+//! entries that overlap it, and only missing bytes are fetched. Entries may overlap; that wastes
+//! space only.
 //!
-//! **The key** is a SHA-256 over the store's root, path, size and identity (see [`key`]): another version of a
-//! file has another key, and so its ranges are never found; the old ones age until they are evicted.
+//! **The key** is a SHA-256 over the store's root, path, size and identity (see [`key`]): another
+//! version of a file has another key, and so its ranges are never found; the old ones age until
+//! they are evicted.
 //!
-//! **The folder**: `ranges-1/KK/KEY/START-END` are entries, `ranges-1/tmp` files being written, `ranges-1/used`
-//! what is stored ([`budget`]), `ranges-1/lock` the lock of the process that evicts. A file is renamed to its
-//! name when it is whole, and its checksums are looked at with every read: what is damaged is removed and is a
-//! miss. Nobody waits for anybody: not a reader for a writer, and not one process for another that
-//! fetches the same range. Two that do so at once both fetch it, and one file stays; ranks read different
-//! splits, so that happens to build sides and footers at most, and costs no more than without a cache.
+//! **The folder**: `ranges-1/KK/KEY/START-END` are entries, `ranges-1/tmp` files being written,
+//! `ranges-1/used` the stored bytes ([`budget`]), `ranges-1/lock` the lock of the process that
+//! evicts. A file is renamed to its name when it is whole, and its checksums are looked at with
+//! every read: a damaged entry is removed and counts as a miss. Nobody waits for anybody: not a
+//! reader for a writer, and not one process for another that fetches the same range. Two that do so
+//! at once both fetch it, and one file stays; ranks read different splits, so that happens to build
+//! sides and footers at most, and costs no more than without a cache.
 //!
-//! **Failures** of the disk never fail a read: the store is asked instead, and [`RangeCache::trouble`] says so
-//! once. Nothing is held between calls (no descriptors, no locks, no threads), so a fork has nothing to mend.
+//! **Failures** of the disk never fail a read: the store is asked instead, and
+//! [`RangeCache::trouble`] says so once. Nothing is held between calls (no descriptors, no locks,
+//! no threads), so a fork has nothing to mend.
 
 mod budget;
 mod entry;
@@ -50,7 +54,7 @@ use crate::{Error, Result};
 pub(super) use super::cache::file::CachedFile;
 pub(super) use super::cache::stream::Tee;
 
-/// The longest entry: what an eviction frees at once, and what a writer holds in memory.
+/// The longest entry: the unit of evictions, and the most that a writer holds in memory.
 pub(super) const ENTRY_BYTES: u64 = 8 << 20;
 
 /// The folder inside the user's, named by the format of the entries.
@@ -82,8 +86,8 @@ pub struct RangeCache {
 }
 
 impl RangeCache {
-    /// Opens or makes the folder. One that cannot be made or written is [`trouble`](Self::trouble), not an error:
-    /// the data can be had without it.
+    /// Opens or makes the folder. One that cannot be made or written is [`trouble`](Self::trouble),
+    /// not an error: the data can be had without it.
     ///
     /// # Errors
     /// `Config` for a path that is empty, a URL, or something else than a folder.
@@ -119,14 +123,14 @@ impl RangeCache {
         Ok(cache)
     }
 
-    /// What kept this cache from being used, once; None where nothing did or it was told.
+    /// The reason why this cache was not used; None if there is none, or if it was told.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.get()?;
         (!self.told.swap(true, Ordering::Relaxed)).then(|| trouble.clone())
     }
 
-    /// The entries of a file; None where its identity is not known well enough. `scope` names a set of files
-    /// that are never written twice, such as an Iceberg table.
+    /// The entries of a file; None where its identity is not known well enough. `scope` names a set
+    /// of files that are never written twice, such as an Iceberg table.
     pub(super) fn file(
         self: &std::sync::Arc<Self>,
         root: &str,
@@ -142,7 +146,7 @@ impl RangeCache {
         self.folder.join(&name[..2]).join(&name[2..])
     }
 
-    /// Remembers what failed, and stops writing for a while.
+    /// Remembers a failure, and stops writing for a while.
     fn failed(&self, doing: &str, error: &io::Error) {
         self.paused.store(now_seconds() + PAUSE_SECONDS, Ordering::Relaxed);
         // Only the first is told; the others say no more.

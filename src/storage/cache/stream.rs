@@ -13,8 +13,9 @@ use super::{CachedFile, ENTRY_BYTES};
 const PIECE: u64 = 1 << 20;
 
 impl CachedFile {
-    /// The bytes of `range`, those that are here first; from the first that is not, `fetch` reads the rest. None where
-    /// the first byte is not here. `hit` is told the bytes of each piece.
+    /// The bytes of `range`: cached ones first, and from the first missing byte on `fetch` reads
+    /// the rest. Returns None if the first byte is not cached. `hit` is told the bytes of each
+    /// piece.
     pub(in crate::storage) async fn stream<F, Fut>(
         &self,
         range: Range<u64>,
@@ -54,7 +55,7 @@ fn piece_of(range: &Range<u64>) -> Range<u64> {
     range.start..range.end.min(range.start + PIECE)
 }
 
-/// Keeps what passes through a stream.
+/// Keeps the bytes that pass through a stream.
 pub(in crate::storage) struct Tee {
     file: CachedFile,
     /// The range of the pieces that are not kept yet.
@@ -63,7 +64,7 @@ pub(in crate::storage) struct Tee {
 }
 
 impl Tee {
-    /// The same stream, whose first byte is that at `start` of the file.
+    /// A stream whose first byte is the one at `start` of the file.
     pub(in crate::storage) fn of(
         file: CachedFile,
         start: u64,

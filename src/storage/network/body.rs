@@ -14,8 +14,8 @@ use tokio::time::Sleep;
 
 use crate::request_limiter::Permit;
 
-/// A body as it arrives. `object_store` asks for the rest of one that fails, by range and under the same etag, so
-/// one that is shorter or longer than it must be has to fail.
+/// A body as it arrives. `object_store` asks for the rest of one that fails, by range and under the
+/// same etag, so one that is shorter or longer than it must be has to fail.
 pub(super) struct WatchedBody {
     inner: HttpResponseBody,
     /// Held until the last byte; None after it.
@@ -69,7 +69,8 @@ impl Body for WatchedBody {
         if self.ended {
             return Poll::Ready(None);
         }
-        // What was promised has come: a server that says more, or holds the connection, is not waited for.
+        // What was promised has come: a server that says more, or holds the connection, is not
+        // waited for.
         if self.promised == Some(self.seen) {
             return self.finish();
         }
@@ -125,7 +126,7 @@ fn broken(error: BrokenBody) -> HttpError {
     HttpError::new(HttpErrorKind::Interrupted, error)
 }
 
-/// What is wrong with a body.
+/// The fault of a body.
 #[derive(Debug)]
 enum BrokenBody {
     Short { seen: u64, promised: u64 },

@@ -1,5 +1,5 @@
-//! Pages of listings, looked at before `object_store` reads them: it takes any document for one, and what it misses there
-//! for the end of the listing.
+//! Pages of listings, checked before `object_store` reads them: it accepts any document as a page,
+//! and missing parts as the end of the listing.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use object_store::client::{HttpError, HttpErrorKind, HttpRequest};
 /// Characters of a strange answer that an error shows.
 const SHOWN: usize = 200;
 
-/// Whether a page of a listing is asked for: of S3 and Google, or of Azure.
+/// Returns true if a page of a listing is asked for: of S3 and Google, or of Azure.
 pub(super) fn is_listing(request: &HttpRequest) -> bool {
     let query = request.uri().query().unwrap_or_default();
     request.method() == Method::GET
@@ -21,8 +21,8 @@ pub(super) fn is_listing(request: &HttpRequest) -> bool {
 ///
 /// # Errors
 ///
-/// `Interrupted`, which is sent again, for an error under that status; `Decode` for all that is no page, or one that
-/// does not say where the next one begins.
+/// `Interrupted`, which is sent again, for an error under that status; `Decode` for all that is no
+/// page, or one that does not say where the next one begins.
 pub(super) fn check_page(body: &[u8]) -> Result<(), HttpError> {
     let text = String::from_utf8_lossy(body);
     match root_of(&text) {
@@ -43,7 +43,7 @@ pub(super) fn check_page(body: &[u8]) -> Result<(), HttpError> {
     }
 }
 
-/// Whether a page that is not the last one has no token for the next.
+/// Returns true if a page that is not the last one has no token for the next.
 fn has_no_next(text: &str) -> bool {
     element(text, "IsTruncated") == Some("true")
         && element(text, "NextContinuationToken").is_none_or(str::is_empty)
@@ -70,7 +70,7 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once("</")?.0.trim())
 }
 
-/// What an answer is that is no page of a listing.
+/// An answer that is not a page of a listing.
 #[derive(Debug)]
 enum WrongPage {
     /// An error, by its code and message.

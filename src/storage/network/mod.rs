@@ -1,5 +1,6 @@
-//! The HTTP layer below all remote stores: every request of `object_store`, whichever store sends it, goes
-//! through here and takes part in the process's [`RequestLimiter`](crate::request_limiter::RequestLimiter).
+//! The HTTP layer below all remote stores: every request of `object_store`, whichever store sends
+//! it, goes through here and takes part in the process's
+//! [`RequestLimiter`](crate::request_limiter::RequestLimiter).
 
 mod body;
 mod listing;

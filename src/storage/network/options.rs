@@ -7,8 +7,9 @@ use object_store::{BackoffConfig, RetryConfig};
 
 use crate::{Error, Result};
 
-/// The options that every remote store takes, and that this crate answers itself. Those with `backoff_config.` are
-/// the names of delta-rs, those with `_ms` and `retry_base_multiplier` the names of polars.
+/// The options that every remote store takes, and that this crate answers itself. Those with
+/// `backoff_config.` are the names of delta-rs, those with `_ms` and `retry_base_multiplier` the
+/// names of polars.
 pub(in crate::storage) const NETWORK_OPTIONS: &[&str] = &[
     "backoff_base",
     "backoff_config.base",
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer times are slips, such as milliseconds taken for seconds.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What a user chose of [`NETWORK_OPTIONS`].
+/// The user's choices among [`NETWORK_OPTIONS`].
 #[derive(Clone, Debug)]
 pub(in crate::storage) struct NetworkOptions {
     /// How failed requests are repeated: exponential back-off with jitter.

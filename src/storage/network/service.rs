@@ -22,8 +22,8 @@ use crate::Result;
 use crate::request_limiter::{Permit, RequestLimiter};
 use crate::runtime::Runtimes;
 
-/// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait behind
-/// decoding, and take part in the process's traffic.
+/// Makes the HTTP clients of stores: requests run on threads of their own, so that they do not wait
+/// behind decoding, and take part in the process's traffic.
 #[derive(Debug)]
 pub(in crate::storage) struct Connector {
     io: Handle,
@@ -100,8 +100,8 @@ impl HttpService for Service {
     }
 }
 
-/// The error with the cause at its root, such as a certificate that nobody trusts: the client's own text is that a request
-/// could not be sent.
+/// The error with the cause at its root, such as a certificate that nobody trusts: the client's own
+/// text is that a request could not be sent.
 fn told(error: HttpError) -> HttpError {
     let kind = error.kind();
     let root = std::iter::successors(error.source(), |&cause| cause.source()).last();
@@ -130,8 +130,8 @@ impl StdError for Unsent {
     }
 }
 
-/// The error of a request that may be sent again. One of an unknown kind is a connection that an earlier answer spoilt,
-/// as by more bytes than it promised; `object_store` repeats what only reads.
+/// The error of a request that may be sent again. One of an unknown kind is a connection that an
+/// earlier answer spoilt, as by more bytes than it promised; `object_store` repeats reads.
 fn repeatable(error: HttpError) -> HttpError {
     match error.kind() {
         HttpErrorKind::Unknown => HttpError::new(HttpErrorKind::Interrupted, error),
@@ -139,7 +139,7 @@ fn repeatable(error: HttpError) -> HttpError {
     }
 }
 
-/// Counts what the answer says of the store.
+/// Counts an answer's facts about the store.
 fn note(parts: &Parts, permit: &Permit) {
     let status = parts.status;
     match status {
@@ -160,8 +160,8 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.into()))
 }
 
-/// The bytes of a range that is answered. What the length of the body says beside that is not believed: it was
-/// seen to be wrong where a server compresses, or a proxy cuts.
+/// The bytes of an answered range. A length of the body beside it is ignored: it was seen to be
+/// wrong if a server compresses, or a proxy cuts.
 fn promised(parts: &Parts) -> Option<u64> {
     if parts.status != StatusCode::PARTIAL_CONTENT {
         return None;
@@ -173,9 +173,9 @@ fn promised(parts: &Parts) -> Option<u64> {
     (last + 1).checked_sub(first)
 }
 
-/// Whether the whole answer is read here, so that one that breaks off is asked for again: listings and the like, which
-/// `object_store` asks for again only where they fail before their body. The body of an object, which has an etag, it
-/// asks for again by range.
+/// Returns true if the whole answer is read here, so that one that breaks off is asked for again:
+/// listings and the like, which `object_store` asks for again only where they fail before their
+/// body. The body of an object, which has an etag, it asks for again by range.
 fn is_retried_whole(parts: &Parts, is_listing: bool) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let is_document =

@@ -2,8 +2,8 @@
 
 torch's queue sends every tensor as a file of its own: a descriptor that crosses a socket, a mapping, page faults. For
 batches of a few KiB that costs more than to read them. Here a worker sends a `BatchMessage`: a run of batches whose numbers
-lie in one segment of shared memory, and with them what is left of each batch once its memory is taken out. The
-loader puts tensors over the segment when a batch's turn comes. What crosses the queue is a line about where they lie:
+lie in one segment of shared memory, with the rest of each batch after its memory is taken out. The
+loader puts tensors over the segment when a batch's turn comes. Only a line with their place crosses the queue:
 short enough that the pipe takes it as a whole, for of a message that a killed worker left unfinished the loader would
 wait for the rest forever.
 
@@ -86,13 +86,13 @@ class BatchRun(NamedTuple):
 
     batches: list[TaggedBatch]
     is_torn: bool = False
-    """Whether the next batch failed: what follows the run is that error."""
+    """True if the next batch failed: its error follows the run."""
 
 
 class BatchRuns:
     """The batches of a worker in runs of growing length: 1, 2, 4 and so on, that the first comes at once.
 
-    What fails after the first batch of a run is raised when the next run is asked for, as if the batches had been
+    An error after the first batch of a run is raised when the next run is asked for, as if the batches had been
     asked for one by one.
 
     Args:
@@ -151,7 +151,7 @@ class BatchPacker:
         self._segments: Segments | None = None
 
     def __call__(self, found: Any) -> Any:
-        """A message of what a worker has found; batches of another loader pass as they are."""
+        """A message with a worker's batches; batches of another loader pass unchanged."""
         if isinstance(found, BatchRun):
             if self._function is not None:
                 try:
@@ -202,7 +202,7 @@ class BatchMessage:
         place: Where in its memory the batches are that memory was taken out of, and how many bytes they take; or those
             bytes, where they are many: containers have little shared memory.
         memory: The numbers of all of them; for one that is sent, memory of its own.
-        address: For one that is sent, what `SegmentPool.received` takes: its memory is a segment.
+        address: The argument of `SegmentPool.received` for a sent message, whose memory is a segment.
         is_torn: Whether an error of its worker follows.
     """
 
@@ -227,7 +227,7 @@ class BatchMessage:
         """The batches, each unpacked when it is asked for. They share the message's memory.
 
         Args:
-            build: Makes a batch of what the core delivered, where that is what crosses.
+            build: Makes a batch from the core's output, if that crosses the queue.
         """
         memory, self.memory = self.memory, None
         letters = self._place
@@ -263,7 +263,7 @@ def _arrived(
 
 
 class _Space:
-    """The memory of a message, while it is planned: what goes where.
+    """The layout of a message's memory, while it is planned.
 
     Attributes:
         size: Bytes so far.
@@ -308,20 +308,20 @@ class _Space:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out plain tensors and Arrow batches; what else there is goes by value: the worker may be gone when it is unpacked."""
+    """Leaves out plain tensors and Arrow batches. All else goes by value: the worker may be gone when it is unpacked."""
 
     def __init__(self, target: io.BytesIO, space: _Space) -> None:
         super().__init__(target, pickle.HIGHEST_PROTOCOL)
         self._space = space
 
     def persistent_id(self, found: Any) -> Any:
-        """Where its memory will lie, for what is left out."""
+        """The place of an object's memory; None for objects that are not left out."""
         if type(found) is torch.Tensor and _is_plain(found):
             flat = found.detach().reshape(-1).view(torch.uint8)
             return found.dtype, self._space.place(flat.numpy()), tuple(found.shape)
         pyarrow = sys.modules.get("pyarrow")
         if pyarrow is not None and type(found) is pyarrow.RecordBatch:
-            # Pickled it would take with it all of the memory of which it is a part, and lose what is said of nulls in lists.
+            # Pickling would take the whole allocation along, and lose the nulls in lists.
             written = pyarrow.BufferOutputStream()
             with pyarrow.ipc.new_stream(written, found.schema) as writer:
                 writer.write_batch(found)
@@ -369,7 +369,7 @@ def in_turns(
     Args:
         messages: As torch hands them out: one of each worker in turn, beginning with `first`. So where another's
             comes, the one whose turn it is has ended, or its error is on its way: the other message was longer than
-            the run before the error, and its batches are not delivered in place of those that failed.
+            the run before the error, and its batches are not delivered in place of the failed ones.
         first: The worker whose batch comes first.
         workers: How many there are.
         build: As for `BatchMessage.opened`.
@@ -402,7 +402,7 @@ def in_turns(
 def as_they_come(
     messages: Iterator[BatchMessage], workers: int, build: Callable[[Any], Any] | None = None
 ) -> Iterator[TaggedBatch]:
-    """The batches of all workers, in whatever order their messages come.
+    """The batches of all workers, in the order in which their messages come.
 
     Args:
         messages: As torch hands them out.
@@ -441,4 +441,4 @@ class TaggedBatch(NamedTuple):
     is_report: bool = False
     """Whether it is no batch: the worker has ended, and `cursor` is the list of the pieces that it took."""
     rows: int = 0
-    """Rows of the batch, whatever a transform has made of it."""
+    """Rows of the batch before any transform."""

@@ -14,7 +14,7 @@ _NONE = -1
 
 
 class EpochSlots:
-    """Numbers that reach every worker of the loaders around a dataset, also those that live on."""
+    """Numbers that reach every worker of the loaders around a dataset, including persistent workers."""
 
     def __init__(self) -> None:
         self._slots = shared(6 * 8).view(torch.int64)
@@ -37,12 +37,12 @@ class EpochSlots:
         self._slots[_EPOCH] = epoch
 
     def deliver(self, epoch: int | None, resumed: bool = True, first: int = 0) -> None:
-        """Say what a loader's workers deliver from now on, whatever `epoch` becomes.
+        """Set the epoch that a loader's workers deliver from now on; later changes of `epoch` do not matter.
 
         A worker that starts late must not take a later `set_epoch` for its own.
 
         Args:
-            epoch: The epoch; None: what `epoch` says.
+            epoch: The epoch; None: the value of `epoch`.
             resumed: Whether they go on from the loaded state.
             first: The shard that the first worker reads: torch asks that one first, wherever a resumed epoch stands.
         """

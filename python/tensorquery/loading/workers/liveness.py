@@ -114,7 +114,7 @@ class _Unchanged:
 def _fed(*arguments: Any) -> None:
     """Run the thread of a queue until the queue is closed.
 
-    Whatever fails, `multiprocessing` takes back what the queue's semaphore counts for an item. Where that was sent, and only the wait for
+    On any failure, `multiprocessing` takes back the count of the item in the queue's semaphore. Where that was sent, and only the wait for
     the next one failed, who receives it would take back as much once more, and fail in place of this process.
     """
     *others, failed, semaphore = arguments
@@ -133,7 +133,7 @@ def _fed(*arguments: Any) -> None:
 def _not_sent(error: BaseException, item: Any) -> None:
     """Handle an object that a queue cannot send: by itself it would print the error and go on.
 
-    torch sends what belongs to the batch of a number. Queues of others do as ever, unless it was pickled already: of a message
+    torch sends each message with its batch's number. Other queues work as usual, unless it was pickled already: of a message
     that broke off, its receiver waits for the rest, and takes what comes next for it.
     """
     if isinstance(item, bytes | bytearray | memoryview) or (
@@ -151,7 +151,7 @@ def _end(error: BaseException) -> NoReturn:
 
 
 def asking_at_once(context: BaseContext | None) -> BaseContext:
-    """A context whose queues send what the training process puts into them at once, so that it hears of what cannot be sent.
+    """A context whose queues send the training process's items at once, so that it hears of failures to send.
 
     Args:
         context: The one that it stands for; None is the default.

@@ -20,7 +20,7 @@ from tensorquery._util.shared_memory import shared
 __all__ = ["MessageHeader", "SegmentPool", "Segments"]
 
 SEGMENTS = 8
-"""Segments of one worker. As many are made as are lent at one time: what waits for the loader, and what the loop holds."""
+"""Segments of one worker, as many as are lent at one time: batches that wait for the loader or that the loop holds."""
 
 SMALLEST = 1 << 20
 LARGEST = 1 << 24
@@ -40,7 +40,7 @@ class MessageHeader:
 
 
 class SegmentPool:
-    """The loader's side: what its workers have lent.
+    """The loader's side: segments lent by its workers.
 
     Args:
         workers: How many there are.
@@ -61,7 +61,7 @@ class SegmentPool:
         return MessageHeader(self._number, self._states)
 
     def close(self) -> None:
-        """Wait for nothing any more: what still comes is dropped."""
+        """Stop waiting: later messages are dropped."""
         self._known.pop(self._number, None)
 
     @classmethod

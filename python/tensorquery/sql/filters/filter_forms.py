@@ -1,4 +1,4 @@
-"""Turns `columns=` into names, and `filters=` into one SQL predicate: SQL as it is, pyarrow's DNF lists, and pyarrow expressions.
+"""Turns `columns=` into names, and `filters=` into one SQL predicate: SQL, pyarrow's DNF lists, and pyarrow expressions.
 
 The three forms of a condition keep the same rows. A pyarrow expression is read through its own
 serialisation, the one by which pyarrow pickles it: an Arrow file whose schema metadata spell the tree and
@@ -53,11 +53,11 @@ def narrowing(
         schema: The columns that both may name: anything with `__arrow_c_schema__`.
 
     Returns:
-        What is None there is None here.
+        A None there stays None here.
 
     Raises:
         QueryError: A column is unknown, or a filter is malformed; names the nearest column.
-        ConfigError: A name or a filter holds what is not UTF-8; `columns` is empty, or no list of names.
+        ConfigError: A name or a filter is not valid UTF-8; `columns` is empty, or no list of names.
     """
     names = column_list(columns)
     if names is not None:
@@ -69,7 +69,7 @@ def narrowing(
 
 
 def column_list(columns: Iterable[str] | None) -> list[str] | None:
-    """The names of `columns`, whose iterator is read once; those of a set in their own order.
+    """The names of `columns`, whose iterator is read once; names in a set are sorted.
 
     Raises:
         ConfigError: They are no names, or none.
@@ -84,7 +84,7 @@ def column_list(columns: Iterable[str] | None) -> list[str] | None:
         raise ConfigError(f'columns={columns!r} must be a list of names, for example ["x", "y"]')
     if not names:
         raise ConfigError("columns=[] selects nothing; name at least one column, or pass None")
-    # numpy's strings print otherwise, and by what is printed a state knows its query.
+    # numpy's strings print differently, and a state knows its query by the printed text.
     names = [str(name) for name in names]
     # A set comes in another order in every process, and a state belongs to one order.
     return sorted(names) if isinstance(columns, (set, frozenset)) else names
@@ -129,7 +129,7 @@ def to_sql(filters: Any, schema: Any | None = None) -> str | None:
     r"""Make one SQL predicate of `filters`.
 
     Args:
-        filters: None; a SQL predicate (returned as it is: the core parses and checks it); a list of
+        filters: None; a SQL predicate (returned unchanged: the core parses and checks it); a list of
             ``(column, operator, value)``, all of which must hold; a list of such lists, one of which
             must hold; or a `pyarrow.compute.Expression`. Operators: =, ==, !=, <, >, <=, >=, in, not in.
         schema: The columns that the predicate may name: anything with `__arrow_c_schema__`. Without it,

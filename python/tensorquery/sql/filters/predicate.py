@@ -75,7 +75,7 @@ _SQL_FORM = 'write it in SQL instead, for example filters="a > 1 AND b IS NOT NU
 
 @dataclass(frozen=True)
 class Term:
-    """A piece of SQL with what is known about its value.
+    """A piece of SQL with the known facts about its value.
 
     Attributes:
         sql: The text.
@@ -414,7 +414,7 @@ def arithmetic(operator: str, left: Term, right: Term) -> Term:
     kinds = {left.kind, right.kind}
     if "null" in kinds:
         return literal("n", None)
-    # What may be a float is taken for one: the guards against NaN do no harm to integers.
+    # A value that may be a float counts as one: the guards against NaN do no harm to integers.
     kind = "int" if kinds == {"int"} else "float"
     return Term(f"{texts[0]} {operator} {texts[1]}", kind, level=_COMPARISON)
 

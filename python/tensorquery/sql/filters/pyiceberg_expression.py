@@ -1,4 +1,4 @@
-"""pyiceberg's expressions as SQL predicates. pyiceberg itself is never imported: the user's objects say what they are."""
+"""pyiceberg's expressions as SQL predicates. pyiceberg itself is never imported: the user's objects name their own types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-//! Column chunks in memory, all of them or some of their pages, as the reader of the `parquet` crate takes them: as they are, or shortened.
+//! Column chunks in memory, all of them or some of their pages, as the reader of the `parquet`
+//! crate takes them: as they are, or shortened.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,14 +25,15 @@ const DATA_V2: i64 = PageType::DATA_PAGE_V2 as i64;
 /// A column chunk, or some of its pages, at their place in the file.
 pub(super) struct Chunk {
     range: Range<u64>,
-    /// What is here of it, by where that begins in the file, ascending.
+    /// Parts of the chunk in memory, each with its offset in the file, ascending.
     pieces: Vec<(u64, Bytes)>,
-    /// Where its data pages lie, by the page index, and how many rows they have. Empty where all of the chunk is here.
+    /// Where its data pages lie, by the page index, and how many rows they have. Empty where all of
+    /// the chunk is here.
     index: Vec<PageLocation>,
     rows: usize,
 }
 
-/// What the page index says of a data page.
+/// The page index's entry for a data page.
 pub(super) struct Indexed {
     pub(super) rows: u32,
     /// Where it ends in the chunk.
@@ -47,12 +49,12 @@ impl Chunk {
         Self { range, pieces: vec![(start, bytes)], index: Vec::new(), rows: 0 }
     }
 
-    /// These pages, ascending, of those of the chunk in `range`, of which the `index` knows the data pages: they have so many `rows`. What lies
-    /// before them, a dictionary, is one of the pages.
+    /// The given pages, ascending, among those of the chunk in `range`; they have so many `rows`.
+    /// The `index` lists the data pages. Bytes before them, a dictionary, count as one page.
     ///
     /// # Errors
-    /// Where a page is another than the index says, which decided what is read. How many rows a page has is not known where the column
-    /// `repeats`.
+    /// `Data` if a page differs from its entry in the index, which decided the reads. The number of
+    /// rows of a page is unknown if the column `repeats`.
     pub(super) fn part(
         range: Range<u64>,
         pieces: Vec<(u64, Bytes)>,
@@ -75,13 +77,13 @@ impl Chunk {
             }
             let end = usize::try_from(header.stored)?.saturating_add(header.length);
             if end != piece.len() {
-                return Err(damaged("its bytes are others than those of the page index"));
+                return Err(damaged("its bytes differ from the page index"));
             }
         }
         Ok(chunk)
     }
 
-    /// What is here of several chunks, for a reader that is told where their pages lie.
+    /// Joins the parts of several chunks, for a reader that is told where their pages lie.
     pub(super) fn together<'a>(chunks: impl Iterator<Item = &'a Arc<Self>>) -> Self {
         let pieces = chunks.flat_map(|chunk| chunk.pieces.iter().cloned());
         let mut pieces: Vec<(u64, Bytes)> = pieces.collect();
@@ -90,7 +92,7 @@ impl Chunk {
         Self { range: 0..end, pieces, index: Vec::new(), rows: 0 }
     }
 
-    /// Whether a page is missing between two that are here.
+    /// Returns true if a page is missing between two that are here.
     pub(super) fn has_gaps(&self) -> bool {
         let is_here = |page: &PageLocation| self.find(page.offset as u64).is_some();
         let mut pages = self.index.iter().map(is_here).skip_while(|is_here| !is_here);
@@ -119,7 +121,7 @@ impl Chunk {
         })
     }
 
-    /// What is here from `at` in the chunk on.
+    /// The bytes in memory from offset `at` of the chunk on.
     pub(super) fn from(&self, at: usize) -> Option<&[u8]> {
         let (piece, at) = self.find(self.range.start.checked_add(at as u64)?)?;
         piece.get(at..)
@@ -130,7 +132,7 @@ impl Chunk {
         self.get(self.range.start.saturating_add(at.start as u64), at.len())
     }
 
-    /// The piece that has what is at `start` in the file, and where in it.
+    /// The piece that holds the byte at `start` of the file, and the place in it.
     fn find(&self, start: u64) -> Option<(&Bytes, usize)> {
         let number = self.pieces.partition_point(|(at, _)| *at <= start).checked_sub(1)?;
         let (first, piece) = &self.pieces[number];
@@ -171,7 +173,8 @@ impl ChunkReader for Chunk {
     }
 }
 
-/// The pages of `chunk`, which has `rows` rows: as they are, or of the rows `places` alone where they can be shortened.
+/// The pages of `chunk`, which has `rows` rows: as they are, or of the rows `places` alone where
+/// they can be shortened.
 ///
 /// # Errors
 /// Where the chunk's metadata is damaged.
@@ -210,7 +213,7 @@ impl Iterator for OneChunk {
 
 impl PageIterator for OneChunk {}
 
-/// Pages of the rows `places` of a row group alone; pages of which no row is wanted are left out.
+/// Pages that hold the rows `places` of a row group; pages without a wanted row are left out.
 struct ShortPages {
     reader: Unpacked<SerializedPageReader<Chunk>>,
     layout: PageLayout,

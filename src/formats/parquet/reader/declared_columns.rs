@@ -1,7 +1,9 @@
-//! Decoded columns as what they should be: texts that were decoded as views, or bytes that are intervals.
+//! Converts decoded columns to their final types: texts that were decoded as views, and bytes that
+//! are intervals.
 //!
-//! A column of texts has 2 GiB at most, which rows that name one long text of a dictionary again and again exceed. Views of the texts
-//! repeat nothing; they become texts in batches that are short enough.
+//! A column of texts has 2 GiB at most, which rows that name one long text of a dictionary again
+//! and again exceed. Views of the texts repeat nothing; they become texts in batches that are short
+//! enough.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::DataType;
@@ -25,8 +27,8 @@ impl DeclaredColumns {
         self.0 = Some((rows, columns));
     }
 
-    /// The next rows, each column of the type that `type_of` says for its place; None where there are none. What it says nothing of
-    /// stays as it is.
+    /// The next rows, each column of the type that `type_of` says for its place; None if there are
+    /// none. Other columns stay unchanged.
     ///
     /// # Errors
     /// `Data` where one row alone is too long, or a value is none of its column's type.
@@ -73,7 +75,7 @@ fn count_of(rows: usize, columns: &Columns) -> Result<usize> {
     Ok(count)
 }
 
-/// Bytes of what the views in an array show.
+/// Bytes that the views in an array show.
 fn bytes_of_views(array: &ArrayRef) -> u64 {
     let shown = |views: &[u128]| views.iter().map(|view| u64::from(*view as u32)).sum();
     let items = |values: &ArrayRef, first: usize, end: usize| {

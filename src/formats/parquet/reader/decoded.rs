@@ -1,6 +1,8 @@
-//! The types in which columns are decoded by the `parquet` crate, where these are others than theirs: see `declared_columns.rs`.
+//! The types in which columns are decoded by the `parquet` crate, where these are others than
+//! theirs: see `declared_columns.rs`.
 //!
-//! It makes two of an interval's three numbers, and without a word leaves out the months; so intervals are decoded as bytes.
+//! It makes two of an interval's three numbers, and without a word leaves out the months; so
+//! intervals are decoded as bytes.
 
 use std::sync::Arc;
 
@@ -17,7 +19,8 @@ use crate::formats::parquet::types::{has_element, is_interval, without_annotatio
 /// The most bytes of the texts of one array.
 const MOST_BYTES: u64 = i32::MAX as u64;
 
-/// The schema of a file, and its columns, as they are decoded. None where all are decoded as what they are.
+/// The schema of a file, and its columns, with the types in which they are decoded. None if all are
+/// decoded as their own types.
 pub(super) fn decoded_schema(
     schema: &SchemaDescriptor,
     fields: &Fields,
@@ -64,7 +67,7 @@ fn decoded_type(data_type: &DataType, wide: bool) -> DataType {
 /// Rows that are decoded together, at most: more than any session asks for.
 const MOST_ROWS: u64 = 1 << 16;
 
-/// Whether the texts of a batch of a chunk may be more than an array of them holds.
+/// Returns true if the texts of a batch of a chunk may be more than an array of them holds.
 pub(super) fn may_be_wide(chunk: &ColumnChunkMetaData) -> bool {
     let values = u64::try_from(chunk.num_values()).unwrap_or(u64::MAX);
     let at_once = match chunk.column_descr().max_rep_level() {
@@ -74,8 +77,9 @@ pub(super) fn may_be_wide(chunk: &ColumnChunkMetaData) -> bool {
     exceeds(chunk, at_once)
 }
 
-/// Whether so many texts of a chunk may be more. Where they repeat, in a dictionary or as beginnings of others, only newer files say how
-/// long they are in all; but none is longer than what is stored.
+/// Returns true if so many texts of a chunk may take more memory. If texts repeat, in a dictionary
+/// or as prefixes of others, only newer files give their total length; but no text is longer than
+/// the stored bytes.
 fn exceeds(chunk: &ColumnChunkMetaData, texts: u64) -> bool {
     if chunk.column_type() != Physical::BYTE_ARRAY {
         return false;
@@ -92,7 +96,8 @@ fn repeats(chunk: &ColumnChunkMetaData) -> bool {
     chunk.dictionary_page_offset().is_some() || chunk.encodings().any(repeats)
 }
 
-/// The same of a chunk that is here, of whose values `at_once` are decoded together.
+/// Returns true if text decoded from a chunk in memory may grow too large, when `at_once` of its
+/// values are decoded together.
 ///
 /// # Errors
 /// Where its dictionary is damaged.

@@ -35,20 +35,24 @@ use crate::formats::parquet::access::both;
 use crate::formats::parquet::prune::wanted_groups;
 use crate::storage::LocalFile;
 
-/// Above this part of the rows, decoding all and leaving out the others is faster than looking for them: at half of the rows
-/// looking takes 1.1 times as long as decoding everything, leaving out 1.5 times; at 0.99, 1.4 and 1.2.
+/// Above this part of the rows, decoding all and leaving out the others is faster than looking for
+/// them: at half of the rows looking takes 1.1 times as long as decoding everything, leaving out
+/// 1.5 times; at 0.99, 1.4 and 1.2.
 const DENSE: f64 = 0.8;
 
-/// What a value that is no number is taken to have.
+/// Assumed size of a value that is not a number.
 const WIDE_BYTES: usize = 1 << 10;
 
-/// Columns of a row group are read from its file and decoded together up to so many bytes: what was read is then still in
-/// the processor's cache. Measured with 128, 256 and 512 KiB and all columns at once.
+/// Columns of a row group are read from its file and decoded together up to so many bytes: the
+/// bytes are then still in the processor's cache. Measured with 128, 256 and 512 KiB and all
+/// columns at once.
 const TILE_BYTES: u64 = 512 << 10;
 
-/// A row group whose rows take fewer bytes is decoded column by column (and of matrices line by line), not batch by batch: then the pages of
-/// one are done with before those of the next are decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
-/// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache meanwhile, take a quarter longer.
+/// A row group whose rows take fewer bytes is decoded column by column (and of matrices line by
+/// line), not batch by batch: then the pages of one are done with before those of the next are
+/// decompressed, into the same memory. Of 66 columns in row groups of 4 MiB that halves the fresh
+/// memory that a scan touches; row groups of 8 MiB, whose batches leave the processor's cache
+/// meanwhile, take a quarter longer.
 const WHOLE_BYTES: usize = 5 << 20;
 
 /// The rows of a row group that are wanted.
@@ -71,7 +75,7 @@ impl Wanted {
         Self { rows, some, places: OnceLock::new() }
     }
 
-    /// Those of so many rows that are selected.
+    /// The lengths of so many rows that are selected.
     pub(super) fn selected(rows: usize, selection: &RowSelection) -> Self {
         let mut some = BooleanBufferBuilder::new(rows);
         for selector in selection.iter() {
@@ -81,7 +85,7 @@ impl Wanted {
         Self::of(rows, Some(some.finish()))
     }
 
-    /// Whether there are others.
+    /// Returns true if there are others.
     pub(super) fn is_part(&self) -> bool {
         self.some.is_some()
     }
@@ -91,7 +95,7 @@ impl Wanted {
         self.some.as_ref().map_or(self.rows, BooleanBuffer::count_set_bits)
     }
 
-    /// Those of them for which `kept`, a bit by wanted row, is set.
+    /// The rows for which `kept`, a bit by wanted row, is set.
     pub(super) fn narrowed(&self, kept: BooleanBuffer) -> Self {
         if kept.count_set_bits() == kept.len() {
             return self.clone();
@@ -139,7 +143,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Row group `number` of a file, of which the top-level columns `roots` are wanted, without its chunks.
+    /// Row group `number` of a file with the wanted top-level columns `roots`, without its chunks.
     pub(super) fn new(
         footer: Arc<ParquetMetaData>,
         schema: SchemaRef,
@@ -150,12 +154,13 @@ impl Group {
         Self { footer, schema, number, row_bytes, part: None, chunks: HashMap::new() }
     }
 
-    /// The same, but that of the chunks only pages with `wanted` rows are read.
+    /// Limits reading to the pages with `wanted` rows.
     pub(super) fn part(self, wanted: &Wanted) -> Self {
         Self { part: wanted.some.clone(), ..self }
     }
 
-    /// Fewer rows are wanted: where pages without any are not read, that holds from now on of those without these.
+    /// Fewer rows are wanted: where pages without any are not read, that holds from now on of those
+    /// without these.
     pub(super) fn narrow(&mut self, wanted: &Wanted) {
         if self.part.is_some() {
             self.part.clone_from(&wanted.some);
@@ -197,7 +202,8 @@ impl Group {
         leaves
     }
 
-    /// What is to be read of the chunks of `roots` that are not here yet: ranges of the file, ascending, and the leaf of each.
+    /// The chunks of `roots` that are not in memory yet: the leaf of each, and its ranges of the
+    /// file, ascending.
     pub(super) fn missing(&self, roots: &[usize]) -> (Vec<usize>, Vec<Range<u64>>) {
         let missing = self.leaves(roots).into_iter().filter(|leaf| !self.chunks.contains_key(leaf));
         missing.flat_map(|leaf| iter::repeat(leaf).zip(self.ranges(leaf))).unzip()
@@ -228,13 +234,14 @@ impl Group {
         start..start + length
     }
 
-    /// Where the data pages of a leaf lie; None where there is no page index. It was looked at when it was read.
+    /// Where the data pages of a leaf lie; None where there is no page index. It was looked at when
+    /// it was read.
     fn index_of(&self, leaf: usize) -> Option<&[PageLocation]> {
         let index = self.footer.offset_index()?.get(self.number)?.get(leaf)?.page_locations();
         (!index.is_empty()).then_some(index)
     }
 
-    /// Takes what was read of the `leaves` at `ranges`.
+    /// Takes the bytes read for the `leaves` at `ranges`.
     ///
     /// # Errors
     /// Where pages are others than the page index says, or times are none that the column holds.
@@ -292,15 +299,17 @@ impl Group {
         tiles
     }
 
-    /// Whether it is better to look for the wanted rows of the top-level columns `roots` than to decode all of them. The one and
-    /// the other way give batches of other lengths, so columns that are read side by side must be asked for together.
+    /// Returns true if it is better to look for the wanted rows of the top-level columns `roots`
+    /// than to decode all of them. The one and the other way give batches of other lengths, so
+    /// columns that are read side by side must be asked for together.
     pub(super) fn looks(&self, roots: &[usize], wanted: &Wanted) -> bool {
         // Of pages that were not read, no row can be decoded.
         self.part.is_some() || !wanted.is_dense() && can_skip(self.metadata(), &self.leaves(roots))
     }
 
-    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of these `lengths`: where not all rows are
-    /// wanted it `looks` for them, or decodes all and leaves out the others.
+    /// Reads the wanted rows of the top-level columns `roots`, ascending, in batches of these
+    /// `lengths`: where not all rows are wanted it `looks` for them, or decodes all and leaves out
+    /// the others.
     ///
     /// # Errors
     /// Where the chunks are damaged.
@@ -328,7 +337,8 @@ impl Group {
             !has_narrow_keys(self.schema.field(*root).data_type())
                 && self.leaves(&[*root]).iter().all(layout)
         };
-        // Of the columns that are looked for, those of which pages cannot be shortened have values to pass over.
+        // Of the columns that are looked for, those of which pages cannot be shortened have values
+        // to pass over.
         let is_read = |root: &usize| places.is_none() || short(root);
         let (others, skipped): (Vec<usize>, Vec<usize>) =
             others.iter().partition(|root| is_read(root));
@@ -344,8 +354,8 @@ impl Group {
         Ok(read)
     }
 
-    /// The same of all rows, but that pages are read from the file when it is their turn. None where a column is not decoded here, or the
-    /// system does not have it in memory.
+    /// Reads all rows, each page from the file when it is needed. Returns None if a column is not
+    /// decoded here, or if the system does not have it in memory.
     pub(super) fn read_by_pages(
         &self,
         file: &LocalFile,
@@ -379,7 +389,8 @@ impl Group {
         roots.iter().map(|root| self.flat(*root, None)).collect()
     }
 
-    /// Whether the columns `roots` are likely to be decoded here, and not by the `parquet` crate.
+    /// Returns true if the columns `roots` are likely to be decoded here, and not by the `parquet`
+    /// crate.
     pub(super) fn is_flat(&self, roots: &[usize]) -> bool {
         roots.iter().all(|root| match self.leaves(&[*root])[..] {
             [leaf] => is_flat(self.metadata().column(leaf), self.schema.field(*root).data_type()),
@@ -420,7 +431,7 @@ impl Group {
         ParquetRecordBatchReader::try_new_with_row_groups(&levels, &pages, batch_rows, selection)
     }
 
-    /// Whether a batch of a column may have more texts than an array of them holds.
+    /// Returns true if a batch of a column may have more texts than an array of them holds.
     fn is_wide(&self, root: usize, batch_rows: usize) -> Result<bool> {
         for leaf in self.leaves(&[root]) {
             let (column, chunk) = (self.metadata().column(leaf), self.chunks.get(&leaf));
@@ -449,8 +460,8 @@ impl Group {
         if !chunks.clone().any(|chunk| chunk.has_gaps()) {
             return self.reader(roots, None, batch_rows, Some(selection));
         }
-        // Where selected rows and others alternate, the reader would decode them all and leave out the others: also those of pages that
-        // are not here. This one can be told not to.
+        // Where selected rows and others alternate, the reader would decode them all and leave out
+        // the others: also those of pages that are not here. This one can be told not to.
         let metadata =
             ArrowReaderMetadata::try_new(Arc::clone(&self.footer), ArrowReaderOptions::new())?;
         let schema = self.footer.file_metadata().schema_descr();
@@ -470,8 +481,8 @@ pub(super) fn row_bytes(schema: &SchemaRef, roots: &[usize]) -> usize {
     roots.iter().map(|root| width(root).unwrap_or(WIDE_BYTES)).sum()
 }
 
-/// Those of `groups` that the predicate may keep rows of, and which rows, by the page index; of the rows that `only` has. None where they
-/// cannot be counted.
+/// The groups of `groups` with rows that the predicate may keep, and these rows, by the page index;
+/// only rows in `only`. Returns None if they cannot be counted.
 pub(super) fn wanted_rows(
     physical: &SchemaRef,
     footer: &ParquetMetaData,
@@ -505,8 +516,9 @@ pub(super) fn wanted_rows(
     Some(wanted)
 }
 
-/// Whether the decoder can pass over values of `leaves`: it cannot where differences are packed in blocks of another size
-/// than most writers choose, which a page does not say before it is read.
+/// Returns true if the decoder can pass over values of `leaves`: it cannot where differences are
+/// packed in blocks of another size than most writers choose, which a page does not say before it
+/// is read.
 pub(super) fn can_skip(group: &RowGroupMetaData, leaves: &[usize]) -> bool {
     let differences = |encoding| {
         use Encoding::{DELTA_BINARY_PACKED, DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY};
@@ -519,8 +531,8 @@ pub(super) fn can_skip(group: &RowGroupMetaData, leaves: &[usize]) -> bool {
     !leaves.iter().any(is_packed)
 }
 
-/// Whether there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices as keys, and shortened pages have
-/// them in 32 bits.
+/// Returns true if there are dictionaries whose keys have 8 or 16 bits: the decoder reads indices
+/// as keys, and shortened pages have them in 32 bits.
 fn has_narrow_keys(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(key, _) => key.primitive_width().is_none_or(|bytes| bytes < 4),

@@ -1,7 +1,8 @@
 //! Where decoded batches end.
 
-/// Turns are decoded several at a time while they have no more rows, or bytes: a batch costs some microseconds per column, and
-/// waking who decodes and who waits for it as much again, whatever its rows.
+/// Turns are decoded several at a time while they have no more rows, or bytes: a batch costs some
+/// microseconds per column, and waking the decoding and the waiting thread as much again, for any
+/// number of rows.
 const TURN_ROWS: usize = 2048;
 /// As much as that waits of a split, too, until its turn comes.
 pub const TURN_BYTES: usize = 256 << 10;
@@ -13,17 +14,17 @@ pub struct BatchEnds {
     pub every: u64,
     /// Rows between the last cut before the split's first row and that row.
     pub at: u64,
-    /// Whether other splits have their turn after each cut. Then a batch has the rows of a few turns, so that little is held of the
-    /// split: many are open.
+    /// Whether other splits have their turn after each cut. Then a batch has the rows of a few
+    /// turns, so that little is held of the split: many are open.
     pub turns: bool,
 }
 
-/// The rows of one decoded batch after the other: as many as there can be of whole ones of those that are cut out of them, so that none
-/// of these has rows of two batches, which would have to be copied.
+/// The row counts of successive decoded batches. Each holds as many whole delivered batches as fit,
+/// so that none of these has rows of two decoded batches, which would have to be copied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
     most: usize,
-    /// Of the first batch: others wait for the first turn of each split.
+    /// Rows of the first batch: other pieces wait for the first turn of each split.
     first: usize,
     every: usize,
     at: usize,
@@ -49,7 +50,7 @@ impl Lengths {
         self.most
     }
 
-    /// The same after so many rows.
+    /// The lengths after so many rows.
     pub(super) fn after(self, rows: usize) -> Self {
         Self { at: (self.at + rows % self.every) % self.every, ..self }
     }

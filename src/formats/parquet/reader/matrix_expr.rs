@@ -14,8 +14,8 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use crate::matrix::{Matrix, matrix_type, native_bytes};
 
-/// Columns of one primitive type side by side. Scans that decode columns themselves write them into the matrix a few at a
-/// time; others evaluate it.
+/// Columns of one primitive type side by side. Scans that decode columns themselves write them into
+/// the matrix a few at a time; others evaluate it.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct MatrixExpr {
     columns: Vec<Arc<dyn PhysicalExpr>>,
@@ -23,7 +23,8 @@ pub struct MatrixExpr {
 }
 
 impl MatrixExpr {
-    /// A matrix of `columns`, which are all of the type `item`; None where that is not a type of numbers of one size.
+    /// A matrix of `columns`, which are all of the type `item`; None where that is not a type of
+    /// numbers of one size.
     pub fn try_new(columns: Vec<Arc<dyn PhysicalExpr>>, item: DataType) -> Option<Self> {
         let is_possible = item.primitive_width().is_some_and(|bytes| bytes <= 8)
             && i32::try_from(columns.len()).is_ok_and(|count| count > 0);

@@ -1,8 +1,9 @@
 //! Data pages made shorter: the wanted rows of a page as a page of these alone.
 //!
-//! A decoder that skips rows walks over each of them, and stops and starts for every wanted one. In a page whose values
-//! have a fixed place (`PLAIN` numbers, dictionary indices packed by bits) a value is found without its predecessors, so
-//! that the decoder gets a page that has nothing to skip.
+//! A decoder that skips rows walks over each of them, and stops and starts for every wanted one. In
+//! a page whose values have a fixed place (`PLAIN` numbers, dictionary indices packed by bits) a
+//! value is found without its predecessors, so that the decoder gets a page that has nothing to
+//! skip.
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -15,10 +16,10 @@ use super::present::{Present, places};
 use super::runs::{MOST_BITS, pick};
 use super::unpacked::is_unpacked;
 
-/// The width in bits of the dictionary indices that are written: their bytes are those of a `u32`.
+/// The written bit width of dictionary indices: their bytes are a `u32`.
 const INDEX_BITS: u8 = MOST_BITS;
 
-/// What is to be known of a column to take its pages apart.
+/// Facts about a column that are needed to split its pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageLayout {
     /// Whether pages begin with definition levels.
@@ -36,8 +37,8 @@ enum Plain {
 }
 
 impl PageLayout {
-    /// None where the column's pages cannot be shortened: nested columns, and encodings in which a value follows from
-    /// those before it.
+    /// None where the column's pages cannot be shortened: nested columns, and encodings in which a
+    /// value follows from those before it.
     pub(super) fn of(chunk: &ColumnChunkMetaData) -> Option<Self> {
         let column = chunk.column_descr();
         if column.max_rep_level() > 0 || column.max_def_level() > 1 {
@@ -66,8 +67,8 @@ impl PageLayout {
         known.then_some(Self { nullable, plain })
     }
 
-    /// The rows `rows` of a data page, ascending numbers that are counted so that the page's first row has number
-    /// `first`, as a page of these alone.
+    /// The rows `rows` of a data page, ascending numbers that are counted so that the page's first
+    /// row has number `first`, as a page of these alone.
     ///
     /// # Errors
     /// Where the page is damaged, or no data page of this layout.

@@ -58,10 +58,11 @@ pub struct Eligible<'a> {
 }
 
 impl<'a> ColumnRequest<'a> {
-    /// The same split, if it is read column by column. None where DataFusion's own scan is to be taken: for other formats, where Bloom
-    /// filters may leave row groups out, for types that it reads in its own way, where part of a row group is read in which values cannot be
-    /// passed over, and for remote files without a predicate and for parts of row groups, which gain nothing here. What that scan reads
-    /// wrongly is read here nevertheless: see [`is_hard`].
+    /// Takes a split that can be read column by column. Returns None if DataFusion's own scan is to
+    /// read it: other formats; files whose Bloom filters may exclude row groups; types that it
+    /// reads in its own way; parts of row groups with values that cannot be skipped. Remote files
+    /// without a predicate, and parts of row groups, gain nothing here. Columns that DataFusion
+    /// reads wrongly are read here in any case: see [`is_hard`].
     ///
     /// # Errors
     /// `Data` where the footer is damaged; storage errors as they are.
@@ -128,7 +129,8 @@ impl<'a> ColumnRequest<'a> {
         }))
     }
 
-    /// The same of a file that the engine's own scan reads wrongly, or not at all; None for others.
+    /// Takes a split of a file that the engine's own scan reads wrongly or not at all; returns None
+    /// for others.
     ///
     /// # Errors
     /// As [`eligible`](Self::eligible).
@@ -144,7 +146,7 @@ impl<'a> ColumnRequest<'a> {
         Ok(self.eligible().await?.filter(|eligible| eligible.is_hard))
     }
 
-    /// Whether some rows are passed over.
+    /// Returns true if some rows are passed over.
     fn skips(&self) -> bool {
         self.only.is_some() || self.predicate.is_some()
     }
@@ -208,7 +210,7 @@ async fn footer_of(
         .map_err(|error| error.with_context("file", table.display_path(index)))
 }
 
-/// Whether some column of these row groups is read here whatever else is against it.
+/// Returns true if some column of these row groups must be read here, despite all other reasons.
 fn has_hard(footer: &ParquetMetaData, groups: Range<usize>, skips: bool) -> bool {
     let all: Vec<usize> = (0..footer.file_metadata().schema_descr().num_columns()).collect();
     is_hard(footer, groups, &all, skips)
@@ -222,14 +224,15 @@ fn leaves_of(footer: &ParquetMetaData, columns: &[usize]) -> Vec<usize> {
         .collect()
 }
 
-/// Whether nothing is against reading the row groups by columns: Bloom filters that may save reading, or parts of row groups in which values
-/// cannot be passed over.
+/// Returns true if nothing is against reading the row groups by columns: Bloom filters that may
+/// save reading, or parts of row groups in which values cannot be passed over.
 fn is_best(footer: &ParquetMetaData, groups: &VecDeque<(usize, Wanted)>, leaves: &[usize]) -> bool {
     groups.iter().all(|(number, wanted)| {
         let group = footer.row_group(*number);
         match can_skip(group, leaves) {
             true => leaves.iter().all(|leaf| group.column(*leaf).bloom_filter_offset().is_none()),
-            // DataFusion's scan may fail to pass over them. Better to read more, but not what the page index takes out.
+            // DataFusion's scan may fail to pass over them. Better to read more, but not what the
+            // page index takes out.
             false => !wanted.is_part(),
         }
     })

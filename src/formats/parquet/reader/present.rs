@@ -46,8 +46,9 @@ impl Present {
     }
 }
 
-/// Where the values of `rows` lie among the values of a page whose rows have a value where `present` says so; whether there is one,
-/// by bit in `kept`. Rows are ascending numbers, counted so that the page's first row has number `first`.
+/// Where the values of `rows` lie among the values of a page whose rows have a value where
+/// `present` says so; whether there is one, by bit in `kept`. Rows are ascending numbers, counted
+/// so that the page's first row has number `first`.
 ///
 /// # Errors
 /// Where the page has fewer rows.

@@ -1,4 +1,5 @@
-//! Matrices of columns: written a few columns at a time, while what was decoded of these is in the processor's cache.
+//! Matrices of columns, written a few columns at a time, while the decoded values are in the
+//! processor's cache.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,7 +62,8 @@ enum Columns {
 pub(super) type Batches = Vec<VecDeque<Matrix>>;
 
 impl Matrices {
-    /// Those of `projection`, over the columns of a file: where every column of the file is needed once.
+    /// The matrices of `projection`, over the columns of a file, if every column of the file is
+    /// needed once.
     pub(super) fn of(projection: &ProjectionExprs, file: &Schema) -> Self {
         let matrices = projection.iter().filter(|expr| is_matrix(&expr.expr));
         let Some(found) = matrices.map(|expr| Made::of(&expr.expr, file)).collect() else {
@@ -81,7 +83,7 @@ impl Matrices {
         self.0.iter().flat_map(|made| made.columns.iter().copied())
     }
 
-    /// Those that the rest of the projection needs, ascending.
+    /// The columns that the rest of the projection needs, ascending.
     pub(super) fn other_columns(&self, projection: &ProjectionExprs) -> Vec<usize> {
         let others = projection.iter().filter(|expr| self.is_empty() || !is_matrix(&expr.expr));
         ProjectionExprs::new(others.cloned()).column_indices()
@@ -95,7 +97,7 @@ impl Matrices {
         self.0.len()
     }
 
-    /// What is projected: `columns` of the file, and then the matrices.
+    /// The projected schema: `columns` of the file, and then the matrices.
     pub(super) fn schema(&self, file: &Schema, columns: &[usize]) -> DfResult<SchemaRef> {
         let mut fields = file.project(columns)?.fields().to_vec();
         for made in &self.0 {
@@ -137,7 +139,8 @@ impl Matrices {
         })
     }
 
-    /// Reads the next rows of a line's columns into its matrices; those of the first line say how many rows these have.
+    /// Reads the next rows of a line's columns into its matrices; the first line's columns set the
+    /// number of rows.
     pub(super) fn read(
         &self,
         line: &Line,
@@ -190,7 +193,7 @@ impl Matrices {
         self.0.iter().map(|_| VecDeque::new()).collect()
     }
 
-    /// Of each matrix, whether rows are to be read.
+    /// By matrix, whether rows must be read.
     pub(super) fn due(batches: &Batches) -> Vec<bool> {
         batches.iter().map(VecDeque::is_empty).collect()
     }

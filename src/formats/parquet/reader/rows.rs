@@ -20,11 +20,13 @@ pub(super) struct GroupRows {
     lengths: Lengths,
     /// How many batches of a column are decoded at a time.
     batches: usize,
-    /// Of the rows that are decoded, those that are wanted, where these are not all; and how many were decoded.
+    /// The wanted rows among the decoded ones, if these are not all; and the number of decoded
+    /// rows.
     filter: Option<BooleanBuffer>,
     at: usize,
     parts: Vec<ColumnsReader>,
-    /// The place of each column in the order asked for, by its place among those of all parts.
+    /// The place of each column in the requested order, by its place among the columns of all
+    /// parts.
     order: Vec<usize>,
     /// The columns of all parts.
     roots: Vec<usize>,
@@ -34,7 +36,8 @@ pub(super) struct GroupRows {
 enum ColumnsReader {
     /// Batches that were decoded already, and the column; with the lengths of those after them.
     Flat(VecDeque<ArrayRef>, Box<dyn FlatColumn>, Lengths),
-    /// By the `parquet` crate. What it gave beyond the batch before, and the lengths of those that come.
+    /// Columns read by the `parquet` crate: the rows beyond the last batch, and the lengths of the
+    /// batches to come.
     Reader(Option<RecordBatch>, ParquetRecordBatchReader, Lengths),
 }
 
@@ -45,7 +48,7 @@ impl GroupRows {
         Self { lengths, batches: 1, filter, at: 0, parts, order, roots }
     }
 
-    /// The same, so many batches of a column at a time.
+    /// Sets how many batches of a column are decoded at a time.
     pub(super) fn at_a_time(self, batches: usize) -> Self {
         Self { batches, ..self }
     }
@@ -65,7 +68,7 @@ impl GroupRows {
         self.order.sort_unstable_by_key(|at| self.roots[*at]);
     }
 
-    /// What is to be read of the file before the next batch is decoded, by column.
+    /// The ranges to read from the file before the next batch is decoded, each with its column.
     pub(super) fn missing(&self) -> Vec<(usize, Range<u64>)> {
         let mut missing = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {
@@ -80,7 +83,7 @@ impl GroupRows {
         missing
     }
 
-    /// Takes what was read of these ranges, in their order.
+    /// Takes the bytes read for these ranges, in their order.
     pub(super) fn put(&mut self, missing: &[(usize, Range<u64>)], read: Vec<Bytes>) {
         for ((number, range), bytes) in missing.iter().zip(read) {
             if let ColumnsReader::Flat(_, column, _) = &mut self.parts[*number] {
@@ -138,8 +141,8 @@ impl GroupRows {
     }
 }
 
-/// The next `rows` rows, or those that are left; None where there are none. The reader has batches of one length: what it gave beyond
-/// the rows is the `rest`.
+/// The next `rows` rows, or the remaining ones; None if there are none. The reader has batches of
+/// one length: its rows beyond `rows` are the `rest`.
 fn read(
     rest: &mut Option<RecordBatch>,
     reader: &mut ParquetRecordBatchReader,

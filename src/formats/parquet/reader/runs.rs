@@ -95,7 +95,7 @@ pub(super) fn width_of(indices: &[u8]) -> Result<u8> {
     }
 }
 
-/// The dictionary indices at the ascending `places`, of all those that `bytes` are.
+/// The dictionary indices at the ascending `places`, among all indices in `bytes`.
 ///
 /// # Errors
 /// Where one of them is not there.
@@ -140,7 +140,8 @@ pub(super) fn run_of(places: &[u32]) -> Option<u32> {
     ((last - first) as usize + 1 == places.len()).then_some(first)
 }
 
-/// Appends `count` of the values packed by `width` bits, from number `first` on; None where there are not as many.
+/// Appends `count` of the values packed by `width` bits, from number `first` on; None where there
+/// are not as many.
 fn unpack_from(
     packed: &[u8],
     width: usize,
@@ -176,7 +177,8 @@ pub(super) fn unpack_one(packed: &[u8], number: usize, width: usize) -> Option<u
 
 /// Fills `values` with the first of those packed by `width` bits; None where there are not as many.
 pub(super) fn unpack(packed: &[u8], width: usize, values: &mut [u32]) -> Option<()> {
-    /// A window of eight values of `BITS` bits, and what a read of the last of them reaches beyond it.
+    /// A window of eight values of `BITS` bits, and the bytes that a read of the last one reaches
+    /// beyond it.
     macro_rules! by_width {
         ($($bits:literal)+) => {
             match width {
@@ -192,8 +194,8 @@ pub(super) fn unpack(packed: &[u8], width: usize, values: &mut [u32]) -> Option<
     Some(())
 }
 
-/// Unpacks eight values at a time, as long as the bytes after them can be read, too; how many. The places of all bits are known to
-/// the compiler.
+/// Unpacks eight values at a time, as long as the bytes after them can be read, too; how many. The
+/// places of all bits are known to the compiler.
 fn groups<const BITS: usize, const WINDOW: usize>(packed: &[u8], values: &mut [u32]) -> usize {
     let mut done = 0;
     let (groups, _) = values.as_chunks_mut::<8>();

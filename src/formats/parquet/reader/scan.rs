@@ -44,18 +44,19 @@ pub struct ColumnScan {
     /// The row groups, and which of their rows the page index leaves.
     pub(super) groups: VecDeque<(usize, Wanted)>,
     pub(super) stages: Vec<Stage>,
-    /// The columns of the file that the projection needs, by place, ascending, but for those of matrices.
+    /// The columns of the file that the projection needs, by place, ascending, without the columns
+    /// of matrices.
     pub(super) columns: Vec<usize>,
     pub(super) matrices: Matrices,
     /// These columns, and then the matrices.
     pub(super) narrow: SchemaRef,
     pub(super) projector: Projector,
     pub(super) output: SchemaRef,
-    /// Of the batches from the first row on.
+    /// Lengths of the batches from the first row on.
     pub(super) lengths: Lengths,
     /// Whether pages are read when it is their turn, and not chunks.
     pub(super) by_pages: bool,
-    /// Whether all pages of columns are needed that are read here whatever else is against it.
+    /// True if all pages are needed of columns that must be read here, despite all other reasons.
     pub(super) needs_all: bool,
     /// Rows of the row groups that were opened.
     pub(super) passed: usize,
@@ -109,7 +110,7 @@ impl ColumnScan {
         put(group, &leaves, &ranges, chunks)
     }
 
-    /// The same of what the system has in memory; false where that is not all.
+    /// Fetches columns from the system's page cache; returns false if they are not all there.
     fn fetch_cached(&self, group: &mut Group, columns: &[usize]) -> DfResult<bool> {
         let Some(file) = &self.local else { return Ok(false) };
         let (leaves, ranges) = group.missing(columns);
@@ -161,7 +162,8 @@ impl ColumnScan {
         Ok(Some(OpenGroup { group, tiles, pieces, kept, batches, at: 0, wanted, looks, lengths }))
     }
 
-    /// Asks a condition of the wanted rows: those that it keeps, with the columns that are needed `later`.
+    /// Evaluates a condition for the wanted rows. Returns the rows that it keeps, with the columns
+    /// that are needed `later`.
     fn ask(
         &self,
         group: &Group,
@@ -236,7 +238,8 @@ fn put(
     Ok(group.put(leaves, ranges, chunks)?)
 }
 
-/// Pages say themselves how many rows they hold; where they are others than the footer says, none may be lost for it.
+/// Pages say themselves how many rows they hold; where they are others than the footer says, none
+/// may be lost for it.
 pub(super) fn check_rows(found: usize, wanted: usize) -> DfResult<()> {
     if found == wanted {
         return Ok(());
@@ -284,7 +287,7 @@ impl RowsOf {
         })
     }
 
-    /// Reads what is missing of the next rows.
+    /// Reads the missing bytes of the next rows.
     async fn fetch(&mut self, scan: &ColumnScan) -> DfResult<()> {
         let (Self::Columns(rows), Some(file)) = (self, &scan.local) else { return Ok(()) };
         let missing = rows.missing();
@@ -314,7 +317,7 @@ struct Tile {
     rows: TileRows,
 }
 
-/// What is read of them; None before the first rows are.
+/// The tile's rows; None before they are read.
 enum TileRows {
     Columns(Option<RowsOf>),
     /// They become a line of a matrix.
@@ -329,7 +332,7 @@ struct OpenGroup {
     /// Rows of these columns that were read, and wait.
     pieces: DeclaredColumns,
     kept: Kept,
-    /// Of matrices.
+    /// Batches of matrices.
     batches: Batches,
     /// How many rows were given.
     at: usize,
@@ -350,7 +353,8 @@ impl OpenGroup {
             if count == 0 {
                 continue;
             }
-            // Of a row group that is one batch nothing is held, so that its columns can be handed out as they are.
+            // Of a row group that is one batch nothing is held, so that its columns can be handed
+            // out as they are.
             let is_all = self.at == 0 && count == self.wanted.count();
             let kept = if is_all { std::mem::take(&mut self.kept) } else { Kept::new() };
             let found: Kept = read.into_iter().chain(kept).collect();
@@ -407,7 +411,8 @@ impl OpenGroup {
         Ok(count.map(|count| (count, read)))
     }
 
-    /// Begins to read a tile. What is not in the system's memory is fetched for all tiles that are left, by few long reads.
+    /// Begins to read a tile. Bytes that are not in the system's memory are fetched for all
+    /// remaining tiles, by few long reads.
     async fn begin(&mut self, scan: &ColumnScan, at: usize) -> DfResult<()> {
         if let (true, Some(file)) = (scan.by_pages, &scan.local) {
             let Tile { columns, rows } = &mut self.tiles[at];

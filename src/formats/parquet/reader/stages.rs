@@ -20,8 +20,9 @@ pub(super) struct Stage {
     pub(super) columns: Vec<usize>,
 }
 
-/// The parts of `predicate` that are joined by AND, in its order: what comes later may fail for rows which an earlier part
-/// takes out. Those that cannot fail are one with the part before them, where they ask nothing more of the file.
+/// The parts of `predicate` that are joined by AND, in its order: a later part may fail for rows
+/// that an earlier part removes. Parts that cannot fail are joined to the part before them, if they
+/// need no more columns of the file.
 pub(super) fn stages(predicate: &Arc<dyn PhysicalExpr>) -> Vec<Stage> {
     let mut stages: Vec<(Stage, Vec<Arc<dyn PhysicalExpr>>)> = Vec::new();
     for part in split_conjunction(predicate) {
@@ -50,7 +51,7 @@ pub(super) fn stages(predicate: &Arc<dyn PhysicalExpr>) -> Vec<Stage> {
     joined.collect()
 }
 
-/// A comparison of a column with constants, whatever its values are.
+/// Returns true for a comparison of a column with constants, which cannot fail for any value.
 fn never_fails(part: &Arc<dyn PhysicalExpr>) -> bool {
     let is_column = |expr: &Arc<dyn PhysicalExpr>| {
         let function = expr.as_any().downcast_ref::<ScalarFunctionExpr>();

@@ -1,4 +1,4 @@
-//! Rows that are looked up are those that a filter of all rows leaves, in every layout of pages.
+//! Looked-up rows equal the rows that a filter of all rows keeps, in every layout of pages.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ fn file_of(rows: &RecordBatch, properties: WriterProperties) -> (Bytes, Group) {
     (file, group)
 }
 
-/// Reads what is missing of the columns; how many bytes.
+/// Reads the missing bytes of the columns; returns their number.
 fn fetch(group: &mut Group, file: &Bytes, columns: &[usize]) -> usize {
     let bytes = try_fetch(group, file, columns).unwrap();
     assert!(group.missing(columns).0.is_empty());
@@ -240,7 +240,8 @@ fn of_pages_without_wanted_rows_nothing_is_read() {
     }
 }
 
-/// Rows that a page index selects, and those of them that a condition keeps, so many `together`.
+/// Rows that a page index selects, and the rows of these that a condition keeps, so many
+/// `together`.
 fn narrowed(
     runs: &[(usize, usize)],
     part: usize,
@@ -268,7 +269,8 @@ fn narrowed(
 }
 
 proptest! {
-    /// Columns of a condition are read of the first rows, and the others of those that it keeps.
+    /// The columns of a condition are read for the first rows, and the others for the rows that it
+    /// keeps.
     #[test]
     fn parts_of_a_row_group_are_read_as_all_of_it(
         layout in prop::sample::select(skippable()),
@@ -295,7 +297,8 @@ proptest! {
     }
 }
 
-/// The decoder would read all rows from the first wanted one to the last, and leave out the others then.
+/// The decoder would read all rows from the first wanted one to the last, and leave out the others
+/// then.
 #[test]
 fn between_wanted_rows_that_alternate_with_others_pages_may_be_missing() {
     let rows = rows();
@@ -313,7 +316,7 @@ fn between_wanted_rows_that_alternate_with_others_pages_may_be_missing() {
     }
 }
 
-/// What is made of where the pages of a column lie.
+/// A change to the page locations of a column.
 type Change<'a> = &'a dyn Fn(&mut Vec<PageLocation>);
 
 #[test]
@@ -336,7 +339,8 @@ fn an_index_that_counts_other_rows_is_an_error() {
         try_fetch(&mut group, &file, columns)
     };
     with_index(&|_| {}, &ALL).unwrap();
-    // Each page has a row more than it has, or a byte less. How many rows a page of lists has is not known.
+    // Each page has a row more than it has, or a byte less. How many rows a page of lists has is
+    // not known.
     let other: [Change<'_>; 2] = [
         &|pages| {
             pages.iter_mut().zip(0..).for_each(|(page, number)| page.first_row_index += number);

@@ -1,8 +1,10 @@
-//! Integers of 32 bits that are stored as differences (`DELTA_BINARY_PACKED`), as pages of plain integers.
+//! Integers of 32 bits that are stored as differences (`DELTA_BINARY_PACKED`), as pages of plain
+//! integers.
 //!
-//! Differences of such integers need up to 33 bits, and writers that compute them in 64 bits store those (DuckDB's V2 writer). The format
-//! allows that: sums wrap around. The decoder of the `parquet` crate takes 32 bits for the most there can be, so pages are decoded
-//! here before it sees them. Differences of 64 bits, and those by which lengths of texts are stored, it reads.
+//! Differences of such integers need up to 33 bits, and writers that compute them in 64 bits store
+//! those (DuckDB's V2 writer). The format allows that: sums wrap around. The decoder of the
+//! `parquet` crate takes 32 bits for the most there can be, so pages are decoded here before it
+//! sees them. Differences of 64 bits, and those by which lengths of texts are stored, it reads.
 
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -15,16 +17,17 @@ use super::damaged;
 /// Bytes of an integer.
 const WIDTH: usize = size_of::<i32>();
 
-/// Integers of a page that are decoded at once. Of a page with more, which no writer makes, the crate has the word.
+/// Integers of a page that are decoded at once. Of a page with more, which no writer makes, the
+/// crate has the word.
 const MOST_VALUES: u32 = 1 << 28;
 
-/// Whether pages of a chunk are made plain.
+/// Returns true if pages of a chunk are made plain.
 pub(super) fn is_unpacked(chunk: &ColumnChunkMetaData) -> bool {
     chunk.column_type() == Type::INT32
         && chunk.encodings().any(|encoding| encoding == Encoding::DELTA_BINARY_PACKED)
 }
 
-/// The pages of another reader, those of packed differences as plain ones.
+/// The pages of another reader, with pages of packed differences as plain ones.
 pub(super) struct Unpacked<R> {
     pages: R,
     /// The greatest repetition and definition level of the column; None where nothing is packed.
@@ -32,7 +35,7 @@ pub(super) struct Unpacked<R> {
 }
 
 impl<R: PageReader> Unpacked<R> {
-    /// Of a reader of the pages of `chunk`.
+    /// Unpacks the pages of `chunk` that `pages` reads.
     pub(super) fn new(pages: R, chunk: &ColumnChunkMetaData) -> Self {
         let column = chunk.column_descr();
         let levels = is_unpacked(chunk).then(|| [column.max_rep_level(), column.max_def_level()]);
@@ -116,7 +119,8 @@ fn bytes_of_levels(page: &[u8], most: i16, encoding: Encoding, values: usize) ->
     Ok(bytes)
 }
 
-/// The first `at` bytes of a page, and then the integers that are packed behind them, `most` at most.
+/// The first `at` bytes of a page, and then the integers that are packed behind them, `most` at
+/// most.
 fn with_plain(page: &Bytes, at: usize, most: usize) -> Result<Bytes> {
     let (levels, packed) =
         page.split_at_checked(at).ok_or_else(|| damaged("its levels end beyond it"))?;
@@ -150,7 +154,8 @@ fn unpack(packed: &[u8], most: usize, to: &mut Vec<u8>) -> Result<()> {
         return Ok(());
     }
     to.reserve(count * WIDTH);
-    // Sums wrap around: their lowest 32 bits are those of the integers, whatever the differences are.
+    // Sums wrap around: their lowest 32 bits are those of the integers, whatever the differences
+    // are.
     let mut value = first as u32;
     to.extend_from_slice(&value.to_le_bytes());
     let (mut left, each) = (count - 1, block / minis);
@@ -199,7 +204,7 @@ fn lowest_bits(bits: &[u8], at: usize, width: usize) -> u32 {
     ((word >> shift) & ((1_u64 << kept) - 1)) as u32
 }
 
-/// What is left of packed differences.
+/// The rest of some bit-packed differences.
 struct Packed<'a>(&'a [u8]);
 
 impl<'a> Packed<'a> {

@@ -1,10 +1,12 @@
-//! Columns that the engine's own scan cannot read, or reads wrongly, so that they are read here whatever else is against it.
+//! Columns that the engine's own scan cannot read, or reads wrongly, so that they are read here
+//! despite all other reasons.
 //!
-//! Integers of 32 bits that are stored as differences may have some of 64, which the decoder refuses (`unpacked.rs`). Intervals lose their
-//! months, and texts that repeat exceed what an array holds (`decoded.rs`).
-//! Differences that are packed in blocks of another size than most writers choose, as DuckDB's are, are an error to the decoder where it has
-//! to pass over some. And times of twelve bytes (`INT96`) become 64-bit numbers of nanoseconds, which hold the years 1677 to 2262: others
-//! would be another time.
+//! Integers of 32 bits that are stored as differences may have some of 64, which the decoder
+//! refuses (`unpacked.rs`). Intervals lose their months, and texts that repeat exceed what an array
+//! holds (`decoded.rs`). Differences that are packed in blocks of another size than most writers
+//! choose, as DuckDB's are, are an error to the decoder where it has to pass over some. And times
+//! of twelve bytes (`INT96`) become 64-bit numbers of nanoseconds, which hold the years 1677 to
+//! 2262: others would be another time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,8 +33,9 @@ const EPOCH_DAY: i128 = 2_440_588;
 
 const DAY_NANOSECONDS: i128 = 86_400_000_000_000;
 
-/// Whether that is so of some of the `leaves` in some of the row groups, of which rows may be passed over where the scan `skips`. With a page
-/// index, it does so page by page as far as it can, and it is better to read no more than these.
+/// Returns true if the scan would read some of the `leaves` wrongly in some of the row groups. It
+/// may pass rows over if it `skips`. With a page index it does so page by page as far as possible,
+/// so reading only these pages is better.
 pub(super) fn is_hard(
     footer: &ParquetMetaData,
     groups: Range<usize>,
@@ -51,8 +54,9 @@ pub(super) fn is_hard(
     })
 }
 
-/// Whether all pages of `leaves` are to be read, whatever rows are wanted: to look at all values, since values cannot be passed over, or since
-/// single pages are left to the decoder of the `parquet` crate.
+/// Returns true if all pages of `leaves` must be read, for any wanted rows: to check all values,
+/// because values cannot be skipped, or because single pages are left to the decoder of the
+/// `parquet` crate.
 pub(super) fn needs_all(
     footer: &ParquetMetaData,
     groups: Range<usize>,
@@ -70,13 +74,14 @@ pub(super) fn needs_all(
     })
 }
 
-/// Whether the decoder makes something else of a column's values than they are.
+/// Returns true if the decoder makes something else of a column's values than they are.
 fn is_other(column: &ColumnChunkMetaData) -> bool {
     column.column_type() == Type::INT96
         || column.column_descr().converted_type() == ConvertedType::INTERVAL
 }
 
-/// The columns of a file, those of `INT96` in the unit that the table's schema declares: one that holds all years needs no nanoseconds.
+/// The columns of a file, with `INT96` columns in the unit that the table's schema declares: a unit
+/// that holds all years needs no nanoseconds.
 pub(super) fn in_units_of(
     physical: SchemaRef,
     footer: &ParquetMetaData,

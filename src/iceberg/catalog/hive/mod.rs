@@ -1,4 +1,5 @@
-//! The Hive metastore: databases are namespaces, and a table's parameters say where its metadata is.
+//! The Hive metastore: databases are namespaces, and a table's parameters say where its metadata
+//! is.
 
 mod thrift;
 
@@ -29,7 +30,7 @@ const NO_SUCH_OBJECT: i16 = 2;
 /// The parameter that Iceberg keeps in a table of the metastore.
 const METADATA_LOCATION: &str = "metadata_location";
 
-/// One metastore, or several of which any answers. Each question opens a connection of its own.
+/// One metastore, or several equivalent ones. Each question opens a connection of its own.
 pub(super) struct HiveClient {
     addresses: Vec<String>,
     framed: bool,
@@ -158,7 +159,8 @@ impl Client for HiveClient {
         let [database] = namespace else { return Err(no_namespace(namespace)) };
         let tables = self.names("get_all_tables", &[database]).await;
         if !matches!(&tables, Ok(tables) if !tables.is_empty()) {
-            // A database that is not there has no tables, or is an error: it depends on the version.
+            // A database that is not there has no tables, or is an error: it depends on the
+            // version.
             let databases = self.names("get_all_databases", &[]).await?;
             if !databases.contains(database) {
                 return Err(no_namespace(namespace));

@@ -1,8 +1,8 @@
-//! Questions in Thrift's binary protocol, as a Hive metastore speaks it: a call with strings, and any answer.
-//! <https://github.com/apache/thrift/blob/master/doc/specs/thrift-binary-protocol.md>.
+//! Questions in Thrift's binary protocol, as a Hive metastore speaks it: a call with strings, and
+//! any answer. <https://github.com/apache/thrift/blob/master/doc/specs/thrift-binary-protocol.md>.
 //!
-//! The generated client for the metastore brings a runtime whose locks do not survive `fork`, so the little that
-//! is asked here is written out.
+//! The generated client for the metastore brings a runtime whose locks do not survive `fork`, so
+//! the little that is asked here is written out.
 
 use std::io::{self, Read, Write};
 
@@ -40,7 +40,7 @@ impl Value {
         }
     }
 
-    /// Text, as far as it is UTF-8.
+    /// Text, if it is UTF-8.
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -68,11 +68,12 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Sends a call, in a frame where the server wants that, and reads the result: field 0 is the answer, others are the
-/// method's exceptions.
+/// Sends a call, in a frame where the server wants that, and reads the result: field 0 is the
+/// answer, others are the method's exceptions.
 ///
 /// # Errors
-/// What the connection says; `InvalidData` for an answer that is not of the protocol.
+/// Sends a call and returns the connection's answer; `InvalidData` if the answer is not of the
+/// protocol.
 pub fn ask(stream: &mut (impl Read + Write), call: &[u8], framed: bool) -> io::Result<Value> {
     if framed {
         stream.write_all(&(call.len() as u32).to_be_bytes())?;

@@ -66,7 +66,7 @@ struct TokenAnswer {
 }
 
 impl Auth {
-    /// Whether two sets of properties ask for the same authorization.
+    /// Returns true if two sets of properties ask for the same authorization.
     pub(super) fn is_same(
         one: &BTreeMap<String, String>,
         other: &BTreeMap<String, String>,
@@ -134,7 +134,8 @@ impl Auth {
         Ok((headers, token))
     }
 
-    /// Whether there is a token newer than the one that was refused; asks for one where that is possible.
+    /// Returns true if there is a token newer than the one that was refused; asks for one where
+    /// that is possible.
     pub(super) async fn renew(&self, client: &Client, refused: Option<&str>) -> Result<bool> {
         let Kind::OAuth(oauth) = &self.kind else { return Ok(false) };
         let mut known = self.token.lock().await;
@@ -185,7 +186,8 @@ impl OAuth {
             .iter()
             .map(|(name, value)| format!("{name}={}", super::http::encode(value)))
             .collect();
-        // The catalog's own headers are for the catalog: another server of tokens does not get them.
+        // The catalog's own headers are for the catalog: another server of tokens does not get
+        // them.
         let is_own =
             !self.properties.get("oauth2-server-uri").is_some_and(|uri| uri.contains("://"));
         let own = if is_own { super::http::headers(&self.properties)? } else { HeaderMap::new() };

@@ -25,14 +25,14 @@ pub(in super::super) struct RestClient {
 
 struct Inner {
     http: Http,
-    /// What the user gave, for processes that connect again.
+    /// Properties from the user, for processes that connect again.
     given: BTreeMap<String, String>,
     /// The catalog's defaults, the user's properties, the catalog's overrides.
     properties: BTreeMap<String, String>,
     /// `https://host/path/v1/prefix`.
     base: String,
     separator: String,
-    /// What the catalog says that it can do; empty where it says nothing.
+    /// Endpoints that the catalog lists; empty if it lists none.
     endpoints: Vec<String>,
 }
 
@@ -101,17 +101,17 @@ impl RestClient {
         Ok(Self { inner: std::sync::Arc::new(inner) })
     }
 
-    /// What the user gave.
+    /// Properties from the user.
     pub(super) fn given(&self) -> &BTreeMap<String, String> {
         &self.inner.given
     }
 
-    /// What the user and the catalog said together.
+    /// The merged properties from the user and the catalog.
     pub(super) fn properties(&self) -> &BTreeMap<String, String> {
         &self.inner.properties
     }
 
-    /// Whether the catalog says that it has the endpoint.
+    /// Returns true if the catalog says that it has the endpoint.
     pub(super) fn has_endpoint(&self, endpoint: &str) -> bool {
         self.inner.endpoints.iter().any(|known| known == endpoint)
     }
@@ -138,8 +138,8 @@ impl RestClient {
         encode(&namespace.join(&self.inner.separator))
     }
 
-    /// What is sent with every page where the user wants a size; a server that knows pages begins them
-    /// with an empty token.
+    /// The page size to send with every page, if the user wants one. A server that knows pages
+    /// begins them with an empty token.
     fn page_size(&self) -> Option<&str> {
         self.inner.properties.get("rest-page-size").map(String::as_str)
     }
@@ -238,7 +238,7 @@ fn uri_of(properties: &BTreeMap<String, String>) -> Result<&str> {
     }
 }
 
-/// Properties as texts: some servers write flags and numbers as such, and null for what is not set.
+/// Properties as texts: some servers write flags and numbers as such, and null for unset ones.
 pub(super) fn texts(values: BTreeMap<String, Value>) -> BTreeMap<String, String> {
     let text = |value: Value| match value {
         Value::Null => None,

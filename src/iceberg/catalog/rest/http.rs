@@ -1,4 +1,4 @@
-//! Requests to a REST catalog: headers, a second try where that helps, and what its errors mean.
+//! Requests to a REST catalog: headers, retries, and the meaning of its errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a request is sent that a server refuses for now, or breaks off.
 const ATTEMPTS: u32 = 6;
-/// The same where no server answers: the address may be wrong.
+/// How often a request is sent while no server answers: the address may be wrong.
 const ATTEMPTS_TO_REACH: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest part of a server's message that is repeated.
@@ -36,13 +36,13 @@ pub(super) struct Http {
     properties: BTreeMap<String, String>,
 }
 
-/// What a server answered instead of what was asked for.
+/// A server's answer that is not the expected one.
 pub(super) enum Refusal {
     /// 404; whether the server says that it is the namespace which is unknown.
     NotFound {
         is_namespace: bool,
     },
-    /// The server does not do what is asked for.
+    /// The server does not support the request.
     Unsupported(Error),
     Other(Error),
 }
@@ -99,8 +99,7 @@ impl Http {
         })
     }
 
-    /// The same with the properties that the catalog has added; a token is kept where they do not change
-    /// how one is asked for.
+    /// Adds the catalog's properties. A token is kept if they do not change how one is requested.
     pub(super) fn with_properties(&self, properties: &BTreeMap<String, String>) -> Result<Self> {
         note_secrets(properties);
         let auth = match Auth::is_same(&self.properties, properties) {
@@ -202,8 +201,8 @@ impl Default for Tries {
 }
 
 impl Tries {
-    /// Whether the request that had this answer is to be sent again; waits before it says so, for as long as the server
-    /// asks for.
+    /// Returns true if the request that had this answer is to be sent again; waits before it says
+    /// so, for as long as the server asks for.
     pub(super) async fn again(&mut self, answer: &reqwest::Result<Response>) -> bool {
         let (most, asked) = match answer {
             Ok(response) if is_passing(response.status()) => {
@@ -226,7 +225,7 @@ impl Tries {
     }
 }
 
-/// A server that could not be reached, with what the system said.
+/// A server that could not be reached, with the system's message.
 pub(super) fn unreachable(server: &str, url: &str, error: &reqwest::Error) -> Error {
     let mut cause = String::new();
     let mut source = std::error::Error::source(error);
@@ -243,12 +242,12 @@ pub(super) fn encode(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
-/// A URL without what stands behind the path, and without a password.
+/// A URL up to the path, without a password.
 pub(super) fn plain(url: &str) -> String {
     without_password(url.split('?').next().unwrap_or(url))
 }
 
-/// 419 is what some catalogs say of a token that has ended.
+/// Some catalogs answer 419 for an expired token.
 fn is_unauthorized(status: StatusCode) -> bool {
     status == StatusCode::UNAUTHORIZED || status.as_u16() == 419
 }
@@ -263,7 +262,7 @@ fn is_passing(status: StatusCode) -> bool {
     )
 }
 
-/// The headers of `header.*`, and those that every request has.
+/// The headers of `header.*`, and the headers of every request.
 pub(super) fn headers(properties: &BTreeMap<String, String>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     headers.insert("accept", HeaderValue::from_static("application/json"));

@@ -18,7 +18,7 @@ use crate::runtime::PerProcess;
 use crate::storage::{AccessConfig, Refresh, RoutedStore, lay_over, shown};
 use crate::{Error, Result};
 
-/// What the catalog may say that it has (`endpoints` of its configuration).
+/// An endpoint that a catalog may list (`endpoints` of its configuration).
 const CREDENTIALS: &str = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials";
 
 /// Where a table's own configuration may say that new credentials are: Java's names, per store.
@@ -34,7 +34,8 @@ pub(in super::super) struct RestTable {
     properties: BTreeMap<String, String>,
     namespace: Vec<String>,
     name: String,
-    /// What the catalog said of the table when it was loaded: a later answer may have credentials alone.
+    /// The table's configuration from when it was loaded. A later answer may have credentials
+    /// alone.
     #[serde(default)]
     config: BTreeMap<String, String>,
     /// The URL of new credentials where the table's configuration tells it.
@@ -64,7 +65,7 @@ struct LoadAnswer {
     credentials: Option<Vec<Credential>>,
 }
 
-/// The same answer where only the credentials matter.
+/// The parts of a table's answer that hold credentials.
 #[derive(Deserialize)]
 struct CredentialsAnswer {
     #[serde(default)]
@@ -135,8 +136,8 @@ fn access_config(
     config
 }
 
-/// Asks a REST catalog for the credentials of one table: by the endpoint for that where the catalog has
-/// one, else by loading the table again.
+/// Asks a REST catalog for the credentials of one table: by the endpoint for that where the catalog
+/// has one, else by loading the table again.
 pub(in super::super) struct RestRefresh {
     table: RestTable,
     client: PerProcess<RestClient>,

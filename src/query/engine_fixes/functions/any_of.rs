@@ -1,5 +1,6 @@
-//! `x = ANY (list)` and `x <> ALL (list)`, which are unknown where the list has a NULL and no such element. DataFusion 53 takes the first
-//! for `array_has`, which is false then, and does not know the second.
+//! `x = ANY (list)` and `x <> ALL (list)`, which are unknown where the list has a NULL and no such
+//! element. DataFusion 53 takes the first for `array_has`, which is false then, and does not know
+//! the second.
 
 use std::any::Any;
 use std::convert::Infallible;

@@ -1,5 +1,6 @@
-//! `array_sort(list, order, nulls)` with an order of each row's own, and with NULLs where ORDER BY has them: last of ASC, first of
-//! DESC. DataFusion 53 takes the order of the first row for all, and has NULLs first of both.
+//! `array_sort(list, order, nulls)` with an order of each row's own, and with NULLs where ORDER BY
+//! has them: last of ASC, first of DESC. DataFusion 53 takes the order of the first row for all,
+//! and has NULLs first of both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ impl ScalarUDFImpl for ArraySort {
         let rows = args.number_rows;
         let orders: Vec<ArrayRef> =
             args.args[1..].iter().map(|order| order.to_array(rows)).collect::<Result<_>>()?;
-        // All rows are sorted once by each order there is; one of text that is no order is an error.
+        // All rows are sorted once by each order there is; one of text that is no order is an
+        // error.
         let nothing = new_null_array(args.return_field.data_type(), 1);
         let mut sorted = vec![nothing];
         let mut known: HashMap<Vec<ScalarValue>, usize> = HashMap::new();

@@ -1,5 +1,6 @@
-//! `time AT TIME ZONE 'zone'`, as in the standard and PostgreSQL: of a time without a zone the instant at which clocks of that zone
-//! show it, of an instant what clocks of that zone show. DataFusion 53 keeps the second one an instant.
+//! `time AT TIME ZONE 'zone'`, as in the standard and PostgreSQL: a time without a zone becomes the
+//! instant at which clocks of that zone show it, and an instant becomes their reading. DataFusion
+//! 53 keeps the second one an instant.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -41,7 +42,7 @@ impl VisitorMut for Zones {
     }
 }
 
-/// The cast, or what clocks show, that a call stands for.
+/// The cast, or clock reading, for which a call stands.
 pub(super) fn written_out(time: PlanExpr, zone: &str, of: &DataType) -> PlanExpr {
     let zone = Some(Arc::from(zone));
     match of {

@@ -1,4 +1,5 @@
-//! `date_bin` within the nanoseconds that DataFusion 53 computes in: they end in 2262, and it wraps around. Beyond them it is refused.
+//! `date_bin` within the nanoseconds that DataFusion 53 computes in: they end in 2262, and it wraps
+//! around. Beyond them it is refused.
 
 use std::sync::Arc;
 

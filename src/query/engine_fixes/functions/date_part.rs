@@ -1,6 +1,7 @@
-//! `date_part` and `extract`, of which DataFusion 53 has some parts wrong: `isodow` begins with 0, the milliseconds and microseconds of
-//! an interval lack what exceeds two seconds, a year of an interval has 360 days, and the hours, minutes and seconds of a difference of two times
-//! are all of it. Here they are those of PostgreSQL and DuckDB.
+//! `date_part` and `extract` with the results of PostgreSQL and DuckDB. DataFusion 53 has some
+//! parts wrong: `isodow` begins with 0; the milliseconds and microseconds of an interval lack
+//! everything above two seconds; a year of an interval has 360 days; and the hours, minutes and
+//! seconds of a difference of two times each hold all of it.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `date_trunc` of all times that a type has. DataFusion 53 goes by way of nanoseconds, which end in 2262 and wrap around, and cuts
-//! parts of a second of constants before 1970 towards 1970.
+//! `date_trunc` of all times that a type has. DataFusion 53 goes by way of nanoseconds, which end
+//! in 2262 and wrap around, and cuts parts of a second of constants before 1970 towards 1970.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ enum TimeField {
 }
 
 impl TimeField {
-    /// Those that DataFusion's function knows.
+    /// The parts that DataFusion's function knows.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "microsecond" => Self::OfSecond(1_000_000),
@@ -179,7 +179,8 @@ fn by_clock(time: i64, unit: TimeUnit, part: TimeField) -> Option<i64> {
     }
 }
 
-/// The same by the clocks of a zone. None also for years that its rules do not reach.
+/// The time at which a part begins by the clocks of a zone. Returns None for years that its rules
+/// do not reach, too.
 fn at_zone(time: i64, unit: TimeUnit, zone: Tz, part: TimeField) -> Option<i64> {
     let second = DateTime::from_timestamp(time.div_euclid(per_second(unit)), 0)?;
     let local = second.with_timezone(&zone);
@@ -187,7 +188,8 @@ fn at_zone(time: i64, unit: TimeUnit, zone: Tz, part: TimeField) -> Option<i64> 
     let clock: NaiveDateTime = DateTime::from_timestamp(first, 0)?.naive_utc();
     let found = match zone.from_local_datetime(&clock) {
         LocalResult::Single(found) => found,
-        // Of a time that the clocks show twice that of the same offset, of one that they skip that after the gap.
+        // Of a time that the clocks show twice that of the same offset, of one that they skip that
+        // after the gap.
         LocalResult::Ambiguous(first, second) => match first.offset().fix() == local.offset().fix()
         {
             true => first,

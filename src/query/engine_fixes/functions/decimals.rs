@@ -1,8 +1,9 @@
-//! `round`, `trunc`, `ceil` and `floor` of decimals, exactly, and of a type that planning decides once.
+//! `round`, `trunc`, `ceil` and `floor` of decimals, exactly, and of a type that planning decides
+//! once.
 //!
-//! DataFusion 53 plans the type of `round(x, places)` by places that are a literal, and computes with another type once an
-//! expression has become one, so that 3 was 0.3. It cuts off a decimal's digits as a float, and fails where `ceil` needs a digit
-//! more.
+//! DataFusion 53 plans the type of `round(x, places)` by places that are a literal, and computes
+//! with another type once an expression has become one, so that 3 was 0.3. It cuts off a decimal's
+//! digits as a float, and fails where `ceil` needs a digit more.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -73,12 +74,12 @@ pub(super) fn functions() -> [ScalarUDF; 3] {
     })
 }
 
-/// `rounded_decimal(x, places, NULL)`, where the type of the NULL is that of the result.
+/// `rounded_decimal(x, places, NULL)`, where the NULL has the type of the result.
 pub(super) fn rounded() -> ScalarUDF {
     ScalarUDF::from(Rounded { signature: Signature::any(3, Volatility::Immutable) })
 }
 
-/// `round` of a decimal with its type as it is planned; of anything else the arguments as they are.
+/// `round` of a decimal with its planned type; for anything else, the unchanged arguments.
 pub(super) fn round_of_a_type(
     function: &Arc<ScalarUDF>,
     args: &[Expr],
@@ -134,7 +135,7 @@ impl ScalarUDFImpl for Rounded {
     }
 }
 
-/// One that does, of decimals, what the engine's own does of other numbers.
+/// A function for decimals that does what the engine's own does for other numbers.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Whole {
     inner: Arc<ScalarUDF>,
@@ -246,7 +247,8 @@ fn digits(of: &DataType) -> Result<(u8, i8)> {
     }
 }
 
-/// A value of the scale `from` to places after the point, in the scale `to`. None where it has too many digits.
+/// A value of the scale `from` to places after the point, in the scale `to`. None where it has too
+/// many digits.
 fn to_places(value: i256, from: i8, places: i64, toward: Toward, to: i8) -> Option<i256> {
     let power = |digits: i64| i256::from_i128(10).checked_pow(u32::try_from(digits).ok()?);
     let kept = places.min(i64::from(from));

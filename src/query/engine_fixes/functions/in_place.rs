@@ -1,4 +1,5 @@
-//! A function that computes its result anew, and has everything else of the one whose place it takes.
+//! A function that computes its result anew, and has everything else of the one whose place it
+//! takes.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl};
 
-/// The accessors of a function that has the name, the aliases, the signature and the types of its field `inner`.
+/// The accessors of a function that has the name, the aliases, the signature and the types of its
+/// field `inner`.
 macro_rules! accessors_of_inner {
     () => {
         fn as_any(&self) -> &dyn std::any::Any {

@@ -1,5 +1,5 @@
-//! `length` of a list is the number of its elements, and that of bytes the number of bytes. DataFusion 53 writes a list as text,
-//! and counts its characters.
+//! `length` of a list is the number of its elements, and `length` of bytes the number of bytes.
+//! DataFusion 53 writes a list as text, and counts its characters.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Arguments of array functions as the lists that DataFusion 53 knows. It promises another type than it makes of lists of a fixed length
-//! and of wide lists in lists, joins no lists of two widths, and appends to what lies under a NULL.
+//! Arguments of array functions as the lists that DataFusion 53 knows. It promises another type
+//! than it makes of lists of a fixed length and of wide lists in lists, joins no lists of two
+//! widths, and appends to values under a NULL.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -23,14 +24,15 @@ use super::like_array;
 /// Functions whose result takes its type from all of their lists, or holds them.
 const JOINING: [&str; 2] = ["array_concat", "array_repeat"];
 
-/// Functions of lists, but for those that make one of any values.
+/// Functions of lists, except functions that make a list of any values.
 static OF_LISTS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let all = all_default_nested_functions();
     let names = all.iter().map(|function| function.name().to_owned());
     names.filter(|name| !matches!(name.as_str(), "make_array" | "map")).collect()
 });
 
-/// Makes plain lists of others among the arguments of an array function; returns true where there is one.
+/// Makes plain lists of others among the arguments of an array function; returns true where there
+/// is one.
 pub(super) fn plain_lists(function: &ScalarUDF, args: &mut [Expr], schema: &DFSchema) -> bool {
     if !OF_LISTS.contains(function.name()) {
         return false;
@@ -74,13 +76,14 @@ fn item_of(of: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// Whether array functions do not take lists of a type as lists.
+/// Returns true if array functions do not take lists of a type as lists.
 fn is_odd(of: &DataType) -> bool {
     use DataType::{FixedSizeList, LargeListView, ListView};
     matches!(of, FixedSizeList(..) | ListView(_) | LargeListView(_))
 }
 
-/// The type with plain lists, whose items are named as the engine names them; wide ones only where `may_be_large`.
+/// The type with plain lists, whose items are named as the engine names them; wide ones only where
+/// `may_be_large`.
 fn plain(of: &DataType, may_be_large: bool) -> DataType {
     let Some(item) = item_of(of) else { return of.clone() };
     let item = Arc::new(Field::new_list_field(plain(item.data_type(), may_be_large), true));

@@ -1,4 +1,5 @@
-//! Functions that DataFusion 53 computes wrongly, in the place of its own. Most have the name of the one that they replace.
+//! Functions that DataFusion 53 computes wrongly, in the place of its own. Most have the name of
+//! the one that they replace.
 
 mod any_of;
 mod array_sort;
@@ -133,7 +134,8 @@ fn is_own(function: &ScalarUDF) -> bool {
     OWN.get(function.name()).is_some_and(|own| **own == *function)
 }
 
-/// The plan with these functions, also where the planner takes DataFusion's without looking into the session.
+/// The plan with these functions, also where the planner takes DataFusion's without looking into
+/// the session.
 ///
 /// # Errors
 /// `Query` for a function of texts that is given a list, a struct or a map.
@@ -219,8 +221,8 @@ fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {
     }
 }
 
-/// The arguments with floats in one form each: the engine compares elements by their bits, where `-0.0` is not `0.0`. The zeros of
-/// the result have no sign then. None where nothing changes.
+/// The arguments with floats in one form each: the engine compares elements by their bits, where
+/// `-0.0` is not `0.0`. The zeros of the result have no sign then. None where nothing changes.
 fn with_plain_floats(args: &[Expr], schema: &DFSchema) -> DfResult<Option<Vec<Expr>>> {
     let mut changed = false;
     let mut plain_args = Vec::with_capacity(args.len());
@@ -249,7 +251,7 @@ fn case_of_zeros(mut case: Case, schema: &DFSchema) -> DfResult<Expr> {
     Ok(Expr::Case(case))
 }
 
-/// Refuses what is no text: the engine would take the text that it prints for a list.
+/// Refuses values that are not text: the engine would use the text that it prints for a list.
 fn check_texts(name: &str, args: &[Expr], schema: &DFSchema) -> DfResult<()> {
     for arg in args {
         let found = match arg {

@@ -1,5 +1,6 @@
-//! `overlay(text PLACING other FROM start FOR length)` by characters, also behind the end of the text. DataFusion 53 drops a
-//! text whose end lies before the start, and takes bytes for characters.
+//! `overlay(text PLACING other FROM start FOR length)` by characters, also behind the end of the
+//! text. DataFusion 53 drops a text whose end lies before the start, and takes bytes for
+//! characters.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ impl ScalarUDFImpl for Overlay {
     }
 }
 
-/// The characters before `start`, which counts from 1, the other text, and those of the text from `start + length` on.
+/// The characters before `start`, which counts from 1, the other text, and the characters from
+/// `start + length` on.
 fn overlaid(text: &str, other: &str, start: i64, length: Option<i64>) -> Result<String> {
     if start < 1 {
         return Err(Error::query(format!(

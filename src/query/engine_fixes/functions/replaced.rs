@@ -1,4 +1,5 @@
-//! `* REPLACE (x AS c)` needs a column `c`. DataFusion 53 leaves the replacement out where there is none.
+//! `* REPLACE (x AS c)` needs a column `c`. DataFusion 53 leaves the replacement out where there is
+//! none.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -19,7 +20,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::call;
 
-/// The function of a replacement and of the column that it replaces, whose name is looked up with it. Plans have it no longer.
+/// The function of a replacement and of the column that it replaces, whose name is looked up with
+/// it. Plans have it no longer.
 pub(super) const NAME: &str = "replaces";
 
 /// Names the columns that replacements replace, so that the planner looks for them.

@@ -1,5 +1,6 @@
-//! `round(x, places)` of floats to more places than they have digits, which is x. DataFusion 53 multiplies by a power of ten that is
-//! infinite then, or has lost digits: `round(53, 400)` was NaN, and `round(53, 15)` 52.99999999999999.
+//! `round(x, places)` of floats to more places than they have digits, which is x. DataFusion 53
+//! multiplies by a power of ten that is infinite then, or has lost digits: `round(53, 400)` was
+//! NaN, and `round(53, 15)` 52.99999999999999.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! A struct that CASE, `coalesce` and their like make NULL has fields that are NULL, and a list no elements. DataFusion 53 leaves them what
-//! they were, and reads them without asking for what is around them.
+//! A struct that CASE, `coalesce` and their like make NULL has fields that are NULL, and a list no
+//! elements. DataFusion 53 leaves their values, and reads them without asking whether the value
+//! around them is NULL.
 
 use std::any::Any;
 use std::sync::{Arc, LazyLock};
@@ -35,7 +36,7 @@ pub(super) fn makes_null_structs(expr: &Expr, schema: &DFSchema) -> bool {
     chooses && expr.get_type(schema).is_ok_and(|found| found.is_nested())
 }
 
-/// The same value, with nothing in what is NULL.
+/// Makes the fields of NULL values NULL.
 pub(super) fn null_fields(expr: Expr) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::clone(&NULL_FIELDS), vec![expr]))
 }

@@ -1,6 +1,6 @@
-//! Functions of texts as PostgreSQL has them. Their characters are code points; DataFusion 53 takes grapheme clusters in
-//! `translate`, `lpad` and `rpad`. It finds an empty text between all characters in `replace`, and one element in an empty
-//! text in `string_to_array`.
+//! Functions of texts as PostgreSQL has them. Their characters are code points; DataFusion 53 takes
+//! grapheme clusters in `translate`, `lpad` and `rpad`. It finds an empty text between all
+//! characters in `replace`, and one element in an empty text in `string_to_array`.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,8 @@ fn translate(arrays: &[ArrayRef], of: &DataType) -> Result<ArrayRef> {
     })
 }
 
-/// For each character the one in its place, or None where it is left out. The first of several decides.
+/// For each character the one in its place, or None where it is left out. The first of several
+/// decides.
 fn others(from: &str, to: &str) -> HashMap<char, Option<char>> {
     let mut found = HashMap::new();
     let mut to = to.chars();
@@ -100,7 +101,8 @@ fn pad(arrays: &[ArrayRef], of: &DataType, before: bool) -> Result<ArrayRef> {
     Ok(cast(&made.finish(), of)?)
 }
 
-/// The text with as many characters as `length` says: cut at its end, or filled. Nothing fills where `fill` is empty.
+/// The text with as many characters as `length` says: cut at its end, or filled. Nothing fills
+/// where `fill` is empty.
 fn padded(text: &str, length: i64, fill: &str, before: bool) -> Result<String> {
     let length = match usize::try_from(length.max(0)) {
         Ok(length) if length <= i32::MAX as usize => length,

@@ -1,5 +1,6 @@
-//! `TIME + INTERVAL` and `TIME - INTERVAL` are times of the day, modulo 24 hours, as in PostgreSQL and DuckDB: the days and the months
-//! of the interval do not count. DataFusion 53 makes an interval of both, and does not compare times of two units.
+//! `TIME + INTERVAL` and `TIME - INTERVAL` are times of the day, modulo 24 hours, as in PostgreSQL
+//! and DuckDB: the days and the months of the interval do not count. DataFusion 53 makes an
+//! interval of both, and does not compare times of two units.
 
 use std::any::Any;
 use std::sync::Arc;

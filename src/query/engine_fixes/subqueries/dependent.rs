@@ -1,5 +1,6 @@
-//! A subquery's plan for all values at a time of the columns that it refers to. The list of these values, the domain, is joined to
-//! what refers to them, and every node above keeps them apart: groups and windows are made for each, joins compare them.
+//! A subquery's plan for all values at a time of the columns that it refers to. The list of these
+//! values, the domain, is joined to the nodes that refer to them, and every node above keeps them
+//! apart: groups and windows are made for each, joins compare them.
 
 use std::sync::Arc;
 
@@ -152,7 +153,8 @@ impl Unnest {
                 let plan = LogicalPlanBuilder::from(pushed.plan).distinct_on(by, select, order)?;
                 Ok(Pushed { plan: plan.build()?, keys: pushed.keys })
             }
-            // The order of a subquery's rows says nothing without a limit, and with one is that of a row number.
+            // The order of a subquery's rows says nothing without a limit, and with one is that of
+            // a row number.
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.push(&sort.input, domain),
             LogicalPlan::Limit(limit) => self.limit(limit, domain),
             LogicalPlan::Join(join) => self.dependent_join(plan, join, domain),
@@ -205,8 +207,8 @@ impl Unnest {
             let plan = LogicalPlanBuilder::from(rows).aggregate(groups, aggregates(&keys)?)?;
             return Ok(Pushed { plan: plan.build()?, keys });
         }
-        // An aggregate of all rows has a row where there are none, too: so each value has a row, which is counted only where
-        // the subquery has one.
+        // An aggregate of all rows has a row where there are none, too: so each value has a row,
+        // which is counted only where the subquery has one.
         let there = self.names.next("t");
         let rows = with_columns(rows, vec![lit(true).alias(&there)])?;
         let Pushed { plan: values, keys: all } = self.values_of(domain)?;
@@ -221,7 +223,7 @@ impl Unnest {
         Ok(Pushed { plan, keys: all })
     }
 
-    /// The first rows for each value are those of the first numbers.
+    /// The first rows for each value are the rows with the first numbers.
     fn limit(&mut self, limit: &Limit, domain: &Domain) -> DfResult<Pushed> {
         let (skip, fetch) = match (limit.get_skip_type()?, limit.get_fetch_type()?) {
             (SkipType::Literal(skip), FetchType::Literal(fetch)) => (skip, fetch),
@@ -263,7 +265,8 @@ impl Unnest {
         Pushed { plan, keys }.keeping(&limit.input)
     }
 
-    /// The side whose rows are all kept has the values; the other one has them where it refers to them, too.
+    /// The side whose rows are all kept has the values; the other one has them where it refers to
+    /// them, too.
     fn dependent_join(
         &mut self,
         plan: &LogicalPlan,
@@ -391,7 +394,7 @@ fn partitioned(expr: Expr, keys: &[Expr]) -> DfResult<Expr> {
     }
 }
 
-/// Grouping sets of which each has the keys, too.
+/// Adds the keys to each grouping set.
 fn in_each_set(groups: Vec<Expr>, keys: &[Expr]) -> DfResult<Vec<Expr>> {
     let sets = enumerate_grouping_sets(groups)?;
     let [Expr::GroupingSet(GroupingSet::GroupingSets(sets))] = &sets[..] else {
@@ -407,7 +410,7 @@ fn in_each_set(groups: Vec<Expr>, keys: &[Expr]) -> DfResult<Vec<Expr>> {
     Ok(vec![Expr::GroupingSet(GroupingSet::GroupingSets(sets))])
 }
 
-/// Whether a plan draws other values each time it is read.
+/// Returns true if a plan draws other values each time it is read.
 pub(super) fn is_volatile(plan: &LogicalPlan) -> DfResult<bool> {
     use datafusion::common::tree_node::TreeNode;
     plan.exists(|node| {

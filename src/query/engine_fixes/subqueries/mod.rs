@@ -1,8 +1,9 @@
-//! Subqueries become joins, whatever they refer to and wherever they stand.
+//! Subqueries become joins, whatever columns they refer to and wherever they stand.
 //!
-//! DataFusion 53 plans some of them, and answers some of those wrongly: it finds columns by their names, moves conditions above what
-//! they stand below, and takes unknown for false outside of WHERE. So no subquery reaches its optimiser. Before, for
-//! `SELECT a.id, (SELECT max(b.v) FROM b WHERE b.k < a.k) AS m FROM a`:
+//! DataFusion 53 plans some of them, and answers some of those wrongly: it finds columns by their
+//! names, moves conditions above operators that they stand below, and takes unknown for false
+//! outside of WHERE. So no subquery reaches its optimiser. Before, for `SELECT a.id, (SELECT
+//! max(b.v) FROM b WHERE b.k < a.k) AS m FROM a`:
 //! ```text
 //! Projection: a.id, (<subquery>) AS m
 //!   TableScan: a
@@ -15,12 +16,14 @@
 //!     SubqueryAlias: __s1
 //!       the rows of the subquery for each value of a.k, with that value as __key
 //! ```
-//! Most conditions need no list of values: `EXISTS (SELECT … WHERE b.k < a.k)` is a mark join by `b.k < a.k`, and an aggregate
-//! by `b.k = a.k` is grouped by `b.k`. Everything else goes by the values of the columns that the subquery refers to (Neumann and
-//! Kemper, "Unnesting Arbitrary Queries", 2015): [`dependent`] moves them down through the subquery's plan.
+//! Most conditions need no list of values: `EXISTS (SELECT … WHERE b.k < a.k)` is a mark join by
+//! `b.k < a.k`, and an aggregate by `b.k = a.k` is grouped by `b.k`. Everything else goes by the
+//! values of the columns that the subquery refers to (Neumann and Kemper, "Unnesting Arbitrary
+//! Queries", 2015): [`dependent`] moves them down through the subquery's plan.
 //!
-//! Three values: `x IN (subquery)` is true where a row equals x, else NULL where a row's equality is NULL, else false. `x op ANY` is
-//! the same with another operator, and `x op ALL` is `NOT (x not-op ANY)`.
+//! Three values: `x IN (subquery)` is true where a row equals x, else NULL where a row's equality
+//! is NULL, else false. `x op ANY` is the same with another operator, and `x op ALL` is `NOT (x
+//! not-op ANY)`.
 
 mod dependent;
 mod names;
@@ -60,8 +63,9 @@ pub(super) fn unnested(plan: LogicalPlan) -> Result<LogicalPlan> {
     }
 }
 
-/// Refuses an aggregate in a subquery that names columns of a query around it alone. By the standard it is an aggregate of that query,
-/// whose rows it makes one group; the planner takes it for one of the subquery.
+/// Refuses an aggregate in a subquery that names columns of a query around it alone. By the
+/// standard it is an aggregate of that query, whose rows it makes one group; the planner takes it
+/// for one of the subquery.
 fn check_aggregates(plan: &LogicalPlan) -> Result<()> {
     let mut found = None;
     plan.apply_with_subqueries(|node| {
@@ -113,12 +117,13 @@ fn check_references(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// Whether a plan has a subquery, in an expression or as a relation that refers to those beside it.
+/// Returns true if a plan has a subquery, in an expression or as a relation that refers to those
+/// beside it.
 fn has_any(plan: &LogicalPlan) -> DfResult<bool> {
     plan.exists(|node| Ok(matches!(node, LogicalPlan::Subquery(_)) || has_own(node)?))
 }
 
-/// Whether the expressions of a node have a subquery.
+/// Returns true if the expressions of a node have a subquery.
 fn has_own(plan: &LogicalPlan) -> DfResult<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {
@@ -242,7 +247,8 @@ impl Unnest {
         Ok(value.data)
     }
 
-    /// Conditions that are subqueries become semi and anti joins, where that is the same; others get a column.
+    /// Conditions that are subqueries become semi and anti joins, where that is the same; others
+    /// get a column.
     fn filter(&mut self, filter: Filter) -> DfResult<LogicalPlan> {
         let mut input = Arc::unwrap_or_clone(filter.input);
         let columns = columns_of(input.schema());
@@ -263,7 +269,8 @@ impl Unnest {
         keep_columns(filtered, columns)
     }
 
-    /// Subqueries of ON: above an inner join they are conditions of WHERE, of an outer join each belongs to one side.
+    /// Subqueries of ON: above an inner join they are conditions of WHERE, of an outer join each
+    /// belongs to one side.
     fn join(&mut self, join: Join) -> DfResult<LogicalPlan> {
         let columns = columns_of(&join.schema);
         let Join { left, right, mut on, filter, join_type, null_equality, .. } = join;
@@ -361,7 +368,7 @@ impl Unnest {
     }
 }
 
-/// The same order, whose subqueries may refer to columns that the SELECT list leaves out.
+/// Lets the subqueries of an ORDER BY refer to columns that the SELECT list leaves out.
 fn with_hidden_columns(sort: Sort) -> DfResult<Sort> {
     let LogicalPlan::Projection(projection) = &*sort.input else { return Ok(sort) };
     let mut exprs = projection.expr.clone();

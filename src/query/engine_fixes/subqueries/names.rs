@@ -74,7 +74,7 @@ pub(super) fn one_zero(expr: Expr, schema: &DFSchema) -> DfResult<Expr> {
     when(expr.clone().eq(zero.clone()), zero).otherwise(expr)
 }
 
-/// Whether an expression refers to one of these columns of the query around it.
+/// Returns true if an expression refers to one of these columns of the query around it.
 pub(super) fn refers(expr: &Expr, outer: &[Column]) -> bool {
     expr.exists(|expr| {
         Ok(matches!(expr, Expr::OuterReferenceColumn(_, column) if outer.contains(column)))

@@ -1,4 +1,5 @@
-//! Row values: `(a, b) IN (SELECT x, y …)` compares part by part, and `(a, b) = (SELECT x, y …)` takes all parts of one row.
+//! Row values: `(a, b) IN (SELECT x, y …)` compares part by part, and `(a, b) = (SELECT x, y …)`
+//! takes all parts of one row.
 
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use super::values::{lost, one_row};
 use crate::query::engine_fixes::row_comparisons::{ROW, VALUE};
 
 impl Unnest {
-    /// Whether no part of a row differs from that of a row of the subquery, where NULL differs from nothing. There are few rows
-    /// with NULL on either side: those of the subquery are looked for first, and those of `input` by a key that others lack.
+    /// Returns true if no part of a row differs from that of a row of the subquery, where NULL
+    /// differs from nothing. Few rows have NULL on either side: they are found first in the
+    /// subquery, and in `input` by a key that others lack.
     pub(super) fn unknown_row(
         &mut self,
         values: &[Expr],
@@ -48,7 +50,8 @@ impl Unnest {
         Ok((input, beside_partial.or(of_partial)))
     }
 
-    /// A column of a subquery that is one row. All of them are taken at once: they must be of the same row.
+    /// A column of a subquery that is one row. All of them are taken at once: they must be of the
+    /// same row.
     pub(super) fn part_of_row(
         &mut self,
         row: SubqueryAlias,
@@ -78,7 +81,8 @@ impl Unnest {
     }
 }
 
-/// The values that IN compares with a subquery's columns, and the subquery: of a row there are several.
+/// The values that IN compares with a subquery's columns, and the subquery: of a row there are
+/// several.
 pub(super) fn compared(value: Expr, plan: LogicalPlan) -> DfResult<(Vec<Expr>, LogicalPlan)> {
     match (value, relation_below(&plan, ROW)) {
         (Expr::ScalarFunction(row), Some((relation, _))) => {
@@ -89,7 +93,8 @@ pub(super) fn compared(value: Expr, plan: LogicalPlan) -> DfResult<(Vec<Expr>, L
     }
 }
 
-/// The relation of a subquery that is one row, and which of its columns is meant; None for other subqueries.
+/// The relation of a subquery that is one row, and which of its columns is meant; None for other
+/// subqueries.
 pub(super) fn row_value(plan: &LogicalPlan) -> Option<(SubqueryAlias, usize)> {
     relation_below(plan, VALUE)
 }

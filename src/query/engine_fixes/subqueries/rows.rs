@@ -1,5 +1,5 @@
-//! The rows of a subquery beside the rows of the query around it: a plan that refers to nothing outside, and the conditions by which
-//! the rows of both belong together.
+//! The rows of a subquery beside the rows of the query around it: a plan that refers to nothing
+//! outside, and the conditions by which the rows of both belong together.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use super::names::{
     aliased, key_conditions, refers, renamed, same_values, substituted, with_columns,
 };
 
-/// The rows of a subquery, and what they have to do with those of the query around it.
+/// The rows of a subquery, and their relation to the rows of the query around it.
 pub(super) struct Rows {
-    /// The subquery's columns, and behind them those that the conditions need.
+    /// The subquery's columns, followed by the columns that the conditions need.
     pub plan: LogicalPlan,
     /// Conditions over the columns of the query around it and of the plan.
     pub conditions: Vec<Expr>,
@@ -54,7 +54,7 @@ pub(super) fn outer_columns(plan: &LogicalPlan, around: &DFSchema) -> Vec<Column
     found
 }
 
-/// Whether a plan refers to one of these columns of the query around it.
+/// Returns true if a plan refers to one of these columns of the query around it.
 pub(super) fn depends(plan: &LogicalPlan, outer: &[Column]) -> bool {
     let of_outer = |expr: &Expr| matches!(expr, Expr::OuterReferenceColumn(_, column) if outer.contains(column));
     plan.all_out_ref_exprs().iter().any(of_outer)
@@ -71,7 +71,8 @@ impl Unnest {
         Ok(Rows { plan, conditions })
     }
 
-    /// The rows of a subquery beside `input`, under a name that nothing else has: it may be over the same tables.
+    /// The rows of a subquery beside `input`, under a name that nothing else has: it may be over
+    /// the same tables.
     pub(super) fn named_rows(
         &mut self,
         plan: LogicalPlan,
@@ -131,8 +132,9 @@ impl Unnest {
         Ok((pushed.plan, conditions))
     }
 
-    /// A plan without its conditions on the query around it, where they may stand above all of it: above filters, projections, inner
-    /// joins and the sides of joins whose rows are all kept. None where they may not.
+    /// A plan without its conditions on the query around it, where they may stand above all of it:
+    /// above filters, projections, inner joins and the sides of joins whose rows are all kept. None
+    /// where they may not.
     pub(super) fn pulled(
         &mut self,
         plan: &LogicalPlan,
@@ -167,7 +169,8 @@ impl Unnest {
                 let Some(pulled) = self.pulled(&alias.input, outer)? else { return Ok(None) };
                 renamed_pull(alias, pulled).map(Some)
             }
-            // The order of a subquery's rows says nothing without a limit, above which nothing is moved.
+            // The order of a subquery's rows says nothing without a limit, above which nothing is
+            // moved.
             LogicalPlan::Sort(sort) if sort.fetch.is_none() => self.pulled(&sort.input, outer),
             LogicalPlan::Join(join) => {
                 let conditions = key_conditions(join.on.clone(), join.null_equality)
@@ -195,7 +198,7 @@ impl Unnest {
         }
     }
 
-    /// A projection of what was pulled, with the columns that its conditions need.
+    /// A projection of the pulled plan, with the columns that its conditions need.
     pub(super) fn projected(&mut self, exprs: Vec<Expr>, pulled: Pulled) -> DfResult<Pulled> {
         let mut exprs = exprs;
         let (mut from, mut to) = (Vec::new(), Vec::new());
@@ -239,7 +242,8 @@ pub(super) fn renamed_pull(alias: &SubqueryAlias, pulled: Pulled) -> DfResult<Pu
     Ok(Pulled { conditions: conditions.collect::<DfResult<_>>()?, plan })
 }
 
-/// The rows that make a difference to whether there is one: without an order, copies, or a limit that keeps one.
+/// The rows that make a difference to whether there is one: without an order, copies, or a limit
+/// that keeps one.
 pub(super) fn any_of(plan: LogicalPlan, exists: bool) -> LogicalPlan {
     use datafusion::logical_expr::{FetchType, SkipType};
     match plan {

@@ -21,7 +21,7 @@ use crate::Error;
 use crate::query::engine_fixes::single_value::only_value;
 
 impl Unnest {
-    /// `input` with what a subquery's value needs, and the value.
+    /// `input` with the columns that a subquery's value needs, and the value.
     pub(super) fn column(
         &mut self,
         expr: Expr,
@@ -60,8 +60,8 @@ impl Unnest {
         }
     }
 
-    /// `input` without the rows for which a condition that is a subquery is not true, as a semi or anti join. None for other
-    /// conditions, and for those that need to tell NULL from false.
+    /// `input` without the rows for which a condition that is a subquery is not true, as a semi or
+    /// anti join. None for other conditions, and for conditions that must tell NULL from false.
     pub(super) fn restricted(
         &mut self,
         condition: &Expr,
@@ -253,7 +253,8 @@ impl Unnest {
         Ok((input, rows.values))
     }
 
-    /// An aggregate whose conditions on the query around are equalities: it is grouped by their other sides.
+    /// An aggregate whose conditions on the query around are equalities: it is grouped by their
+    /// other sides.
     fn grouped(
         &mut self,
         plan: &LogicalPlan,
@@ -379,7 +380,7 @@ pub(super) fn lost() -> datafusion::error::DataFusionError {
     datafusion::error::DataFusionError::Internal("a subquery lost a column".to_owned())
 }
 
-/// Whether one of the values, or of the columns that they are compared with, may be NULL.
+/// Returns true if one of the values, or of the columns that they are compared with, may be NULL.
 fn may_be_null(values: &[Expr], plan: &LogicalPlan, input: &LogicalPlan) -> bool {
     let fields = plan.schema().fields().iter().take(values.len());
     values.iter().any(|value| value.nullable(input.schema()).unwrap_or(true))
@@ -401,7 +402,7 @@ pub(super) fn one_row(plan: LogicalPlan, columns: usize) -> DfResult<LogicalPlan
     LogicalPlanBuilder::from(plan).aggregate(Vec::<Expr>::new(), values)?.build()
 }
 
-/// Whether a plan has one row, whatever its tables hold.
+/// Returns true if a plan has one row for any content of its tables.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
@@ -430,7 +431,7 @@ fn equality(condition: &Expr, outer: &[Column]) -> Option<(Expr, Expr)> {
     }
 }
 
-/// Whether equal values of a type are one group: not so zeros of two signs.
+/// Returns true if equal values of a type are one group: not so zeros of two signs.
 fn is_one_group(data_type: &DataType) -> bool {
     data_type.is_integer()
         || data_type.is_temporal()
@@ -439,7 +440,7 @@ fn is_one_group(data_type: &DataType) -> bool {
         || matches!(data_type, DataType::Boolean)
 }
 
-/// Whether a node only names columns.
+/// Returns true if a node only names columns.
 fn is_plain(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => {
@@ -450,7 +451,7 @@ fn is_plain(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Whether an aggregate of no rows is NULL.
+/// Returns true if an aggregate of no rows is NULL.
 fn is_null_of_none(expr: &Expr) -> bool {
     const NULL_OF_NONE: [&str; 8] =
         ["min", "max", "sum", "avg", "median", "first_value", "last_value", "only_value"];

@@ -45,7 +45,7 @@ where
     }
 }
 
-/// Whether a filter of an aggregate keeps a row.
+/// Returns true if a filter of an aggregate keeps a row.
 fn keeps(filter: Option<&BooleanArray>, row: usize) -> bool {
     filter.is_none_or(|filter| filter.is_valid(row) && filter.value(row))
 }

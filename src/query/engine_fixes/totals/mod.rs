@@ -1,7 +1,9 @@
-//! `sum` and `avg` of integers, decimals and durations, exactly: what does not fit the type of the result is an error.
+//! `sum` and `avg` of integers, decimals and durations, exactly: a result that does not fit its
+//! type is an error.
 //!
-//! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so that only the result can be too
-//! large, whatever the order of the rows. The sum of booleans is how many are true. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
+//! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so
+//! that only the result can be too large, in any order of the rows. The sum of booleans is how many
+//! are true. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -26,7 +28,8 @@ use datafusion::logical_expr::{
 
 use crate::Error;
 
-/// Evaluates `$made` with the types of the values and of their total, or `$other` where there is no exact total.
+/// Evaluates `$made` with the types of the values and of their total, or `$other` where there is no
+/// exact total.
 macro_rules! with_types {
     ($of:expr, $made:ident, $other:expr) => {
         match $of {
@@ -72,7 +75,7 @@ pub fn exact_totals() -> [AggregateUDF; 2] {
     })
 }
 
-/// What becomes of a total.
+/// The kind of a total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Rule {
     Sum,
@@ -125,7 +128,8 @@ impl AggregateUDFImpl for Total {
             // The sum of a condition is how often it is true.
             (Rule::Sum, [DataType::Boolean | DataType::Null]) => vec![DataType::Int64],
             (Rule::Mean, [DataType::Null]) => vec![DataType::Float64],
-            // What the engine does not take is refused by the type of the result: an error here would be wrapped.
+            // What the engine does not take is refused by the type of the result: an error here
+            // would be wrapped.
             _ => self.of_engine(types).unwrap_or_else(|_| types.to_vec()),
         })
     }

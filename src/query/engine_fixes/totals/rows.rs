@@ -1,4 +1,4 @@
-//! The total of all rows, or of those of a frame.
+//! The total of all rows, or of a frame's rows.
 
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use datafusion::logical_expr::Accumulator;
 use super::outcome::Outcome;
 use super::wide::{Wide, Widen, wide_type};
 
-/// The total of all rows, or of those of a frame.
+/// The total of all rows, or of a frame's rows.
 pub(super) struct One<T, W: ArrowPrimitiveType> {
     result: Outcome,
     total: W::Native,

@@ -41,7 +41,7 @@ thread_local! {
 }
 
 impl Codec {
-    /// None for those that are read by the `parquet` crate.
+    /// None for codecs that the `parquet` crate reads.
     pub(super) fn of(compression: Compression) -> Option<Self> {
         match compression {
             Compression::UNCOMPRESSED => Some(Self::None),
@@ -52,7 +52,7 @@ impl Codec {
         }
     }
 
-    /// What `stored` becomes, which has to be `declared` bytes.
+    /// Decompresses `stored`, which must become `declared` bytes.
     ///
     /// # Errors
     /// Where it does not.

@@ -1,4 +1,4 @@
-//! What the headers of a column chunk say of its pages.
+//! Reads the page headers of a column chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,7 +7,8 @@ use parquet::basic::Encoding;
 
 use super::stored::Stored;
 
-/// Where the header of a data page has the encoding of its definition levels, and of its repetition levels.
+/// Where the header of a data page has the encoding of its definition levels, and of its repetition
+/// levels.
 pub(super) const DEFINITION_LEVELS: usize = 3;
 pub(super) const REPETITION_LEVELS: usize = 4;
 
@@ -28,17 +29,17 @@ const JUDGED_PAGES: usize = 16;
 pub(super) struct Head {
     /// Where it lies in the chunk.
     pub(super) stored: Range<usize>,
-    /// The bytes of what is compressed of it.
+    /// Bytes of the compressed part after decompression.
     pub(super) declared: usize,
     pub(super) checksum: Option<u32>,
-    /// Its values, those that are missing counted.
+    /// Its values, missing ones included.
     pub(super) rows: u32,
     pub(super) values: Values,
     pub(super) levels: Levels,
 }
 
 impl Head {
-    /// Of a page of which no row is wanted, and nothing was read.
+    /// The head of a page without wanted rows, which was not read.
     fn passed_over(rows: u32) -> Self {
         Self {
             stored: 0..0,
@@ -62,9 +63,10 @@ pub(super) enum Values {
 /// Where a page has its definition levels.
 #[derive(Clone, Debug)]
 pub(super) enum Levels {
-    /// Behind their length, at the beginning of what was compressed.
+    /// Behind their length, at the start of the decompressed bytes.
     Inside,
-    /// Before what may be compressed: repetition levels of so many bytes, then definition levels.
+    /// Before the possibly compressed bytes: repetition levels of so many bytes, then definition
+    /// levels.
     Before { skipped: usize, bytes: usize, compressed: bool },
 }
 
@@ -92,7 +94,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
         }
         let header = match chunk.header(at) {
             Some(header) => header,
-            // Something behind the last page. Of a file, that may be a page too many which is not in memory.
+            // Something behind the last page. Of a file, that may be a page too many which is not
+            // in memory.
             None if found == rows && chunk.is_read() => break,
             None => return None,
         };
@@ -106,7 +109,8 @@ pub(super) fn heads(chunk: &Stored, rows: usize, levels: &[usize]) -> Option<Hea
         let (encoding, levels) = match header.kind? {
             INDEX => continue,
             DICTIONARY if heads.dictionary.is_none() && heads.pages.is_empty() => {
-                // The one encoding goes by two names here, of which the second is that of the indices.
+                // The one encoding goes by two names here, of which the second is that of the
+                // indices.
                 is_one_of(detail(2), &[Encoding::PLAIN, PLAIN_DICTIONARY]).then_some(())?;
                 heads.dictionary = Some(Head {
                     stored: first..end,

@@ -9,7 +9,8 @@ use super::super::runs::{Run, Runs, missing_index, unpack, width_of};
 /// Indices that are unpacked together; a multiple of eight, as packed runs are.
 const BLOCK: usize = 1024;
 
-/// How far the indices of a page were read. The page's bytes are not held: they are given each time.
+/// How far the indices of a page were read. The page's bytes are not held: they are given each
+/// time.
 pub(super) struct Indices {
     /// Where the next run begins, and before the first one, the width of all.
     at: usize,
@@ -50,7 +51,7 @@ impl Indices {
     /// Gives `each` the next `count` indices of `page`.
     ///
     /// # Errors
-    /// Where there are not as many; and those of `each`.
+    /// Errors of `each`, and an error if there are fewer.
     pub(super) fn take(
         &mut self,
         page: &[u8],

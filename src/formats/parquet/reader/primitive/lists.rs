@@ -1,7 +1,7 @@
 //! Lists of one length, such as embeddings: numbers like others where every list is there and full.
 //!
-//! That is what the levels of all pages are looked through for, before the first row is read. Columns with NULLs in or among their lists
-//! are left to the `parquet` crate.
+//! The levels of all pages are checked for this before the first row is read. Columns with NULLs in
+//! or among their lists are left to the `parquet` crate.
 
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ struct Lists<T> {
     length: usize,
 }
 
-/// The `rows` lists of a column chunk; None where one of them is missing or not full, or the chunk cannot be read here.
+/// The `rows` lists of a column chunk; None where one of them is missing or not full, or the chunk
+/// cannot be read here.
 pub(super) fn read<T: Word>(
     metadata: &ColumnChunkMetaData,
     item: &FieldRef,
@@ -76,8 +77,8 @@ pub(super) fn read<T: Word>(
 }
 
 impl<T: Word> Flat<T> {
-    /// Opens a page whose first value is number `at` of all values of lists of `length`; None where a list or a value in it is missing,
-    /// whose definition levels are below `level`.
+    /// Opens a page whose first value is number `at` of all values of lists of `length`; None where
+    /// a list or a value in it is missing, whose definition levels are below `level`.
     fn full(&mut self, head: &Head, level: u32, at: usize, length: usize) -> Option<Open<T>> {
         let stored = self.parts.pages.take(head).ok()?;
         let count = head.rows as usize;
@@ -110,13 +111,13 @@ impl<T: Word> Flat<T> {
     }
 }
 
-/// Levels behind their length, and what follows them.
+/// Levels behind their length, and the bytes after them.
 fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// Whether the first `count` levels are all `level`.
+/// Returns true if the first `count` levels are all `level`.
 fn all_are(level: u32, levels: &[u8], width: u8, count: usize) -> bool {
     let mut runs = Runs::new(levels, width);
     while runs.end < count {
@@ -135,8 +136,8 @@ fn all_are(level: u32, levels: &[u8], width: u8, count: usize) -> bool {
     true
 }
 
-/// Whether of the first `count` repetition levels, the first of which is that of value number `at`, those are zero, and only those,
-/// which belong to the first value of a list of `length`.
+/// Returns true if the first `count` repetition levels are zero exactly where a list of `length`
+/// begins. The first level belongs to value number `at`.
 pub(super) fn begin_every(length: usize, levels: &[u8], at: usize, count: usize) -> bool {
     let begins = |number: usize| (at + number).is_multiple_of(length);
     let mut runs = Runs::new(levels, 1);

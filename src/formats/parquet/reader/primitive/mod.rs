@@ -1,9 +1,11 @@
 //! Columns of numbers that are not nested, decoded from the bytes of their chunk.
 //!
-//! Most columns that become tensors are such: `PLAIN` or dictionary-encoded numbers of four or eight bytes, with or without NULLs.
-//! The reader of the `parquet` crate, which reads all others, decompresses each page into fresh memory that it fills with zeros first,
-//! copies dictionaries, and decodes through several layers; that takes a third longer than what is done here (`benches/README.md`). Whether a chunk
-//! is read here is decided by the headers of all its pages, so that nothing unexpected is found in the middle of it.
+//! Most columns that become tensors are such: `PLAIN` or dictionary-encoded numbers of four or
+//! eight bytes, with or without NULLs. The reader of the `parquet` crate, which reads all others,
+//! decompresses each page into fresh memory that it fills with zeros first, copies dictionaries,
+//! and decodes through several layers; that takes a third longer than decoding here
+//! (`benches/README.md`). Whether a chunk is read here is decided by the headers of all its pages,
+//! so that nothing unexpected is found in the middle of it.
 
 mod codec;
 mod heads;
@@ -34,13 +36,13 @@ pub(super) use stored::Stored;
 
 /// Rows of a column chunk, decoded when they are asked for.
 pub(super) trait FlatColumn: Send {
-    /// The next `rows` rows, or those that are left.
+    /// The next `rows` rows, or the remaining ones.
     ///
     /// # Errors
     /// Where the chunk is damaged.
     fn next(&mut self, rows: usize) -> Result<ArrayRef>;
 
-    /// The same, in the page that they were read from where they can stay there.
+    /// The next `rows` rows, left in the page that they were read from if possible.
     ///
     /// # Errors
     /// Where the chunk is damaged.
@@ -48,12 +50,13 @@ pub(super) trait FlatColumn: Send {
         Ok(Cells::Decoded(self.next(rows)?))
     }
 
-    /// What is to be read of the file before the next `rows` rows are asked for; nothing of a chunk that is in memory.
+    /// The ranges to read from the file before the next `rows` rows; none if the chunk is in
+    /// memory.
     fn missing(&self, _rows: usize) -> Vec<Range<u64>> {
         Vec::new()
     }
 
-    /// Takes what was read of one of these ranges.
+    /// Takes the bytes read for one of these ranges.
     fn put(&mut self, _range: &Range<u64>, _bytes: Bytes) {}
 }
 
@@ -64,7 +67,7 @@ pub(super) enum Cells<'a> {
     Decoded(ArrayRef),
 }
 
-/// Whether a column is likely to be decoded here; its chunks say it for certain.
+/// Returns true if a column is likely to be decoded here; its chunks say it for certain.
 pub(super) fn is_flat(metadata: &ColumnChunkMetaData, data_type: &DataType) -> bool {
     let column = metadata.column_descr();
     let nested =
@@ -85,8 +88,8 @@ pub(super) fn is_flat(metadata: &ColumnChunkMetaData, data_type: &DataType) -> b
         && metadata.encodings().all(is_known)
 }
 
-/// The rows of the column chunk `chunk`, which has `rows` rows in all, as `data_type`: of all rows, or of the ascending `places` alone.
-/// None where the reader of the `parquet` crate is to be taken.
+/// The rows of the column chunk `chunk`, which has `rows` rows in all, as `data_type`: of all rows,
+/// or of the ascending `places` alone. None where the reader of the `parquet` crate is to be taken.
 pub(super) fn flat_column(
     metadata: &ColumnChunkMetaData,
     data_type: &DataType,
@@ -118,7 +121,7 @@ pub(super) fn flat_column(
     })
 }
 
-/// The bytes of a value, where those that are stored are those of the Arrow type.
+/// The bytes of a value, if it is stored as in the Arrow type.
 fn width_of(physical: Type, data_type: &DataType) -> Option<usize> {
     use DataType::{
         Date32, Date64, Duration, Float32, Float64, Int32, Int64, Time32, Time64, Timestamp,
@@ -166,7 +169,7 @@ macro_rules! word {
 word!(u32);
 word!(u64);
 
-/// What is to be known of a chunk, whatever its numbers are.
+/// The parts of a chunk that do not depend on its number type.
 struct Parts {
     pages: Pages,
     codec: Codec,
@@ -226,7 +229,7 @@ impl<T: Word> Flat<T> {
         }
     }
 
-    /// The next page of which rows are wanted.
+    /// The next page with wanted rows.
     fn page(&mut self) -> Result<Open<T>> {
         if let Some(open) = self.opened.pop_front() {
             return Ok(open);
@@ -245,7 +248,8 @@ impl<T: Word> Flat<T> {
         }
     }
 
-    /// Opens a page, of which all rows are wanted, or some, counted so that its first one has a number.
+    /// Opens a page. All of its rows are wanted, or some, counted so that its first one has a
+    /// number.
     fn read(&mut self, head: &Head, wanted: Option<(u32, &[u32])>) -> Result<Open<T>> {
         let (present, bytes, at) = self.parts.unpack(head)?;
         if let Values::Indices = head.values {
@@ -342,7 +346,8 @@ impl Parts {
 }
 
 impl<T: Word> Flat<T> {
-    /// Whether the next `rows` rows are in one page, as the Arrow type has them, and none is NULL.
+    /// Returns true if the next `rows` rows are in one page, as the Arrow type has them, and none
+    /// is NULL.
     fn are_stored(&mut self, rows: usize) -> Result<bool> {
         if rows == 0 || rows > self.left || cfg!(target_endian = "big") {
             return Ok(false);
@@ -482,7 +487,8 @@ fn load<T: Word>(
     missing: &str,
     to: &mut Vec<T>,
 ) -> Result<()> {
-    // `max` calls a function for each index where the compiler does not inline it, which took a tenth of a scan.
+    // `max` calls a function for each index where the compiler does not inline it, which took a
+    // tenth of a scan.
     let last = indices.iter().fold(0, |last, index| u32::max(last, *index));
     if !indices.is_empty() && last as usize >= words.len() {
         return Err(damaged(missing));
@@ -491,7 +497,8 @@ fn load<T: Word>(
     Ok(())
 }
 
-/// Puts the values from the place `first` on where `present` has a bit for them, and zeros between them.
+/// Puts the values from the place `first` on where `present` has a bit for them, and zeros between
+/// them.
 fn spread<T: Word>(values: &mut Vec<T>, first: usize, present: &BooleanBuffer) {
     let mut from = values.len();
     values.resize(first + present.len(), T::default());

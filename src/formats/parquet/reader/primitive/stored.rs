@@ -1,4 +1,5 @@
-//! Where the bytes of a column chunk are: in memory, or in a local file from which its pages are read when they are decoded.
+//! Where the bytes of a column chunk are: in memory, or in a local file from which its pages are
+//! read when they are decoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use crate::formats::parquet::reader::chunk::{Chunk, Indexed};
 use crate::formats::parquet::thrift::{PageHeader, page_header};
 use crate::storage::LocalFile;
 
-/// What is read of a file to find the header of a page of numbers. None is longer, unless its writer put there what others do not.
+/// Bytes read from a file to find the header of a page of numbers. No header is longer, unless its
+/// writer added unusual fields.
 const HEADER_BYTES: u64 = 256;
 
 /// A column chunk.
 pub(in crate::formats::parquet::reader) enum Stored {
-    /// It is in memory, or those of its pages are that are wanted.
+    /// The whole chunk is in memory, or its wanted pages are.
     Read(Arc<Chunk>),
     /// It is this range of a local file.
     File(LocalFile, Range<u64>),
@@ -49,12 +51,13 @@ impl Stored {
         }
     }
 
-    /// Whether they are in memory, as far as they are wanted.
+    /// Returns true if they are in memory, as far as they are wanted.
     pub(super) fn is_read(&self) -> bool {
         matches!(self, Self::Read(_))
     }
 
-    /// What the page index says of a data page that begins at `at`, where only some pages are in memory.
+    /// The page index's entry for the data page that begins at `at`, if only some pages are in
+    /// memory.
     pub(super) fn indexed(&self, at: usize) -> Option<Indexed> {
         match self {
             Self::Read(chunk) => chunk.indexed(at),
@@ -62,8 +65,8 @@ impl Stored {
         }
     }
 
-    /// The header of a page that begins at `at`. None where there is none, where it says what nobody would store, or where the system does
-    /// not have it in memory.
+    /// The header of a page that begins at `at`. None if there is none, if its sizes are
+    /// implausible, or if the system does not have it in memory.
     pub(super) fn header(&self, at: usize) -> Option<PageHeader> {
         let (file, range) = match self {
             Self::Read(chunk) => return page_header(chunk.from(at)?),
@@ -77,7 +80,7 @@ impl Stored {
         check_page(&header).is_ok().then_some(header)
     }
 
-    /// The pages, none of which is taken yet, of a column.
+    /// All pages of a column, before any is taken.
     pub(super) fn pages(self, column: &ColumnPath) -> Pages {
         match self {
             Self::Read(chunk) => Pages::Read(Some(chunk)),
@@ -92,7 +95,7 @@ impl Stored {
 pub(super) enum Pages {
     /// They are in memory; None where none is needed any more.
     Read(Option<Arc<Chunk>>),
-    /// They lie in a file from `start` on; those that were read of it, by where they lie in the chunk.
+    /// The pages lie in a file from `start` on; the ones read so far, by their place in the chunk.
     File { start: u64, here: Vec<(usize, Bytes)>, column: ColumnPath },
 }
 
@@ -100,7 +103,8 @@ impl Pages {
     /// The bytes of a page; one that is read from a file is taken out.
     ///
     /// # Errors
-    /// Where it was not read, or is another than its checksum says; pages of chunks were looked at when those were read.
+    /// Where it was not read, or is another than its checksum says; pages of chunks were looked at
+    /// when those were read.
     pub(super) fn take(&mut self, page: &Head) -> Result<Bytes> {
         match self {
             Self::Read(Some(chunk)) => chunk.slice(&page.stored),
@@ -125,14 +129,14 @@ impl Pages {
         }
     }
 
-    /// Takes what was read of the file at `range`.
+    /// Takes the bytes read from the file at `range`.
     pub(super) fn put(&mut self, range: &Range<u64>, bytes: Bytes) {
         if let Self::File { start, here, .. } = self {
             here.push(((range.start - *start) as usize, bytes));
         }
     }
 
-    /// No page is needed any more: what was read of the file serves the next chunk.
+    /// No page is needed any more: the bytes read serve the next chunk.
     pub(super) fn clear(&mut self) {
         if let Self::Read(chunk) = self {
             *chunk = None;

@@ -1,4 +1,4 @@
-//! Numbers decoded here are those that were written, in every layout of pages, and damage is an error.
+//! Numbers decoded here equal the written ones, in every layout of pages, and damage is an error.
 
 use std::sync::Arc;
 
@@ -177,7 +177,7 @@ proptest! {
         prop_assert_eq!(&some, &filter(&expected, &mask).unwrap());
     }
 
-    /// Whatever is read of a damaged chunk, it is as many rows or an error, and never a panic.
+    /// Reading a damaged chunk gives as many rows or an error, and never a panic.
     #[test]
     fn damage_is_an_error_or_other_values(
         made in made(),
@@ -239,8 +239,8 @@ proptest! {
     }
 }
 
-/// Lists of one length as they were written, whatever the pages are; where one of them or a number in them is missing, and for
-/// single rows, they are left to the `parquet` crate.
+/// Lists of one length come back as written, for any division into pages. If a list or a number in
+/// one is missing, and for single rows, they are left to the `parquet` crate.
 #[test]
 fn full_lists_are_read_and_others_are_not() {
     const LENGTH: usize = 7;
@@ -324,7 +324,8 @@ fn repetition_levels_that_begin_elsewhere_are_seen() {
     assert!(begin_every(1, &run(0, 9), 5, 9) && !begin_every(1, &run(1, 1), 0, 1));
 }
 
-/// Indices beyond the dictionary, pages without a dictionary, and chunks with more or fewer rows than the footer says.
+/// Indices beyond the dictionary, pages without a dictionary, and chunks with more or fewer rows
+/// than the footer says.
 #[test]
 fn what_does_not_fit_together_is_not_read() {
     let made =
@@ -359,7 +360,8 @@ fn what_does_not_fit_together_is_not_read() {
     assert!(error.to_string().contains("the dictionary does not have"), "{error}");
 }
 
-/// What is stored otherwise than it is in Arrow, nested or encoded in another way, the `parquet` crate reads.
+/// Columns with a different layout from Arrow's, nested ones and other encodings are left to the
+/// `parquet` crate.
 #[test]
 fn other_columns_are_left_to_the_parquet_crate() {
     let other = |data_type: DataType, properties: WriterPropertiesBuilder| {
