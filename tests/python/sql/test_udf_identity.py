@@ -98,6 +98,7 @@ def identities_of(folder, tmp_path, seed, *changes):
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_fingerprint_is_the_same_in_fresh_processes_and_changes_with_the_function(tmp_path):
     table = pa.table({"id": pa.array(range(240), pa.int64())})
     folder = support.write_parquet(tmp_path / "t", table)
