@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-rust: ## Run the Rust tests; they need no Python
 # These tests wait half of the time, so two processes take little more than half as long as one. Parallel tests start servers
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 2
+
+test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests that need no server and no second process, in TEST_PROCESSES (2); under three minutes
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
 
 test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal

@@ -15,6 +15,8 @@ import pytest
 import tensorquery as tq
 from tensorquery.cli import main
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(tq.__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE), *filter(None, sys.path)])}
 

@@ -101,6 +101,7 @@ def test_the_example_of_epochs(files):
     assert set(found.values()) == {2}
 
 
+@pytest.mark.slow
 def test_the_example_of_a_dataloader_of_ones_own(files):
     """The README gives path=, which the peer's constructor refuses: it wants files."""
     lines = snippet("StructuredDataset(path=").replace('path="..."', f'path="{files}"')
@@ -132,6 +133,7 @@ def train_as_the_readme(rank, world_size, path):
     return batches, len(loader)
 
 
+@pytest.mark.slow
 def test_the_example_of_ddp(files):
     found = ranks.run(train_as_the_readme, 2, str(files))
     ids = [number for batches, _ in found for batch in batches for number in batch]
@@ -143,6 +145,7 @@ def test_the_example_of_ddp(files):
 # --- formats ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
 def test_output_formats(files, output_format, num_workers):
@@ -258,6 +261,7 @@ def test_nulls_among_whole_numbers_and_booleans(tmp_path):
         rows_of(structured(tmp_path, compat))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 def test_types_without_a_tensor_are_lists(tmp_path, output_format, num_workers):
@@ -309,6 +313,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options(files, option):

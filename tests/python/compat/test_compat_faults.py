@@ -33,6 +33,7 @@ def numbers(batches):
     return [number for batch in batches for number in batch["id"].tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", [peer, compat])
 def test_a_checkpoint_of_what_workers_read_ahead(files, library):
     """A worker's shard fits what it reads ahead, so that the first is at its end when one batch has arrived."""
@@ -62,6 +63,7 @@ def test_an_epoch_after_another_without_set_epoch(tmp_path, library):
     assert (first == second) == (library is peer)
 
 
+@pytest.mark.slow
 def test_a_dataloader_with_fewer_workers(files):
     listed = peer.filesystem.discover_files(str(files))
     for library, rows in ((peer, 600), (compat, 1200)):
@@ -146,6 +148,7 @@ def test_filters_of_directories(tmp_path):
     assert dataset.get_metrics()[0].files_read == 1
 
 
+@pytest.mark.slow
 def test_renamed_columns(tmp_path):
     config = {
         "type": "sql",
@@ -165,6 +168,7 @@ def test_renamed_columns(tmp_path):
     assert numbers(compat.IcebergDataset.create_dataloader(**options)[0]) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_workers_are_counted_alike(files, monkeypatch):
     """None is every processor but one, here of those that this process may use."""
     monkeypatch.setattr("os.cpu_count", lambda: 3)

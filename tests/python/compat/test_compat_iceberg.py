@@ -122,6 +122,7 @@ def test_the_example_of_a_scan_filter(lake):
 # --- options ---
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 @pytest.mark.parametrize(
     "options",
@@ -173,6 +174,7 @@ def read_in_a_group(rank, world_size, lake):
     ]
 
 
+@pytest.mark.slow
 def test_ranks_of_a_process_group(lake):
     found = ranks.run(read_in_a_group, 2, lake)
     expected = [*range(500), *range(1000, 2000), *range(2000, 3500)]
@@ -182,6 +184,7 @@ def test_ranks_of_a_process_group(lake):
     assert [third for _, _, third in found] == [[1003], [1004]]
 
 
+@pytest.mark.slow
 def test_metrics_and_states(lake):
     loader, dataset = iceberg(lake, num_workers=2)
     batches = iter(loader)
@@ -197,6 +200,7 @@ def test_metrics_and_states(lake):
     assert worker.rows_read == 2500
 
 
+@pytest.mark.slow
 def test_what_strategies_know_of_data_files(lake):
     asked = []
 
@@ -305,6 +309,7 @@ def test_tables_without_data(lake):
 # --- object stores ---
 
 
+@pytest.mark.slow
 def test_an_object_store_with_the_options_of_the_readme(minio, tmp_path):
     write_files(tmp_path / "train")
     url = minio.upload(tmp_path, "compat")

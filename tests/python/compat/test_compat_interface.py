@@ -48,6 +48,7 @@ def test_every_name_of_the_peer_is_there():
     assert compat.FileSplit is compat.Split
 
 
+@pytest.mark.slow
 def test_it_is_imported_only_when_asked_for():
     code = "import sys, tensorquery; tensorquery.create_dataloader; print('tensorquery.compat' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -176,6 +177,7 @@ def test_progress_needs_tqdm(files, monkeypatch):
             structured(files, library, show_progress=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_progress(files, capfd, num_workers):
     loader, _ = structured(
@@ -196,6 +198,7 @@ def test_progress(files, capfd, num_workers):
 # --- metrics ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_metrics(files, num_workers, caplog):
     caplog.set_level(logging.INFO)
@@ -220,6 +223,7 @@ def test_metrics(files, num_workers, caplog):
     assert (mine.total_rows, mine.workers, mine.epoch) == (4800, len(ours), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_metrics_are_there_with_the_last_batch(files, num_workers):
     loader, dataset = structured(files, num_workers=num_workers)
@@ -262,6 +266,7 @@ def test_a_summary_adds_up():
 # --- epochs, states and processes ---
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_state_in_the_middle_loses_nothing(files, num_workers):
@@ -293,6 +298,7 @@ def test_states_of_the_peer_are_named(files):
         other.load_state_dict(dataset.state_dict())
 
 
+@pytest.mark.slow
 def test_a_dataloader_of_ones_own_says_what_it_does_not_know(files):
     dataset = compat.StructuredDataset(path=str(files), format="parquet", shuffle_buffer_size=10)
     loader = DataLoader(dataset, batch_size=None, num_workers=2)
@@ -311,6 +317,7 @@ def test_a_dataloader_of_ones_own_says_what_it_does_not_know(files):
     assert len(seen + numbers(again)) == 4800
 
 
+@pytest.mark.slow
 def test_spawned_workers(files):
     strategy = pickle.loads(pickle.dumps(FiveArguments()))
     options = {"split_strategy": strategy, "output_format": "dict", "collate_fn": pass_on}
@@ -330,6 +337,7 @@ def contradict(rank, world_size, path):
         return str(error)
 
 
+@pytest.mark.slow
 def test_a_group_that_says_otherwise(files):
     found = ranks.run(contradict, 2, str(files))
     for rank, message in enumerate(found):

@@ -55,6 +55,7 @@ class RowGroups:
         return shards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("strategy", [ThreeArguments, FiveArguments, RowGroups])
 def test_strategies_of_the_users_own(files, strategy, num_workers):
@@ -89,6 +90,7 @@ def test_a_strategys_order_is_the_order_of_the_rows(files):
     assert numbers(loader) == first
 
 
+@pytest.mark.slow
 def test_workers_are_given_one_answer_of_a_strategy(files):
     """Worker processes would get other ones, were they to ask by themselves."""
 
@@ -105,6 +107,7 @@ def test_workers_are_given_one_answer_of_a_strategy(files):
         assert len(set(numbers(loader))) == 4800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [ThreeArguments, FiveArguments, "size"])
 def test_ranks_with_a_strategy_read_every_row_once(files, strategy):
     made = compat.SizeBalancedSplitStrategy() if strategy == "size" else strategy()
@@ -147,6 +150,7 @@ def test_the_built_in_strategies_deal_alike(files):
     assert shuffled.generate(listed, 1, 0) != shuffled.generate(listed, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -390,6 +390,7 @@ def test_without_matplotlib_the_error_says_what_to_install(session, monkeypatch)
         session.table("events").plan_shards().plot()
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_none_of_what_pictures_need():
     code = (
         "import sys, tensorquery; "
@@ -399,6 +400,7 @@ def test_importing_the_package_imports_none_of_what_pictures_need():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_where_torch_is_imported_the_loader_comes_with_the_package():
     """The first loader would wait for its modules."""
     code = "import sys, torch, tensorquery; print('tensorquery.loading.create' in sys.modules)"

@@ -132,6 +132,7 @@ def test_explicit_values(bare_environment):
         detect(0, 0)
 
 
+@pytest.mark.slow
 def test_torch_is_never_imported():
     code = "import sys; from tensorquery.distributed.topology import detect; detect(); assert 'torch' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -219,6 +220,7 @@ def members(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_torch_distributed(members):
     for rank, found in members.items():
         for name in ("global", "over_environment"):
@@ -229,6 +231,7 @@ def test_torch_distributed(members):
         assert 'process_group=group or device_mesh=mesh["dp"]' in found["explicit_other"]
 
 
+@pytest.mark.slow
 def test_data_parallel_ranks_that_are_not_global(members):
     for rank, found in members.items():
         for name in ("mesh_dp", "mesh_dp_group", "explicit_mesh"):

@@ -166,6 +166,7 @@ def plan_and_read(rank, world_size, how, url, log, options):
     return length, ids, held, shards, trace, planned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["path", "sql", "session"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_footers_are_read_once(folder, tmp_path, how, workers):
@@ -207,6 +208,7 @@ def plan_a_filter(rank, world_size, url, log, source):
     return planned, [value for batch in loader for value in batch["id"].tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["path", "query"])
 def test_files_that_only_a_filter_names_are_listed_once(folder, tmp_path, source):
     log = tmp_path / "log"
@@ -230,6 +232,7 @@ def missing(rank, world_size, folder):
     return None
 
 
+@pytest.mark.slow
 def test_a_path_without_files_fails_everywhere(folder):
     messages = ranks.run(missing, 3, folder)
     assert all("nothing-" in message for message in messages)
@@ -264,6 +267,7 @@ def going_on(rank, world_size, folder, options):
     return ids, held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("assignment", ["static", "dynamic"])
 def test_a_rank_with_a_share_goes_on_from_a_state(folder, assignment, workers):
@@ -290,6 +294,7 @@ def differing(rank, world_size, folder, what):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "kind", "words"),
     [
@@ -316,6 +321,7 @@ def filtered(rank, world_size, folder):
     return ids
 
 
+@pytest.mark.slow
 def test_a_filtered_query_is_counted_and_delivered_once(folder, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = ranks.run(filtered, 3, folder)
@@ -339,6 +345,7 @@ def skipping(rank, world_size, url, log, cache):
     return ids, len(loader), listed, dataset._plan.epochs.is_part
 
 
+@pytest.mark.slow
 def test_bad_files_are_left_out_by_all_as_one_rank_found_them(folder, tmp_path):
     spoilt = tmp_path / "spoilt"
     shutil.copytree(folder, spoilt)
@@ -380,6 +387,7 @@ def from_file_system(rank, world_size, folder, how):
     return ids, dataset._plan.epochs.is_part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["filesystem", "url"])
 def test_each_rank_has_a_file_system_of_its_own(folder, how):
     found = ranks.run(from_file_system, 2, folder, how)
@@ -409,6 +417,7 @@ def with_secrets(rank, world_size, folder, log):
     return rows
 
 
+@pytest.mark.slow
 def test_options_and_credentials_are_not_sent(folder, tmp_path):
     log, sent = tmp_path / "log", tmp_path / "sent"
     log.touch()
@@ -435,6 +444,7 @@ def dies(rank, port, folder, answers):
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_does_not_hang_the_others(folder):
     # The store outlives the rank, as one that a launcher serves. Not a file: who dies while it writes half a record there
     # leaves torch's readers in an endless loop.

@@ -278,6 +278,7 @@ def spawn(target, world_size, folder, tmp_path, answers):
     return found, [rank.exitcode for rank in ranks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "store"), [(2, "file"), (2, "tcp"), (4, "tcp")])
 def test_ranks_of_a_process_group_share_the_counting(folder, tmp_path, world_size, store):
     if store == "tcp":
@@ -302,6 +303,7 @@ def test_ranks_of_a_process_group_share_the_counting(folder, tmp_path, world_siz
         assert all(found[rank]["no store"] is None for rank in range(4))
 
 
+@pytest.mark.slow
 def test_a_rank_killed_after_it_took_work_blocks_nobody(folder, tmp_path):
     found, codes = spawn(_die, 2, folder, tmp_path, 1)
     assert codes == [0, -signal.SIGKILL]

@@ -89,6 +89,7 @@ def test_there_are_queries_of_every_case():
     assert {path.stem for path in OTHERS} >= LOCAL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TPCH + OTHERS, ids=lambda path: path.stem)
 def test_all_ranks_together_deliver_duckdbs_answer(duck, tables, path, tmp_path):  # noqa: F811
     sql = path.read_text()
@@ -106,6 +107,7 @@ def test_all_ranks_together_deliver_duckdbs_answer(duck, tables, path, tmp_path)
         tq.create_dataloader(query, stage="never")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", ENGINE_IS_WRONG.values(), ids=ENGINE_IS_WRONG)
 def test_what_the_engine_gets_wrong_is_right(duck, tables, sql):  # noqa: F811
     assert_same_answer(tables.sql(sql).to_arrow(), duck.sql(sql).to_arrow_table())

@@ -10,6 +10,8 @@ import pytest
 
 from support import write_parquet
 
+pytestmark = pytest.mark.slow
+
 WATCH = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

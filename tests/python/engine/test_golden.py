@@ -43,6 +43,7 @@ def test_the_names_in_a_plan_cache(tmp_path):
     assert golden.cached_names(tmp_path) == golden.CACHED.read_text()
 
 
+@pytest.mark.slow
 def test_another_folder_and_another_order_of_hashes_give_the_same_texts(tmp_path):
     for source in (*HELPERS.glob("golden*.py"), HELPERS / "iceberg_fixtures.py"):
         target = tmp_path / "tests" / "python" / "helpers" / source.name

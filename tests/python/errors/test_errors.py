@@ -70,6 +70,7 @@ def test_each_error_is_also_the_built_in_that_python_code_expects():
 # --- options, at construction ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -162,6 +163,7 @@ def test_what_to_read_is_said_once_and_well(options, words):
         assert word in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -299,6 +301,7 @@ def test_rows_before_the_damage_are_delivered(damaged):
         list(batches)
 
 
+@pytest.mark.slow
 def test_damage_met_in_a_worker_keeps_its_kind(damaged):
     loader, _ = tq.create_dataloader(table="t", session=damaged(), num_workers=1)
     with pytest.raises(tq.DataError, match=r"damaged\.parquet"):

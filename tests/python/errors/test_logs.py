@@ -104,6 +104,7 @@ def _to_a_file(worker):
     logging.getLogger("tensorquery.engine").setLevel(logging.DEBUG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_hear_their_own(table, faults, tmp_path, monkeypatch, method):
     monkeypatch.chdir(tmp_path)
@@ -116,6 +117,7 @@ def test_workers_hear_their_own(table, faults, tmp_path, monkeypatch, method):
     assert any("503" in path.read_text() for path in files)
 
 
+@pytest.mark.slow
 def test_warnings_of_the_engine_are_not_printed_where_nobody_set_up_logging():
     code = (
         "from tensorquery._util import logs\n"

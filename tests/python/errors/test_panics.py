@@ -85,6 +85,7 @@ except tq.QueryError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process so")
 @pytest.mark.parametrize("mebibytes", ["all", "16", "4"])
 def test_a_panic_without_memory_for_a_backtrace_prints_none(mebibytes):

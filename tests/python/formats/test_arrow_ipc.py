@@ -234,6 +234,7 @@ def test_columns_are_found_by_name_and_widened(session):
         session.register_arrow("t", ["a.arrow", "c.arrow"])
 
 
+@pytest.mark.slow
 def test_of_a_remote_file_only_the_wanted_columns_are_fetched(session, folder):
     (folder / "files").mkdir()
     rng = np.random.default_rng(0)
@@ -360,6 +361,7 @@ def test_a_column_with_an_impossible_name_is_refused(session):
         session.register_parquet("t", "t.parquet")
 
 
+@pytest.mark.slow
 def test_worker_processes_and_equal_steps(session):
     write(ids(1001), rows=30)
     session.register_arrow("t", "t.arrow")

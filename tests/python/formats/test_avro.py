@@ -214,6 +214,7 @@ def test_blocks_are_splits_and_each_knows_its_rows(session):
     assert all(split.row_count <= 250 for split in merged)
 
 
+@pytest.mark.slow
 def test_only_the_heads_of_large_blocks_are_read_for_planning(session, folder):
     """Blocks of a megabyte are passed over: a plan of 20 MB reads little of them."""
     (folder / "files").mkdir()
@@ -244,6 +245,7 @@ def test_stopped_and_resumed_every_row_comes_once(session, shuffle):
     assert sorted(support.flat(before + after)) == list(range(2000))
 
 
+@pytest.mark.slow
 def test_worker_processes_and_equal_steps(session):
     avro_files.write("t.avro", IDS, ids(1001), block_bytes=100)
     session.register_avro("t", "t.avro")

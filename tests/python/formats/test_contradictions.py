@@ -287,6 +287,7 @@ def test_a_bit_that_flipped_in_a_page_with_a_checksum(
         file.body[at] ^= 4
 
 
+@pytest.mark.slow
 def test_checksums_are_looked_at_where_splits_take_turns_and_by_the_engine(tmp_path: Path) -> None:
     """Pages are read one by one, and by DataFusion's own scan."""
     rows = 40_000

@@ -464,6 +464,7 @@ def test_hive_off_demanded_declared(session, hive, folder):
         session.register_parquet("t", "plain.parquet", partitioning="hive")
 
 
+@pytest.mark.slow
 def test_hive_csv_and_workers(session, folder):
     for key in ("a", "b"):
         (folder / f"h/k={key}").mkdir(parents=True)

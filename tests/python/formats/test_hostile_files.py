@@ -205,6 +205,7 @@ def in_child(path, kind, megabytes):
     return found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json"])
 @pytest.mark.parametrize("ending", ["gz", "zst", "bz2", "xz"])
 def test_a_small_file_that_becomes_one_endless_line(tmp_path, ending, kind):
@@ -214,6 +215,7 @@ def test_a_small_file_that_becomes_one_endless_line(tmp_path, ending, kind):
     assert "longer than 64 MiB" in in_child(path, kind, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_an_endless_line_that_is_not_compressed(tmp_path, kind):
     path = tmp_path / f"line.{kind}"
@@ -222,6 +224,7 @@ def test_an_endless_line_that_is_not_compressed(tmp_path, kind):
     assert "longer than 64 MiB" in in_child(path, kind, 400)
 
 
+@pytest.mark.slow
 def test_many_short_lines_take_no_memory(tmp_path):
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"n\n") + gzip.compress(b"1\n" * (1 << 22)) * 8)

@@ -70,6 +70,7 @@ def zstd(data):
 PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", PACKED)
 @pytest.mark.parametrize("kind", ["csv", "json", "array"])
 def test_a_compressed_file_of_several_streams_is_read_to_its_end(tmp_path, ending, kind):

@@ -264,6 +264,7 @@ def test_statistics_that_writers_get_wrong_prune_nothing(session):
         assert len(sharded(query, split_rows=1)) == query.count()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_every_row_once_over_ranks_and_workers(session, world_size, workers):
@@ -278,6 +279,7 @@ def test_every_row_once_over_ranks_and_workers(session, world_size, workers):
     )
 
 
+@pytest.mark.slow
 def test_worker_processes_and_equal_steps(session):
     write_stripes(ids_table(9 * STRIPE_ROWS))
     session.register_orc("t", "t.orc")
@@ -300,6 +302,7 @@ def test_worker_processes_and_equal_steps(session):
     assert sorted(found) == list(range(701, 9 * STRIPE_ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [{}, {"shuffle": True, "shuffle_buffer_size": 500}])
 @pytest.mark.parametrize("other", [{}, {"num_workers": 2}])
 def test_stopped_and_resumed_every_row_comes_once(session, shuffle, other):

@@ -51,6 +51,7 @@ def run(sql, url, **options):
     return support.flat(support.ids_of(loader))
 
 
+@pytest.mark.slow
 def test_the_server_counts(root, server):
     """A full scan reads all chunks: otherwise the other tests would prove nothing."""
     url, traffic = server
@@ -64,6 +65,7 @@ def test_the_server_counts(root, server):
     assert FILES * 1000 < footers <= 2 * FILES * FOOTER
 
 
+@pytest.mark.slow
 def test_a_one_percent_range_filter_reads_its_row_groups_only(root, server):
     """On sorted data, rows of two neighbouring row groups of 40."""
     url, traffic = server
@@ -81,6 +83,7 @@ def test_a_one_percent_range_filter_reads_its_row_groups_only(root, server):
     assert footers <= 2 * FILES * FOOTER
 
 
+@pytest.mark.slow
 def test_two_of_ten_columns_read_their_chunks_only(tmp_path):
     """Over a network, two ranges with less than 1 MiB between them are one request; these have more."""
     rows = 2 * 150_000
@@ -100,6 +103,7 @@ def test_two_of_ten_columns_read_their_chunks_only(tmp_path):
     assert data < chunk_bytes(folder, [0], range(2), COLUMNS) / 4
 
 
+@pytest.mark.slow
 def test_a_filter_that_keeps_nothing_reads_footers_only(root, server):
     url, traffic = server
     traffic.take()
@@ -108,6 +112,7 @@ def test_a_filter_that_keeps_nothing_reads_footers_only(root, server):
     assert data == 0
 
 
+@pytest.mark.slow
 def test_counting_reads_footers_only(root, server):
     url, traffic = server
     traffic.take()
@@ -118,6 +123,7 @@ def test_counting_reads_footers_only(root, server):
     assert data == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["", " WHERE id % 7 < 3"])
 def test_ranks_together_read_what_one_rank_reads(root, server, where):
     url, traffic = server
@@ -134,6 +140,7 @@ def test_ranks_together_read_what_one_rank_reads(root, server, where):
     assert 0 < together <= 1.05 * alone
 
 
+@pytest.mark.slow
 def test_workers_read_every_chunk_once(root, server):
     """Two worker processes: each chunk once, and footers once more for those who read the file."""
     url, traffic = server
@@ -154,6 +161,7 @@ def one_group_of_pages(folder, rows):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_page_index_narrows_reads_within_a_row_group(tmp_path):
     """One row group of many pages: a 1% range reads few pages of it."""
     folder = one_group_of_pages(tmp_path / "paged", 200_000)
@@ -183,6 +191,7 @@ def test_of_the_pages_that_the_index_leaves_those_without_a_kept_row_are_not_rea
     assert half <= dataset.metrics()["bytes_read"] < 1.1 * half
 
 
+@pytest.mark.slow
 def test_a_piece_of_a_row_group_is_all_that_is_read_of_it(tmp_path):
     """A row group that four ranks share: neither the pages before a rank's rows are read, nor those after them."""
     rows, ranks = 800_000, 4
@@ -248,6 +257,7 @@ def kernel_count(folder, sql):
     return map(int, out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
 def test_the_kernel_counts_the_same(root):
     columns = ["id", "x3"]
@@ -263,6 +273,7 @@ def test_the_kernel_counts_the_same(root):
     assert data < chunk_bytes(root, range(FILES), range(GROUPS), COLUMNS) / 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
 def test_two_of_ten_columns_of_local_files(root):
     """On a disk nothing between two chunks is read, however small they are."""
@@ -272,6 +283,7 @@ def test_two_of_ten_columns_of_local_files(root):
     assert wanted <= data <= 1.02 * wanted + (32 << 10)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
 def test_hive_filters_never_open_other_files(tmp_path):
     """Files of other partitions are damaged: whoever opened one would fail, or read them."""

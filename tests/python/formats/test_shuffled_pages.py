@@ -216,6 +216,7 @@ def test_an_arrow_batch_that_is_kept_holds_little_of_its_window(tmp_path: Path) 
     assert (ids == np.arange(TOTAL)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"shuffle_buffer_size": 50_000}, {"num_workers": 2}])
 def test_other_columns_go_along(tmp_path: Path, options: dict[str, object]) -> None:
     """Texts and truths, whose columns are gathered when a batch is finished."""

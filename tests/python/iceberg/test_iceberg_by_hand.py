@@ -112,6 +112,7 @@ def with_default(tmp_path, kind, default):
     return table, metadata
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "default", "value"),
     [

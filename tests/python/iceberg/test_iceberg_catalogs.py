@@ -100,6 +100,7 @@ def test_tables_of_two_catalogs_and_a_file_are_joined(request, tmp_path):
     assert sorted(got["id"].to_pylist()) == list(range(52, 58))
 
 
+@pytest.mark.slow
 def test_listing_loads_no_table_and_a_query_loads_one(rest):
     namespace, inner = fresh(), fresh()
     for name in (f"{namespace}.a", f"{namespace}.b", f"{namespace}.{inner}.c"):

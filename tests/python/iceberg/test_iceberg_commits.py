@@ -88,6 +88,7 @@ def test_a_commit_between_planning_and_reading_changes_nothing(lake, name, commi
     assert ids(delivered) == BEFORE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_commit_in_the_middle_of_an_epoch_and_between_two_changes_nothing(

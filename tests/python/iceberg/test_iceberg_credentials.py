@@ -154,6 +154,7 @@ def slowly(loader, seconds):
     return ids(taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("place", "endpoint"),
@@ -182,6 +183,7 @@ def test_keys_that_expire_in_the_middle_of_an_epoch(rest, name, place, endpoint,
         assert asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_started_in_any_way_ask_for_keys(rest, name, method):
     realm = rest.realm(client="me:s3cret", vend="storage-credentials", vend_seconds=3)
@@ -202,6 +204,7 @@ def test_a_catalog_that_lists_an_endpoint_for_keys_and_has_none(rest, name):
     assert realm.loads() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_keys_that_end_before_they_should(rest, name, workers):
     realm = rest.realm(vend="config")

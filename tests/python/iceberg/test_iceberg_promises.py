@@ -138,6 +138,7 @@ def test_a_chain_of_stops_on_any_topologies(
     assert received == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mor_v2", "dv_v3", "eq_keys", "orc_v2"])
 def test_worker_processes_read_the_same_snapshot(name):
     """Real processes: each makes its plan from the recipe, without the metadata file's newest snapshot."""

@@ -1,11 +1,14 @@
 """All ranks of a process group read the snapshot that the first of them pinned, whatever was committed meanwhile."""
 
 import pyarrow as pa
+import pytest
 import torch.distributed as dist
 from pyiceberg.catalog.sql import SqlCatalog
 
 import ranks
 import tensorquery as tq
+
+pytestmark = pytest.mark.slow
 
 ROWS = 101
 

@@ -65,6 +65,7 @@ def test_a_snapshot_by_id_in_sql(name, label):
     fixtures.assert_same(query.to_arrow(), fixtures.truth(name, label))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (3, 0), (2, 2)])
 def test_shards_of_small_splits(name, world_size, workers):

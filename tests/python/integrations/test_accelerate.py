@@ -145,6 +145,7 @@ def refused(folder):
     return found
 
 
+@pytest.mark.slow
 def test_two_and_four_processes(folder, tmp_path):
     answers = ranks.run(everything, 2, folder, str(tmp_path))
     for workers in (0, 2):
@@ -208,6 +209,7 @@ def here(folder, **options):
     return loader_of(folder, rank=0, world_size=1, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_active_loader_and_its_end(folder, accelerator, workers):
     loader = accelerator.prepare(here(folder, num_workers=workers)[0])
@@ -343,6 +345,7 @@ def test_a_foreign_loader_of_one_process_is_fine(folder, accelerator):
     assert sorted(support.flat(support.ids_of(foreign))) == wanted()
 
 
+@pytest.mark.slow
 def test_nothing_imports_accelerate(folder):
     code = (
         "import sys, tensorquery as tq\n"

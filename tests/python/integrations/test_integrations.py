@@ -43,6 +43,7 @@ print(sorted(os.listdir(".")), [open(f"data/{name}").read() for name in sorted(o
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_torch_aborts_runs_again_from_the_files_that_it_found(tmp_path):
     """Those that it left alone are the same files: to a checkpoint, copies would be others."""
     folder, flag = tmp_path / "folder", tmp_path / "flag"
@@ -80,6 +81,7 @@ def test_every_page_is_in_the_table():
     assert [page for page in ALL if page != "index.md" and f"]({page})" not in text] == []
 
 
+@pytest.mark.slow
 def test_ddp_and_fsdp(run):
     first, second, sharded = run("torch.md")
     assert [re.sub(r"loss .*", "", line) for line in first] == [
@@ -91,22 +93,26 @@ def test_ddp_and_fsdp(run):
     assert sharded[0].startswith("16 steps of 2 ranks, loss ")
 
 
+@pytest.mark.slow
 def test_accelerate(run):
     assert run("accelerate.md") == [["16 steps of 2 processes, rows [1000, 616]"]]
 
 
+@pytest.mark.slow
 def test_lightning(run):
     first, second = run("lightning.md")
     assert first[-1] == "32 steps, 2000 rows, resumed: False"
     assert second[-1] == "32 steps, 488 rows, resumed: True"
 
 
+@pytest.mark.slow
 def test_the_trainer(run):
     first, second = run("trainer.md")
     assert first[-1] == "32 steps of 2 processes, resumed: False"
     assert second[-1] == "32 steps of 2 processes, resumed: True"
 
 
+@pytest.mark.slow
 def test_variables_of_launchers(run):
     lines = [line for line in pages.commands(f"{FOLDER}/launchers.md") if "share.py" in line]
     assert run("launchers.md", *lines) == [
@@ -114,6 +120,7 @@ def test_variables_of_launchers(run):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 def test_deepspeed(run, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
@@ -122,6 +129,7 @@ def test_deepspeed(run, monkeypatch):
     assert "32 steps of 2 ranks, 372 rows on this one" in second
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_ray(run):
     [[*_, metrics]] = run("ray.md")
@@ -129,6 +137,7 @@ def test_ray(run):
     assert "'rows': 500" in metrics
 
 
+@pytest.mark.slow
 def test_torchdata(run):
     assert run("torchdata.md") == [
         ["160 + 840 rows, 1000 different ones"],
@@ -136,15 +145,18 @@ def test_torchdata(run):
     ]
 
 
+@pytest.mark.slow
 def test_numpy(run):
     assert run("numpy.md", "python numpy_loop.py") == [["y = 3.00 x + 1.00"]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 def test_jax(run):
     assert run("numpy.md", "python jax_loop.py") == [["y = 3.00 x + 1.00 after 150 steps"]]
 
 
+@pytest.mark.slow
 def test_data_frames_and_datasets(run):
     frames, rows = run("frames.md")
     assert frames == ["200 rows of ['age', 'id', 'letters', 'price', 'x']"]

@@ -12,6 +12,8 @@ import torch
 import support
 import tensorquery as tq
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH, EPOCHS = 130, 8, 2
 
 

@@ -71,6 +71,7 @@ def taken(loader, count):
     return items, json.loads(json.dumps(loader.state_dict()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_epochs_through_a_pipeline(session, name):
     plain = [node(session)._loader, node(session, num_workers=2)._loader][name == "workers"]
@@ -81,6 +82,7 @@ def test_epochs_through_a_pipeline(session, name):
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_stop_anywhere(session, name):
     whole = list(Loader(PIPELINES[name](session)))
@@ -91,6 +93,7 @@ def test_stop_anywhere(session, name):
         assert before + list(loader) == whole, stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alone", "prefetch", "both"])
 def test_a_state_after_the_last_batch_starts_the_next_epoch(session, name):
     loader = Loader(PIPELINES[name](session))
@@ -106,6 +109,7 @@ def test_a_state_after_the_last_batch_starts_the_next_epoch(session, name):
     assert list(resumed) == epochs[1]
 
 
+@pytest.mark.slow
 def test_a_chain_of_stops(session):
     whole = list(Loader(PIPELINES["prefetch"](session)))
     found, state = taken(Loader(PIPELINES["prefetch"](session)), 2)
@@ -119,6 +123,7 @@ def test_a_chain_of_stops(session):
     assert found + list(loader) == whole
 
 
+@pytest.mark.slow
 def test_after_a_break_the_epoch_begins_anew(session):
     loader = Loader(PIPELINES["prefetch"](session))
     whole = list(Loader(PIPELINES["prefetch"](session)))
@@ -208,6 +213,7 @@ for name in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "names"),
     [("torchdata", ["QueryNode"]), ("torch", ["QueryNode", "QueryTrainerMixin", "QueryDataset"])],

@@ -15,7 +15,7 @@ import support
 import tensorquery as tq
 
 # Not about the machine that runs the tests.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
 
 ROWS, BATCH = 150, 8
 

@@ -14,6 +14,8 @@ import ranks
 import support
 import tensorquery as tq
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH, EPOCHS, ACCUMULATION = 130, 8, 2, 2
 
 

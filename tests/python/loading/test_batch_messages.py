@@ -91,6 +91,7 @@ def same(left, right):
             return left == right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_batches_of_every_kind_cross_unchanged(folder, output_format, method):
@@ -105,6 +106,7 @@ def test_batches_of_every_kind_cross_unchanged(folder, output_format, method):
     assert all(map(same, batches, alone))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["arrow", "dict"])
 def test_arrow_batches_cross_unchanged(folder, output_format):
     options = {"output_format": output_format, "columns": ["id", "name", "some"]}
@@ -112,6 +114,7 @@ def test_arrow_batches_cross_unchanged(folder, output_format):
     assert all(left == right for left, right in zip(together, alone, strict=True))
 
 
+@pytest.mark.slow
 def test_arrow_batches_of_every_kind_cross_unchanged(tmp_path):
     numbers = pa.array(range(400), pa.int64())
     pairs = pa.list_(pa.field("item", pa.int64(), nullable=False), 2)
@@ -136,6 +139,7 @@ def test_arrow_batches_of_every_kind_cross_unchanged(tmp_path):
         assert batch == other
 
 
+@pytest.mark.slow
 def test_an_arrow_batch_crosses_without_what_was_decoded_with_it(tmp_path):
     rows, size = 20_000, 50
     table = pa.table(
@@ -148,6 +152,7 @@ def test_an_arrow_batch_crosses_without_what_was_decoded_with_it(tmp_path):
         assert found <= 2 * size * (8 + 55 + 4 + 64 + 4)
 
 
+@pytest.mark.slow
 def test_tensors_of_a_batch_can_be_changed_in_place(folder):
     columns = ["id", "s1", "s2"]
     wanted = [(batch["s1"] + 1, batch["s2"]) for batch in loader_of(folder, columns=columns)]
@@ -163,6 +168,7 @@ def test_tensors_of_a_batch_can_be_changed_in_place(folder):
         assert torch.equal(other, same_other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_large_columns_which_are_not_gathered_first_cross_unchanged(
@@ -191,6 +197,7 @@ def test_large_columns_which_are_not_gathered_first_cross_unchanged(
         assert np.array_equal(np.asarray(batch["gap"]), np.where(here % 5 == 0, -1, here))
 
 
+@pytest.mark.slow
 def test_what_the_core_delivers_in_parts_is_put_together_where_there_is_room(folder):
     dataset = loader_of(folder, columns=["id", "s1"], num_workers=0).dataset
     shards = dataset._plan.epochs.shards(0, 0, ())
@@ -206,6 +213,7 @@ def test_what_the_core_delivers_in_parts_is_put_together_where_there_is_room(fol
             block.write_to(target, at)
 
 
+@pytest.mark.slow
 def test_many_batches_cross_in_one_file(folder, shared_files):
     batches = list(loader_of(folder, columns=["id", "s1", "s2", "day"]))
     # Each worker sends runs of 1, 2, 4 and so on.
@@ -213,6 +221,7 @@ def test_many_batches_cross_in_one_file(folder, shared_files):
     assert 2 <= len(shared_files) <= 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 3, 29, 124])
 def test_a_state_counts_what_was_received_not_what_crossed(folder, steps):
     columns = ["id"]
@@ -227,6 +236,7 @@ def test_a_state_counts_what_was_received_not_what_crossed(folder, steps):
     assert begun + [batch["id"].tolist() for batch in rest] == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3, 4])
 def test_workers_that_live_on_after_a_resume_send_their_own_memory(folder, steps):
     """Whose turn it is after a resume may be the second worker's: then its process reads what another one reads later."""
@@ -247,6 +257,7 @@ def test_workers_that_live_on_after_a_resume_send_their_own_memory(folder, steps
         assert ids(loader) == whole
 
 
+@pytest.mark.slow
 def test_what_comes_before_an_error_arrives(tmp_path):
     values = [None if i == 700 else i for i in range(1_000)]
     table = pa.table({"x": pa.array(values, pa.int64())})
@@ -258,6 +269,7 @@ def test_what_comes_before_an_error_arrives(tmp_path):
     assert received == list(range(700))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [40, 41])
 def test_no_batch_of_another_worker_comes_in_place_of_an_error(tmp_path, step):
     """States know how many batches came, and so which: they must be the same as without the error."""
@@ -277,12 +289,14 @@ def test_no_batch_of_another_worker_comes_in_place_of_an_error(tmp_path, step):
     assert step - 1 <= len(received) <= step
 
 
+@pytest.mark.slow
 def test_slow_code_of_the_user_holds_no_batch_back(folder):
     for options in ({"transform": itself}, {"collate_fn": itself}, {"timeout": 30.0}):
         assert loader_of(folder, columns=["id"], **options).dataset._sent.batches == 1
     assert loader_of(folder, columns=["id"]).dataset._sent.batches > 1
 
 
+@pytest.mark.slow
 def test_out_of_order_each_batch_comes_once(folder):
     if not hasattr(torch.utils.data.DataLoader(()), "in_order"):
         pytest.skip("this torch has no in_order")
@@ -413,6 +427,7 @@ def test_what_a_transform_may_return_crosses():
     assert found.batch["columns"].stride() == batch["columns"].stride()
 
 
+@pytest.mark.slow
 def test_what_was_sent_outlives_its_worker(folder):
     def several(batch):
         return {"kept": batch["id"].to_sparse(), "count": torch.tensor(len(batch["id"]))}
@@ -462,6 +477,7 @@ def test_the_size_of_a_message():
     assert batches_per_message(1 << 10, 64) >= 100
 
 
+@pytest.mark.slow
 def test_a_message_that_cannot_be_sent_ends_its_worker(folder, monkeypatch):
     """As where a worker has no memory left: a queue of Python drops it, and the loader would wait forever."""
 

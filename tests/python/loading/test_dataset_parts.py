@@ -35,6 +35,7 @@ def plan_of(folder, rank=0, world_size=1, **options):
     return DatasetPlan(query, chosen.deal, chosen, topology, chosen.output, None)
 
 
+@pytest.mark.slow
 def test_slots_are_named_and_shared():
     slots = EpochSlots()
     assert (slots.epoch, slots.delivered, slots.is_resumed, slots.first) == (0, -1, True, 0)
@@ -149,6 +150,7 @@ def test_a_state_has_slots_of_its_own_where_it_is_a_copy(folder):
     assert not copy.settle()
 
 
+@pytest.mark.slow
 def test_a_tracer_finds_the_rows_of_a_batch(folder):
     state = EpochState(plan_of(folder))
     tracer = Tracer(state)

@@ -78,6 +78,7 @@ def recorded(monkeypatch):
     return copies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_batches_arrive(folder, recorded, way):
     options = WAYS[way]
@@ -91,6 +92,7 @@ def test_the_same_batches_arrive(folder, recorded, way):
     assert [first for what, first in recorded.log if what == "arrive"] == firsts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in process", "threads", "workers"])
 def test_the_next_copy_is_under_way_but_not_before_the_first_batch(folder, recorded, way):
     seen = []
@@ -99,6 +101,7 @@ def test_the_next_copy_is_under_way_but_not_before_the_first_batch(folder, recor
     assert seen == [0] + [1] * (ROWS // SIZE - 2) + [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 7, ROWS // SIZE - 1])
 @pytest.mark.parametrize("way", ["in process", "threads", "workers", "not counted", "shuffled"])
 def test_a_state_does_not_count_what_is_on_its_way(folder, recorded, way, steps):
@@ -118,6 +121,7 @@ def test_a_state_does_not_count_what_is_on_its_way(folder, recorded, way, steps)
     assert begun + [batch["id"].tolist() for batch in rest] == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_comes_before_an_error_arrives(tmp_path, recorded, workers):
     values = [None if i == 700 else i for i in range(ROWS)]
@@ -131,6 +135,7 @@ def test_what_comes_before_an_error_arrives(tmp_path, recorded, workers):
     assert received == list(range(700))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_kind_of_tensor_moves(folder, workers):
     columns = ["id", "name", "code", "some", "inner"]
@@ -253,6 +258,7 @@ def test_blocks_are_pinned_as_a_whole(folder, monkeypatch):
         assert storage == batch["inner"]["a"].untyped_storage().data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch.cuda can use")
 def test_on_a_gpu(folder):
     """Each step computes while the next batch is copied, and sums what it got: a copy that came too late would show."""

@@ -51,6 +51,7 @@ def test_batches_are_bounded_by_what_a_state_holds(session):
             load(session, batch_size=number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"batch_size": 2**40}, {"shuffle_seed": 2**63 - 1}, {"shuffle_seed": 2**63 - 1, "shuffle": True}],
@@ -94,6 +95,7 @@ def test_what_no_integer_of_64_bits_holds_is_refused(session, option, number):
         load(session, **{option: number})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", HUGE)
 @pytest.mark.parametrize(
     "options",
@@ -118,6 +120,7 @@ def test_what_every_process_would_keep_numbers_of_is_bounded(session, options, n
         load(session, **options)
 
 
+@pytest.mark.slow
 def test_shards_are_counted_over_ranks_and_workers(session):
     for plan in ({"world_size": 2**20, "num_workers": 2}, {"world_size": 1, "num_workers": 2**21}):
         with pytest.raises(tq.ConfigError, match="at most 1048576"):

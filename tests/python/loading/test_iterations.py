@@ -50,6 +50,7 @@ def place(loader):
 # The epoch that is set.
 
 
+@pytest.mark.slow
 def test_an_epoch_set_while_one_runs_leaves_its_state_alone(query, options):
     whole = whole_of(query, 0, **options)
     loader = loader_of(query, **options)
@@ -66,6 +67,7 @@ def test_an_epoch_set_while_one_runs_leaves_its_state_alone(query, options):
     assert ids(loader) == whole_of(query, 1, **options)
 
 
+@pytest.mark.slow
 def test_an_epoch_set_after_a_state_was_loaded_leaves_the_state_alone(query, options):
     loader = loader_of(query, **options)
     loader.set_epoch(3)
@@ -82,6 +84,7 @@ def test_an_epoch_set_after_a_state_was_loaded_leaves_the_state_alone(query, opt
     assert before + rest == whole_of(query, 3, **options)
 
 
+@pytest.mark.slow
 def test_an_epoch_set_after_a_break_is_the_one_that_is_saved(query, options):
     loader = loader_of(query, **options)
     for _ in itertools.islice(loader, 3):
@@ -94,6 +97,7 @@ def test_an_epoch_set_after_a_break_is_the_one_that_is_saved(query, options):
     assert ids(loader) == whole_of(query, 2, **options)
 
 
+@pytest.mark.slow
 def test_an_epoch_set_before_the_last_batch_comes_next(query, options):
     steps = len(whole_of(query, 0, **options))
     loader = loader_of(query, **options)
@@ -109,6 +113,7 @@ def test_an_epoch_set_before_the_last_batch_comes_next(query, options):
     assert ids(loader) == ids(resumed(query, state, **options)) == whole_of(query, 7, **options)
 
 
+@pytest.mark.slow
 def test_the_same_epoch_set_at_its_end_comes_once_more(query, options):
     whole = whole_of(query, 0, **options)
     loader = loader_of(query, **options)
@@ -120,6 +125,7 @@ def test_the_same_epoch_set_at_its_end_comes_once_more(query, options):
     assert ids(loader) == whole
 
 
+@pytest.mark.slow
 def test_a_loop_that_sets_every_epoch_goes_on_after_a_resume(query, options):
     epochs = [whole_of(query, epoch, **options) for epoch in range(4)]
     loader = loader_of(query, **options)
@@ -132,6 +138,7 @@ def test_a_loop_that_sets_every_epoch_goes_on_after_a_resume(query, options):
     assert found == [batch for batches in epochs[1:] for batch in batches]
 
 
+@pytest.mark.slow
 def test_ranks_at_two_sides_of_an_epochs_end_are_merged(query):
     """One has received its last batch and goes on with the epoch that was set; the other is still in the one before."""
     options = {"world_size": 2, "remainder": "uneven"}
@@ -161,6 +168,7 @@ def test_ranks_at_two_sides_of_an_epochs_end_are_merged(query):
 # Workers that live on.
 
 
+@pytest.mark.slow
 def test_workers_that_live_on_go_on_from_a_state_that_the_dataset_loads(query):
     options = {**PERSISTENT, **SHUFFLES["on"]}
     whole = whole_of(query, 0, **options)
@@ -189,6 +197,7 @@ def lake_loader(lake, **options):
     return loader_of(query, split_rows=None, **options)
 
 
+@pytest.mark.slow
 def test_workers_that_live_on_read_what_a_refresh_pins(lake):
     loader = lake_loader(lake, **PERSISTENT)
     assert sorted(support.flat(ids(loader))) == list(range(60))
@@ -197,6 +206,7 @@ def test_workers_that_live_on_read_what_a_refresh_pins(lake):
     assert sorted(support.flat(ids(loader))) == list(range(80))
 
 
+@pytest.mark.slow
 def test_workers_of_another_loader_that_live_on_say_what_they_do_not_know(query):
     dataset = tq.QueryDataset(query, rank=0, world_size=1, batch_size=7)
     loader = DataLoader(dataset, batch_size=None, **PERSISTENT)
@@ -209,6 +219,7 @@ def test_workers_of_another_loader_that_live_on_say_what_they_do_not_know(query)
         next(iter(loader))
 
 
+@pytest.mark.slow
 def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
     """The store may fail while the new snapshot is planned; the next call must not take it for read."""
     loader = lake_loader(lake)
@@ -225,6 +236,7 @@ def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
     assert sorted(support.flat(ids(loader))) == list(range(80))
 
 
+@pytest.mark.slow
 def test_a_refresh_while_somebody_iterates_is_refused(lake):
     """Also before the first batch: that iterator would deliver one snapshot and count by another."""
     for options in ({}, {"num_workers": 2}):
@@ -239,6 +251,7 @@ def test_a_refresh_while_somebody_iterates_is_refused(lake):
         lake[0].delete("id = 99")
 
 
+@pytest.mark.slow
 def test_batches_that_workers_keep_to_themselves_are_an_error(tmp_path, monkeypatch):
     query = query_of(stopping.write_table(tmp_path / "t"))
 
@@ -264,6 +277,7 @@ def ends(batch):
     raise StopIteration
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -287,6 +301,7 @@ def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(query, opt
 # An older iterator.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [0, 3])
 def test_an_older_iterator_that_had_not_begun_says_that_it_is_closed(query, options, begun):
     whole = whole_of(query, 0, **options)
@@ -300,6 +315,7 @@ def test_an_older_iterator_that_had_not_begun_says_that_it_is_closed(query, opti
     assert received + ids(newer) == whole
 
 
+@pytest.mark.slow
 def test_an_iterator_that_had_not_begun_is_closed_by_a_state(query, options):
     whole = whole_of(query, 0, **options)
     _, state = take(loader_of(query, **options), 3)
@@ -316,6 +332,7 @@ def test_an_iterator_that_had_not_begun_is_closed_by_a_state(query, options):
 # A state that is refused.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["loader", "dataset"])
 def test_a_refused_state_leaves_the_snapshot_as_it_was(lake, through):
     _, state = take(lake_loader(lake, shuffle_seed=1), 1)
@@ -338,6 +355,7 @@ def resumed_lake(lake, state):
     return ids(loader)
 
 
+@pytest.mark.slow
 def test_a_refused_state_does_not_end_an_epoch_under_way(lake):
     _, state = take(lake_loader(lake, shuffle_seed=1), 1)
     lake[0].append(sample(20, start=60))

@@ -25,7 +25,7 @@ from stopping import SHUFFLES, ids, loader_of, query_of, resumed, take
 from tensorquery.loading.workers.liveness import from_living
 
 # Not about the machine that runs the tests.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:This DataLoader will create")]
 
 # One rank of a training run. A line of its log holds the rows of a step and the state after it, written at once:
 # a torn line is a step that was not saved.

@@ -19,6 +19,8 @@ import pytest
 
 import support
 
+pytestmark = pytest.mark.slow
+
 LONG = bool(os.environ.get("TENSORQUERY_LONG_LEAKS"))
 
 PROGRAM = Path(__file__).parents[1] / "helpers" / "leaks.py"

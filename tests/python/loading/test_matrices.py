@@ -191,6 +191,7 @@ def test_a_rank_that_goes_on_in_the_middle(numbers: Path, batch_size: int) -> No
     assert sorted(found) == list(range(ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -176,6 +176,7 @@ def read(rank, world_size, folder, start):
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_all_ranks_read_the_snapshots_of_the_first(lake):
     start = lake.start()
     lake.append(range(ROWS, ROWS + 20))

@@ -62,6 +62,7 @@ def entries(cache):
     return sorted(path for path in cache.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_second_run_reads_no_footer(folder, tmp_path):
     cache = tmp_path / "cache"
     with counted(folder, tmp_path) as (paths, asked):
@@ -78,6 +79,7 @@ def test_a_second_run_reads_no_footer(folder, tmp_path):
     assert one.shard_plan().to_dict() == two.shard_plan().to_dict()
 
 
+@pytest.mark.slow
 def test_of_create_dataloader(folder, tmp_path):
     cache = tmp_path / "a" / "cache"
     with counted(folder, tmp_path) as (paths, asked):
@@ -181,6 +183,7 @@ def test_it_goes_with_the_session(folder, tmp_path):
         tq.create_dataloader(path=str(folder), session=session, plan_cache=tmp_path)
 
 
+@pytest.mark.slow
 def test_no_secret_is_kept(folder, tmp_path):
     cache = tmp_path / "cache"
     with counted(folder, tmp_path) as (paths, _):
@@ -190,6 +193,7 @@ def test_no_secret_is_kept(folder, tmp_path):
     assert all(b"planted-secret" not in path.read_bytes() for path in entries(cache))
 
 
+@pytest.mark.slow
 def test_what_was_left_out_is_left_out_again(folder, tmp_path):
     cache = tmp_path / "cache"
     (folder / "part-2.parquet").write_bytes(b"PAR1 and nothing else")

@@ -8,10 +8,13 @@ from http.server import ThreadingHTTPServer
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import range_server
 import support
 import tensorquery as tq
+
+pytestmark = pytest.mark.slow
 
 SPLITS, ROWS = 80, 500
 

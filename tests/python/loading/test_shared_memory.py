@@ -53,6 +53,7 @@ def check(batch, ids=None):
 # Through a loader.
 
 
+@pytest.mark.slow
 def test_epochs_go_through_few_files(folder, shared_files):
     loader = loader_of(folder, persistent_workers=True)
     for _ in range(3):
@@ -62,6 +63,7 @@ def test_epochs_go_through_few_files(folder, shared_files):
     assert messages > 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["torch", "numpy"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_what_is_held_does_not_change(folder, output_format, method):
@@ -77,6 +79,7 @@ def test_what_is_held_does_not_change(folder, output_format, method):
         check(batch, ids)
 
 
+@pytest.mark.slow
 def test_whoever_keeps_everything_gets_memory_of_its_own(folder):
     kept = [(batch, batch["id"].tolist()) for batch in loader_of(folder)]
     assert len(kept) == ROWS / 100
@@ -85,6 +88,7 @@ def test_whoever_keeps_everything_gets_memory_of_its_own(folder):
     assert sorted(support.flat(ids for _, ids in kept)) == list(range(ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     [
@@ -105,6 +109,7 @@ def test_a_part_keeps_its_memory(folder, part):
     assert all(content(found) == wanted for found, wanted in kept)
 
 
+@pytest.mark.slow
 def test_large_batches_and_many_sizes(folder):
     """One batch of the whole table, and messages of other sizes in the same segments."""
     [whole] = loader_of(folder, batch_size=ROWS, num_workers=1)
@@ -116,6 +121,7 @@ def test_large_batches_and_many_sizes(folder):
     assert SMALLEST < 20_000 * 144
 
 
+@pytest.mark.slow
 def test_a_transform_gets_segments_too(folder, shared_files):
     loader = loader_of(folder, transform=dict, persistent_workers=True)
     for _ in range(2):
@@ -124,6 +130,7 @@ def test_a_transform_gets_segments_too(folder, shared_files):
     assert len(shared_files) <= 2 * SEGMENTS
 
 
+@pytest.mark.slow
 def test_an_iteration_that_is_broken_off_gives_everything_back(folder, shared_files):
     loader = loader_of(folder, persistent_workers=True)
     for _ in range(12):
@@ -133,6 +140,7 @@ def test_an_iteration_that_is_broken_off_gives_everything_back(folder, shared_fi
     assert len(shared_files) <= 2 * SEGMENTS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_sees_what_it_inherited(folder):
     """Its parent goes on and lets go of the batch; workers fill other memory."""
@@ -158,6 +166,7 @@ def test_a_child_sees_what_it_inherited(folder):
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_that_lets_go_gives_nothing_back(folder):
     batches = iter(loader_of(folder, num_workers=1))
@@ -236,6 +245,7 @@ def test_a_lease_ends_with_the_last_that_sees_the_memory():
     assert states[1, 2] == FREE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_abandons_what_is_lent():
     pool = SegmentPool(1)

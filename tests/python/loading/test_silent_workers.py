@@ -53,6 +53,7 @@ def cannot_be_sent(batch):
 # What cannot be sent.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -79,6 +80,7 @@ def test_an_error_of_a_class_made_at_run_time_arrives(query, where, options):
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [fails_late, cannot_be_sent])
 def test_neither_is_lost_on_the_way_to_a_loader_of_the_users(query, transform):
     _, dataset = tq.create_dataloader(
@@ -104,6 +106,7 @@ def fails_from(cls, name, number, error):
     return patch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cls", "name"),
     [(Connection, "_send_bytes"), (Connection, "_send"), (threading.Condition, "wait")],
@@ -125,6 +128,7 @@ def test_a_worker_that_can_no_longer_send_ends(query, cls, name, number):
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
 
 
+@pytest.mark.slow
 def test_what_was_sent_before_that_is_received(monkeypatch):
     ended = threading.Event()
 
@@ -148,6 +152,7 @@ def test_what_was_sent_before_that_is_received(monkeypatch):
     assert queue.get(timeout=60) == (0, "a batch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("number", [3, 7, 12])
@@ -179,6 +184,7 @@ def test_a_training_process_that_can_no_longer_ask_hears_of_it(
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_training_process_may_ask_for_more_than_a_pipe_holds(query, method):
     options = {"num_workers": 2, "multiprocessing_context": method, "prefetch_factor": 20_000}
@@ -187,6 +193,7 @@ def test_a_training_process_may_ask_for_more_than_a_pipe_holds(query, method):
     assert sorted(received) == list(range(stopping.ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize(
     "options",
@@ -207,6 +214,7 @@ def test_a_worker_that_ends_early_without_a_word_is_an_error(query, options, wor
     assert loader.state_dict()["epoch"] == 0
 
 
+@pytest.mark.slow
 def test_workers_that_say_too_early_that_they_have_ended_are_an_error(query, monkeypatch):
     def two_runs(self, real=BatchRuns.__next__):
         if self._sent == 2:
@@ -221,6 +229,7 @@ def test_workers_that_say_too_early_that_they_have_ended_are_an_error(query, mon
     assert loader.state_dict()["step"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"in_order": False}, {"assignment": "dynamic"}], ids=str)
 def test_workers_without_any_batch_have_ended_well(folder, options):
     few = loader_of(query_of(folder, "id < 3"), num_workers=3, remainder="uneven", **options)
@@ -252,6 +261,7 @@ def in_child(function):
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("what", ["next", "iterate", "let go"])
 def test_a_fork_leaves_the_workers_to_its_parent(query, what, persistent):
@@ -280,6 +290,7 @@ def test_a_fork_leaves_the_workers_to_its_parent(query, what, persistent):
 COPIES = {"copy": copy.deepcopy, "pickle": lambda loader: pickle.loads(pickle.dumps(loader))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", COPIES)
 @pytest.mark.parametrize(
     "options",
@@ -314,6 +325,7 @@ def test_a_copy_says_that_it_is_one(query):
         copied.trace()
 
 
+@pytest.mark.slow
 def test_a_loader_of_the_users_over_a_dataset_that_is_being_read(query):
     loader = loader_of(query, num_workers=2, filters="id >= 0")
     iterator = iter(loader)
@@ -336,6 +348,7 @@ class Nested(IterableDataset):
         yield from ids(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"shuffle": "global"}, {"world_size": 2}], ids=str)
 def test_a_worker_may_make_a_loader_of_its_own(folder, options):
     here = loader_of(query_of(folder, "k <> 2"), **options)
@@ -344,6 +357,7 @@ def test_a_worker_may_make_a_loader_of_its_own(folder, options):
     assert batches == ids(here)
 
 
+@pytest.mark.slow
 def test_after_the_death_of_a_worker_that_lives_on_others_start(query):
     loader = loader_of(query, num_workers=2, persistent_workers=True, shuffle=True)
     whole = ids(loader)

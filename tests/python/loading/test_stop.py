@@ -161,6 +161,7 @@ def interrupt(process):
     return seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_ctrl_c_stops_promptly(folder, what):
     with program(PROGRAMS[what], folder) as process:
@@ -184,6 +185,7 @@ print(count, answers)
 """
 
 
+@pytest.mark.slow
 def test_a_signal_handler_may_run_a_query_while_another_is_waited_for(folder):
     with program(ASKING, folder) as process:
         answer, errors = process.communicate(timeout=240)
@@ -234,6 +236,7 @@ list(loader)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SLOW)
 def test_ctrl_c_stops_waiting_for_storage(folder, tmp_path, what):
     """A server that does not answer: from the start, or from when the program says so. What was asked for is asked no longer."""
@@ -273,6 +276,7 @@ def settled(reading, bound, seconds=60):
     return reading()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_twenty_early_exits_leak_nothing(query, folder, workers):
     def leave_early():
@@ -297,6 +301,7 @@ def test_twenty_early_exits_leak_nothing(query, folder, workers):
     assert [path for path in handles() if path.startswith(folder)] == []
 
 
+@pytest.mark.slow
 def test_an_exception_in_the_loop_leaves_no_process(query):
     loader, _ = tq.create_dataloader(query, num_workers=2)
 
@@ -310,6 +315,7 @@ def test_an_exception_in_the_loop_leaves_no_process(query):
     assert children_that_stay() == 0
 
 
+@pytest.mark.slow
 def test_an_error_of_a_worker_leaves_no_process(query):
     loader, _ = tq.create_dataloader(query, num_workers=2, transform=support.fail)
     start = time.monotonic()
@@ -368,6 +374,7 @@ def test_two_loaders_of_one_query_do_not_disturb_each_other(query):
     assert len(pairs) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_is_collected_in_the_middle_of_an_epoch(query, workers):
     loader, dataset = tq.create_dataloader(query, batch_size=8, num_workers=workers)
@@ -381,6 +388,7 @@ def test_a_loader_is_collected_in_the_middle_of_an_epoch(query, workers):
     assert (kept["id"] == copy).all()
 
 
+@pytest.mark.slow
 def test_persistent_workers_end_with_their_loader(query):
     loader, _ = tq.create_dataloader(query, num_workers=2, persistent_workers=True)
     assert len(list(loader)) == 40
@@ -390,6 +398,7 @@ def test_persistent_workers_end_with_their_loader(query):
     assert children_that_stay() == 0
 
 
+@pytest.mark.slow
 def test_a_process_with_a_live_iterator_exits_by_itself(folder):
     """No hang at exit, in the middle of an epoch, with and without workers."""
     for workers in (0, 2):

@@ -78,6 +78,7 @@ def test_options_are_plain_json() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_loader_keeps_the_options_that_it_was_made_with(num_workers: int) -> None:
     session = tq.Session()
@@ -122,6 +123,7 @@ def test_options_may_be_read_once_only() -> None:
     assert (batch["s"].tolist(), batch["t"].tolist()) == ([[2, 1]], [1])
 
 
+@pytest.mark.slow
 def test_libraries_are_imported_only_where_they_are_used() -> None:
     code = """
 import sys

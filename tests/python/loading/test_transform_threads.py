@@ -236,6 +236,7 @@ def test_torch_operations_overlap_and_give_the_same_numbers(query):
     assert np.isfinite(serial).all()
 
 
+@pytest.mark.slow
 def test_worker_processes_are_refused(query):
     with pytest.raises(tq.ConfigError, match=r"transform_threads=3.*num_workers=0.*2 worker proc"):
         loader_of(query, unevenly, num_workers=2)
@@ -256,6 +257,7 @@ def test_threads_without_a_transform_are_refused(query):
         loader_of(query, None)
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_while_threads_work(tmp_path):
     folder = stopping.write_table(str(tmp_path))
     script = f"""
@@ -295,6 +297,7 @@ class Slow(MemoryFileSystem):
         return super().cat_file(path, start=start, end=end, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_forgets_an_iterator_whose_threads_read(monkeypatch):
     filesystem = Slow()

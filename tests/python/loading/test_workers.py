@@ -45,6 +45,7 @@ def delivered(loader):
     return sorted(support.flat(support.ids_of(loader)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_full_epoch_after_the_parent_used_the_runtime(query, method):
     in_process, dataset = tq.create_dataloader(query, batch_size=32)
@@ -73,6 +74,7 @@ def test_a_full_epoch_after_the_parent_used_the_runtime(query, method):
     assert support.flat(support.ids_of(iterator)) != []  # the parent's own epoch goes on
 
 
+@pytest.mark.slow
 def test_a_users_own_dataloader(query):
     dataset = tq.QueryDataset(query, batch_size=40, rank=0, world_size=1)
     loader = DataLoader(dataset, batch_size=None, num_workers=2)
@@ -82,6 +84,7 @@ def test_a_users_own_dataloader(query):
     assert delivered(loader) == expected(query)
 
 
+@pytest.mark.slow
 def test_workers_deliver_what_the_shard_plan_says(query):
     loader, dataset = tq.create_dataloader(
         query,
@@ -106,6 +109,7 @@ def test_workers_deliver_what_the_shard_plan_says(query):
     assert all(batch and batch <= own for batch, own in zip(found, rows, strict=True))
 
 
+@pytest.mark.slow
 def test_transform_and_collate_fn_run_in_the_worker(query):
     loader, _ = tq.create_dataloader(
         query, batch_size=64, num_workers=2, transform=support.with_pid
@@ -170,6 +174,7 @@ KINDS = {"nulls": {"holes": "mask"}, "stack": {"features": ["f0", "f1"]}, "pad":
          "categories": {"known": ["k1", "k0"]}}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_every_kind_of_tensor_crosses_processes(method):
     session = tq.Session()
@@ -190,6 +195,7 @@ def test_every_kind_of_tensor_crosses_processes(method):
     assert "holes_mask" in here[0]
 
 
+@pytest.mark.slow
 def test_every_kind_is_seen_the_same_inside_a_worker():
     session = tq.Session()
     session.register_table("t", every_kind())
@@ -199,6 +205,7 @@ def test_every_kind_is_seen_the_same_inside_a_worker():
     assert there == here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["numpy", "arrow", "dict"])
 def test_the_other_formats_cross_processes(output_format):
     session = tq.Session()
@@ -213,6 +220,7 @@ def test_the_other_formats_cross_processes(output_format):
     assert [repr(batch) for batch in batches[0]] == [repr(batch) for batch in batches[1]]
 
 
+@pytest.mark.slow
 def test_retained_batches_do_not_share_memory():
     """All batches of an epoch kept, then written into: no other changes."""
     session = tq.Session()
@@ -230,6 +238,7 @@ def test_retained_batches_do_not_share_memory():
 # Workers read the pinned files.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_file_that_appears_later_is_not_seen(folder, query, method):
     before = expected(query)
@@ -239,6 +248,7 @@ def test_a_file_that_appears_later_is_not_seen(folder, query, method):
     assert delivered(dataset) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("damage", ["rewritten", "longer", "gone"])
 def test_a_changed_file_is_an_error_that_names_it(folder, query, workers, damage):
@@ -292,6 +302,7 @@ def test_a_file_that_changes_in_the_middle_of_an_epoch_is_an_error(folder, query
         two_more_epochs()
 
 
+@pytest.mark.slow
 def test_an_error_of_a_worker_keeps_its_class_and_message(query):
     session = tq.Session()
     session.register_table("t", pa.table({"id": [1, None]}))

@@ -64,6 +64,7 @@ def check_whole(metrics, workers):
             assert all(worker[field] > 0 for worker in metrics.workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_an_epoch_is_counted_with_its_last_batch(folder, workers, shuffle):
@@ -81,6 +82,7 @@ def test_an_epoch_is_counted_with_its_last_batch(folder, workers, shuffle):
     assert (metrics["split_share"] < 1) == shuffle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -103,6 +105,7 @@ def test_however_workers_deliver(folder, options):
         assert metrics["buffered_rows"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_part_of_an_epoch_and_the_next_iteration(folder, workers):
     loader, dataset = loader_of(folder, num_workers=workers)
@@ -127,6 +130,7 @@ def test_a_part_of_an_epoch_and_the_next_iteration(folder, workers):
     assert rest.epoch == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_read_ahead_is_ready_and_not_received(folder, workers):
     loader, dataset = loader_of(folder, num_workers=workers)
@@ -179,6 +183,7 @@ def own_rows(batch):
     return {"rows": info.dataset.metrics()["rows"], "worker": info.id}
 
 
+@pytest.mark.slow
 def test_a_worker_sees_its_own(folder):
     loader, _ = loader_of(folder, num_workers=2, transform=own_rows)
     seen = {}
@@ -222,6 +227,7 @@ def test_each_field_is_described(folder):
     json.dumps(dataset.metrics())
 
 
+@pytest.mark.slow
 def test_prometheus_text(folder):
     loader, dataset = loader_of(folder, num_workers=2)
     for _ in loader:
@@ -260,6 +266,7 @@ def epochs_logged(caplog):
     return [record for record in caplog.records if hasattr(record, "metrics")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_is_a_line_in_the_log(folder, workers, caplog):
     caplog.set_level(logging.INFO, "tensorquery")
@@ -321,6 +328,7 @@ ADVICE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changed", "workers", "advice"), ADVICE)
 def test_advice_names_what_takes_the_time(changed, workers, advice):
     metrics = {
@@ -367,6 +375,7 @@ def epochs_of_a_rank(rank, world_size, folder, slow, leaves):
     return [text for text in said if "unbalanced" in text], time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slow", "leaves"), [(1, None), (None, None), (1, 0)])
 def test_one_of_the_ranks_says_that_another_is_slow(folder, slow, leaves):
     found = ranks.run(epochs_of_a_rank, 2, folder, slow, leaves)
@@ -382,6 +391,7 @@ def test_one_of_the_ranks_says_that_another_is_slow(folder, slow, leaves):
 # --- Statistics over time. ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_statistics_over_time(folder, workers):
     loader, dataset = loader_of(folder, num_workers=workers)

@@ -54,6 +54,7 @@ def bars_of(text):
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_is_a_bar(folder, capsys, workers):
     loader, dataset = loader_of(folder, num_workers=workers)
@@ -67,6 +68,7 @@ def test_an_epoch_is_a_bar(folder, capsys, workers):
     assert dataset.metrics()["rows"] == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bar_closes_where_the_loop_is_left(folder, capsys, workers):
     loader, _ = loader_of(folder, num_workers=workers)
@@ -84,6 +86,7 @@ def test_a_bar_closes_where_the_loop_is_left(folder, capsys, workers):
     assert "1.50k/4.00k [" in bars_of(capsys.readouterr().err)["epoch 0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bar_closes_after_an_error(folder, workers):
     loader, _ = loader_of(folder, num_workers=workers, transform=support.fail)
@@ -154,6 +157,7 @@ def shown_by_a_rank(rank, world_size, folder, asked):
     return rows, stream.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [True, "all"])
 def test_bars_of_real_ranks(folder, asked):
     (rows, first), (others, second) = ranks.run(shown_by_a_rank, 2, folder, asked)
@@ -202,6 +206,7 @@ def test_what_is_over_soon_is_not_said(folder, capsys):
     assert "planning" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_error_while_something_runs_leaves_the_bar(tmp_path):
     with pytest.raises(LookupError), progress.running("searching", True):
         raise LookupError

@@ -34,6 +34,7 @@ PAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run_in_order(page, tmp_path):
     number, words = PAGES[page]
@@ -110,6 +111,7 @@ def test_the_snippets_and_commands_of_the_page_on_exploration_run(capsys, monkey
     assert printed["head"].split() == ["user", "item", "----", "----", "0", "null", "7", "null", "14", "null"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_snippets_of_the_page_on_metrics_run(tmp_path):
     found = snippets("docs/metrics.md")
     assert len(found) == 7

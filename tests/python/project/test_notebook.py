@@ -17,6 +17,8 @@ from nbconvert import HTMLExporter
 import pages
 from browser import Browser
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = pages.ROOT / "sql-examples/explore.ipynb"
 SCREENSHOTS = pages.ROOT / ".screenshots"
 WIDGET = "application/vnd.jupyter.widget-view+json"

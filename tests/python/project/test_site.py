@@ -9,6 +9,8 @@ from test_docstrings import PUBLIC
 
 import pages
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

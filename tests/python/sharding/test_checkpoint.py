@@ -241,6 +241,7 @@ def test_every_stop_of_an_epoch(folder, without_processes):
 # Real worker processes.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["off", "on", "global"])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_workers_count_what_was_received(query, shuffle, world_size):
@@ -254,6 +255,7 @@ def test_workers_count_what_was_received(query, shuffle, world_size):
         assert ids(resumed(query, state, **options)) == whole[stop:]
 
 
+@pytest.mark.slow
 def test_workers_in_a_chain_of_stops(query):
     """torch begins with worker 0 after every resume, wherever the epoch stands."""
     for workers, world_size in ((2, 2), (3, 1)):
@@ -286,6 +288,7 @@ def test_other_numbers_of_workers(query, here, there):
     assert Counter(received) == rows_of(query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_uneven_ranks_merge(query, workers):
     options = {"world_size": 2, "num_workers": workers, "remainder": "uneven", **SHUFFLES["on"]}
@@ -305,6 +308,7 @@ def test_uneven_ranks_merge(query, workers):
     assert Counter(received) == rows_of(query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [(0,), (1,), (0, 1), ()])
 @pytest.mark.parametrize(("world_size", "workers"), [(2, 0), (3, 0), (3, 2)])
 def test_merging_states_of_resumed_ranks_of_which_some_have_not_begun(
@@ -334,6 +338,7 @@ def test_merging_states_of_resumed_ranks_of_which_some_have_not_begun(
     assert Counter(received) == rows_of(query)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_merging_states_of_ranks_that_are_through(query, workers):
     """Uneven ranks do not end at the same step: a checkpoint near the end holds ranks that have delivered all."""
@@ -394,6 +399,7 @@ def test_a_state_carries_the_chain_of_its_parents(query):
 # Epochs.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("remainder", ["even", "uneven"])
@@ -424,6 +430,7 @@ def test_a_state_at_the_end_starts_the_next_epoch(query, workers, world_size, re
     assert loader.dataset.epoch == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_after_a_resume_the_next_epoch_is_whole(query, workers):
     """The second epoch of a resumed run is that of a run that never stopped."""
@@ -437,6 +444,7 @@ def test_after_a_resume_the_next_epoch_is_whole(query, workers):
     assert loader.state_dict()["parents"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_break_starts_anew_and_a_loaded_state_goes_on(query, workers):
     options = {"num_workers": workers, **SHUFFLES["on"]}
@@ -454,6 +462,7 @@ def test_break_starts_anew_and_a_loaded_state_goes_on(query, workers):
     assert ids(loader)[:2] == following != whole[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_is_right_at_every_moment(query, workers):
     options = {"num_workers": workers, "world_size": 2, **SHUFFLES["on"]}
@@ -474,6 +483,7 @@ def test_a_state_is_right_at_every_moment(query, workers):
     assert ids(iterator) == whole[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_second_iterator_closes_the_first(query, workers):
     loader = loader_of(query, num_workers=workers)
@@ -489,6 +499,7 @@ def test_a_second_iterator_closes_the_first(query, workers):
         list(zip(loader, loader, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loading_a_state_closes_the_iterator(query, workers):
     options = {"num_workers": workers, **SHUFFLES["on"]}
@@ -504,6 +515,7 @@ def test_loading_a_state_closes_the_iterator(query, workers):
     assert ids(loader) == whole[2:]
 
 
+@pytest.mark.slow
 def test_persistent_workers_follow_epochs_and_states(query):
     options = {"num_workers": 2, "persistent_workers": True, "world_size": 2, **SHUFFLES["on"]}
     loader = loader_of(query, **options)

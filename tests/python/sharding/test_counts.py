@@ -164,6 +164,7 @@ def over_network(url, sql, rows=GROUP):
     return plan_of(session.sql(sql), rows)
 
 
+@pytest.mark.slow
 def test_row_groups_that_match_fully_are_not_read(served):
     root, url, traffic, _ = served
     traffic.take()
@@ -175,6 +176,7 @@ def test_row_groups_that_match_fully_are_not_read(served):
     assert data == 0
 
 
+@pytest.mark.slow
 def test_only_row_groups_in_doubt_and_columns_that_decide_are_read(served):
     root, url, traffic, _ = served
     plan = over_network(url, "SELECT x, y, z FROM t WHERE id >= 22000 AND id < 60001")
@@ -188,6 +190,7 @@ def test_only_row_groups_in_doubt_and_columns_that_decide_are_read(served):
     assert one < data <= 2.1 * one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -209,6 +212,7 @@ def test_joins_and_unnest_read_the_columns_that_decide(served, sql):
     assert found.rows == executed(plan)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_counting(served):
     """The server, which is silent, tells when it was asked; the counting would wait for half a minute, and then ask again."""
     _, url, _, brake = served
@@ -263,6 +267,7 @@ def in_a_process(paths, sql):
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 def test_a_second_process_reads_nothing(served):
     root, url, traffic, _ = served
     paths, sql = [f"{url}/000.parquet", f"{url}/001.parquet"], "SELECT x FROM t WHERE y % 2 = 0"
@@ -426,6 +431,7 @@ def test_ranks_without_a_process_group_count_alone(half):
     assert [one.source for one in found] == ["counted", "cache"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remainder", ["even", "drop", "pad", "uneven"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_rows_of_an_epoch_are_known_where_its_last_batch_is_dropped_or_filled(

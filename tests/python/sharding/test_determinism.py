@@ -101,6 +101,7 @@ class OneRank:
         return [list(splits) if shard == self.rank else [] for shard in range(num_shards)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_fresh_process_delivers_the_same_order(folder, query, workers):
     program = """
@@ -203,6 +204,7 @@ def test_the_dataset_alone_has_the_same_epochs(query):
     assert order(dataset) == one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_after_a_break_the_same_epoch_starts_anew(query, workers):
     loader, dataset = make(query, num_workers=workers)
@@ -218,6 +220,7 @@ def test_after_a_break_the_same_epoch_starts_anew(query, workers):
     assert dataset.epoch == 6
 
 
+@pytest.mark.slow
 def test_persistent_workers_follow_the_epoch(query):
     options = {"num_workers": 2, "shuffle_buffer_size": 200}
     loader, dataset = make(query, persistent_workers=True, **options)
@@ -235,6 +238,7 @@ def test_persistent_workers_follow_the_epoch(query):
     assert order(fresh) == nine
 
 
+@pytest.mark.slow
 def test_persistent_workers_start_anew_after_a_break(query):
     loader, dataset = make(query, num_workers=2, persistent_workers=True)
     for batch in loader:
@@ -245,6 +249,7 @@ def test_persistent_workers_start_anew_after_a_break(query):
     assert dataset.epoch == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_epoch_is_fixed_when_iteration_starts(query, workers):
     """set_epoch inside the loop is for the next epoch, even for a worker that has not started yet."""
@@ -261,11 +266,13 @@ def test_the_epoch_is_fixed_when_iteration_starts(query, workers):
     assert dataset.epoch == 4
 
 
+@pytest.mark.slow
 def test_workers_divide_a_rank_the_same_way_every_time(query):
     runs = [order(make(query, num_workers=2, rank=1, world_size=2)[0]) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 def test_a_custom_strategy_is_asked_every_epoch(query):
     loader, _ = make(query, split_strategy=support.LastFirst(), rank=0, world_size=2, shuffle=False)
     zero, one = order(loader), order(loader)

@@ -66,6 +66,7 @@ def first(loader, batches):
 # Exactly once, balanced.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "workers"), [("fork", 1), ("fork", 2), ("fork", 3), ("spawn", 3)]
 )
@@ -82,6 +83,7 @@ def test_every_row_once_in_each_epoch(query, filtered, method, workers):
             assert len(short) <= workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("window", [None, 1, 100])
 def test_every_row_once_when_shuffled(filtered, shuffle, window):
@@ -122,6 +124,7 @@ def others_did_two_thirds(split, met):
     return split != 0 or len(met) >= SPLITS * 2 // 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_slow_split_is_one_workers_and_the_others_go_on(query, method, tmp_path):
     transform = Waits(tmp_path, others_did_two_thirds)
@@ -143,6 +146,7 @@ def slow_rows(batch):
     return support.with_pid(batch)
 
 
+@pytest.mark.slow
 def test_shuffled_work_is_balanced_too(query):
     loader, _ = make(
         query, batch_size=10, shuffle=True, transform=slow_rows, persistent_workers=True
@@ -162,6 +166,7 @@ def all_three_have_begun(split, met):
     return len(met - {0}) >= 13 if split == 0 else bool(met - {0})
 
 
+@pytest.mark.slow
 def test_a_large_split_is_one_workers_and_the_others_take_the_rest(tmp_path):
     # One of 16 splits has 90 % of all rows.
     sizes = [1350] + [10] * 15
@@ -192,6 +197,7 @@ def test_a_large_split_is_one_workers_and_the_others_take_the_rest(tmp_path):
     assert len(large) <= 3, splits
 
 
+@pytest.mark.slow
 def test_without_workers_it_is_the_same_as_static(filtered):
     options = {"batch_size": 16, "split_rows": SPLIT_ROWS, "shuffle": True, "num_workers": 0}
     static, _ = tq.create_dataloader(filtered, **options)
@@ -201,6 +207,7 @@ def test_without_workers_it_is_the_same_as_static(filtered):
     assert dataset.state_dict()["layout"]["dynamic"] is False
 
 
+@pytest.mark.slow
 def test_an_old_torch_that_waits_for_the_slowest_is_refused(query, monkeypatch):
     class Old:
         def __init__(self, dataset, num_workers=0):
@@ -211,6 +218,7 @@ def test_an_old_torch_that_waits_for_the_slowest_is_refused(query, monkeypatch):
         tq.create_dataloader(query, num_workers=2, assignment="dynamic")
 
 
+@pytest.mark.slow
 def test_rows_are_counted_and_batches_are_not(filtered):
     loader, dataset = make(filtered)
     with pytest.raises(TypeError, match='assignment="dynamic".*dataset.num_rows'):
@@ -225,6 +233,7 @@ def test_rows_are_counted_and_batches_are_not(filtered):
 SHUFFLES = [{}, {"shuffle": True, "shuffle_buffer_size": 90}, {"shuffle_buffer_size": 120}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=["plain", "shuffled", "window"])
 @pytest.mark.parametrize("stop", [1, 9, 40, 60])
 def test_stop_anywhere_and_resume(filtered, shuffle, stop):
@@ -244,6 +253,7 @@ def test_stop_anywhere_and_resume(filtered, shuffle, stop):
     assert sorted(before + received(static)) == ids_of(filtered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=["plain", "shuffled", "window"])
 def test_a_chain_of_stops(filtered, shuffle):
     got, state = [], None
@@ -264,6 +274,7 @@ def test_a_chain_of_stops(filtered, shuffle):
     assert state["step"] == 0
 
 
+@pytest.mark.slow
 def test_a_state_counts_what_was_received_at_every_step(filtered):
     loader, _ = make(filtered, 2, batch_size=50, shuffle=True, shuffle_buffer_size=130)
     got, states = [], []
@@ -278,6 +289,7 @@ def test_a_state_counts_what_was_received_at_every_step(filtered):
         assert sorted(support.flat(got[:step]) + received(here)) == ids_of(filtered)
 
 
+@pytest.mark.slow
 def test_the_state_of_two_ranks(filtered):
     ranks = [
         make(filtered, 2, rank=rank, world_size=2, remainder="uneven", shuffle=True)[0]
@@ -305,6 +317,7 @@ def test_the_state_of_two_ranks(filtered):
         next(iter(alone))
 
 
+@pytest.mark.slow
 def test_a_rank_that_received_nothing_merges(filtered):
     ranks = [make(filtered, 2, rank=rank, world_size=2, remainder="uneven")[0] for rank in range(2)]
     before, state = first(ranks[0], 4)
@@ -316,6 +329,7 @@ def test_a_rank_that_received_nothing_merges(filtered):
     assert sorted(before + received(loader)) == ids_of(filtered)
 
 
+@pytest.mark.slow
 def test_a_damaged_state_is_refused(query):
     from tensorquery.sharding.checkpoint import check_sum
 
@@ -347,6 +361,7 @@ def test_a_damaged_state_is_refused(query):
 # Workers that live on, start late, or die.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_persistent_workers(filtered, method):
     loader, dataset = make(
@@ -373,6 +388,7 @@ def test_persistent_workers(filtered, method):
     assert sorted(received(loader)) == ids_of(filtered)
 
 
+@pytest.mark.slow
 def test_workers_of_an_older_iteration_take_nothing_of_a_newer_one(filtered):
     loader, _ = make(filtered, worker_init_fn=support.second_starts_late)
     older = iter(loader)
@@ -392,6 +408,7 @@ def die_late(batch):
     return batch
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_the_state_goes_on(query):
     loader, _ = make(query, transform=die_late)
     # Rows and state in one step: torch's signal handler may raise between any two.
@@ -407,12 +424,14 @@ def test_a_killed_worker_is_an_error_and_the_state_goes_on(query):
     assert sorted(got + received(again)) == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_an_error_in_a_worker_is_raised(query):
     loader, _ = make(query, transform=support.fail)
     with pytest.raises(ZeroDivisionError):
         list(loader)
 
 
+@pytest.mark.slow
 def test_an_empty_result_and_fewer_splits_than_workers(query):
     nothing = query.session.sql("SELECT id, k FROM t WHERE id < 0 AND k * 2 = 7")
     loader, _ = make(nothing)
@@ -447,6 +466,7 @@ def test_the_ledger_joins_runs():
         ledger.check(49)
 
 
+@pytest.mark.slow
 def test_a_state_does_not_grow_with_the_epoch(query):
     loader, _ = make(query, 2, batch_size=SPLIT_ROWS // 2)
     sizes = []
@@ -470,6 +490,7 @@ class Dealer:
         return [list(splits), *[[] for _ in range(num_shards - 1)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -487,6 +508,7 @@ def test_what_does_not_go_with_it(query, options, words):
         make(query, **options)
 
 
+@pytest.mark.slow
 def test_mixtures_and_unknown_assignments_are_refused(query):
     with pytest.raises(tq.ConfigError, match="a mixture"):
         make(tq.mix([(query, 1.0)]))
@@ -494,6 +516,7 @@ def test_mixtures_and_unknown_assignments_are_refused(query):
         tq.create_dataloader(query, assignment="random")
 
 
+@pytest.mark.slow
 def test_a_foreign_loader_is_refused(query):
     dataset = tq.QueryDataset(query, assignment="dynamic", rank=0, world_size=1)
     assert sorted(received(DataLoader(dataset, batch_size=None))) == list(range(ROWS))
@@ -501,6 +524,7 @@ def test_a_foreign_loader_is_refused(query):
         list(DataLoader(dataset, batch_size=None, num_workers=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_trace_is_refused(query, workers):
     loader, dataset = make(query, workers)
@@ -515,6 +539,7 @@ def ask_for_a_state(batch):
     return batch
 
 
+@pytest.mark.slow
 def test_a_workers_own_state_is_refused(query):
     loader, _ = make(query, transform=ask_for_a_state)
     with pytest.raises(tq.ConfigError, match=r"loader\.state_dict\(\)"):

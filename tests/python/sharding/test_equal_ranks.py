@@ -214,6 +214,7 @@ def loader_of(query, rank=0, world_size=1, **options):
     return tq.create_dataloader(query, rank=rank, world_size=world_size, split_rows=13, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "world_size", "workers", "batch_size", "options"),
     [
@@ -247,6 +248,7 @@ def test_real_worker_processes(session, where, world_size, workers, batch_size, 
     assert_rows(seen, wanted, world_size, batch_size, remainder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [None, "id % 2 = 0", "id < 0"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_len_and_num_rows_do_not_change_on_resume(session, where, workers):
@@ -270,6 +272,7 @@ def test_len_and_num_rows_do_not_change_on_resume(session, where, workers):
         assert (len(resumed), len(again), again.num_rows) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_one_rank_counts_for_len_only(session, workers):
     """What a filtered query on one rank delivers is the same, whether len() was asked before or not."""
@@ -282,6 +285,7 @@ def test_one_rank_counts_for_len_only(session, workers):
     assert support.ids_of(asked) == batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_uneven_has_no_len_but_a_list(session, workers):
     query = query_of(session, "id % 2 = 0")
@@ -368,6 +372,7 @@ def test_partitions_follow_seed_and_epoch(session):
     assert sum(other, Counter()) == sum(first, Counter())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "options", "names"),
     [

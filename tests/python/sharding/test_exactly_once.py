@@ -374,6 +374,7 @@ def test_tensors_hold_the_same_rows(tables, output_format):
     assert sorted(delivered) == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 1), (2, 2), (1, 4)])
 def test_real_worker_processes(tables, world_size, workers):
     query = tables.sql(SHAPES["left_join"])

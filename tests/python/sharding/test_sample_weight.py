@@ -100,6 +100,7 @@ def test_draws_are_independent_of_each_other(session):
     assert abs(pairs - 40_000 * share**2) < 4 * math.sqrt(40_000 * share**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("num_samples", [None, 777, 50])
 def test_the_draws_do_not_depend_on_the_topology(session, replacement, num_samples):
@@ -135,6 +136,7 @@ def test_epochs_and_seeds_draw_anew(session):
     assert set(drawn(session, **apart)) != set(drawn(session, epoch=1, **apart))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize(
     ("before", "after"), [((1, 0), (1, 0)), ((2, 0), (2, 0)), ((2, 0), (3, 0)), ((1, 2), (2, 1))]

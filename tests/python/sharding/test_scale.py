@@ -106,6 +106,7 @@ def test_a_part_is_planned_again_with_the_ids_of_the_whole(large, epochs):
         part.splits([large.num_splits])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize(
     ("mixed", "remainder"),
@@ -156,6 +157,7 @@ def test_damaged_shares_are_refused(epochs):
             _core.RankShare.decode(damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["spawn", "fork"])
 def test_a_worker_gets_the_share_of_its_rank_and_delivers_it(folder, start):
     loader, dataset = tq.create_dataloader(
@@ -188,6 +190,7 @@ def test_a_worker_gets_the_share_of_its_rank_and_delivers_it(folder, start):
         assert sorted(np.concatenate(found).tolist()) == wanted
 
 
+@pytest.mark.slow
 def test_a_worker_goes_on_where_another_topology_stopped(folder):
     options = {"path": str(folder), "split_rows": ROWS, "batch_size": 8, "shuffle": True}
     states, consumed = [], []

@@ -138,6 +138,7 @@ def test_a_dataset_shows_its_plan(query):
     assert dataset.shard_plan(2) == query.plan_shards(world_size=3, num_workers=2, split_rows=200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"world_size": 0}, {"world_size": "2"}, {"num_workers": -1}, {"batch_size": 0},
                                      {"split_rows": 0}, {"split_bytes": "12 apples"}, {"split_bytes": 0}])  # fmt: skip
 def test_a_bad_option_is_named(query, options):

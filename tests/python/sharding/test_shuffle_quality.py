@@ -195,6 +195,7 @@ def test_hive_columns_and_pruned_row_groups(tmp_path):
     assert quality.sorted_by == ("label",)
 
 
+@pytest.mark.slow
 def test_no_footer_is_read_again_and_nothing_of_other_formats(tmp_path):
     table = pa.table({"id": np.arange(3000)})
     support.write_parquet(tmp_path / "parquet", table, files=3, row_group=100)

@@ -103,6 +103,7 @@ DIFFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("difference", DIFFERENCES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_differs_is_named(folder, difference, workers):

@@ -177,6 +177,7 @@ def test_another_epoch(session):
     assert ids_behind(other.trace(step=0)) != support.ids_of(batches)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_last_batch_received(session, workers):
     loader, dataset = tq.create_dataloader(
@@ -426,6 +427,7 @@ def test_errors_name_the_bounds(session):
         dataset.trace(epoch=2)
 
 
+@pytest.mark.slow
 def test_workers_out_of_order(session):
     _, dataset = tq.create_dataloader(
         session.sql(QUERIES["all"]), columns=["id"], num_workers=2, in_order=False

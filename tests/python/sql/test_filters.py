@@ -393,6 +393,7 @@ def test_no_text_becomes_sql(name, value):
     assert sql == '"' + name.replace('"', '""') + "\" = '" + value.replace("'", "''") + "'"
 
 
+@pytest.mark.slow
 def test_a_set_gives_the_same_text_in_every_process():
     code = "from tensorquery.sql.filters.filter_forms import to_sql; print(to_sql([('s', 'in', {'a', 'b', 'c', 'd', 'e'})]))"
     texts = {
@@ -420,6 +421,7 @@ def test_a_long_chain_stays_flat():
     check(VALUES, expression, expression)
 
 
+@pytest.mark.slow
 def test_numpy_is_all_that_dnf_needs():
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"

@@ -47,6 +47,7 @@ def sources(ids):
     return collections.Counter("abc"[row // 10_000] for row in ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [{}, {"shuffle": True, "shuffle_buffer_size": 30}])
 @pytest.mark.parametrize(("world_size", "workers", "batch"), [(1, 0, 10), (3, 0, 16), (2, 3, 7)])
 def test_all_delivers_each_row_once_in_equal_steps(session, shuffle, world_size, workers, batch):

@@ -87,6 +87,7 @@ def test_a_day_is_all_that_a_query_of_the_day_depends_on(session, tmp_path):
     assert values(session.sql(instant), stage_dir=tmp_path)[1].stages[0].seconds is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_have_the_moment_of_the_training_process(session, method):
     query = session.sql("SELECT id, now() AS at FROM t")
@@ -187,6 +188,7 @@ def one_rank(rank, world_size, folder):
     return found
 
 
+@pytest.mark.slow
 def test_ranks_of_a_process_group_agree_on_the_moment(tmp_path):
     found = ranks.run(one_rank, 2, str(tmp_path))
     for name in SQLS:

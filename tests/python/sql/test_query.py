@@ -180,6 +180,7 @@ def test_an_unknown_table_is_the_same_error_with_a_filter(session):
     assert len(messages) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("source", ["path", "query", "mixture", "t", "memory", "view", "lake"])
 def test_a_filter_may_read_what_the_session_knows(kinds, tmp_path, source, workers):
@@ -401,6 +402,7 @@ def test_row_local_queries_against_duckdb(session, sql):
     assert multiset(sharded(query, world_size=3, split_rows=1)) == multiset(expected)
 
 
+@pytest.mark.slow
 def test_views_and_views_of_views(session):
     session.register_view("big", "SELECT n, f FROM t WHERE n > 1")
     session.register_view("bigger", "SELECT n * 2 AS m FROM big WHERE n > 2")

@@ -121,6 +121,7 @@ def ids_of(rows):
     return [row["id"] for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_sample_is_the_same_for_every_format_split_and_topology(tmp_path, name):
     sql = (
@@ -160,6 +161,7 @@ def test_the_sample_is_the_same_for_every_format_split_and_topology(tmp_path, na
     assert sorted(ids_of(rows)) == wanted
 
 
+@pytest.mark.slow
 def test_a_table_in_memory_is_sampled_like_one_file():
     session = tq.Session()
     session.register_table("t", made(1000, 0))
@@ -198,6 +200,7 @@ def test_filters_and_limits_stay_above(tmp_path):
     assert found.to_pylist() == [{"n": len(wanted), "top": wanted[-1]}]
 
 
+@pytest.mark.slow
 def test_hive_directories_are_pruned_below_the_sample(tmp_path):
     for day in range(4):
         (tmp_path / f"day={day}").mkdir()
@@ -245,6 +248,7 @@ def test_equal_rows_are_decided_apart():
     assert abs(found - 5000) < 4 * 50
 
 
+@pytest.mark.slow
 def test_a_side_of_a_join_a_subquery_and_a_view_are_sampled(tmp_path):
     session = tq.Session()
     session.register_parquet("big", table_of(tmp_path, "parquet"))
@@ -280,6 +284,7 @@ def test_a_side_of_a_join_a_subquery_and_a_view_are_sampled(tmp_path):
     assert sorted(ids_of(rows)) == [row for row in expected(40, 9) if row > 100]
 
 
+@pytest.mark.slow
 def test_a_driving_scan_may_be_either_side(tmp_path):
     """The build side of a join is read whole, file by file: its rows have the same numbers there."""
     session = tq.Session()
@@ -295,6 +300,7 @@ def test_a_driving_scan_may_be_either_side(tmp_path):
         assert sorted(ids_of(rows)) == wanted
 
 
+@pytest.mark.slow
 def test_epochs_are_exact_and_resume(tmp_path):
     sql = f"SELECT id FROM '{table_of(tmp_path, 'parquet')}' TABLESAMPLE BERNOULLI (35) REPEATABLE (2)"
     wanted = expected(35, 2)
@@ -355,6 +361,7 @@ def readable():
     return [name for name in fixtures.names() if name not in UNSUPPORTED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", readable())
 def test_the_sample_of_an_iceberg_table_is_the_same_however_it_is_cut(name):
     """Among the tables are ones with position deletes, deletion vectors, equality deletes, and ORC files."""

@@ -35,6 +35,7 @@ def test_whatever_its_format(session, rows, kind):
     assert session.table("t").count() == 100
 
 
+@pytest.mark.slow
 def test_from_a_file_that_it_has_cached(session, rows, tmp_path):
     rows.save_to_disk(tmp_path / "saved")
     session.register_table("t", datasets.load_from_disk(tmp_path / "saved"))

@@ -103,6 +103,7 @@ def test_rows_are_gathered_by_number(table, tmp_path):
     assert pa.record_batch(again.gather(wanted))["id"].to_pylist() == wanted
 
 
+@pytest.mark.slow
 def test_of_three_processes_one_writes(table, tmp_path):
     stages = tmp_path / "stages"
     with contextlib.ExitStack() as stack:
@@ -115,6 +116,7 @@ def test_of_three_processes_one_writes(table, tmp_path):
     assert len([path for path in stages.iterdir() if path.is_dir()]) == 1
 
 
+@pytest.mark.slow
 def test_when_the_writer_is_killed_a_waiting_process_writes(table, tmp_path):
     stages = tmp_path / "stages"
     with program(_ENSURE, table, stages, hold=True) as writer:
@@ -130,6 +132,7 @@ def test_when_the_writer_is_killed_a_waiting_process_writes(table, tmp_path):
     assert [path.name for path in whole] == [plan_of(table, HELD).fingerprint]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_waiting_and_writing(table, tmp_path):
     stages = tmp_path / "stages"
     stages.mkdir()
@@ -206,6 +209,7 @@ def test_a_stage_that_cannot_be_looked_at_is_not_written_anew(table, tmp_path):
         _core.Stage.ensure(plan, tmp_path, 1)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_that_names_the_place(table, tmp_path):
     source = """
 import resource
@@ -225,6 +229,7 @@ except tq.StorageError as error:
     assert not list(stages.glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_worker_process_reads_a_stage_opened_before_the_fork(table, tmp_path):
     stage = _core.Stage.ensure(plan_of(table), tmp_path, 2)
     wanted = [5, 199_999, 0]
@@ -242,6 +247,7 @@ def test_a_worker_process_reads_a_stage_opened_before_the_fork(table, tmp_path):
     os.close(read)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_while_writing(tmp_path):
     rows, files = 2_000_000, 8
     rng = np.random.default_rng(1)

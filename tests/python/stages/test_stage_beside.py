@@ -98,6 +98,7 @@ def session():
     return session
 
 
+@pytest.mark.slow
 def test_functions_below_and_above_a_stage_in_a_resumed_run(session, tmp_path):
     session.register_udf("twice", udf_functions.twice, ["int64"], "int64")
     sql = (

@@ -91,6 +91,7 @@ def test_the_bound_of_the_environment(session, tmp_path, monkeypatch):
     assert numbers(session, tmp_path) == [2, 3, 4]
 
 
+@pytest.mark.slow
 def test_none_that_is_in_use_goes(session, tmp_path):
     """Not one that a loader holds, not one that a process elsewhere holds, and not the one that was just built."""
     held = stage(session, 0, tmp_path)[0]
@@ -126,6 +127,7 @@ def build_and_let_go(session, number, place):
     return Path(place) / f"{key}.use"
 
 
+@pytest.mark.slow
 def test_one_that_another_process_builds_stays(session, tmp_path):
     """Its lock says so, although all its files are old; what it has written so far is shown."""
     key = "ab" * 32

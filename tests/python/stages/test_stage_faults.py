@@ -16,6 +16,8 @@ import pytest
 import tensorquery as tq
 from iceberg_servers import fresh
 
+pytestmark = pytest.mark.slow
+
 ROWS = 1_000_000
 """Rows of 16 bytes: a stage of about 15 MiB."""
 

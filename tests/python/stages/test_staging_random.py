@@ -94,6 +94,7 @@ def loader_rows(sql, session, folder, rng):
     return rows, stages, f"{world_size} ranks, {options}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_ranks_deliver_what_duckdb_answers(engines, tmp_path, chunk):
     session, duck = engines
@@ -135,6 +136,7 @@ def test_a_rollup_of_no_rows_has_a_grand_total(engines):
     assert rows_of(session.sql(sql).to_arrow()) == rows_of(duck.sql(sql).to_arrow_table())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_what_random_queries_found(engines, tmp_path, name):
     session, duck = engines
@@ -147,6 +149,7 @@ def test_what_random_queries_found(engines, tmp_path, name):
     assert loader_rows(WRONG[name], session, tmp_path, random.Random(0))[0] == wanted
 
 
+@pytest.mark.slow
 def test_worker_processes_where_a_hive_table_is_read_by_the_stage_alone(engines, tmp_path):
     session, duck = engines
     sql = "SELECT part, count(*) AS n FROM h GROUP BY part"

@@ -19,7 +19,11 @@ import tensorquery as tq
 from iceberg_servers import fresh
 from stage_builders import loader_of, rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
 
 ROWS = 1_500_000
 
@@ -45,6 +49,7 @@ def store(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.slow
 def test_a_stage_below_a_url(store, table, tmp_path):
     place = f"{store.root}/{fresh('stages')}"
     loader, dataset = loader_of(table, place, store.options)
@@ -124,6 +129,7 @@ def outcome(process):
     return json.loads(out)
 
 
+@pytest.mark.slow
 def test_of_processes_that_start_at_once_one_builds(minio, table):
     place = f"{minio.root}/{fresh('stages')}"
     processes = [build(table, place, minio.options) for _ in range(3)]
@@ -135,6 +141,7 @@ def test_of_processes_that_start_at_once_one_builds(minio, table):
     assert {count for _, _, count in found} == {len(wanted(table))}
 
 
+@pytest.mark.slow
 def test_a_lease_whose_holder_died_is_taken_over(minio, table):
     """The lease is left behind; who comes next waits for a sign of life, and then builds."""
     place = f"{minio.root}/{fresh('stages')}"
@@ -171,6 +178,7 @@ def _train(rank, world_size, table, place, ours):
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", [None, [0, 1, 1]])
 def test_ranks_share_a_stage_or_build_the_same(table, tmp_path, ours):
     """Through one folder; and, as on machines that share none, through one for each machine."""
@@ -199,6 +207,7 @@ def _draw(rank, world_size, table, place):
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_ranks_whose_stages_differ_are_told_so(table, tmp_path):
     told = ranks.run(_draw, 2, str(table), str(tmp_path))
     assert sum(message is None for message in told) == 1

@@ -150,6 +150,7 @@ def test_what_is_refused_for_ever_is_an_error(store):
     assert "s3cretofnobody" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_workers_ask_for_themselves(store, tmp_path, context):
     keys, end = store.vended(3600)
@@ -184,6 +185,7 @@ class Asking:
             return json.load(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_renew_them(store, context):
     ends = []
@@ -265,6 +267,7 @@ def test_keys_that_are_refused_when_a_stage_is_written(store):
     assert loaded(loader) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_closure_cannot_travel_to_a_spawned_worker(store):
     keys, _ = store.vended(3600)
     loader, _ = tq.create_dataloader(
@@ -300,6 +303,7 @@ def test_its_exception_is_the_cause(store):
     assert isinstance(caught.value.__cause__, Broken)
 
 
+@pytest.mark.slow
 def test_its_exception_in_the_middle_of_an_epoch(store):
     def tired():
         if tired.is_planned:

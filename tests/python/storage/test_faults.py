@@ -175,6 +175,7 @@ def test_rows_are_exact_under_faults_that_pass(faults, tables, name, kind, seed)
     assert sum(hits.values()) > 0, "the proxy made no fault"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "name", list(PASSING) if LONG else ["503 in bursts", "cut bodies", "silence", "all at once"]
@@ -193,6 +194,7 @@ def test_a_stall_within_the_time_limit_is_waited_for(faults, tables):
     assert faults.figures()["hits"] == {"stall": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2] if LONG else [0])
 @pytest.mark.parametrize(
     ("name", "kind"),
@@ -248,6 +250,7 @@ def is_clear(error, faults, url):
 # In the middle of an epoch.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [{}, {"shuffle": True, "shuffle_buffer_size": 200}])
 @pytest.mark.parametrize("name", list(STAYING) if LONG else ["503", "reset in the body", "silence"])
@@ -278,6 +281,7 @@ def test_an_epoch_that_failed_goes_on_from_its_last_state(faults, tables, name, 
     exact(ids(loader))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_object_that_is_replaced_between_two_requests_is_an_error_that_names_it(
     faults, tables, workers

@@ -68,6 +68,7 @@ def test_paths_of_a_file_system(memory, path):
     assert session.tables[0].files == 4
 
 
+@pytest.mark.slow
 def test_lists_of_files_and_every_format(memory, tmp_path):
     paths = ["/lake/2.parquet", "/lake/0.parquet"]
     expected = [*range(30), *range(60, 90)]
@@ -90,6 +91,7 @@ def test_hive_directories(memory):
     assert got["part"].to_pylist() == ["a", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_file_systems_of_pyarrow_are_read_through_their_wrapper(tmp_path, workers):
     """fsspec opens their files as streams where they are read from the beginning, and then seeks in them."""
@@ -101,6 +103,7 @@ def test_file_systems_of_pyarrow_are_read_through_their_wrapper(tmp_path, worker
     assert loaded(workers, path=csv, filesystem=wrapped) == IDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_open_it_again(tmp_path, context):
     folder = write_parquet(tmp_path / "t", TABLE, files=4)
@@ -109,6 +112,7 @@ def test_workers_open_it_again(tmp_path, context):
     assert loaded(2, context, path=folder, filesystem=Faulty()) == IDS
 
 
+@pytest.mark.slow
 def test_memory_lives_on_in_a_forked_worker_and_not_in_a_spawned_one(memory):
     assert loaded(2, "fork", path="/lake", filesystem=memory) == IDS
     with pytest.raises((tq.DataError, RuntimeError), match="vanished"):
@@ -145,6 +149,7 @@ def test_a_changed_file_of_the_same_size_is_named(memory, tmp_path):
             session.table("t").to_arrow()
 
 
+@pytest.mark.slow
 def test_faults_are_named(tmp_path):
     folder = write_parquet(tmp_path / "t", TABLE)
     with pytest.raises(tq.StorageError) as caught:
@@ -157,6 +162,7 @@ def test_faults_are_named(tmp_path):
         loaded(path=folder, filesystem=Faulty("short"))
 
 
+@pytest.mark.slow
 def test_what_is_no_file_system(memory):
     with pytest.raises(tq.ConfigError, match="must be a file system of fsspec"):
         loaded(path="/lake", filesystem="memory")
@@ -172,6 +178,7 @@ def test_what_is_no_file_system(memory):
 # URLs that object_store does not know.
 
 
+@pytest.mark.slow
 def test_schemes_of_fsspec(memory):
     session = tq.Session()
     query = session.sql("SELECT id FROM 'memory://lake/*.parquet'")
@@ -183,6 +190,7 @@ def test_schemes_of_fsspec(memory):
     }
 
 
+@pytest.mark.slow
 def test_chained_urls(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("in/a.parquet", parquet_bytes(TABLE))
@@ -191,12 +199,14 @@ def test_chained_urls(tmp_path):
     assert loaded(1, "spawn", path=url) == IDS
 
 
+@pytest.mark.slow
 def test_a_key_with_colons_is_no_chain():
     with pytest.raises(tq.TensorQueryError) as caught:
         loaded(path="s3://b/a::b.parquet", storage_options={"nonsense": 1})
     assert "nonsense" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_options_reach_the_file_system(memory):
     options = {"memory://": {"nonsense": 1}, "s3://b/": {"key": "x"}}
     assert loaded(path="memory://lake", storage_options={"s3://b/": {"key": "x"}}) == IDS
@@ -204,6 +214,7 @@ def test_options_reach_the_file_system(memory):
         loaded(path="github://lake", storage_options=options | {"orgg": "x"})
 
 
+@pytest.mark.slow
 def test_what_is_not_installed_is_an_import_error_with_the_command():
     with pytest.raises(ImportError, match="pip install dropboxdrivefs"):
         loaded(path="dropbox://a/b.parquet")
@@ -211,6 +222,7 @@ def test_what_is_not_installed_is_an_import_error_with_the_command():
         loaded(path="simplecache::s3://b/a.parquet")
 
 
+@pytest.mark.slow
 def test_an_unknown_scheme_is_named():
     with pytest.raises(tq.ConfigError, match='unknown scheme "s4"'):
         loaded(path="s4://b/a.parquet")

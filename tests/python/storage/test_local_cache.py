@@ -68,6 +68,7 @@ def entries(folder):
     return [path for path in Path(folder, "ranges-1").glob("??/*/*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_the_second_epoch_and_the_next_run_ask_for_no_data(served, tmp_path):
     _, url, traffic = served
     folder = tmp_path / "cache"
@@ -89,6 +90,7 @@ def test_the_second_epoch_and_the_next_run_ask_for_no_data(served, tmp_path):
     assert traffic.take() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
 def test_worker_processes_share_the_folder(served, tmp_path, start):
     _, url, traffic = served
@@ -101,6 +103,7 @@ def test_worker_processes_share_the_folder(served, tmp_path, start):
     assert traffic.take() == []
 
 
+@pytest.mark.slow
 def test_the_folder_may_be_named_from_where_one_stands(served, tmp_path, monkeypatch):
     _, url, traffic = served
     monkeypatch.chdir(tmp_path)
@@ -116,6 +119,7 @@ def test_the_folder_may_be_named_from_where_one_stands(served, tmp_path, monkeyp
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json", "gz", "orc", "arrow"])
 def test_every_format_is_kept(tmp_path, kind):
     root, folder, log = tmp_path / "served", tmp_path / "cache", tmp_path / "requests"
@@ -142,6 +146,7 @@ def test_every_format_is_kept(tmp_path, kind):
         assert asked[-1] == 0, asked
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_never_read_from_the_cache(served, tmp_path):
     root, url, _ = served
     folder = tmp_path / "cache"
@@ -193,6 +198,7 @@ def test_iceberg_tables_are_kept(cloud, tmp_path):
     assert counts[1] == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_folder_costs_requests_and_no_row(served, tmp_path):
     _, url, traffic = served
     folder = tmp_path / "cache"
@@ -246,6 +252,7 @@ def reader(url, folder, size, seed, epochs=1, *limit):
     )
 
 
+@pytest.mark.slow
 def test_many_processes_that_are_killed_share_a_small_folder(served, tmp_path):
     _, url, _ = served
     folder, limit = tmp_path / "cache", 150_000
@@ -273,6 +280,7 @@ def test_many_processes_that_are_killed_share_a_small_folder(served, tmp_path):
     assert stored(folder) <= limit + 64 * 1024
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_was_writing_is_removed_later(served, tmp_path):
     _, url, _ = served
     folder = tmp_path / "cache"
@@ -294,6 +302,7 @@ def warned(action):
     return [str(each.message) for each in caught if "local_cache" in str(each.message)]
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_costs_one_warning(served):
     _, url, traffic = served
     found = []
@@ -311,6 +320,7 @@ def test_a_folder_that_cannot_be_made_costs_one_warning(served):
     assert "data comes from the store instead" in messages[0]
 
 
+@pytest.mark.slow
 def test_a_folder_that_can_only_be_read_is_read(served, tmp_path):
     _, url, traffic = served
     folder = tmp_path / "cache"
@@ -337,6 +347,7 @@ def test_a_folder_that_can_only_be_read_is_read(served, tmp_path):
     assert len(messages) == 2, messages
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_one_warning(served, tmp_path):
     """Files may grow to 8 kB: entries of this table, 20 kB each, cannot be written."""
     _, url, _ = served
@@ -347,6 +358,7 @@ def test_a_full_disk_costs_one_warning(served, tmp_path):
     assert list((tmp_path / "cache" / "ranges-1" / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_folder_vanishes_under_a_running_job(served, tmp_path):
     import shutil
 
@@ -361,6 +373,7 @@ def test_the_folder_vanishes_under_a_running_job(served, tmp_path):
     assert len(messages) == 1, messages
 
 
+@pytest.mark.slow
 def test_the_options_say_what_they_are(served, tmp_path):
     _, url, _ = served
     session = tq.Session()

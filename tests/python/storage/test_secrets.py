@@ -117,6 +117,7 @@ def test_the_search_finds_what_it_must():
     search({"here": secret}, "a text", "nothing")
 
 
+@pytest.mark.slow
 def test_a_life_with_s3(minio, tmp_path):
     url = table(minio)
     text, files = life(tmp_path, {"secret": SECRET, "key": KEY}, {"cases": [[url, "parquet", minio.options, [None, "fork", "spawn"]]]})  # fmt: skip
@@ -127,6 +128,7 @@ def test_a_life_with_s3(minio, tmp_path):
     assert any("TENSORQUERY_CACHE" in path.parts for path in files), files
 
 
+@pytest.mark.slow
 def test_a_life_with_s3_from_the_environment(minio, tmp_path):
     environment = {name.upper(): value for name, value in minio.options.items()}
     text, _ = life(
@@ -138,6 +140,7 @@ def test_a_life_with_s3_from_the_environment(minio, tmp_path):
     assert "NO ERROR" not in text
 
 
+@pytest.mark.slow
 def test_a_life_with_google(gcs, tmp_path):
     account = json.loads(gcs.options["google_service_account_key"])
     account |= {"private_key": planted("private"), "private_key_id": planted("identity")}
@@ -146,6 +149,7 @@ def test_a_life_with_google(gcs, tmp_path):
     life(tmp_path, secrets, {"cases": [[table(gcs), "parquet", options, [None]]]})
 
 
+@pytest.mark.slow
 def test_a_life_with_azure(azure, tmp_path):
     url = table(azure)
     plain = {name: value for name, value in azure.options.items() if not name.endswith("_key")}
@@ -182,6 +186,7 @@ S3_SECRETS = {
 S3_TOKENS = ["aws_session_token", "aws_token", "session_token", "token", "AWS_SESSION_TOKEN"]
 
 
+@pytest.mark.slow
 def test_a_store_that_repeats_the_request_in_its_refusal(faults, tmp_path):
     """Keys, tokens and signatures by every name, from the options and from the environment."""
     faults.set(
@@ -207,6 +212,7 @@ def test_a_store_that_repeats_the_request_in_its_refusal(faults, tmp_path):
     assert "AccessDenied" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_refusal_in_the_middle_of_an_epoch(faults, tmp_path, workers):
     refusal = {"kind": "status", "status": 403, "code": "AccessDenied", "echo": True}
@@ -217,6 +223,7 @@ def test_a_refusal_in_the_middle_of_an_epoch(faults, tmp_path, workers):
     assert "AccessDenied" in text
 
 
+@pytest.mark.slow
 def test_malformed_options_and_addresses(minio, gcs, azure, tmp_path):
     secrets, failures = {}, []
 

@@ -208,6 +208,7 @@ def test_headers_of_http_servers():
 # Scopes.
 
 
+@pytest.mark.slow
 def test_two_accounts_serve_one_query(store, other):
     options = {
         "s3://names/": store.options(),
@@ -228,6 +229,7 @@ def test_two_accounts_serve_one_query(store, other):
     assert other.secret not in text
 
 
+@pytest.mark.slow
 def test_the_longest_prefix_reads_its_part(store, other):
     # The same bucket on two servers: what lies below t/deep/ is asked of the other one.
     options = {**store.options(), "s3://names/t/deep/": other.options()}
@@ -301,6 +303,7 @@ def test_keys_of_the_environment_come_before_a_profile(store, other, tmp_path, m
     assert ids("s3://names/t/a.parquet", {}) == FIRST["id"].to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
 def test_a_process_gives_keys_in_every_process(store, tmp_path, monkeypatch, context):
     keys, _ = store.vended(3600)

@@ -19,7 +19,10 @@ STORES = ["moto", "minio", "gcs", "azure"]
 ROWS = 600
 
 # Not about the machine that runs the tests.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
 
 
 @pytest.fixture(params=STORES)
@@ -75,6 +78,7 @@ def same(found, wanted):
     assert list(map(repr, found)) == list(map(repr, wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json", "orc", "arrow"])
 def test_rows_and_order_are_those_of_the_local_table(store, local, uploaded, kind, workers):
@@ -110,6 +114,7 @@ def test_filters_and_partitions_prune_as_locally(store, local, uploaded):
     same(here, rows(f"{local}/parquet", "parquet", filters=filters, columns=["id", "city"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_path_literals_take_the_options_of_the_session(store, local, uploaded, workers):
     sql = "SELECT a.id, b.i32 FROM '{0}/**/*.parquet' a JOIN '{1}/*.csv.gz' b ON a.id = b.id"
@@ -123,6 +128,7 @@ def test_path_literals_take_the_options_of_the_session(store, local, uploaded, w
     same(*found)
 
 
+@pytest.mark.slow
 def test_http_serves_single_files(local, tmp_path):
     files = [path for path in sorted(local.rglob("*")) if path.is_file()]
     assert len(files) == 12 + 4 * 3
@@ -189,6 +195,7 @@ def _parquet(start, rows):
     return sink.getvalue().to_pybytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_object_that_is_overwritten_during_the_job_is_an_error_that_names_it(store, workers):
     prefix = fresh("pins")
@@ -296,6 +303,7 @@ def test_a_public_bucket_needs_no_key(minio, monkeypatch):
     assert [row["id"] for row in found] == [1, 2]
 
 
+@pytest.mark.slow
 def test_the_environment_names_the_store_and_the_keys(minio, uploaded, local, monkeypatch):
     for name, value in minio.options.items():
         monkeypatch.setenv(name.upper(), value)
@@ -318,6 +326,7 @@ def test_google_with_a_file_of_a_service_account(gcs, uploaded, local, tmp_path)
     same(found, rows(f"{local}/orc", "orc"))
 
 
+@pytest.mark.slow
 def test_azure_with_a_shared_access_signature(azure, uploaded, local):
     options = {name: value for name, value in azure.options.items() if not name.endswith("_key")}
     options["azure_storage_sas_token"] = azure.sas()

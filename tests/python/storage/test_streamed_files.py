@@ -46,6 +46,7 @@ def asked_for(log, begun):
     return sum(int(stop) - int(start) for method, _, start, stop, _ in requests if method == "GET")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_loop_that_waits_does_not_fill_the_memory(long_file, tmp_path, cached):
     root, ids = long_file
