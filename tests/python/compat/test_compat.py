@@ -61,6 +61,7 @@ def test_the_readme_has_the_examples_that_are_known_here():
     assert len(SNIPPETS) == 10
 
 
+@pytest.mark.slow
 def test_the_example_of_all_parameters(files):
     text = snippet("shuffle_buffer_size=50_000", "StructuredDataset")
     text = substituted(text, {"s3://my-bucket/data/train/": f"{files}/"})
@@ -69,6 +70,7 @@ def test_the_example_of_all_parameters(files):
     assert sum(found.values()) == 3199
 
 
+@pytest.mark.slow
 def test_the_example_of_a_collate_function(files):
     text = snippet("collate_fn=my_collate")
     text = substituted(text, {"s3://my-bucket/data/train/": str(files)})
@@ -80,6 +82,7 @@ def test_the_example_of_a_collate_function(files):
     assert sum(found.values()) == 4800
 
 
+@pytest.mark.slow
 def test_the_example_of_epochs(files):
     text = substituted(snippet("dataset.set_epoch(epoch)"), {"s3://bucket/data/": str(files)})
 
@@ -119,6 +122,7 @@ def test_the_example_of_a_dataloader_of_ones_own(files):
     assert rows_of(DataLoader(listed, batch_size=None, num_workers=2)) == rows_of(ours)
 
 
+@pytest.mark.slow
 def test_the_example_of_accelerate(files):
     text = substituted(snippet("num_ranks=accelerator"), {"s3://bucket/data/": str(files)})
     found = assert_same_rows(lambda library: run(text, library)["loader"])

@@ -93,6 +93,7 @@ def run(text, library, **names):
     return names["loader"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 def test_the_example_of_all_parameters(lake):
     table = load_catalog(**lake).load_table("my_db.my_table")

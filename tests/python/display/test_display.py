@@ -224,6 +224,7 @@ def slow(session):
     return session, seen
 
 
+@pytest.mark.slow
 def test_a_query_that_takes_long_is_given_up(slow):
     session, seen = slow
     started = time.perf_counter()

@@ -114,6 +114,7 @@ def test_ranks_share_without_doing_anything_twice(ranks):
     assert Rank(store).result() == []
 
 
+@pytest.mark.slow
 def test_chunks_of_a_rank_that_died_are_taken_over():
     store = Store()
     dead = rendezvous.Board(store, "test", 10)

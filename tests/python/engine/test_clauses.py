@@ -115,6 +115,7 @@ JOINS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", JOINS)
 def test_joins_by_columns_of_one_name(session, duck, sql):
     same(session, duck, sql, JOINS[sql])

@@ -29,6 +29,7 @@ def stages(monkeypatch, tmp_path):
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path / "stages"))
 
 
+@pytest.mark.slow
 def test_random_statements_are_what_the_judges_say():
     tally, _ = differential.run(queries=600, first_seed=0, seconds=SECONDS)
     assert tally.differences == []
@@ -89,6 +90,7 @@ def test_sqlite_has_a_word_and_no_more_than_it_knows():
             judges.sqlite.answer("SELECT CAST(1 AS DECIMAL(9, 2)) AS d", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "kind"),
     list(zip(differential_planted.FAULTS, ("nulls", "distinct", "limit"), strict=True)),
@@ -102,6 +104,7 @@ def test_a_planted_fault_is_found(monkeypatch, plant, kind):
     assert "seed" in text
 
 
+@pytest.mark.slow
 def test_a_fault_that_is_not_planted_is_not_found(monkeypatch):
     monkeypatch.setattr(differential_grammar, "KINDS", ("nulls",))
     assert (

@@ -109,6 +109,7 @@ NULLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "condition",
     [
@@ -178,6 +179,7 @@ ABOVE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("inner", ORDERED)
 @pytest.mark.parametrize("outer", ABOVE)
@@ -459,6 +461,7 @@ LETTERS = pa.table(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize(
     "sets", ["a, ROLLUP (k)", "CUBE (a, k)", "GROUPING SETS ((a, k), (a))", "ROLLUP (a, k)", "k, a"]
@@ -519,6 +522,7 @@ CONSTANT_SIDES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", CONSTANT_SIDES)
 @pytest.mark.parametrize("join", ["{x} RIGHT JOIN u", "{x} FULL JOIN u", "u LEFT JOIN {x}"])
 @pytest.mark.parametrize("on", ["x.id = u.id", "x.id < u.id"])

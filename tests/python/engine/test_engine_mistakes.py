@@ -163,6 +163,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_a_condition_keeps_the_rows_that_it_says(session, condition):
     # DuckDB has no backslash in text, and no escape where none is named.
@@ -177,6 +178,7 @@ def test_a_condition_keeps_the_rows_that_it_says(session, condition):
     assert_same_answer(got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", [c for c in CONDITIONS if "SELECT" not in c])
 def test_a_condition_has_the_value_that_it_says(session, condition):
     want = expected(f"SELECT id, {condition} AS c FROM t")
@@ -209,6 +211,7 @@ PATTERNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", ["~", "~*", "!~", "!~*"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_regular_expression_is_none_but_itself(session, pattern, operator):
@@ -480,6 +483,7 @@ WINDOWED = pa.table(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize("aggregate", SLIDING)
 @pytest.mark.parametrize("by", ["", "PARTITION BY g "])

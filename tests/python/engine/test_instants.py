@@ -64,6 +64,7 @@ def judged(late, where):
     assert ids(session, where) == sorted(i for (i,) in theirs), where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["t", "d"])
 def test_constants_after_2262(late, column):
     for op, constant in itertools.product(OPERATORS, CONSTANTS):
@@ -234,6 +235,7 @@ INSTANTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["t", "m"])
 def test_instants_compare_as_instants(zoned, table):
     for number, instant in itertools.product(range(len(ZONES)), INSTANTS):

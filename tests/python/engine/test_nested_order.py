@@ -84,6 +84,7 @@ def check(session, sql, ordered=False):
 COLUMNS = ["s", "l", "f", "n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("operator", ["<", "<=", ">", ">=", "=", "<>", "IS NOT DISTINCT FROM"])
 def test_comparisons(session, column, operator):
@@ -100,6 +101,7 @@ def test_between(session, column, negated):
     check(session, f"SELECT x.i, y.i AS j, z.i AS k FROM t AS x, t AS y, t AS z WHERE {between}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize(
     "end", ["ASC NULLS LAST", "ASC NULLS FIRST", "DESC NULLS LAST", "DESC NULLS FIRST"]

@@ -44,6 +44,7 @@ def both(ours, theirs=None, seed=5, rows=60):
     return sorted(zip(*found.values(), strict=True)), sorted(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["lead", "lag"])
 @pytest.mark.parametrize("ignored", [True, False])
 @pytest.mark.parametrize("column", ["v", "s", "none"])

@@ -315,6 +315,7 @@ def test_a_cut_file_is_an_error_wherever_it_is_cut(session):
     assert sum(error is None for error in cut) < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
 def test_damaged_bytes_are_an_error_and_never_a_crash(session, compression, stream):

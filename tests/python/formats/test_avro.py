@@ -151,6 +151,7 @@ def ids(rows):
     return [{"id": number} for number in range(rows)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_type_is_read_as_fastavro_reads_it(session, codec):
     schema, rows = all_types(300)
@@ -481,6 +482,7 @@ def test_wrong_markers_counts_and_sizes_are_errors(session):
     assert "cut short" in damaged(session, head + number(rows) + b"\xff" * 9)
 
 
+@pytest.mark.slow
 def test_a_block_that_becomes_huge_is_refused(session):
     schema, sync, _ = avro_files.blocks(_bytes_of(record(("raw", "bytes")), []))
     size = 80 << 20
@@ -494,6 +496,7 @@ def test_a_block_that_becomes_huge_is_refused(session):
     assert "becomes more than" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_damaged_bytes_are_an_error_and_never_a_crash(session, codec):
     schema, rows = all_types(60)

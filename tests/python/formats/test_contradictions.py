@@ -66,6 +66,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("filters", FILTERS)
 def test_pages_between_wanted_ones_are_not_needed(
@@ -254,6 +255,7 @@ KINDS_OF_PAGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS_OF_PAGES)
 @pytest.mark.parametrize("column", ["x", "maybe", "s", "flag", "pair"])
 def test_a_bit_that_flipped_in_a_page_with_a_checksum(

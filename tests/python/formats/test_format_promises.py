@@ -196,6 +196,7 @@ def rows_of(batches):
     )
 
 
+@pytest.mark.slow
 @worlds
 def test_every_row_comes_once_typed_and_in_order(world):
     assert world.query.to_arrow().to_pylist() == world.table.to_pylist()
@@ -211,6 +212,7 @@ def test_every_row_comes_once_typed_and_in_order(world):
             assert all(size == options["batch_size"] for size in sizes[:-1])
 
 
+@pytest.mark.slow
 @worlds
 def test_all_ranks_take_the_same_steps(world):
     options = world.topology()
@@ -223,6 +225,7 @@ def test_all_ranks_take_the_same_steps(world):
     assert rows_of(batch for shard in shards for batch in shard) == world.table.to_pylist()
 
 
+@pytest.mark.slow
 @worlds
 def test_stopped_anywhere_and_resumed_on_the_same_and_another_topology(world):
     options = world.topology()
@@ -241,6 +244,7 @@ def test_stopped_anywhere_and_resumed_on_the_same_and_another_topology(world):
         assert sorted(support.flat(before + after)) == list(range(world.table.num_rows)), batch_size
 
 
+@pytest.mark.slow
 @worlds
 def test_projection_filter_and_count_are_those_of_duckdb(world):
     session, table = world.session, world.table  # noqa: F841 (DuckDB finds `table` by its name)

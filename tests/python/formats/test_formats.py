@@ -187,6 +187,7 @@ def test_byte_ranges_respect_records(session):
             assert_same(query, rows, world_size=3, split_bytes=split_bytes)
 
 
+@pytest.mark.slow
 def test_files_over_four_mebibytes_are_cut_by_default(session):
     rows = [{"n": n, "text": f"{n} " * 20} for n in range(60_000)]
     pacsv.write_csv(pa.Table.from_pylist(rows), "t.csv")

@@ -235,6 +235,7 @@ def test_many_short_lines_take_no_memory(tmp_path):
 # Types and footers.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "orc", "avro", "arrow"])
 def test_a_file_that_was_cut_short_is_damaged(tmp_path, kind):
     """Whatever it ends with: an ORC file that does so with any bytes is not one of an unknown version."""
@@ -288,6 +289,7 @@ def test_json_nested_without_end(tmp_path, depth, brackets):
     assert session.sql("SELECT id FROM t").count() == 1
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_columns(tmp_path):
     """Two of them are read in seconds. `SELECT *` of so many is another matter: the engine takes the square of their number."""
     many = 100_000
@@ -316,6 +318,7 @@ def refusal_of(path):
     return None
 
 
+@pytest.mark.slow
 def test_parquet_footers_that_lie(tmp_path):
     """Every byte of a footer, changed in several ways: an error, or rows, and never the end of the process."""
     path = tmp_path / "a.parquet"

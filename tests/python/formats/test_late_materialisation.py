@@ -142,6 +142,7 @@ def expected_of(session: tq.Session, query: str) -> list[dict[str, Any]]:
     return session.sql(query).to_arrow().to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_same_rows_as_a_filter_in_memory(tmp_path: Path, layout: str) -> None:
     rows = table(seed=sum(map(ord, layout)))
@@ -257,6 +258,7 @@ def test_differences_in_blocks_that_the_decoder_cannot_pass_over(tmp_path: Path)
         assert [tuple(row.values()) for row in found] == expected, condition
 
 
+@pytest.mark.slow
 def test_whatever_is_damaged_is_an_error_that_names_the_file_or_rows(tmp_path: Path) -> None:
     pick = random.Random(2)
     columns = ["row", "key", "price", "name", "code", "kind_int8", "pair", "list"]

@@ -100,6 +100,7 @@ def same(found, expected):
 # --- values ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("threshold", [0.0, 1.0], ids=["direct", "dictionary"])
 def test_every_type_is_read_as_pyarrow_reads_it(session, compression, threshold):
@@ -147,6 +148,7 @@ def test_nested_nulls_are_those_of_pyarrow(session):
     same(session.table("t").to_arrow(), judged())
 
 
+@pytest.mark.slow
 def test_random_tables_in_random_stripes(session):
     rng = np.random.default_rng(11)
     kinds = ["i8", "i32", "f32", "flag", "s", "raw", "day", "price", "list", "struct"]
@@ -484,6 +486,7 @@ def test_a_cut_file_is_named(session):
             session.register_orc("t", "cut.orc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["zlib", "snappy", "zstd", "lz4"])
 def test_damaged_stripes_are_an_error_and_never_a_crash(session, compression):
     """Bytes within the stripes are overwritten: an error that names the file, or other values of the same number."""

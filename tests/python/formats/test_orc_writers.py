@@ -129,6 +129,7 @@ def test_the_known_refusals_are_files_that_exist(real):
     assert set(REFUSED) | UNBOUNDED | BY_EXPECTED_ROWS <= {path.name for path in FILES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_real_file_is_read_as_pyarrow_reads_it_or_refused(path):
     session = tq.Session()

@@ -161,6 +161,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return pa.table({"id": pa.array(range(rows)), **columns})
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -347,6 +348,7 @@ def test_row_groups_may_be_numbered_in_part(tmp_path: Path, numbered: list[bool]
     assert pa.Table.from_batches(list(loader))["s"].to_pylist() == list("abcdefghi")
 
 
+@pytest.mark.slow
 def test_a_file_may_have_more_row_groups_than_16_bits_count(tmp_path: Path) -> None:
     path, groups = tmp_path / "t.parquet", 33_000
     pq.write_table(pa.table({"x": range(groups)}), path, row_group_size=1, use_dictionary=False)

@@ -114,6 +114,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write(tmp_path / "files", **LAYOUTS[request.param])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1000, 333, 6000])
 def test_every_row_is_delivered_once_with_its_values(folder: Path, batch_size: int) -> None:
     check(list(loader(folder, batch_size=batch_size)))
@@ -160,6 +161,7 @@ def test_what_the_system_does_not_have_in_memory_is_read_once(
     assert chunks <= dataset.metrics()["bytes_read"] < 1.1 * chunks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 4, 17, 60])
 def test_a_resumed_epoch_goes_on_bit_for_bit(folder: Path, stop: int) -> None:
     whole = list(loader(folder))

@@ -82,6 +82,7 @@ def in_ranges(session, size, **options):
     return [row for batch in loader for row in batch.to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_records_survive_every_cut(session, name):
     text, options = CASES[name]
@@ -128,6 +129,7 @@ PACKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", PACKED)
 @pytest.mark.parametrize(
     "options", [{}, {"quote": "'"}, {"escape": "\\"}], ids=["plain", "quote", "escape"]

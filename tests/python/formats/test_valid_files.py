@@ -153,6 +153,7 @@ def held(column: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays([column], ["x"])
 
 
+@pytest.mark.slow
 def test_texts_of_a_dictionary_that_are_too_long_in_one_batch(tmp_path: Path) -> None:
     """2.4 GB in all, in batches of 8,192 rows."""
     file, rows = tmp_path / "t.parquet", 8192
@@ -177,6 +178,7 @@ def test_texts_of_a_dictionary_that_are_too_long_in_one_batch(tmp_path: Path) ->
     assert sorted(ids) == list(range(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "text"), [(listed, "text[1]"), (held, "text['x']")])
 def test_such_texts_in_lists_and_structs(tmp_path: Path, shape: Any, text: str) -> None:
     file, rows = tmp_path / "t.parquet", 8192

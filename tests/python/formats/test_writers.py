@@ -230,6 +230,7 @@ def test_the_files_are_there():
     assert sum(path.stat().st_size for path in FOLDER.glob("*.*")) < 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "name"), cases("column"))
 def test_every_column_is_read(file, name):
     found = session(file).sql(f'SELECT id, "{name}" AS c FROM t').to_arrow()
@@ -237,6 +238,7 @@ def test_every_column_is_read(file, name):
     assert plain(found["c"], ROWS.schema.field(name).type) == expected(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "name"), cases("condition"))
 def test_every_condition_keeps_its_rows(file, name):
     for number, condition in enumerate(CONDITIONS[name]):
@@ -247,6 +249,7 @@ def test_every_condition_keeps_its_rows(file, name):
             assert query.count() == len(wanted), condition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "name"), cases("distinct", 4))
 def test_distinct_limits_and_counts(file, name):
     run = session(file).sql
@@ -270,6 +273,7 @@ def test_distinct_limits_and_counts(file, name):
         assert some == wanted[3:8], condition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [marked("ranks", file) for file in FILES])
 def test_two_ranks_share_the_rows(file):
     columns = columns_of(file)

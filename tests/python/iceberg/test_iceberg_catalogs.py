@@ -31,6 +31,7 @@ def select(properties, name, what="*"):
     return session.sql(f"SELECT {what} FROM lake.{name}").to_arrow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", KINDS, indirect=True)
 def test_a_table_is_read_as_pyiceberg_reads_it(lake):
     name = f"{fresh()}.t"
@@ -42,6 +43,7 @@ def test_a_table_is_read_as_pyiceberg_reads_it(lake):
     assert rows(got) == expected.to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", KINDS, indirect=True)
 def test_a_loader_over_a_catalog_delivers_every_row_once(lake):
     name = f"{fresh()}.t"
@@ -60,6 +62,7 @@ def test_a_loader_over_a_catalog_delivers_every_row_once(lake):
     assert ids(delivered) == list(range(60))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", NESTED_KINDS, indirect=True)
 def test_nested_namespaces(lake):
     outer, inner = fresh(), fresh()
@@ -138,6 +141,7 @@ def test_jdbc_is_another_name_of_sql(request):
     assert rows(got) == lake.read(name).to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rest", "sqlite", "postgres", "hive"])
 def test_the_uri_tells_the_type(kind, request):
     lake = lake_of(kind, request)
@@ -254,6 +258,7 @@ def test_wrong_properties(properties, match):
     failing(properties, tq.ConfigError, match)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "properties",
     [

@@ -72,6 +72,7 @@ def query_of(lake, name, columns="id, v"):
     return session.sql(f"SELECT {columns} FROM lake.{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", COMMITS)
 def test_a_commit_between_planning_and_reading_changes_nothing(lake, name, commit):
     query = query_of(lake, name)
@@ -106,6 +107,7 @@ def test_a_commit_in_the_middle_of_an_epoch_and_between_two_changes_nothing(
     assert ids(loader) == BEFORE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", COMMITS)
 def test_a_resumed_run_reads_the_snapshot_of_its_state(lake, name, commit):
     options = {
@@ -133,6 +135,7 @@ def test_a_resumed_run_reads_the_snapshot_of_its_state(lake, name, commit):
     assert ids(taken + resumed) == BEFORE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", COMMITS)
 def test_refresh_moves_forward(lake, name, commit):
     query = query_of(lake, name, "id")
@@ -150,6 +153,7 @@ def test_refresh_moves_forward(lake, name, commit):
     assert not query.refresh()
 
 
+@pytest.mark.slow
 def test_two_tables_of_a_query_are_pinned_together(lake, name):
     other = f"{fresh()}.t"
     lake.make(other, sample(), files=2)

@@ -31,6 +31,7 @@ def lake(tmp_path_factory):
     return make_lake(tmp_path_factory.mktemp("lake"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["nothing", "identity"])
 def test_a_history_of_commits(lake, by):
     spec = PartitionSpec(

@@ -70,6 +70,7 @@ def at(topology, rank, **options):
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     name=st.sampled_from(TABLES),
@@ -98,6 +99,7 @@ def test_each_row_once_in_equal_steps(
     assert steps == {math.ceil(math.ceil(wanted.total() / world_size) / batch_size)}
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(
     name=st.sampled_from(TABLES),
