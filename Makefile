@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ test-rust: ## Run the Rust tests; they need no Python
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 2
 
+test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests that need no server and no second process, in TEST_PROCESSES (2); some minutes
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
+
 test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 	$(MAKE) --no-print-directory stubtest
@@ -83,7 +86,7 @@ browser: ## Install Chromium by apt; tests draw the notebook in it
 	  || echo "make: Chromium not found and not installed, so the tests that draw the notebook will be skipped. Install it: apt install chromium" >&2
 
 test-faults: $(STAMPS)/built test-servers ## Try every fault of a store on every format, with several seeds (some minutes)
-	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/test_faults.py
+	TENSORQUERY_LONG_FAULTS=1 $(BIN)/python -m pytest tests/python/storage/test_faults.py
 
 HOURS ?= 1
 
@@ -96,22 +99,22 @@ prove: $(STAMPS)/built test-servers ## Prove exactly-once delivery under injecte
 BALLISTA := .cache/ballista
 BALLISTA_VERSION := 53.0.0
 
-# A seed replays one case: python tests/python/differential.py --replay 17
+# A seed replays one case: python tests/python/helpers/differential.py --replay 17
 WRITERS := .cache/writers
 DIFFERENTIAL := $(STAMPS)/built $(WRITERS)/parquet-go/writer $(WRITERS)/parquet-java/complete
 
 differential: $(DIFFERENTIAL) ## Compare random queries over every format and writer with three judges (QUERIES=5000 SEED=0; some ten minutes)
-	$(BIN)/python tests/python/differential.py --queries $(or $(QUERIES),5000) --seed $(or $(SEED),0) --record tests/fixtures/differential.json
+	$(BIN)/python tests/python/helpers/differential.py --queries $(or $(QUERIES),5000) --seed $(or $(SEED),0) --record tests/fixtures/differential.json
 
 differential-planted: $(DIFFERENTIAL) ## Plant three faults, each of which `make differential` must find within 500 queries
-	$(BIN)/python tests/python/differential.py --planted --seed $(or $(SEED),0)
+	$(BIN)/python tests/python/helpers/differential.py --planted --seed $(or $(SEED),0)
 
 # Kept by `make clean`. The other writers come with `make setup`.
-$(WRITERS)/parquet-go/writer: $(wildcard tests/python/writers/parquet-go/*)
+$(WRITERS)/parquet-go/writer: $(wildcard tests/python/helpers/writers/parquet-go/*)
 	@command -v go >/dev/null || { echo "make: go not found. Install Go, 1.24 or later, for parquet-go, which writes files for \`make differential\`: https://go.dev/doc/install" >&2; exit 1; }
-	cd tests/python/writers/parquet-go && go build -buildvcs=false -ldflags="-s -w" -o $(abspath $@) .
+	cd tests/python/helpers/writers/parquet-go && go build -buildvcs=false -ldflags="-s -w" -o $(abspath $@) .
 
-$(WRITERS)/parquet-java/complete: tests/python/writers/parquet-java/pom.xml
+$(WRITERS)/parquet-java/complete: tests/python/helpers/writers/parquet-java/pom.xml
 	@command -v javac >/dev/null || { echo "make: javac not found. Install a JDK, 17 or later, for parquet-java, which writes files for \`make differential\`: apt install openjdk-17-jdk-headless" >&2; exit 1; }
 	@command -v mvn >/dev/null || { echo "make: mvn not found. Install Maven, which fetches parquet-java: apt install maven" >&2; exit 1; }
 	@rm -rf $(@D)
@@ -124,7 +127,7 @@ slt: $(STAMPS)/built ## Compare a folder of sqllogictest files with a judge (DIR
 	$(BIN)/python -m tests.slt $(DIR) --queries $(or $(QUERIES),0) $(SLT_ARGS)
 
 test-leaks: $(STAMPS)/built ## Read 1,000 epochs, make 200 loaders, and look for leaks (some minutes)
-	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/test_leaks.py
+	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/loading/test_leaks.py
 
 audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities if a database can be reached
 	$(BIN)/python tests/audit.py
@@ -159,24 +162,24 @@ test-wheel: wheel .demo/complete ## Try the wheel in clean environments, with to
 	PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest tests/wheel
 
 # Kept by `make clean`: each changes with its pom.xml, go.mod or package-lock.json only.
-$(JARS)/%/complete: tests/python/servers/%/pom.xml
+$(JARS)/%/complete: tests/python/helpers/servers/%/pom.xml
 	@command -v javac >/dev/null || { echo "make: javac not found. Install a JDK, 17 or later, for the catalogs that the tests start: apt install openjdk-17-jdk-headless" >&2; exit 1; }
 	@command -v mvn >/dev/null || { echo "make: mvn not found. Install Maven, which fetches the catalogs that the tests start: apt install maven" >&2; exit 1; }
-	@echo "Fetching the jars of tests/python/servers/$*"
+	@echo "Fetching the jars of tests/python/helpers/servers/$*"
 	@rm -rf $(@D)
 	mvn --batch-mode --quiet --file $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(abspath $(@D))
 	@touch $@
 
-$(SERVERS)/%/complete: tests/python/servers/%/go.mod tests/python/servers/%/go.sum
+$(SERVERS)/%/complete: tests/python/helpers/servers/%/go.mod tests/python/helpers/servers/%/go.sum
 	@command -v go >/dev/null || { echo "make: go not found. Install Go, 1.26 or later, which builds the S3 and Google stores that the tests start: https://go.dev/doc/install" >&2; exit 1; }
-	@echo "Building the server of tests/python/servers/$* (some minutes)"
+	@echo "Building the server of tests/python/helpers/servers/$* (some minutes)"
 	@rm -rf $(@D)
 	cd $(<D) && GOBIN=$(abspath $(@D)) go install -buildvcs=false -ldflags="-s -w" tool
 	@touch $@
 
-$(SERVERS)/%/complete: tests/python/servers/%/package.json tests/python/servers/%/package-lock.json
+$(SERVERS)/%/complete: tests/python/helpers/servers/%/package.json tests/python/helpers/servers/%/package-lock.json
 	@command -v npm >/dev/null || { echo "make: npm not found. Install Node.js, 20 or later, for the Azure store that the tests start: apt install nodejs npm" >&2; exit 1; }
-	@echo "Fetching the server of tests/python/servers/$*"
+	@echo "Fetching the server of tests/python/helpers/servers/$*"
 	@rm -rf $(@D) && mkdir -p $(@D)
 	cp $^ $(@D)
 	cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
@@ -342,7 +345,7 @@ iceberg-fixtures: $(SPARK)/installed ## Make the Iceberg tables of the tests aga
 	$(SPARK)/bin/python tests/fixtures/iceberg/make_fixtures.py $(SPARK)/$(ICEBERG_JAR)
 
 golden: $(STAMPS)/built ## Write the golden texts anew (seconds); git shows changes of plans, orders and states
-	$(BIN)/python tests/python/golden.py
+	$(BIN)/python tests/python/helpers/golden.py
 
 # Seven writers of Parquet. Their files are committed, and the tests read those; a new version of a writer is a line in
 # requirements.txt, go.mod or pom.xml and this target.

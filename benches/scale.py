@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python" / "helpers"))
 
 FILES, GROUPS, RANKS, WORKERS = 100_000, 10, 1_024, 8
 SECONDS, GIBIBYTES, IMBALANCE, SHARE_MEGABYTES = 10.0, 2.0, 0.01, 10.0

@@ -24,7 +24,7 @@ from data import key_range, make, paged
 from epochs import Row, in_turn, spread
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "python"))
+sys.path.insert(0, str(HERE.parent / "tests" / "python" / "helpers"))
 
 from stores import Faults, fault_proxy, serve_minio  # noqa: E402 (found by the path above)
 

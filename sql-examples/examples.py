@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flights
+import tpch
 
 import tensorquery as tq
-import tpch
 
 HERE = Path(__file__).parent
 FLIGHTS, TPCH = Path(".demo"), Path(".tpch")

@@ -4,7 +4,7 @@
 //! splits of [`formats`] → [`sharding`] (balance and deal) → [`stream`] (read ahead, shuffle, cut)
 //! → [`tensor`]s.
 //!
-//! A room imports only rooms below it in this list (`tests/python/test_rooms.py` asserts it):
+//! A room imports only rooms below it in this list (`tests/python/project/test_rooms.py` asserts it):
 //!
 //! - `python`: feature `python`, the only code that knows pyo3
 //! - `stream`: read-ahead, shuffle windows, exact batches, hand-over to the consumer

@@ -11,7 +11,7 @@ from typing import Any
 
 from compare.request import Request
 
-TESTS = Path(__file__).parents[2] / "tests" / "python"
+HELPERS = Path(__file__).parents[2] / "tests" / "python" / "helpers"
 
 Open = Callable[[Request], Iterable[Any]]
 
@@ -33,7 +33,7 @@ def planning(open_batches: Open, request: Request, files: int, ranks: int) -> di
 
 def dealing(open_batches: Open, request: Request, splits: int, ranks: int) -> dict[str, Any]:
     """LPT over the splits of a table of which there is only metadata."""
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(HELPERS))
     from synthetic import GROUPS, plan_of
 
     with tempfile.TemporaryDirectory() as folder:

@@ -85,7 +85,7 @@ def _program(name, folder, words, store):
         "RUST_LOG": "info",
     }
     wrapper = [sys.executable, "-m", "servers.process", folder / "nothing", "{}"]
-    here = ROOT / "tests" / "python"
+    here = ROOT / "tests" / "python" / "helpers"
     with running([*wrapper, program, *words], folder / "log", cwd=here, env=environment) as pid:
         try:
             yield

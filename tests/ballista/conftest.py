@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+sys.path.insert(0, str(ROOT / "tests" / "python" / "helpers"))
 
 from cluster import start_cluster  # noqa: E402
 from stores import minio  # noqa: E402, F401 (a fixture)

@@ -1,6 +1,6 @@
 """What a cluster stages is DuckDB's answer to the same SQL, in its order where it has one, or it is refused: never another row.
 
-The queries are those of tests/python/test_any_sql.py: TPC-H, and further ones for every case.
+The queries are those of `any_sql_queries.py`: TPC-H, and further ones for every case.
 """
 
 import duckdb
@@ -9,9 +9,9 @@ import pytest
 
 import tensorquery as tq
 from answers import assert_same_answer
+from any_sql_queries import OTHERS, TPCH, duck, is_ordered, loaded  # noqa: F401 (duck is a fixture)
 from iceberg_servers import fresh
 from support import write_parquet
-from test_any_sql import OTHERS, TPCH, duck, is_ordered, loaded  # noqa: F401 (duck is a fixture)
 from tpch_data import TABLES
 
 REFUSED = {

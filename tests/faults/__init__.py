@@ -4,6 +4,6 @@ import sys
 from pathlib import Path
 
 # The servers and helpers of the other tests.
-_HELPERS = str(Path(__file__).resolve().parents[1] / "python")
+_HELPERS = str(Path(__file__).resolve().parents[1] / "python" / "helpers")
 if _HELPERS not in sys.path:
     sys.path.insert(0, _HELPERS)

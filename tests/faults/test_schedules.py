@@ -13,6 +13,8 @@ from . import report
 from .planted import BUGS
 from .schedule import KINDS, draw
 
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FOUND_BY = {

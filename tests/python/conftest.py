@@ -40,6 +40,17 @@ def _skips(config):
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark with `servers` each test that asks for a fixture of `stores` or `iceberg_servers`: each of those starts a server."""
+    for item in items:
+        found = getattr(item, "_fixtureinfo", None)
+        definitions = found.name2fixturedefs.values() if found else ()
+        modules = {one.func.__module__ for each in definitions for one in each[-1:]}
+        if modules & {"stores", "iceberg_servers"}:
+            item.add_marker(pytest.mark.servers)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session):
     """A skip that nobody allowed fails the run of continuous integration."""
     if os.environ.get("CI") and _skips(session.config):

@@ -16,6 +16,8 @@ from .records import Control, Query, Statement
 from .run_file import dialect_of, harmless
 from .values import Interval, Moment
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 REFUSED = {

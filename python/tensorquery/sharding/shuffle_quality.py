@@ -167,7 +167,7 @@ def _warning(
     A window is mixed from as many rows as it holds, or as the open splits hold where that is more: these are in
     reach. Sorted rows are spread evenly over the windows of an epoch only if (nearly) all rows of the shard are in
     reach; with half of them, the distribution of a column already differs from window to window by far more
-    than sampling explains (`tests/python/test_shuffle_quality.py`).
+    than sampling explains (`tests/python/sharding/test_shuffle_quality.py`).
     """
     mean = sum(rows) / max(1, len(rows))
     total = mean * splits

@@ -1,4 +1,4 @@
-//! One stage among several users of a directory. Processes of their own are in `tests/python/test_stage.py`.
+//! One stage among several users of a directory. Processes of their own are in `tests/python/stages/test_stage.py`.
 
 use std::thread;
 

@@ -1,0 +1,589 @@
+"""Queries: read-only SQL, columns and filters, and what a lazy query offers besides a loader."""
+
+import datetime as dt
+import threading
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import tensorquery as tq
+from pyiceberg_tables import make_lake
+from rows import multiset, sharded
+
+UTC = dt.UTC
+TABLE = pa.table(
+    {
+        "n": pa.array([1, 2, 3, None, 5], pa.int64()),
+        "f": pa.array([0.5, -1.0, None, 2.5, 1e300]),
+        "s": ["it's", 'say "hi"', None, "100%", "x -- y"],
+        "day": pa.array([dt.date(2026, 1, day) for day in (1, 2, 3, 4)] + [None]),
+        "at": pa.array(
+            [dt.datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)],
+            pa.timestamp("us", "UTC"),
+        ),
+        "ok": [True, False, None, True, False],
+        "Cap": [1, 2, 3, 4, 5],
+    }
+)
+
+
+@pytest.fixture
+def session(tmp_path):
+    session = tq.Session()
+    pq.write_table(TABLE, tmp_path / "t.parquet", row_group_size=2)
+    session.register_parquet("t", tmp_path / "t.parquet")
+    return session
+
+
+# --- columns and filters ---
+
+FORMS = [
+    ("n > 1", [("n", ">", 1)], pc.field("n") > 1),
+    ("n <> 2", [("n", "!=", 2)], pc.field("n") != 2),
+    ("n IN (1, 5)", [("n", "in", [1, 5])], pc.field("n").isin([1, 5])),
+    ("s = 'it''s'", [("s", "=", "it's")], pc.field("s") == "it's"),
+    ("s = 'say \"hi\"'", [("s", "==", 'say "hi"')], pc.field("s") == 'say "hi"'),
+    ("s = 'x -- y'", [("s", "in", {"x -- y"})], pc.field("s") == "x -- y"),
+    (
+        "day >= DATE '2026-01-02'",
+        [("day", ">=", dt.date(2026, 1, 2))],
+        pc.field("day") >= dt.date(2026, 1, 2),
+    ),
+    (
+        "at < TIMESTAMP '2026-01-01T02:00:00Z'",
+        [("at", "<", dt.datetime(2026, 1, 1, 2, tzinfo=UTC))],
+        pc.field("at")
+        < pa.scalar(dt.datetime(2026, 1, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC")),
+    ),
+    ("ok = true", [("ok", "=", True)], pc.field("ok") == True),  # noqa: E712
+    ('"Cap" <= 2', [("Cap", "<=", 2)], pc.field("Cap") <= 2),
+    (
+        "n = 1 OR (f > 1 AND n = 5)",
+        [[("n", "=", 1)], [("f", ">", 1), ("n", "=", 5)]],
+        (pc.field("n") == 1) | ((pc.field("f") > 1) & (pc.field("n") == 5)),
+    ),
+    ("f IS NULL", None, pc.field("f").is_null()),
+    ("s LIKE 'x%'", None, pc.starts_with(pc.field("s"), "x")),
+]
+
+
+@pytest.mark.parametrize("forms", FORMS, ids=[sql for sql, _, _ in FORMS])
+def test_three_forms_of_a_filter_keep_the_rows_that_pyarrow_keeps(session, forms):
+    expected = pads.dataset(TABLE).to_table(filter=forms[2]).to_pylist()
+    assert expected, "a filter that keeps nothing proves nothing"
+    for form in forms:
+        if form is None:
+            continue
+        assert multiset(sharded(table="t", session=session, filters=form)) == multiset(expected)
+        assert session.table("t").select(filters=form).to_arrow().to_pylist() == expected
+
+
+def test_columns_are_kept_in_the_order_asked_for(session):
+    query = session.table("t").select(["Cap", "n"], [("f", ">", 0)])
+    assert query.column_names == ["Cap", "n"]
+    assert query.to_arrow()["Cap"].to_pylist() == [1, 4, 5]
+    assert list(sharded(table="t", session=session, columns=["s"])[0]) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (iter, ["s", "n"]),
+        (lambda names: (name for name in names), ["s", "n"]),
+        (lambda names: map(str, names), ["s", "n"]),
+        (np.array, ["s", "n"]),
+        (dict.fromkeys, ["s", "n"]),
+        (set, ["n", "s"]),
+        (frozenset, ["n", "s"]),
+    ],
+)
+def test_columns_are_any_names_and_those_of_a_set_are_sorted(session, make, names):
+    query = session.sql("SELECT n, f, s FROM t")
+    asked = ["s", "n"]
+    assert query.select(make(asked)).column_names == names
+    assert tq.mix([(query, 1), (query, 1)]).select(make(asked)).queries[1].column_names == names
+    for read in ({"query": query}, {"table": "t", "session": session}):
+        found, _ = tq.create_dataloader(**read, columns=make(asked), output_format="arrow")
+        assert next(iter(found)).schema.names == names
+    with pytest.raises(tq.ConfigError, match="selects nothing"):
+        query.select(make([]))
+    # What says which query a state belongs to.
+    assert query.select(make(asked))._parts() == query.select(names)._parts()
+
+
+@pytest.fixture
+def kinds(session, tmp_path):
+    """The session with the same rows as a table in memory, a view and an Iceberg table, too."""
+    session.register_table("memory", TABLE)
+    session.register_view(
+        "view", "SELECT * FROM t WHERE n IS NULL UNION ALL SELECT * FROM t WHERE n > 0"
+    )
+    made = make_lake(tmp_path).create_table("ns.t", TABLE.schema)
+    made.append(TABLE)
+    session.register_iceberg_table("lake", made.metadata_location)
+    return session
+
+
+@pytest.mark.parametrize("table", ["t", "memory", "view", "lake"])
+@pytest.mark.parametrize("columns", [None, ["s", "n"], ["Cap"]])
+@pytest.mark.parametrize("filters", [None, *FORMS[0], "n > 1 -- and no more"], ids=str)
+def test_a_table_is_narrowed_as_a_query_over_it_is(kinds, table, columns, filters):
+    twice, once = (
+        kinds.table(table).select(columns, filters),
+        kinds._select(table, columns, filters),
+    )
+    assert (once.sql, once._parts(), once.schema) == (twice.sql, twice._parts(), twice.schema)
+    assert once.to_arrow() == twice.to_arrow()
+
+
+@pytest.mark.parametrize(
+    "narrowing",
+    [
+        {"columns": ["S", "n"]},
+        {"columns": []},
+        {"columns": "n"},
+        {"filters": "n >"},
+        {"filters": "n > 1) OR (true"},
+        {"filters": "nn > 1"},
+        {"filters": [("nn", ">", 1)]},
+        {"filters": ""},
+        {"columns": ["n"], "filters": "s = '\ud800'"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_narrowed_says_what_a_query_says(session, tmp_path, narrowing):
+    with pytest.raises(tq.TensorQueryError) as expected:
+        session.table("t").select(**narrowing)
+    path = tmp_path / "t.parquet"
+    for where in (
+        {"path": path},
+        {"path": path, "session": session},
+        {"table": "t", "session": session},
+    ):
+        with pytest.raises(type(expected.value)) as found:
+            tq.create_dataloader(**where, **narrowing)
+        assert str(found.value) == str(expected.value)
+    assert [table.name for table in session.tables] == ["t"]
+
+
+def test_an_unknown_table_is_the_same_error_with_a_filter(session):
+    messages = set()
+    for narrowing in ({}, {"filters": "n > 1"}, {"columns": ["n"]}):
+        with pytest.raises(tq.TableNotFoundError, match='did you mean "t"') as found:
+            tq.create_dataloader(table="T", session=session, **narrowing)
+        messages.add(str(found.value))
+    assert len(messages) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("source", ["path", "query", "mixture", "t", "memory", "view", "lake"])
+def test_a_filter_may_read_what_the_session_knows(kinds, tmp_path, source, workers):
+    kinds.register_udf("twice", lambda n: pc.multiply(n, 2), ["int64"], "int64")
+    named = {
+        "path": {"path": tmp_path / "t.parquet"},
+        "query": {"query": "SELECT n, s FROM memory"},
+        "mixture": {"query": tq.mix([(kinds.table("memory"), 1), (kinds.sql("SELECT * FROM t WHERE n = 1"), 1)], stop="all")},
+    }  # fmt: skip
+    loader, _ = tq.create_dataloader(
+        **named.get(source, {"table": source}),
+        filters="twice(n) > 4 AND n IN (SELECT n FROM t WHERE NOT ok)",
+        columns=["n"],
+        session=kinds,
+        output_format="dict",
+        num_workers=workers,
+    )
+    assert [n for batch in loader for n in batch["n"]] == [5]
+
+
+def test_the_filter_of_a_query_reads_whatever_a_statement_may(kinds, tmp_path):
+    """What the query itself names stays what it was."""
+    query = kinds.sql("SELECT n FROM t")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / "two.parquet")
+    kinds.register_table("t", pa.table({"m": [1]}))
+    kinds.register_table("fives", pa.table({"n": [5]}))
+    kinds.register_view("larger", "SELECT n + 1 AS n FROM fives")
+
+    def kept(filters, of=query):
+        return of.select(filters=filters).to_arrow()["n"].to_pylist()
+
+    assert kept("n IN (SELECT n FROM fives)") == [5]
+    assert kept("n + 1 IN (SELECT n FROM larger)") == [5]
+    assert kept("n IN (SELECT n FROM lake WHERE n < 3)") == [1, 2]
+    assert kept(f"n IN (SELECT n FROM '{tmp_path}/two.parquet')") == [2]
+    assert kept("n IN (WITH u AS (SELECT n FROM fives) SELECT n FROM u)") == [5]
+    # Narrowed again, by a name that the first filter did not need.
+    assert kept("n IN (SELECT n FROM fives)", query.select(["n"], "n > 1")) == [5]
+    assert kept("n IN (SELECT n FROM t WHERE n < 3)") == [1, 2]
+    kinds.register_view("of_t", "SELECT m AS n FROM t")
+    with pytest.raises(tq.QueryError, match='"t" means two tables here'):
+        query.select(filters="n IN (SELECT n FROM of_t)")
+    with pytest.raises(tq.TableNotFoundError, match='unknown table "five"; did you mean "fives"'):
+        query.select(filters="n IN (SELECT n FROM five)")
+    with pytest.raises(tq.TableNotFoundError, match="nothing.parquet"):
+        query.select(filters=f"n IN (SELECT n FROM '{tmp_path}/nothing.parquet')")
+
+
+def test_functions_of_a_query_stay_those_of_it_in_its_filters(session):
+    session.register_udf("f", lambda n: pc.add(n, 100), ["int64"], "int64")
+    query = session.sql("SELECT n, f(n) AS y FROM t WHERE n IS NOT NULL")
+    session.register_udf("f", lambda n: pc.add(n, 1000), ["int64"], "int64")
+    session.register_udf("g", lambda n: pc.negate(n), ["int64"], "int64")
+    assert query.select(filters="f(n) = y AND g(n) < -2").to_arrow()["n"].to_pylist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("filters", "advice"),
+    [
+        ("WHERE n < 2", "; leave WHERE out"),
+        ("\n where n < 2", "; leave WHERE out"),
+        ("n < 2 && ok", "; between conditions write AND, not &&"),
+        ("(n < 2) & ok", "; between conditions write AND, not &"),
+        ("n < 2 | n > 4", "; between conditions write OR, not |"),
+        ("n < 2 || n > 4", "; between conditions write OR, not ||"),
+        # Those that have another mistake.
+        ('s = "b"', "; text is written in single quotes: 'b'"),
+        ("n < 2 n > 4 -- where", None),
+        ("nn | 1 > 2", None),
+        ("n < 2 AND ok > '&&' || 3", "; between conditions write OR, not ||"),
+        ("ok + n > 2 AND s = '&' AND \"s\" <> '|'", None),
+    ],
+)
+@pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT * FROM t"}], ids=str)
+def test_a_filter_of_another_language_is_told_how_to_write_it(session, source, filters, advice):
+    with pytest.raises(tq.QueryError) as caught:
+        tq.create_dataloader(session=session, filters=filters, **source)
+    message = str(caught.value)
+    if advice is None:
+        assert "leave WHERE" not in message
+        assert "between conditions" not in message
+    else:
+        assert message.endswith(advice)
+
+
+def test_operators_of_bits_and_texts_are_for_those(session):
+    query = session.table("t")
+    assert query.select(["n"], "n & 1 = 1 AND n | 2 = 3").to_arrow()["n"].to_pylist() == [1, 3]
+    assert query.select(["n"], "s || '%' = '100%%'").to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("source", [{"table": "t"}, {"query": "SELECT n FROM t"}], ids=str)
+def test_a_state_belongs_to_what_its_filter_reads_too(source):
+    def loader(kept, factor):
+        session = tq.Session()
+        session.register_table("t", pa.table({"n": range(20)}))
+        session.register_table("kept", pa.table({"n": range(kept)}))
+        session.register_udf("f", lambda n: pc.multiply(n, factor), ["int64"], "int64")
+        filters = "n IN (SELECT n FROM kept) AND f(n) < 40"
+        return tq.create_dataloader(session=session, filters=filters, batch_size=3, **source)[0]
+
+    begun = loader(12, 2)
+    assert next(iter(begun))["n"].tolist() == [0, 1, 2]
+    state = begun.state_dict()
+    same = loader(12, 2)
+    same.load_state_dict(state)
+    assert [n for batch in same for n in batch["n"].tolist()] == list(range(3, 12))
+    for other, what in ((loader(13, 2), "kept"), (loader(12, 3), "the Python function f")):
+        with pytest.raises(tq.CheckpointMismatchError, match=what):
+            other.load_state_dict(state)
+
+
+def test_a_filter_sees_the_output_columns_of_the_query(session):
+    query = session.sql("SELECT n * 10 AS ten FROM t")
+    assert query.select(filters="ten > 20").to_arrow()["ten"].to_pylist() == [30, 50]
+    with pytest.raises(tq.QueryError, match='unknown column "n"'):
+        query.select(filters="n > 2")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "1=1) UNION SELECT * FROM secret --",
+        "1=1) UNION ALL (SELECT * FROM secret",
+        "1=1; DROP TABLE t",
+        "1=1; SELECT 1",
+        "n > 1 /*",
+        "n > 1 ORDER BY n",
+        "n > 1 LIMIT 1",
+        "n > 1)",
+        "(n > 1",
+        "'",
+        '"',
+        "",
+        "   ",
+        "-- only a comment",
+        "SELECT * FROM t",
+        "n = $1",
+        "n = ?",
+    ],
+)
+def test_a_filter_is_one_expression_and_nothing_else(session, attack):
+    session.register_table("secret", TABLE)
+    with pytest.raises((tq.QueryError, tq.ConfigError)):
+        session.table("t").select(filters=attack)
+
+
+@pytest.mark.parametrize("comment", ["n > 1 -- AND ok", "n /* ) */ > 1", "n > 1 --)"])
+def test_comments_in_filters_hide_nothing(session, comment):
+    assert session.table("t").select(filters=comment).count() == 3
+
+
+def test_values_cannot_leave_their_literal(session):
+    for value in ["' OR 1=1 --", "'; DROP TABLE t; --", "\\' OR ''='", '" OR ""="']:
+        assert session.table("t").select(filters=[("s", "=", value)]).count() == 0
+        assert session.table("t").select(filters=pc.field("s") == value).count() == 0
+    with pytest.raises(tq.QueryError, match="does not exist"):
+        session.table("t").select(filters=[('n" > 0 OR "n', ">", 1)])
+    with pytest.raises(tq.QueryError, match="unknown column"):
+        session.table("t").select(['n", (SELECT 1) AS "x'])
+
+
+# --- what a query offers ---
+
+
+def test_a_query_is_lazy_and_offers_schema_head_count_and_rows(session):
+    query = session.sql("SELECT n, s FROM t WHERE n IS NOT NULL")
+    assert query.schema == pa.schema([("n", pa.int64()), ("s", pa.string())])
+    assert query.column_names == ["n", "s"]
+    assert query.head(2).to_pylist() == [{"n": 1, "s": "it's"}, {"n": 2, "s": 'say "hi"'}]
+    assert query.head(0).num_rows == 0
+    assert query.head(100).num_rows == query.count() == 4
+    assert query.to_arrow()["n"].to_pylist() == [1, 2, 3, 5]
+    assert query.sql in repr(query)
+    assert "n: Int64" in repr(query)
+
+
+def test_a_query_speaks_the_arrow_stream_interface(session):
+    query = session.sql("SELECT n FROM t")
+    assert pa.table(query) == query.to_arrow()
+    assert pa.RecordBatchReader.from_stream(query).read_all().num_rows == 5
+    assert pa.schema(query).names == ["n"]
+    # Each consumer gets a run of its own.
+    assert pa.table(query).num_rows == pa.table(query).num_rows == 5
+
+
+def test_explain_shows_both_plans(session):
+    text = session.sql("SELECT n FROM t WHERE n > 3").explain()
+    assert "DataSourceExec" in text
+    assert "SplitScanExec" in text
+    assert "Stage" not in text
+    query = session.sql("SELECT sum(n) AS total FROM t")
+    assert "Stage 1, which runs once: an aggregate" in query.explain()
+    assert "not shardable: an aggregate" in query.explain(stage="never")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT n, f FROM t WHERE s IS NOT NULL",
+        "WITH a AS (SELECT n FROM t WHERE n > 1), b AS (SELECT n + 1 AS m FROM a) SELECT * FROM b",
+        "SELECT x.n, y.m FROM t x JOIN (SELECT n AS m FROM t) y ON x.n = y.m",
+        "SELECT n FROM t WHERE n IN (SELECT n FROM t WHERE f > 0)",
+        "SELECT n FROM t WHERE n > (SELECT avg(n) FROM t)",
+        "SELECT n FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.n = t.n AND u.f > 0)",
+        "SELECT a.n, b.s FROM t a LEFT JOIN t b ON a.n = b.n AND b.n > 1",
+        "SELECT n FROM t UNION ALL SELECT n + 100 FROM t WHERE n > 1",
+        "SELECT CASE WHEN n > 2 THEN 'big' ELSE 'small' END AS size FROM t",
+        'SELECT "Cap" AS c FROM t',
+        "SELECT * FROM (SELECT * FROM (SELECT n, s FROM t) AS i WHERE n > 1) AS o",
+    ],
+)
+def test_row_local_queries_against_duckdb(session, sql):
+    t = TABLE  # noqa: F841  (DuckDB finds it by its name)
+    expected = duckdb.sql(sql).to_arrow_table().to_pylist()
+    assert expected
+    query = session.sql(sql)
+    assert multiset(query.to_arrow().to_pylist()) == multiset(expected)
+    assert multiset(sharded(query, world_size=3, split_rows=1)) == multiset(expected)
+
+
+@pytest.mark.slow
+def test_views_and_views_of_views(session):
+    session.register_view("big", "SELECT n, f FROM t WHERE n > 1")
+    session.register_view("bigger", "SELECT n * 2 AS m FROM big WHERE n > 2")
+    assert session.table("bigger").to_arrow()["m"].to_pylist() == [6, 10]
+    assert multiset(sharded(table="bigger", session=session)) == multiset([{"m": 6}, {"m": 10}])
+    loader, _ = tq.create_dataloader(table="bigger", session=session, num_workers=1)
+    assert [batch["m"].tolist() for batch in loader] == [[6, 10]]
+    assert [table.kind for table in session.tables] == ["view", "view", "parquet"]
+    with pytest.raises(tq.QueryError, match='unknown column "zzz"'):
+        session.register_view("broken", "SELECT zzz FROM t")
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE VIEW x AS SELECT 1",
+        "CREATE EXTERNAL TABLE x STORED AS PARQUET LOCATION 'x'",
+        "DROP TABLE t",
+        "ALTER TABLE t RENAME TO u",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t SELECT * FROM t",
+        "UPDATE t SET n = 1",
+        "DELETE FROM t",
+        "MERGE INTO t USING t u ON t.n = u.n WHEN MATCHED THEN DELETE",
+        "COPY t TO 'x.parquet'",
+        "COPY (SELECT 1) TO 'x.parquet'",
+        "SET a = 1",
+        "SHOW TABLES",
+        "EXPLAIN SELECT * FROM t",
+        "EXPLAIN ANALYZE SELECT * FROM t",
+        "DESCRIBE t",
+        "BEGIN",
+        "PREPARE p AS SELECT 1",
+        "EXECUTE p",
+        "SELECT * INTO x FROM t",
+        "WITH x AS (INSERT INTO t VALUES (1)) SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM t; DROP TABLE t",
+        "",
+        "   ",
+        "-- nothing",
+        "SELEC n FROM t",
+        "SELECT n FROM t WHERE n = $1",
+        "SELECT n FROM t WHERE n = ?",
+    ],
+)
+def test_only_one_read_only_statement_is_a_query(session, sql, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for refuse in (session.sql, lambda text: session.register_view("v", text)):
+        with pytest.raises(tq.QueryError) as error:
+            refuse(sql)
+        assert not isinstance(error.value, tq.NotShardableError)
+    assert session.table("t").count() == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_a_statement_may_end_in_a_semicolon(session):
+    assert session.sql("SELECT n FROM t;").count() == 5
+    for end in (" ;\n", ";; -- done", " -- one;\n; /* two; */"):
+        query = session.sql(f"SELECT n, ';' AS s FROM t{end}")
+        assert query.select(filters="n > 1 AND s = ';'").count() == 3
+
+
+@pytest.mark.parametrize("end", ["", " -- the least first", ";"])
+def test_a_narrowed_query_keeps_its_order(session, tmp_path, end):
+    query = session.sql(f"SELECT n, n % 2 AS odd FROM t WHERE n > 0 ORDER BY odd DESC, n DESC{end}")
+    everything = query.to_arrow()["n"].to_pylist()
+    narrow = query.select(["n"], "n > 1")
+    assert narrow.to_arrow()["n"].to_pylist() == [n for n in everything if n > 1]
+    loader, _ = tq.create_dataloader(
+        query, columns=["n"], output_format="dict", stage_dir=tmp_path / "stages"
+    )
+    assert [n for batch in loader for n in batch["n"]] == everything
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT nn FROM t", 'unknown column "nn"; did you mean "n"'),
+        ("SELECT n FROM t WHERE dai = 1", 'unknown column "dai"; did you mean "day"'),
+        ("SELECT Cap FROM t", 'did you mean "Cap"?.*quote the ones with capitals'),
+        ("SELECT x.n FROM t", 'unknown table or alias "x" in "x.n".*in reach are t'),
+        ("SELECT n + 1, t.n + 1 FROM t", "two output columns are named .*; rename one with AS"),
+        ("SELECT n FROM t a JOIN t b ON a.n = b.n", 'the column "n" is ambiguous'),
+        ("SELECT n + s FROM t", "Cannot coerce arithmetic expression"),
+        ("SELECT foo(n) FROM t", "Invalid function 'foo'; did you mean"),
+        ("t", "'t' alone is no statement: a table is read by table="),
+        ("data.parquet", "files by path="),
+    ],
+)
+def test_what_a_query_error_says(session, sql, message):
+    with pytest.raises(tq.QueryError, match=message) as error:
+        session.sql(sql)
+    assert "Error during planning" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_with_a_point_in_its_name_is_quoted(session):
+    session.register_table("a.b", pa.table({"n": [1]}))
+    with pytest.raises(tq.TableNotFoundError, match='a name with a point is quoted: FROM "a.b"'):
+        session.sql("SELECT * FROM a.b")
+    assert session.sql('SELECT * FROM "a.b"').count() == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT * FROM tt", 'unknown table "tt"; did you mean "t".*registered are t;'),
+        ("SELECT * FROM nowhere.t", 'unknown table "nowhere.t"'),
+        ("SELECT * FROM information_schema.tables", "unknown table"),
+        ("SELECT * FROM 'none/such.parquet'", "there is no file or directory .*none/such.parquet"),
+        ("SELECT * FROM 'none/*.parquet'", "none"),
+    ],
+)
+def test_unknown_tables_and_paths(session, sql, message):
+    with pytest.raises(tq.TableNotFoundError, match=message):
+        session.sql(sql)
+
+
+def test_a_table_name_with_capitals_needs_quotes(session):
+    session.register_table("Users", TABLE)
+    assert session.sql('SELECT n FROM "Users"').count() == 5
+    assert session.table("Users").count() == 5
+    with pytest.raises(tq.TableNotFoundError, match='quote the ones with capitals: FROM "Name"'):
+        session.sql("SELECT n FROM Users")
+
+
+NOT_ROW_LOCAL = [
+    ("SELECT sum(n) AS x FROM t", "an aggregate"),
+    ("SELECT DISTINCT n FROM t", "an aggregate"),
+    ("SELECT n FROM t UNION SELECT n FROM t", "an aggregate"),
+    ("SELECT n FROM t ORDER BY n", "ORDER BY"),
+    ("SELECT n FROM t LIMIT 1", "LIMIT"),
+    ("SELECT n FROM t OFFSET 1", "LIMIT or OFFSET"),
+    ("SELECT row_number() OVER () AS x FROM t", "a window function"),
+    ("SELECT a.n FROM t a FULL JOIN t b ON a.n = b.n", "FULL JOIN"),
+    ("SELECT random() AS x FROM t", r"random\(\) is volatile"),
+]
+
+
+@pytest.mark.parametrize(("sql", "message"), NOT_ROW_LOCAL)
+def test_what_is_not_row_local_names_the_operator_and_a_fix(session, sql, message):
+    query = session.sql(sql)
+    assert query.count() >= 0
+    for shard in (tq.create_dataloader, tq.Query.plan_shards):
+        with pytest.raises(tq.NotShardableError, match=message) as error:
+            shard(query, stage="never")
+        assert any(word in str(error.value) for word in ('stage="auto"', "literal"))
+
+
+@pytest.mark.parametrize("sql", [sql for sql, _ in NOT_ROW_LOCAL])
+def test_what_is_not_row_local_runs_once(session, sql, tmp_path):
+    loader, dataset = tq.create_dataloader(
+        sql, session=session, stage_dir=tmp_path / "stages", output_format="dict"
+    )
+    assert len(dataset.stages) == 1
+    assert sum(len(next(iter(batch.values()))) for batch in loader) == session.sql(sql).count()
+
+
+def test_a_part_that_runs_once_by_hand(session):
+    session.register_table("once", session.sql("SELECT s, sum(n) AS total FROM t GROUP BY s"))
+    assert len(sharded("SELECT * FROM once", session=session)) == 5
+
+
+def test_threads_make_queries_over_one_path_at_once(session, tmp_path):
+    """Each lists the path anew, under the same name; more of them than the core has threads."""
+    sql = f"SELECT n FROM '{tmp_path}/t.parquet'"
+    made = []
+    begin = threading.Barrier(600)
+
+    def make():
+        begin.wait()
+        made.append(session.sql(sql).column_names)
+
+    threads = [threading.Thread(target=make, daemon=True) for _ in range(begin.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert made == [["n"]] * begin.parties
