@@ -3,6 +3,7 @@
 
 mod access;
 mod aliases;
+mod aws_keys;
 mod azure;
 mod cache;
 mod decoded_text;
@@ -70,6 +71,7 @@ pub use uri::is_local_file;
 pub use vended::Refresh;
 
 pub(crate) use access::lay_over;
+pub(crate) use aws_keys::aws_identity;
 pub(crate) use known::{slip_among, slip_of};
 pub(crate) use network::retry_after;
 pub(crate) use options::{redact, shown, without_password};

@@ -49,6 +49,19 @@ pub(super) enum Provider {
     Azure(AzureCredentialProvider),
 }
 
+/// A client of S3 by options of `object_store`.
+pub(super) fn s3_builder(
+    options: &BTreeMap<String, String>,
+    provider: Option<Provider>,
+) -> Result<AmazonS3Builder> {
+    let builder = match provider {
+        Some(Provider::S3(given)) => AmazonS3Builder::from_env().with_credentials(given),
+        _ => AmazonS3Builder::from_env(),
+    };
+    let keys = parse_keys(options, Scheme::S3, S3_OPTIONS)?;
+    Ok(keys.into_iter().fold(builder, |builder, (key, value)| builder.with_config(key, value)))
+}
+
 /// Opens a store whose credentials come from `provider`, where there is one of its kind. Options
 /// have the names of `object_store`, and names of `aliases` that it does not know.
 pub(super) fn open_with(
@@ -71,17 +84,7 @@ pub(super) fn open_with(
     let store: Arc<dyn ObjectStore> = match location.scheme() {
         Scheme::Local => return open_local(location, options),
         Scheme::S3 => Arc::new(
-            parse_keys(options, Scheme::S3, S3_OPTIONS)?
-                .into_iter()
-                .fold(
-                    match provider {
-                        Some(Provider::S3(given)) => {
-                            AmazonS3Builder::from_env().with_credentials(given)
-                        }
-                        _ => AmazonS3Builder::from_env(),
-                    },
-                    |builder, (key, value)| builder.with_config(key, value),
-                )
+            s3_builder(options, provider)?
                 .with_url(root)
                 .with_retry(network.retry.clone())
                 .with_http_connector(connector()?)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::foreign::{connect_glue, connect_s3tables};
+use super::aws::{GlueClient, S3TablesClient};
 use super::hive::HiveClient;
 use super::memory::MemoryClient;
 use super::properties::CatalogType;
@@ -41,9 +41,9 @@ pub(super) async fn connect(
         CatalogType::Rest => Arc::new(RestClient::connect(properties).await?),
         CatalogType::Sql => Arc::new(SqlClient::try_new(name, properties)?),
         CatalogType::Memory => Arc::new(MemoryClient::try_new(properties)?),
-        CatalogType::Glue => connect_glue(name, properties).await?,
+        CatalogType::Glue => Arc::new(GlueClient::try_new(properties)?),
         CatalogType::Hive => Arc::new(HiveClient::try_new(properties)?),
-        CatalogType::S3Tables => connect_s3tables(name, properties).await?,
+        CatalogType::S3Tables => Arc::new(S3TablesClient::try_new(properties)?),
     })
 }
 

@@ -7,7 +7,7 @@ use iceberg::ErrorKind as IcebergErrorKind;
 use crate::{Error, ErrorKind};
 
 /// Our own error where one travelled through the crate.
-pub(super) fn own_error(error: &iceberg::Error) -> Option<Error> {
+fn own_error(error: &iceberg::Error) -> Option<Error> {
     let mut source = StdError::source(error);
     while let Some(inner) = source {
         if let Some(own) = inner.downcast_ref::<Error>() {
@@ -38,25 +38,6 @@ pub fn iceberg_error(error: iceberg::Error) -> Error {
     }
 }
 
-/// Extracts readable words from the dump of a client's error. The crates for Glue and S3 Tables
-/// show no more.
-pub(super) fn words_of(dump: &str) -> String {
-    // The longest dump that is shown where nothing in it is known.
-    const SHOWN: usize = 400;
-    let quoted = |name: &str| {
-        let (_, rest) = dump.split_once(name)?;
-        let rest = rest.strip_prefix("Some(").unwrap_or(rest);
-        let text = rest.strip_prefix('"')?.split('"').next()?;
-        (!text.is_empty()).then_some(text)
-    };
-    let message = quoted("message: ");
-    match (quoted("code: "), message) {
-        (Some(code), Some(message)) => format!("{code}: {message}"),
-        (Some(word), None) | (None, Some(word)) => word.to_owned(),
-        (None, None) => dump.chars().take(SHOWN).collect(),
-    }
-}
-
 /// The error for a table or namespace that does not exist; the catalog adds those that do.
 pub(super) fn not_found(namespace: &[String], name: &str) -> Error {
     Error::new(ErrorKind::TableNotFound, format!("unknown table {}", dotted(namespace, name)))
@@ -65,6 +46,14 @@ pub(super) fn not_found(namespace: &[String], name: &str) -> Error {
 /// A namespace that is not there.
 pub(super) fn no_namespace(namespace: &[String]) -> Error {
     Error::new(ErrorKind::TableNotFound, format!("unknown namespace {}", namespace.join(".")))
+}
+
+/// A table of which the catalog knows no metadata.
+pub(super) fn no_metadata(namespace: &[String], name: &str) -> Error {
+    Error::data(format!(
+        "{} is no Iceberg table: the catalog knows no metadata of it",
+        dotted(namespace, name)
+    ))
 }
 
 /// `a.b.name`.
@@ -78,16 +67,6 @@ pub(super) fn dotted(namespace: &[String], name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_dump_becomes_words() {
-        let refused = "ServiceError { source: ErrorMetadata { code: Some(\"Unrecognized\"), message: \
-                       Some(\"The token is invalid.\"), extras: None } }";
-        assert_eq!(words_of(refused), "Unrecognized: The token is invalid.");
-        let closed = "Os { code: 111, kind: ConnectionRefused, message: \"Connection refused\" }";
-        assert_eq!(words_of(closed), "Connection refused");
-        assert_eq!(words_of("something else"), "something else");
-    }
 
     #[test]
     fn our_own_error_comes_back_out_of_the_crate() {

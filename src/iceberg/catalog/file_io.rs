@@ -25,30 +25,19 @@ use crate::storage::RoutedStore;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoutedStorageFactory {
     access: StorageAccess,
-    /// The store that is open already.
-    #[serde(skip)]
-    store: Option<Arc<RoutedStore>>,
 }
 
 impl RoutedStorageFactory {
     /// Opens a store of its own.
     pub fn new(access: StorageAccess) -> Self {
-        Self { access, store: None }
-    }
-
-    /// Shares a store, and so its connections and credentials.
-    pub fn sharing(access: StorageAccess, store: Arc<RoutedStore>) -> Self {
-        Self { access, store: Some(store) }
+        Self { access }
     }
 }
 
 #[typetag::serde(name = "TensorqueryRoutedStorageFactory")]
 impl StorageFactory for RoutedStorageFactory {
     fn build(&self, _: &StorageConfig) -> iceberg::Result<Arc<dyn Storage>> {
-        let store = match &self.store {
-            Some(store) => Arc::clone(store),
-            None => self.access.open().map_err(into_iceberg)?,
-        };
+        let store = self.access.open().map_err(into_iceberg)?;
         Ok(Arc::new(RoutedStorage { access: self.access.clone(), store }))
     }
 }

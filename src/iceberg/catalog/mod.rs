@@ -1,16 +1,15 @@
 //! Iceberg catalogs: where a table's metadata is, and how its files are reached.
 //!
-//! A catalog takes pyiceberg's properties. Of the `iceberg` crates, those for Glue and S3 Tables
-//! are used, reading through [`RoutedStore`](crate::storage::RoutedStore); REST and SQL are asked
-//! directly, since the crate for REST drops the credentials that a catalog gives, and the one for
-//! SQL creates tables before it reads.
+//! A catalog takes pyiceberg's properties. Each kind is asked directly, without the crates for
+//! catalogs: the one for REST drops the credentials that a catalog gives, the one for SQL creates
+//! tables before it reads, and those for Glue and S3 Tables compile two clients of AWS with all
+//! their operations for three requests each.
 
 mod access;
 mod aws;
 mod connect;
 mod error;
 mod file_io;
-mod foreign;
 mod hive;
 mod memory;
 mod metadata;

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use super::access::StorageAccess;
 use super::connect::Client;
-use super::error::{dotted, no_namespace, not_found};
+use super::error::{no_metadata, no_namespace, not_found};
 use super::metadata::load_known;
 use super::registered::LoadedTable;
 use crate::{Error, Result};
@@ -185,10 +185,7 @@ impl Client for HiveClient {
             _ => None,
         };
         let Some(location) = location else {
-            return Err(Error::data(format!(
-                "{} is no Iceberg table: the catalog knows no metadata of it",
-                dotted(namespace, name)
-            )));
+            return Err(no_metadata(namespace, name));
         };
         load_known(location, self.access.open()?, self.access.clone()).await
     }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use object_store::aws::{AmazonS3Builder, AwsAuthorizer, AwsCredentialProvider};
 use object_store::client::{HttpRequest, HttpRequestBody};
 use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Client, Response};
@@ -13,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::http::{Tries, plain, unreachable};
+use crate::iceberg::catalog::aws::{Signer, keys_of};
 use crate::storage::redact;
 use crate::{Error, Result};
 
@@ -51,12 +51,6 @@ struct OAuth {
     properties: BTreeMap<String, String>,
 }
 
-struct Signer {
-    credentials: AwsCredentialProvider,
-    region: String,
-    service: String,
-}
-
 #[derive(Deserialize)]
 struct TokenAnswer {
     access_token: String,
@@ -90,7 +84,7 @@ impl Auth {
         let token = get("token").map(|value| Token { value: value.clone(), renew_at: None });
         let sigv4 = get(SIGV4).is_some_and(|value| value.eq_ignore_ascii_case("true"));
         let kind = if sigv4 {
-            Kind::SigV4(Signer::try_new(properties)?)
+            Kind::SigV4(signer(properties)?)
         } else if let Some(credential) = get("credential") {
             Kind::OAuth(OAuth::new(properties, credential))
         } else if token.is_some() {
@@ -111,7 +105,12 @@ impl Auth {
         let token = match &self.kind {
             Kind::None => None,
             Kind::SigV4(signer) => {
-                signer.sign(url, &mut headers).await?;
+                let mut request = HttpRequest::new(HttpRequestBody::empty());
+                *request.uri_mut() = url.parse().map_err(|error| {
+                    Error::config(format!("{url:?} is no URL of a catalog")).with_source(error)
+                })?;
+                signer.sign(&mut request).await?;
+                headers = std::mem::take(request.headers_mut());
                 None
             }
             Kind::Fixed => self.token.lock().await.clone().map(|token| token.value),
@@ -244,56 +243,12 @@ impl OAuth {
     }
 }
 
-impl Signer {
-    fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
-        let get = |name: &str| properties.get(name).filter(|value| !value.is_empty()).cloned();
-        let region = get("rest.signing-region")
-            .or(get("client.region"))
-            .or(std::env::var("AWS_REGION").ok())
-            .or(std::env::var("AWS_DEFAULT_REGION").ok())
-            .ok_or_else(|| {
-                Error::config("rest.sigv4-enabled needs the property \"rest.signing-region\"")
-            })?;
-        // The S3 client finds keys wherever AWS keeps them; the bucket is never asked.
-        let mut builder = AmazonS3Builder::from_env().with_bucket_name("none").with_region(&region);
-        let keys = ["rest", "client", "s3"].iter().find_map(|space| {
-            let key = get(&format!("{space}.access-key-id"))?;
-            Some((
-                key,
-                get(&format!("{space}.secret-access-key"))?,
-                get(&format!("{space}.session-token")),
-            ))
-        });
-        if let Some((key, secret, token)) = keys {
-            builder = builder.with_access_key_id(key).with_secret_access_key(secret);
-            builder = match token {
-                Some(token) => builder.with_token(token),
-                None => builder.with_token(String::new()),
-            };
-        }
-        let store = builder.build().map_err(|error| {
-            Error::config(format!(
-                "no AWS keys for rest.sigv4-enabled: {}",
-                redact(&error.to_string(), properties)
-            ))
-        })?;
-        let service = get("rest.signing-name").unwrap_or_else(|| "execute-api".into());
-        Ok(Self { credentials: store.credentials().clone(), region, service })
-    }
-
-    async fn sign(&self, url: &str, headers: &mut HeaderMap) -> Result<()> {
-        let credential = self.credentials.get_credential().await.map_err(Error::from)?;
-        let mut request = HttpRequest::new(HttpRequestBody::empty());
-        *request.uri_mut() = url.parse().map_err(|error| {
-            Error::config(format!("{url:?} is no URL of a catalog")).with_source(error)
-        })?;
-        AwsAuthorizer::new(&credential, &self.service, &self.region).authorize(&mut request, None);
-        for (name, value) in request.headers() {
-            // The client writes it itself, and the same.
-            if name != "host" {
-                headers.insert(name.clone(), value.clone());
-            }
-        }
-        Ok(())
-    }
+/// The signer of `rest.sigv4-enabled`.
+fn signer(properties: &BTreeMap<String, String>) -> Result<Signer> {
+    let get = |name: &str| properties.get(name).filter(|value| !value.is_empty());
+    let keys = keys_of(&["rest", "client", "s3"], properties)?;
+    let service = get("rest.signing-name").map_or("execute-api", String::as_str);
+    let profile = get("client.profile-name").map(String::as_str).filter(|_| keys.is_none());
+    let region = get("rest.signing-region").or(get("client.region")).map(String::as_str);
+    Signer::try_new(service, keys, profile, region, "rest.signing-region")
 }

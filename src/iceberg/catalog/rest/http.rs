@@ -14,8 +14,8 @@ use crate::request_limiter::LONGEST_PAUSE;
 use crate::storage::{note_secrets, redact, retry_after, without_password};
 use crate::{Error, Result};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(in crate::iceberg::catalog) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(in crate::iceberg::catalog) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a request is sent that a server refuses for now, or breaks off.
 const ATTEMPTS: u32 = 6;
 /// How often a request is sent while no server answers: the address may be wrong.
@@ -189,7 +189,7 @@ impl Http {
 }
 
 /// How often one request was sent.
-pub(super) struct Tries {
+pub(in crate::iceberg::catalog) struct Tries {
     sent: u32,
     pause: Duration,
 }
@@ -203,7 +203,10 @@ impl Default for Tries {
 impl Tries {
     /// Returns true if the request that had this answer is to be sent again; waits before it says
     /// so, for as long as the server asks for.
-    pub(super) async fn again(&mut self, answer: &reqwest::Result<Response>) -> bool {
+    pub(in crate::iceberg::catalog) async fn again(
+        &mut self,
+        answer: &reqwest::Result<Response>,
+    ) -> bool {
         let (most, asked) = match answer {
             Ok(response) if is_passing(response.status()) => {
                 (ATTEMPTS, retry_after(response.headers()))
@@ -214,6 +217,15 @@ impl Tries {
             // The connection broke: what only reads, or asks for a token, may be sent twice.
             Err(_) => (ATTEMPTS, None),
         };
+        self.wait_for(most, asked).await
+    }
+
+    /// As [`again`](Self::again), of an answer that says that it refuses for now.
+    pub(in crate::iceberg::catalog) async fn wait(&mut self, asked: Option<Duration>) -> bool {
+        self.wait_for(ATTEMPTS, asked).await
+    }
+
+    async fn wait_for(&mut self, most: u32, asked: Option<Duration>) -> bool {
         self.sent += 1;
         if self.sent >= most {
             return false;
@@ -226,7 +238,7 @@ impl Tries {
 }
 
 /// A server that could not be reached, with the system's message.
-pub(super) fn unreachable(server: &str, url: &str, error: &reqwest::Error) -> Error {
+pub(in crate::iceberg::catalog) fn unreachable(server: &str, url: &str, error: &reqwest::Error) -> Error {
     let mut cause = String::new();
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
@@ -238,12 +250,12 @@ pub(super) fn unreachable(server: &str, url: &str, error: &reqwest::Error) -> Er
 }
 
 /// One name as a part of a URL's path or query.
-pub(super) fn encode(name: &str) -> String {
+pub(in crate::iceberg::catalog) fn encode(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
 /// A URL up to the path, without a password.
-pub(super) fn plain(url: &str) -> String {
+pub(in crate::iceberg::catalog) fn plain(url: &str) -> String {
     without_password(url.split('?').next().unwrap_or(url))
 }
 

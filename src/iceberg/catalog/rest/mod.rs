@@ -6,4 +6,5 @@ mod http;
 mod table;
 
 pub(super) use client::RestClient;
+pub(super) use http::{CONNECT_TIMEOUT, TIMEOUT, Tries, encode, plain, unreachable};
 pub(super) use table::{RestRefresh, RestTable};

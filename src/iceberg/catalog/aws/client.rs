@@ -1,0 +1,225 @@
+//! Signed requests to a service of AWS that answers in JSON.
+
+use std::collections::BTreeMap;
+use std::env::var;
+
+use http::{HeaderName, HeaderValue, Method};
+use object_store::client::HttpRequest;
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode};
+use serde_json::Value;
+
+use super::signer::Signer;
+use crate::iceberg::catalog::rest::{CONNECT_TIMEOUT, TIMEOUT, Tries, plain, unreachable};
+use crate::storage::{note_secrets, redact, retry_after, without_password};
+use crate::{Error, Result};
+
+/// The longest part of a service's message that is repeated.
+const SHOWN: usize = 1000;
+
+/// Kinds of errors that pass. Some of them come with status 400.
+const PASSING: &[&str] = &[
+    "InternalServerErrorException",
+    "InternalServiceException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "ServiceUnavailableException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+];
+
+/// Sends requests to one service.
+pub(super) struct AwsClient {
+    /// The service's name, for error messages.
+    name: &'static str,
+    endpoint: String,
+    http: Client,
+    signer: Signer,
+    /// For taking secrets out of messages.
+    properties: BTreeMap<String, String>,
+}
+
+/// An answer that is an error.
+pub(super) enum Refusal {
+    /// What the request names does not exist.
+    NotFound(Error),
+    Other(Error),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let (Refusal::NotFound(error) | Refusal::Other(error)) = refusal;
+        error
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// A request, which can be sent more than once.
+pub(super) struct Request<'a> {
+    pub(super) method: Method,
+    /// Path and query, encoded.
+    pub(super) path: &'a str,
+    pub(super) headers: &'a [(&'static str, &'a str)],
+    pub(super) body: String,
+}
+
+impl AwsClient {
+    /// # Arguments
+    ///
+    /// * `name`: for error messages.
+    /// * `host`: the service's name in host names, as in `glue.eu-west-1.amazonaws.com`.
+    /// * `endpoint`: an address that the user gave.
+    ///
+    /// # Errors
+    ///
+    /// `Config` for an address that is none.
+    pub(super) fn try_new(
+        name: &'static str,
+        host: &str,
+        endpoint: Option<&str>,
+        signer: Signer,
+        properties: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        note_secrets(properties);
+        let endpoint = match endpoint.map(str::to_owned).or_else(|| endpoint_of_environment(host)) {
+            Some(given) => given.trim_end_matches('/').to_owned(),
+            None => {
+                let region = signer.region();
+                let end = if region.starts_with("cn-") { ".cn" } else { "" };
+                format!("https://{host}.{region}.amazonaws.com{end}")
+            }
+        };
+        if endpoint.parse::<url::Url>().ok().is_none_or(|url| !url.has_host()) {
+            return Err(Error::config(format!(
+                "the address of {name} must be a URL such as https://host:port, not {:?}",
+                without_password(&endpoint)
+            )));
+        }
+        // A signature holds for one host: whoever redirects a request would get keys to reuse.
+        let http = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(TIMEOUT)
+            .user_agent(concat!("tensorquery/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| Error::config("cannot make an HTTP client").with_source(error))?;
+        Ok(Self { name, endpoint, http, signer, properties: properties.clone() })
+    }
+
+    /// The service's answer.
+    pub(super) async fn send(&self, request: Request<'_>) -> Result<Value, Refusal> {
+        let url = format!("{}{}", self.endpoint, request.path);
+        let mut tries = Tries::default();
+        loop {
+            let (answer, body) = self.send_once(&url, &request).await?;
+            let answer = match answer {
+                Ok(response) if response.status().is_success() => {
+                    return serde_json::from_slice(&body).map_err(|error| {
+                        Error::storage(format!("{} did not answer in JSON", self.name))
+                            .with_source(error)
+                            .with_context("url", plain(&url))
+                            .into()
+                    });
+                }
+                other => other,
+            };
+            let kind = answer.as_ref().map_or_else(|_| String::new(), |told| kind_of(told, &body));
+            let again = match &answer {
+                Ok(response) if PASSING.contains(&kind.as_str()) => {
+                    tries.wait(retry_after(response.headers())).await
+                }
+                other => tries.again(other).await,
+            };
+            if !again {
+                return Err(match answer {
+                    Ok(response) => self.refusal(&url, response.status(), &kind, &body),
+                    Err(error) => unreachable(self.name, &url, &error).into(),
+                });
+            }
+        }
+    }
+
+    /// An answer with its body.
+    async fn send_once(
+        &self,
+        url: &str,
+        request: &Request<'_>,
+    ) -> Result<(reqwest::Result<Response>, Vec<u8>)> {
+        let mut signed = HttpRequest::new(request.body.clone().into());
+        *signed.method_mut() = request.method.clone();
+        *signed.uri_mut() = url.parse().map_err(|error| {
+            Error::config(format!("{:?} is no URL of {}", plain(url), self.name)).with_source(error)
+        })?;
+        for (name, value) in request.headers {
+            let value = HeaderValue::from_str(value).map_err(|_| {
+                Error::config(format!("{value:?} is no value of an HTTP header"))
+            })?;
+            signed.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+        self.signer.sign(&mut signed).await?;
+        let sent = self
+            .http
+            .request(request.method.clone(), url)
+            .headers(signed.headers().clone())
+            .body(request.body.clone())
+            .send()
+            .await;
+        let mut response = match sent {
+            Ok(response) => response,
+            Err(error) => return Ok((Err(error), Vec::new())),
+        };
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => return Ok((Ok(response), body)),
+                Err(error) => return Ok((Err(error), Vec::new())),
+            }
+        }
+    }
+
+    fn refusal(&self, url: &str, status: StatusCode, kind: &str, body: &[u8]) -> Refusal {
+        let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
+        let message = ["message", "Message"].iter().find_map(|name| parsed[*name].as_str());
+        let text = String::from_utf8_lossy(body);
+        let told = redact(message.unwrap_or(&text), &self.properties);
+        let told: String = told.trim().chars().take(SHOWN).collect();
+        let kind_told = if kind.is_empty() { String::new() } else { format!(" {kind}") };
+        let error = Error::storage(format!("{} answered {status}{kind_told}: {told}", self.name))
+            .with_context("url", plain(url));
+        match kind {
+            "EntityNotFoundException" | "NotFoundException" => Refusal::NotFound(error),
+            _ => Refusal::Other(error),
+        }
+    }
+}
+
+/// The kind of an error: in a header, or in the body with a prefix of the service.
+fn kind_of(response: &Response, body: &[u8]) -> String {
+    let header = response.headers().get("x-amzn-errortype").and_then(|kind| kind.to_str().ok());
+    let in_body = || -> Option<String> {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        ["__type", "code"].iter().find_map(|name| body[*name].as_str().map(str::to_owned))
+    };
+    let kind = header.map(str::to_owned).or_else(in_body).unwrap_or_default();
+    let kind = kind.split(':').next().unwrap_or_default();
+    kind.rsplit('#').next().unwrap_or_default().to_owned()
+}
+
+/// The address that AWS's variables give: of this service, or of all.
+fn endpoint_of_environment(host: &str) -> Option<String> {
+    let ignored = var("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
+    if ignored.is_ok_and(|value| value.eq_ignore_ascii_case("true")) {
+        return None;
+    }
+    [format!("AWS_ENDPOINT_URL_{}", host.to_uppercase()), "AWS_ENDPOINT_URL".to_owned()]
+        .iter()
+        .find_map(|name| var(name).ok().filter(|value| !value.is_empty()))
+}
