@@ -3,6 +3,7 @@
 
 mod access;
 mod aliases;
+mod aws_http;
 mod aws_keys;
 mod azure;
 mod cache;

@@ -15,6 +15,7 @@ use aws_config::provider_config::ProviderConfig;
 use aws_credential_types::provider::ProvideCredentials;
 
 use super::access::AccessConfig;
+use super::aws_http::AwsHttp;
 use super::vended::Refresh;
 use crate::runtime::Runtimes;
 use crate::{Error, Result, list_names, suggestion};
@@ -183,7 +184,9 @@ impl ProfileKeys {
     }
 
     async fn ask(name: String, region: Option<String>) -> Result<AccessConfig> {
-        let config = ProviderConfig::without_region().with_region(region.map(Region::new));
+        let config = ProviderConfig::without_region()
+            .with_region(region.map(Region::new))
+            .with_http_client(AwsHttp::try_new()?);
         let provider = ProfileFileCredentialsProvider::builder()
             .configure(&config)
             .profile_name(name.clone())
