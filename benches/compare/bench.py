@@ -120,7 +120,7 @@ class Bench:
     def fastest(
         self, what: str, runs: dict[str, Runs], peers: Sequence[str], at_least: float
     ) -> None:
-        """The rate of tensorquery by that of the fastest peer, as a target; peers that are missing are named."""
+        """tensorquery's rate divided by the fastest peer's, as a target; missing peers are named."""
         ran = [runs[name] for name in peers if name in runs and runs[name].results]
         absent = [name for name in peers if name in runs and not runs[name].results]
         note = f"without {', '.join(absent)}" if absent else ""

@@ -1,4 +1,4 @@
-//! What tests of whole queries share: files, sessions, and rows as text that compares.
+//! Helpers for tests of whole queries: files, sessions, and rows as comparable text.
 
 use std::fs::File;
 use std::path::Path;

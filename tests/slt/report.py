@@ -7,7 +7,7 @@ _EXAMPLES = 3
 
 
 class Report:
-    """What became of all queries of a run."""
+    """The outcomes of all queries of a run."""
 
     def __init__(self):
         self.counts = Counter()

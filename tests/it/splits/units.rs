@@ -45,7 +45,7 @@ fn write_avro(path: &Path, rows: i64, codec: Codec) {
     writer.into_inner().unwrap();
 }
 
-/// The same as record batches of [`UNIT_ROWS`].
+/// Writes such rows as record batches of [`UNIT_ROWS`].
 fn write_ipc(path: &Path, rows: i64) {
     let batch = |ids: std::ops::Range<i64>| {
         let texts = ids.clone().map(|id| (id % 3 > 0).then(|| format!("{id} ").repeat(20)));
