@@ -1,4 +1,4 @@
-"""Tables of files of which some are damaged, in every format, and loaders that leave out what is bad."""
+"""Tables with damaged files, in every format, and loaders that leave out the bad parts."""
 
 import gzip
 import os
@@ -74,7 +74,7 @@ def dataset_of(query, rank=0, world_size=1, **options):
 
 
 def read(query, world_size=1, **options):
-    """Batches of ids of every rank, none of which knows of the others."""
+    """Batches of ids of every rank; no rank knows of the others."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

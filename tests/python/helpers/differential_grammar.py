@@ -338,7 +338,7 @@ class Grammar(Subqueries, Windows, Values):
         return Statement("join", sql)
 
     def joins(self):
-        """Three tables or four: conditions in ON, in WHERE or both, some of which match NULL with NULL."""
+        """Three tables or four: conditions in ON, in WHERE or both; some match NULL with NULL."""
         rng = self.rng
         aliases = "abcd"[: rng.choice([3, 3, 4])]
         most = 20 if len(aliases) == 3 else 8

@@ -1,7 +1,7 @@
 """The judges of the differential tests: DuckDB, SQLite and polars, which answer the same statement over the same rows.
 
-DuckDB answers everything, and SQLite and polars what they can say: another judge that cannot say a statement has no word. Where a
-judge is known to leave the standard, or the product's documented rule, it is not asked; DISAGREEMENTS lists who, where and who is right.
+DuckDB answers everything; SQLite and polars answer the statements that they can express. A judge known to depart from the standard,
+or from the product's documented rule, is not asked there; DISAGREEMENTS lists who, where and who is right.
 """
 
 import math
@@ -71,7 +71,7 @@ DISAGREEMENTS = (
     ),
     ("text", "polars: other widths of types", "compared by value"),
 )
-"""What is asked, what a judge says, and who is right."""
+"""The statement, the judge's answer, and who is right."""
 
 
 def duck_session():

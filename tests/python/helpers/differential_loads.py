@@ -111,7 +111,7 @@ def load(query, rank, topology, filters, stages):
 
 
 def judge(delivered, ranks, expected, topology):
-    """What each way to end an epoch promises."""
+    """Assert the promises of each way to end an epoch."""
     size, world = topology.options["batch_size"], topology.world_size
     if topology.remainder in ("even", "uneven"):
         assert_same_answer(delivered, expected)

@@ -32,7 +32,7 @@ class Plant:
     """No fault: what the others replace a part of."""
 
     def rewritten(self, statement):
-        """What the loader is asked for this statement."""
+        """The statement that the loader is asked instead."""
         return statement
 
     def file(self, path):

@@ -1,7 +1,7 @@
-"""The same rows in every format, and as Parquet by every writer, with statistics that are whole, absent or partial.
+"""Sources of equal rows: every format, and Parquet by every writer, with statistics that are whole, absent or partial.
 
-A source writes the parts of a table below a folder, and registers them in a session. It says which kinds of columns it can hold:
-what a writer has no type for is never asked of it.
+A source writes the parts of a table below a folder, and registers them in a session. It says which kinds of columns it can hold,
+and is never asked for a type that its writer lacks.
 """
 
 import json

@@ -17,7 +17,7 @@ class Windows:
         total = f"{self.key('t')}{direction}, t.id"
         form = rng.randrange(7)
         if form == 0:
-            # The same for rows that tie.
+            # Functions that give tied rows one value.
             function = rng.choice(
                 [
                     "rank()",

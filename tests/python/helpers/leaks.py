@@ -1,4 +1,4 @@
-"""What a process holds while it makes loaders and reads epochs: memory, threads, descriptors, shared memory. A program of test_leaks.py.
+"""Memory, threads, descriptors and shared memory of a process that makes loaders and reads epochs: a program of test_leaks.py.
 
     python tests/python/helpers/leaks.py NAME ROUNDS FOLDER
 
@@ -81,7 +81,7 @@ def epochs(folder, **options):
 
 
 def creations(folder):
-    """A loader each time, of which an epoch is begun and left."""
+    """A new loader each time, which begins an epoch and is dropped."""
     kinds = [{}, {"shuffle": True}, {"shuffle": "global"}, {"remainder": "drop"}]
     numbers = iter(range(10**9))
 

@@ -22,7 +22,7 @@ class Relation:
     rows: int
 
     def cast(self, name):
-        """The same rows with the types that are said: the engines differ in the width of literals, length and the like."""
+        """The relation cast to its stated types: engines differ in the width of literals, of length() and so on."""
         columns = ", ".join(
             f"CAST({column} AS {kind}) AS {column}" for column, kind in self.columns
         )

@@ -1,4 +1,4 @@
-"""What several test files share: rows of a loader over several ranks, and their comparison as multisets."""
+"""Rows of a loader over several ranks, and their comparison as multisets."""
 
 import collections
 import math

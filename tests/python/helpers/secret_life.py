@@ -1,4 +1,4 @@
-"""What a user may see of a job, printed: the program that `test_secrets` runs and searches.
+"""Prints everything that a user may see of a job: the program that `test_secrets` runs and searches.
 
 Usage: python -m secret_life FOLDER, with a line of JSON on standard input: "cases", lists of a URL,
 its format, its options and how workers start (null: none); and "failures", lists of a URL, its format, its options,

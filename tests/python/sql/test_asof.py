@@ -48,7 +48,7 @@ RIGHT = st.lists(st.tuples(KEYS, TIMES, st.none() | st.integers(0, 3), TIMES), m
 
 
 def oracle(left, right, *, by, strategy, tolerance, exact, with_ties):
-    """What the join must give: for each left row all right rows are looked at."""
+    """The join's rows by brute force: each left row is compared with all right rows."""
 
     def rank(row):
         _, time, value, tie = row

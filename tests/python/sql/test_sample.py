@@ -193,7 +193,7 @@ def test_filters_and_limits_stay_above(tmp_path):
     )
     found = session.sql(f"SELECT id FROM {sample} LIMIT 5 OFFSET 7").to_arrow()["id"].to_pylist()
     assert found == wanted[7:12]
-    # A limit by order looks at all of the sample, not at that of the first rows.
+    # A limit by order looks at the whole sample, not only at its first rows.
     found = session.sql(f"SELECT id FROM {sample} ORDER BY v DESC LIMIT 4").to_arrow()
     assert found["id"].to_pylist() == wanted[:-5:-1]
     found = session.sql(f"SELECT count(*) AS n, max(id) AS top FROM {sample}").to_arrow()

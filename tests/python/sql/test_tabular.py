@@ -67,7 +67,7 @@ NESTED = {
 
 
 def nested(kind):
-    """Thirty rows, some of which are null at each depth."""
+    """Thirty rows, with nulls at each depth."""
     inner = [
         None if n % 5 == 2 else {"b": n, "c": {"d": f"{n}"} if n % 3 else None} for n in range(30)
     ]
