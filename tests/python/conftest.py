@@ -23,7 +23,7 @@ _COMMON = {
 # Ranks, and workers under forkserver, are forked from a server process. Importing torch takes longer than most of what they do.
 multiprocessing.set_forkserver_preload(["torch", "pyarrow"])
 
-# The same examples on every run, so that a red test is about the code; `make`-independent exploring:
+# Every run tries the same examples, so that a red test is about the code. To explore others:
 # pytest --hypothesis-profile=explore
 settings.register_profile("repeatable", derandomize=True, max_examples=30, **_COMMON)
 settings.register_profile("explore", max_examples=1000, **_COMMON)

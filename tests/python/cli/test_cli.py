@@ -141,7 +141,7 @@ def test_bench_counts_rows_of_any_type(folder, column):
     pq.write_table(pa.table(rows), "types.parquet")
     sql = f"SELECT {column} FROM 'types.parquet'"
     for kind in ("torch", "numpy"):
-        # What torch warns of is on stderr.
+        # Warnings of torch go to stderr.
         status, out, _ = call("bench", sql, "--epochs", "1", "--output-format", kind)
         assert status == 0
         assert out.startswith("epoch 0: 120 rows in 1 batches, ")

@@ -1,5 +1,5 @@
-"""What reads with torch-dataloader-utils reads the same rows with `tensorquery.compat`: its README's examples, which differ
-in one import, each format, and each option."""
+"""`tensorquery.compat` reads the rows that torch-dataloader-utils reads: the examples of its README, which differ in one
+import, each format, and each option."""
 
 import datetime
 import decimal

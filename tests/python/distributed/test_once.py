@@ -154,7 +154,7 @@ def plan_and_read(rank, world_size, how, url, log, options):
         loader, dataset = tq.create_dataloader("SELECT id FROM t", session=session, **options)
     length = len(loader)
     dist.barrier()
-    # What was asked for until here, was asked for planning.
+    # All requests until here were for planning.
     planned = log.read_text() if rank == 0 else None
     dist.barrier()
     ids = [value for batch in loader for value in batch["id"].tolist()]

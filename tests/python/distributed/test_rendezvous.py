@@ -22,7 +22,7 @@ from tensorquery.distributed.topology import Topology, detect, group_store
 
 
 class Store:
-    """What torch's stores do, in this process."""
+    """A store like torch's, within this process."""
 
     def __init__(self):
         self.values, self.lock, self.lost = {}, threading.Lock(), False
@@ -260,7 +260,7 @@ def folder(tmp_path_factory):
 
 
 def spawn(target, world_size, folder, tmp_path, answers):
-    """What the ranks put into the queue, by rank, and their exit codes."""
+    """Run ranks; return the answers that they put into the queue, by rank, and their exit codes."""
     (tmp_path / "t").symlink_to(folder / "t")
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

@@ -511,7 +511,7 @@ def test_columns_above_semi_and_mark_joins_are_those_of_their_side(tmp_path, con
 
 
 # ------------------------------------------------------------------------------------------------
-# What is constant below an outer join is not so above it.
+# A column that is constant below an outer join may not be so above it.
 
 CONSTANT_SIDES = [
     "(SELECT * FROM t WHERE a = 5)",

@@ -29,7 +29,7 @@ def table(seed, rows=60):
 
 @functools.cache
 def engines(seed, rows):
-    """The same table here and in DuckDB."""
+    """A session and a DuckDB connection with one table."""
     session, connection = tq.Session(), duckdb.connect()
     session.register_table("t", table(seed, rows))
     connection.register("t", table(seed, rows))

@@ -164,7 +164,7 @@ def test_a_replaced_file_leaves_the_mapped_rows_alone(session):
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_file_written_to_in_place_is_an_error(session, mapped):
-    """The same size, and another time of the last write."""
+    """Its size is unchanged; the time of its last write is not."""
     write(ids(1000))
     session.register_arrow("t", "t.arrow", memory_map=mapped)
     loader, _ = tq.create_dataloader(

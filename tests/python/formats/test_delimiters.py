@@ -40,7 +40,7 @@ def test_every_way_reads_tabs(tmp_path, name):
     assert tq.Session().sql(f"SELECT * FROM '{path}'").to_arrow().to_pylist() == ROWS
     for word in (None, "csv", "tsv"):
         assert by_loader(path, format=word) == ROWS, word
-    # What is asked for goes before the name.
+    # An explicit delimiter wins over the file's name.
     path.write_bytes(
         gzip.compress(text("|").encode()) if name.endswith(".gz") else text("|").encode()
     )

@@ -311,7 +311,7 @@ def test_tables_in_memory(session):
 
 
 class Capsule:
-    """What polars and others look like to us: nothing but the PyCapsule interface."""
+    """A table of polars or others, as we see it: nothing but the PyCapsule interface."""
 
     def __arrow_c_stream__(self, requested_schema=None):
         return SMALL.__arrow_c_stream__(requested_schema)

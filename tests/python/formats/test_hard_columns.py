@@ -19,7 +19,7 @@ ROWS = 20_000
 
 
 def delivered(query: str, session: tq.Session, ranks: int = 1, **options: Any) -> list[dict]:
-    """What all ranks deliver, in batches that end elsewhere than row groups."""
+    """Rows of all ranks, in batches that do not end with row groups."""
     return sharded(query, session=session, world_size=ranks, batch_size=777, **options)
 
 

@@ -192,7 +192,7 @@ READ = """
 
 
 def in_child(path, kind, megabytes):
-    """What a process says of a file, if it took no more memory; it may have 24 GiB of addresses."""
+    """The output of a process that reads a file within so much memory, and 24 GiB of addresses."""
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(READ), str(path), kind, str(megabytes)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -310,7 +310,7 @@ def test_a_hundred_thousand_columns(tmp_path):
 
 
 def refusal_of(path):
-    """What is said of a file, or None where its rows are read: not more of them than one could claim."""
+    """The error for a file, or None if its rows are read; there are no more rows than a file may claim."""
     try:
         assert len(rows_of(path)) <= 1 << 20
     except tq.TensorQueryError as error:

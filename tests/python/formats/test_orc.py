@@ -84,7 +84,7 @@ def write_stripes(table, path="t.orc"):
 
 
 def judged(path="t.orc"):
-    """What pyarrow reads."""
+    """The rows that pyarrow reads."""
     return orc.read_table(path)
 
 

@@ -16,7 +16,7 @@ FILES = sorted(path.stem for path in FOLDER.glob("*.parquet"))
 with pa.OSFile(str(FOLDER / "rows.arrow")) as source:
     ROWS = pa.ipc.open_file(source).read_all()
 
-# What a writer leaves out, since it has no such type, or one that is not told from another.
+# Columns that a writer leaves out: it has no such type, or one that cannot be told from another.
 LACKS = {
     "fastparquet": {
         "f32",

@@ -120,7 +120,7 @@ def test_added_files_are_mapped_by_name(lake, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What a table says of itself.
+# Metadata tables.
 
 
 def test_metadata_tables(lake):

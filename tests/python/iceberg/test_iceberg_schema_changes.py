@@ -1,4 +1,4 @@
-"""What changes without a new snapshot, or between two manifests: names, types of partitions, and casts over bounds."""
+"""Changes without a new snapshot, or between two manifests: names, types of partitions, and casts over bounds."""
 
 import datetime as dt
 import json
@@ -60,7 +60,7 @@ def test_exchanged_columns_are_another_training_set(tmp_path, catalog):
 
 @pytest.mark.parametrize("swap_first", [True, False])
 def test_a_resumed_run_keeps_its_schema(tmp_path, catalog, swap_first):
-    """The schema of the run, not that of the snapshot, nor the current one."""
+    """The run's schema, neither the snapshot's nor the current one."""
     rows = pair([1, 2, 3], [10, 20, 30])
     catalog.create_table("ns.t", rows.schema).append(rows)
     if swap_first:

@@ -313,7 +313,7 @@ def tagged(worker, number):
 
 
 def of_worker(worker, length):
-    """What a worker with so many batches sends: of the last one it says so, and where there is none, that it has ended."""
+    """The messages of a worker with so many batches: the last one is marked, and without any it reports its end."""
     for number in range(length):
         yield tagged(worker, number)._replace(last=number == length - 1)
     if not length:

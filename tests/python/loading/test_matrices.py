@@ -122,7 +122,7 @@ def test_a_column_of_two_stacks_and_stacks_of_several_types(numbers: Path) -> No
     mixed = np.column_stack([cells[:, 7], np.arange(ROWS) % 7])
     np.testing.assert_array_equal(matrix(batches, "c"), mixed)
     np.testing.assert_array_equal(matrix(batches, "d"), cells[:, [9, 8]])
-    # What is not stacked is as it was.
+    # Columns outside the stacks are delivered as ever.
     np.testing.assert_array_equal(matrix(batches, "f10"), cells[:, 10])
 
 
@@ -245,7 +245,7 @@ def test_thousands_of_columns(tmp_path: Path) -> None:
 
 
 def test_files_that_store_a_column_otherwise_or_not_at_all(tmp_path: Path) -> None:
-    """What the table has as float64 is int32 in one file, and missing in another; a column is told by the folder."""
+    """Columns of float64 in the table: int32 in one file, missing in another, and one from the folder's name."""
     wanted = []
     for number, rows in enumerate((3000, 2000, 2500)):
         cells = np.arange(rows * 3, dtype=np.float64).reshape(rows, 3) + 10_000 * number

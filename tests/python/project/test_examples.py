@@ -29,7 +29,7 @@ FLIGHTS, TPCH = ROOT / ".demo", ROOT / ".tpch"
 
 I32, I64, F32, F64 = ("int32", ()), ("int64", ()), ("float32", ()), ("float64", ())
 TEXT, LISTS32, LISTS64 = "str", "jagged float32", "jagged int64"
-# What a batch of each example is: the type and the shape of one row; None is the length of a batch's longest list.
+# The batches of each example: type and shape of one row; None is the length of a batch's longest list.
 BATCHES = {
     "01_flights_delay": {
         **dict.fromkeys(("month", "day", "carrier"), I32),
@@ -87,7 +87,7 @@ def tables(in_the_root):
 
 @pytest.fixture(scope="module")
 def duck(tables):
-    """The same files as DuckDB reads them."""
+    """A DuckDB connection with the files as views."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for folder in (FLIGHTS, TPCH):

@@ -31,7 +31,7 @@ from damaged_tables import (
 
 @pytest.fixture
 def parquet(tmp_path):
-    """Three files of ten row groups, of which one is damaged. The folder, and the ids that are left."""
+    """Three files of ten row groups, one group damaged. Gives the folder, and the ids that are left."""
     return spoiled_parquet(tmp_path / "t")
 
 

@@ -123,7 +123,7 @@ def test_the_draws_do_not_depend_on_the_topology(session, replacement, num_sampl
             together += mine
         assert len(steps) == 1
         assert collections.Counter(together) == collections.Counter(alone)
-    # The same call again, and splits cut otherwise: the rows are numbered alike.
+    # A second call, and splits cut at other rows: the rows have the numbers that they had.
     assert drawn(session, **options) == alone
 
 

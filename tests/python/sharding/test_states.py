@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What is in a state.
+# The contents of a state.
 
 
 @pytest.mark.parametrize("remainder", ["even", "uneven"])
@@ -114,10 +114,10 @@ def test_what_differs_is_named(folder, difference, workers):
         loader.load_state_dict(state)
     with pytest.raises(tq.CheckpointMismatchError, match=name):
         loader.dataset.load_state_dict(state)
-    # Nothing of the state has stuck.
+    # The refused state left no trace.
     assert loader.dataset.epoch == 0
     assert loader.state_dict()["step"] == 0
-    # What it was started with goes on.
+    # A loader with the first options resumes.
     loader_from(folder).load_state_dict(state)
 
 

@@ -20,7 +20,7 @@ from tensorquery.errors import StorageError
 
 ROWS = 200_000
 
-# What a process of its own does with the table in argv[1] and the stages in argv[2].
+# Programs for another process, with the table in argv[1] and the stages in argv[2].
 _HEAD = """
 import sys, os
 import tensorquery as tq

@@ -62,7 +62,7 @@ def test_a_refresh_makes_another_stage_and_the_old_state_keeps_the_old_one(lake,
     assert new.seconds is not None
     assert Counter(ids(loader)) == Counter(range(80))
     assert len(tq.list_stages(tmp_path)) == 2
-    # A new run begins with the snapshot that is current, finds its stage, and goes on with that of the state.
+    # A new run begins with the current snapshot and finds its stage; the state switches to the older stage.
     resumed, dataset = loader_of(lake, name, tmp_path)
     assert dataset.stages[0].seconds is None
     assert dataset.stages[0].digest == new.digest

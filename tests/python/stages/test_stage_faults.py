@@ -32,7 +32,7 @@ def table(tmp_path_factory):
     return path
 
 
-# What all programs below begin with.
+# The beginning of all programs below.
 COMMON = """
 import json, os, resource, subprocess, sys, time
 import tensorquery as tq
@@ -55,7 +55,7 @@ def left(place):
 
 
 def run(program, *words, prefix=()):
-    """What a program says, as JSON."""
+    """Run a program, and parse the JSON that it prints."""
     text = COMMON + textwrap.dedent(program)
     done = subprocess.run(
         [*prefix, sys.executable, "-c", text, *map(str, words)],
@@ -111,7 +111,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(table, tmp_path):
     told, files, shown, free, rows, built = found
     assert_says_what_to_do(told, place)
     assert (files, shown) == ([], 0)
-    # What was written is given back.
+    # The space that was written is freed.
     assert free > 3 << 20
     assert (rows, built) == (ROWS, True)
 

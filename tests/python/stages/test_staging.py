@@ -528,7 +528,7 @@ def test_rows_of_another_engine_lack_a_column(session, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What ends without a stage, and joins that spill.
+# Runs that end without a stage, and joins that spill.
 
 
 def _hold(stages, ready):
@@ -597,7 +597,7 @@ def test_joins_that_do_not_fit_spill(tmp_path, name):
     b = pa.table({"k": rng.permutation(rows), "q": [f"{i:060d}" for i in range(rows)]})
     pq.write_table(a, tmp_path / "a.parquet")
     pq.write_table(b, tmp_path / "b.parquet")
-    # Too little for the join as it is, and enough for the shares of the sorts, of which groups have one more.
+    # Too little for the join itself, but enough for the sorts' shares; groups need one share more.
     limit = "36MiB" if name == "in groups of one side" else "34MiB"
     whole, session = tq.Session(), tq.Session(memory_limit=limit)
     for each in (whole, session):

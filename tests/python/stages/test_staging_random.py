@@ -127,7 +127,7 @@ WRONG = {
     """,
     "the NULL of a DISTINCT with ORDER BY and LIMIT": "SELECT DISTINCT v FROM u ORDER BY v NULLS FIRST LIMIT 3",
 }
-"""What random queries found, shrunk: mended, or refused."""
+"""Faults that random queries found, shrunk: each is corrected or refused now."""
 
 
 def test_a_rollup_of_no_rows_has_a_grand_total(engines):

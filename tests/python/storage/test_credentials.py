@@ -239,7 +239,7 @@ def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, acc
     def rows():
         return sorted(query.to_arrow()["id"].to_pylist())
 
-    # Before the parent has read, and after; the parent's connections stay as they were.
+    # Before the parent has read, and after; the parent's connections stay intact.
     for _ in range(2):
         assert in_a_fork(rows) == repr(IDS)
         assert rows() == IDS
@@ -248,7 +248,7 @@ def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, acc
 
 
 def test_keys_that_are_refused_when_a_stage_is_written(store):
-    """What writes is asked once more with newer keys, as what reads is."""
+    """A refused write is tried once more with newer keys, as a read is."""
     provider = Vending(store, 3600, lambda keys, end: keys)
     session = tq.Session(storage_options=store.place(), credential_provider=provider)
     session.register_table("t", TABLE)
@@ -287,7 +287,7 @@ def test_a_closure_cannot_travel_to_a_spawned_worker(store):
 
 
 class Broken(Exception):
-    """What a provider raises."""
+    """An exception of a provider."""
 
 
 def test_its_exception_is_the_cause(store):

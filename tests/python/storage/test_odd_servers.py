@@ -165,7 +165,7 @@ def missing(handler):
 
 
 def other_file(web, handler, *, etag, more=b""):
-    """What was asked for, of a file that is another one, or longer."""
+    """Answer the request from another file, or from a longer one."""
     data = web.files[handler.path]
     headers = {"ETag": etag or tag(data)}
     asked = handler.headers.get("Range")
