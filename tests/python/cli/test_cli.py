@@ -1,4 +1,4 @@
-"""``python -m tensorquery``: what it prints is for pipes, what goes wrong is one line on stderr and a status."""
+"""``python -m tensorquery``: output is for pipes; a failure is one line on stderr and a status."""
 
 import csv
 import json

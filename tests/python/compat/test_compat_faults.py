@@ -1,4 +1,5 @@
-"""The table "Where rows differ" of docs/migration.md: what torch-dataloader-utils does there, and what `tensorquery.compat` does."""
+"""The table "Where rows differ" of docs/migration.md: the rows of torch-dataloader-utils, and those of
+`tensorquery.compat`."""
 
 import time
 

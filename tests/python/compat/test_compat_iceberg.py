@@ -1,5 +1,5 @@
-"""Iceberg tables that pyiceberg wrote are read alike by torch-dataloader-utils and by `tensorquery.compat`; where the peer reads
-rows wrongly, ours are those of pyiceberg's own scan."""
+"""torch-dataloader-utils and `tensorquery.compat` read pyiceberg's tables alike. Where the peer reads wrong rows,
+ours equal pyiceberg's own scan."""
 
 import collections
 

@@ -1,5 +1,5 @@
-"""Promise 2 (docs/promises.md): in real process groups, every rank has a batch for every step of DistributedDataParallel. A run ends
-without hanging, whatever files and filters give which rank, before a resume and after it."""
+"""Promise 2 (docs/promises.md): in real process groups, every rank has a batch for every step of
+DistributedDataParallel. A run never hangs, whichever files and filters a rank has, before a resume and after it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A job lists and reads footers once: one rank does, and the others receive what it found."""
+"""A job lists files and reads footers once: one rank does it, and the others receive its findings."""
 
 import contextlib
 import multiprocessing

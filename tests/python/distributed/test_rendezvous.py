@@ -1,4 +1,4 @@
-"""Promise: ranks share the counting of rows, and none waits for one that never comes, has failed or died."""
+"""Promise: ranks share the counting of rows, and none waits for a rank that is absent, has failed or died."""
 
 import multiprocessing
 import os

@@ -1,6 +1,7 @@
-"""Random statements over random tables in every format are what the judges say: a part of `make differential`.
+"""Random statements over random tables in every format have the judges' answers: a part of `make differential`.
 
-What engines are known to answer differently is not asked: see differential_cases.py and differential_judges.py.
+Questions that engines are known to answer differently are not asked: see differential_cases.py and
+differential_judges.py.
 """
 
 import random

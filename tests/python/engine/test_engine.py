@@ -1,4 +1,5 @@
-"""Promise: DISTINCT, LIMIT, OFFSET, random() and joins that sort are answered rightly, and wide queries are planned fast."""
+"""Promise: DISTINCT, LIMIT, OFFSET, random() and joins that sort have right answers, and wide queries are planned
+fast."""
 
 import time
 

@@ -1,4 +1,5 @@
-"""Planning looks how much of the stack is left, which on the process's first thread takes a millisecond: it happens on another."""
+"""Planning runs on another thread: it measures the free stack, which takes a millisecond on the process's first
+thread."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Promise: a time is one value, however it is asked for: in any unit, zone and spelling; DuckDB in UTC is the judge."""
+"""Promise: a time is one value in any unit, zone and spelling; DuckDB in UTC is the judge."""
 
 import datetime as dt
 import itertools

@@ -1,4 +1,5 @@
-"""Promise: lead, lag and the values of frames are what the standard says, NULLs ignored or not; DuckDB is the judge."""
+"""Promise: lead, lag and the values of frames follow the standard, with or without IGNORE NULLS; DuckDB is the
+judge."""
 
 import functools
 import random

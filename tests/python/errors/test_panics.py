@@ -1,6 +1,6 @@
-"""No panic of the engine reaches Python as one: it is an error of this package, and says what to report.
+"""No panic of the engine reaches Python as such: it becomes an error of this package that says what to report.
 
-What the fuzz targets found stands in `fuzz/regressions`, by target.
+Inputs that the fuzz targets found are in `fuzz/regressions`, by target.
 """
 
 import os

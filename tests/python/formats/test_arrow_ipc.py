@@ -1,4 +1,5 @@
-"""Arrow IPC: record batches are splits, local files are mapped and not copied, and nothing damaged crashes."""
+"""Arrow IPC: record batches are splits, local files are mapped and not copied, and no damaged file crashes the
+process."""
 
 import os
 import struct

@@ -1,4 +1,5 @@
-"""Avro: rows and types are those of fastavro, on every shard; what cannot be read is refused by name, and nothing crashes."""
+"""Avro: rows and types are those of fastavro, on every shard; unreadable files are refused by name, and nothing
+crashes."""
 
 import datetime as dt
 import decimal

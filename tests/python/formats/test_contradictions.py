@@ -1,5 +1,5 @@
-"""Parquet files that say one thing here and another there, in their footers, page indexes and page headers: the right rows, or an error, and
-never other rows, a hang or the end of the process."""
+"""Parquet files whose footers, page indexes and page headers contradict each other: the right rows, or an error;
+never wrong rows, a hang or the end of the process."""
 
 from __future__ import annotations
 

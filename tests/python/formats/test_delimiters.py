@@ -1,5 +1,5 @@
-"""Promise: a text file has one delimiter, whatever way it is named: tabs in `.tsv`, commas elsewhere, what is asked for before both; a file
-that only another delimiter splits is refused by name."""
+"""Promise: a text file has one delimiter, however it is named: tabs in `.tsv`, commas elsewhere, and an explicit one
+before both. A file that only another delimiter splits is refused by name."""
 
 import gzip
 

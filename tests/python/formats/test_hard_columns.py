@@ -1,4 +1,4 @@
-"""Columns that the engine's own scan of a Parquet file reads wrongly, or not at all, are read rightly by whoever reads them."""
+"""Columns that the engine's own Parquet scan misreads, or cannot read, are read rightly by every path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Files and names that somebody made to do harm: links in circles, pipes, names that are paths, text without an end, types without one."""
+"""Files and names made to do harm: links in circles, pipes, names that are paths, text without an end, types without
+one."""
 
 import bz2
 import functools

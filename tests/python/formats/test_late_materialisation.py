@@ -1,4 +1,5 @@
-"""A filter decodes its own columns first, and of the others what it keeps: the rows and their order stay those of the files."""
+"""A filter decodes its own columns first, and only the kept rows of the others. Rows and order stay those of the
+files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows that readers are known to lose without a word: behind a NaN that no statistics tell of, and behind the first stream of a
-compressed file."""
+"""Rows that readers are known to lose silently: those behind a NaN that statistics do not show, and those behind the
+first stream of a compressed file."""
 
 import bz2
 import gzip

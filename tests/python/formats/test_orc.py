@@ -1,4 +1,4 @@
-"""ORC: rows, types and order are those of pyarrow's reader, on every shard; what cannot be read is refused by name."""
+"""ORC: rows, types and order are those of pyarrow's reader, on every shard; unreadable files are refused by name."""
 
 import datetime as dt
 import decimal

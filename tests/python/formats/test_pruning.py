@@ -1,5 +1,5 @@
-"""Promise: only what the query needs is read. Proven by bytes counted outside the process: by an HTTP server
-of its own that logs every range, and by the kernel's count for a fresh process."""
+"""Promise: only the bytes that the query needs are read. They are counted outside the process: by an HTTP server
+that logs every range, and by the kernel for a fresh process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Promise: what is left out by statistics has no row that matches, and what is counted by them has no other, whatever of the statistics
+"""Promise: rows left out by statistics never match, and rows counted by them always do, whatever of the statistics
 is absent, inexact, NaN or in another order. The rows themselves, registered from memory, are the judge."""
 
 from __future__ import annotations

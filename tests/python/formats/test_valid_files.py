@@ -1,4 +1,5 @@
-"""Valid Parquet files are read as other engines read them, whatever their writer chose; or a column is refused by its name, and spoils no other."""
+"""Valid Parquet files are read as other engines read them, whatever their writer chose; or a column is refused by
+name, and no other column suffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: what a REST catalog demands is given, and the keys that it vends are renewed before they end.
+"""Promise: the demands of a REST catalog are met, and the keys that it vends are renewed before they end.
 
 The catalog is Iceberg's own, the store is moto; in front of both stand gates that know which keys are valid.
 """

@@ -1,4 +1,5 @@
-"""Promise: a REST catalog that fails for a moment costs time and no run; what it gets wrong is an error, and none shows a secret."""
+"""Promise: a REST catalog that fails for a moment costs time and no run; a wrong answer is an error, and none shows
+a secret."""
 
 import socket
 import struct

@@ -1,5 +1,5 @@
 """Accelerate takes our loader as it is: every row of an epoch once over all processes, before and after
-``save_state`` and ``load_state``, with Accelerate's bookkeeping done; what would lose rows is refused."""
+``save_state`` and ``load_state``, and Accelerate's bookkeeping is done. Uses that would lose rows are refused."""
 
 import gc
 import os

@@ -1,5 +1,5 @@
-"""Promise: batches of worker processes are those of one process, bit by bit and in the same turns, however many of them
-cross together; what fails in the middle takes nothing with it."""
+"""Promise: batches of worker processes equal those of one process, bit by bit and in the same turns, however many
+are sent together; a failure in the middle loses none of them."""
 
 import collections
 import datetime

@@ -1,4 +1,5 @@
-"""Numbers are handed out in the memory into which they were decoded, since batches are decoded as long as they are handed out."""
+"""Numbers are delivered in the memory into which they were decoded, since decoded batches end where delivered
+batches end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Absurd numbers in options, and text that no engine can take: a clear error or the right rows, without memory or hours for them."""
+"""Absurd numbers in options, and text that no engine can take, cost no memory and no hours: a clear error, or the
+right rows."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Epochs and loaders leave nothing behind: memory, threads and descriptors stay as they were, and processes that are killed leave no
-shared memory. `make test-leaks` reads 1,000 epochs and makes 200 loaders; here it is a part of them."""
+"""Epochs and loaders leave nothing behind: memory, threads and descriptors do not grow, and killed processes leave
+no shared memory. `make test-leaks` reads 1,000 epochs and makes 200 loaders; here it is a part of them."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A stack whose columns become a matrix while they are decoded is the stack that is made of decoded columns."""
+"""A stack whose columns are decoded straight into a matrix equals a stack made from decoded columns."""
 
 from __future__ import annotations
 

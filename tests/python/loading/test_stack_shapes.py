@@ -1,4 +1,5 @@
-"""A stack holds what its columns hold, whatever its width, its number of rows, and the pieces that they arrive in."""
+"""A stack holds the values of its columns, whatever its width, its number of rows, and the pieces in which they
+arrive."""
 
 from __future__ import annotations
 

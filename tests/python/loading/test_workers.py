@@ -1,6 +1,6 @@
-"""Promise: DataLoader workers under fork, spawn and forkserver deliver the epoch that the training process
-would deliver, also after the parent has used the runtime. A worker plans from a recipe: it lists nothing,
-and reads the pinned files or names the one that changed."""
+"""Promise: DataLoader workers under fork, spawn and forkserver deliver the epoch that the training process would
+deliver, also after the parent has used the runtime. A worker plans from data that it is sent: it lists nothing, and
+reads the pinned files or names the one that changed."""
 
 import datetime
 import decimal

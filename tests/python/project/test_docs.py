@@ -1,4 +1,4 @@
-"""The snippets of the README and of the pages run; links lead somewhere. Docstrings: test_docstrings.py."""
+"""The snippets of the README and of the pages run, and their links lead somewhere. Docstrings: test_docstrings.py."""
 
 import inspect
 import re

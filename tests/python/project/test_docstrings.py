@@ -1,4 +1,4 @@
-"""Every public name says what it is, what it takes, what it gives back and how it fails, in Google's style."""
+"""Every public name is documented in Google's style: its purpose, arguments, results and errors."""
 
 import ast
 import dataclasses

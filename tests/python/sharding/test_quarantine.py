@@ -1,4 +1,4 @@
-"""Promise: with ``on_error="skip"`` what cannot be read is left out, and named; all else holds as ever: each good row
+"""Promise: with ``on_error="skip"`` unreadable parts are left out and named. All else holds as ever: each good row
 once, equal steps, one order, exact resuming. The default raises."""
 
 import json

@@ -1,4 +1,5 @@
-"""Promise: with ``on_error="skip"`` a state names what is left out, and ranks and later runs share what was found."""
+"""Promise: with ``on_error="skip"`` a state names the parts that are left out, and ranks and later runs share the
+findings."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Rows drawn by weight: the distribution that torch's WeightedRandomSampler has, the same draws for any topology, resumed exactly."""
+"""Rows drawn by weight follow the distribution of torch's WeightedRandomSampler, are the same draws for any
+topology, and resume exactly."""
 
 import collections
 import math

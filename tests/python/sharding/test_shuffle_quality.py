@@ -1,5 +1,6 @@
-"""Promise: `shuffle=True` mixes. Over an epoch of data that is sorted by label the labels of batches differ by no
-more than those of uniform samples do; where that cannot be, the plan says so, and it predicts what is measured."""
+"""Promise: `shuffle=True` mixes. Over an epoch of data that is sorted by label, the labels of batches vary no more
+than those of uniform samples. Where that is impossible, the plan says so, and its prediction matches the
+measurement."""
 
 import json
 import math

@@ -1,5 +1,5 @@
-"""`dataset.trace` names, for every step of every rank, the physical rows behind the batch: read from the file that it
-names, they are the batch. Leaving a traced range out leaves out exactly its rows."""
+"""`dataset.trace` names the physical rows behind every step of every rank: read from the named file, they are the
+batch. Leaving a traced range out leaves out exactly its rows."""
 
 import itertools
 import json

@@ -1,6 +1,7 @@
-"""Point-in-time joins: `asof_join` gives each left row exactly once, with the row that was known at its time.
+"""Point-in-time joins: `asof_join` gives each left row exactly once, with the right row that was known at its time.
 
-The oracle is a few lines of Python; pandas.merge_asof and DuckDB's ASOF JOIN are asked as well, where they promise the same.
+The oracle is a few lines of Python; pandas.merge_asof and DuckDB's ASOF JOIN are asked as well, where they promise
+the same.
 """
 
 import datetime as dt

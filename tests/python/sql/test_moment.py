@@ -1,5 +1,5 @@
-"""Promise 6 (docs/promises.md): `now()` and its like have one value in all runs of a query, on all ranks, in workers, and in a
-resumed epoch."""
+"""Promise 6 (docs/promises.md): `now()` and similar functions have one value in all runs of a query, on all ranks,
+in workers, and in a resumed epoch."""
 
 import datetime
 import json

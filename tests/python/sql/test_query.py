@@ -1,4 +1,4 @@
-"""Queries: read-only SQL, columns and filters, and what a lazy query offers besides a loader."""
+"""Queries: read-only SQL, columns and filters, and the methods of a lazy query other than loading."""
 
 import datetime as dt
 import threading

@@ -1,6 +1,6 @@
-"""TABLESAMPLE keeps the same rows of a table whoever reads it, in whatever pieces: a row's fate is a hash of seed, file and row.
+"""TABLESAMPLE keeps the same rows of a table for every reader and any splits: a hash of seed, file and row decides.
 
-The judge is `expected`, which hashes in Python what the rows' numbers are by construction.
+The judge is `expected`, which hashes in Python the numbers that the rows have by construction.
 """
 
 import gzip

@@ -1,4 +1,5 @@
-"""Datasets of Hugging Face are tables, with their selection and order; what only looks like a table is refused."""
+"""Datasets of Hugging Face are tables, with their selection and order; objects that only look like tables are
+refused."""
 
 import datasets
 import numpy as np

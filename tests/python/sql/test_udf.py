@@ -1,6 +1,4 @@
-"""Promise: a Python function in SQL is called with what it was declared for, wherever the query runs, and what it does
-wrong is told with its name and its own traceback.
-"""
+"""Promise: a Python function in SQL is called with the types that it declares, wherever the query runs."""
 
 from collections import Counter
 

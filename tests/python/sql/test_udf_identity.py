@@ -1,6 +1,5 @@
-"""Promise: a Python function in SQL is known by what it does: the same in every process and at every place, another one where
-anything changes that it uses.
-"""
+"""Promise: the identity of a Python function in SQL is its code: equal in every process and place, and another one
+if anything that it uses changes."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""A stage is written once, whoever asks first, in bounded memory; what is not whole is never read."""
+"""A stage is written once, whoever asks first, in bounded memory; an incomplete one is never read."""
 
 import contextlib
 import fcntl

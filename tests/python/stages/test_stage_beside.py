@@ -1,4 +1,4 @@
-"""Stages beside what else a query may have: Iceberg snapshots that move, functions of the user's, and bad files."""
+"""Stages together with other features of a query: Iceberg snapshots that move, the user's functions, and bad files."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Stages take no more room than they may: those used longest ago make way, by themselves, and none that is in use goes."""
+"""Stages stay within their bound: the least recently used ones are removed by themselves, and none that is in use."""
 
 import os
 import subprocess

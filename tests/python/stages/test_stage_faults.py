@@ -1,4 +1,5 @@
-"""A stage is there or it is not: also where the disk is full, and where its builder stands still for longer than others wait."""
+"""A stage is complete or absent, also if the disk is full, or if its builder stands still for longer than others
+wait."""
 
 import json
 import signal

@@ -1,4 +1,5 @@
-"""Processes that build one stage together, and die: one builds, the others wait, and nothing half visible is left."""
+"""Processes that build one stage together, and die: one builds, the others wait, and no partial stage becomes
+visible."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whatever part of the query is staged.
+"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whichever part of the
+query is staged.
 
 A failure names its seed: `RandomSql(seed).query().sql` is the query.
 """

@@ -1,4 +1,4 @@
-"""Promise 1 (docs/promises.md): processes share stages below a URL, and ranks of a process group do."""
+"""Promise 1 (docs/promises.md): processes, and ranks of a process group, share stages below a URL."""
 
 import json
 import os

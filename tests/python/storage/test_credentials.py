@@ -1,4 +1,5 @@
-"""Promise: credentials of a user's function are asked for before they end, in every process, and shown nowhere."""
+"""Promise: a user's credential function is asked before credentials end, in every process, and they are shown
+nowhere."""
 
 import json
 import pickle

@@ -1,5 +1,5 @@
-"""Promise 6 (docs/promises.md): what is kept on disk is what the store has. A second read asks the store for nothing, a changed file is
-never read from the cache, and whatever happens to the folder costs requests and no row."""
+"""Promise 6 (docs/promises.md): cached bytes are the store's bytes. A second read asks the store for nothing, a
+changed file is never read from the cache, and damage to the folder costs requests and no row."""
 
 import os
 import random

@@ -1,5 +1,5 @@
-"""Promise: a server that answers oddly costs no row without a word: its answer is asked for again, or is an error that says
-what is odd."""
+"""Promise: odd answers of a server cost no row silently: each is asked for again, or is an error that says what is
+odd."""
 
 import json
 import time

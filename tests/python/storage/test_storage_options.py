@@ -1,4 +1,5 @@
-"""Promise: a user says where data lies and who reads it in the names that they already type, and nobody sees a secret."""
+"""Promise: users say where data lies, and who reads it, with the option names that they already type, and nobody
+sees a secret."""
 
 import json
 import stat
