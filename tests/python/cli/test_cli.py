@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def call(*arguments, **options):
-    """Run the program; status, what it prints, and what it says of errors."""
+    """Run the program; return its status, its output, and its error output."""
     done = subprocess.run(
         [sys.executable, "-m", "tensorquery", *arguments],
         capture_output=True,

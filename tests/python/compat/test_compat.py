@@ -106,7 +106,7 @@ def test_the_example_of_epochs(files):
 
 @pytest.mark.slow
 def test_the_example_of_a_dataloader_of_ones_own(files):
-    """The README gives path=, which the peer's constructor refuses: it wants files."""
+    """The README gives path=, which the peer's constructor refuses: it takes files=."""
     lines = snippet("StructuredDataset(path=").replace('path="..."', f'path="{files}"')
     text = substituted(lines, {", ...)": ", batch_size=500)"})
 

@@ -240,7 +240,7 @@ def test_a_path_without_files_fails_everywhere(folder):
 
 
 def going_on(rank, world_size, folder, options):
-    """Breaks off, goes on, is saved before the first batch of that, and goes on again; a share does for none of it."""
+    """Break off, resume, save before the next batch, and resume again: each needs more than one rank's share."""
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     options = {"path": str(folder), "batch_size": 7, "split_rows": 20, "remainder": "uneven"} | options  # fmt: skip
 

@@ -86,7 +86,7 @@ def slowly(rank, chunks):
 
 
 class Together:
-    """Work that goes on once two ranks have some, however late the second one starts."""
+    """Work that continues once two ranks have some of it, however late the second one starts."""
 
     def __init__(self):
         self.begun, self.two = set(), threading.Event()

@@ -75,7 +75,7 @@ def tables(folder):
 
 
 def cases_of(path):
-    """The cases that a file says it is."""
+    """The cases that a file's first line names."""
     found = re.match(r"-- cases: (.+)\n", path.read_text())
     assert found, f"{path.name} must begin with a line: -- cases: …"
     return set(found[1].split(", "))

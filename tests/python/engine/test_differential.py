@@ -97,7 +97,7 @@ def test_sqlite_has_a_word_and_no_more_than_it_knows():
     list(zip(differential_planted.FAULTS, ("nulls", "distinct", "limit"), strict=True)),
 )
 def test_a_planted_fault_is_found(monkeypatch, plant, kind):
-    """By the kind of statements that it concerns; `make differential-planted` asks all kinds."""
+    """With the kind of statements that the fault affects; `make differential-planted` asks all kinds."""
     monkeypatch.setattr(differential_grammar, "KINDS", (kind,))
     monkeypatch.setattr(differential, "SPILLING", 0)
     queries, text = differential_planted.queries_until_found(plant, first_seed=21, most=400)

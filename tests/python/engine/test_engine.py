@@ -415,7 +415,7 @@ def test_a_star_of_twenty_tables_is_planned_in_two_seconds(tmp_path, kind):
     ],
 )
 def test_a_former_key_adds_no_columns_to_a_group(source):
-    """The planner groups by all that a key decides, and takes what `unnest` and joins repeat for a key still."""
+    """The planner groups by all columns that a key determines, and still trusts keys that `unnest` and joins repeat."""
     table = pa.table({"k": [1, 1, 1, 2], "v": [5, 6, 7, 8]})
     session = tq.Session()
     session.register_table("t", table)

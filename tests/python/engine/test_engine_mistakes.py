@@ -33,7 +33,7 @@ ROWS = pa.table(
         "y": pa.array([-0.0, -0.0, 0.0, 0.0, -1.5, 0.0, 1.0, None], pa.float32()),
     }
 )
-"""Each row is a row group of its own, so that what is pruned shows."""
+"""Each row is a row group, so that pruning shows."""
 
 
 @pytest.fixture(scope="module")

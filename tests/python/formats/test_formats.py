@@ -304,7 +304,7 @@ def test_tables_in_memory(session):
 
 
 class Capsule:
-    """A table of polars or others, as we see it: nothing but the PyCapsule interface."""
+    """A table with nothing but the PyCapsule interface, as polars and others give it."""
 
     def __arrow_c_stream__(self, requested_schema=None):
         return SMALL.__arrow_c_stream__(requested_schema)

@@ -25,7 +25,7 @@ def delivered(query: str, session: tq.Session, ranks: int = 1, **options: Any) -
 
 @pytest.fixture(scope="module")
 def differences(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A file by DuckDB, which packs them in blocks of 256, over which the decoder cannot pass; and its rows."""
+    """A file by DuckDB, whose blocks of 256 the decoder cannot skip; and its rows."""
     file = tmp_path_factory.mktemp("differences") / "part.parquet"
     rows = f"SELECT i AS id, i * 3 AS x, 'k' || (i % 7) AS s FROM range({ROWS}) t(i)"
     duckdb.sql(
@@ -191,7 +191,7 @@ def test_old_times_inside_of_lists(tmp_path: Path) -> None:
 
 
 def test_bloom_filters_of_decimals_leave_out_no_row(tmp_path: Path) -> None:
-    """Of as many bytes as they have digits, where the engine looks for sixteen."""
+    """Decimals take as many bytes as their digits need, where the engine expects sixteen."""
     file = tmp_path / "part.parquet"
     digits = {"d5": (5, 2), "d18": (18, 2), "d30": (30, 2), "d38": (38, 2)}
     columns = {

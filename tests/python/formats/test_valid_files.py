@@ -97,7 +97,7 @@ def test_integers_over_their_full_range_whose_differences_are_wider(
 def test_packed_differences_are_read_in_any_page(
     tmp_path: Path, version: str, page_index: bool
 ) -> None:
-    """Of a column with a condition, by the page index, in either kind of pages."""
+    """In a column with a condition, by the page index, in both kinds of pages."""
     file = tmp_path / "t.parquet"
     numbers = pa.array([None if n % 7 == 0 else FULL[n % 7] for n in range(5000)], pa.int32())
     table = pa.table({"id": pa.array(range(5000), pa.int32()), "n": numbers})
@@ -127,7 +127,7 @@ def test_packed_differences_are_read_in_any_page(
 
 
 def long_texts(path: Path, shape: Any, rows: int, **options: Any) -> pa.Table:
-    """Of a dictionary of eight long texts: 300 kB each, which rows name again and again."""
+    """A dictionary has eight texts of 300 kB, and rows refer to them again and again."""
     texts = pa.array([f"{n} " + "lorem ipsum " * 25_000 for n in range(8)])
     column = pa.DictionaryArray.from_arrays(
         pa.array([n % 8 for n in range(rows)], pa.int32()), texts

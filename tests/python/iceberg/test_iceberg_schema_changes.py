@@ -195,7 +195,7 @@ def partly_unmapped(table):
 
 @pytest.mark.parametrize("change", [renamed, exchanged, dropped, partly_unmapped])
 def test_filters_of_files_without_ids_agree_with_the_rows_that_are_shown(tmp_path, catalog, change):
-    """Metrics go by the ids that columns had; such files are read by the names that the mapping has by now."""
+    """Metrics carry the columns' former ids; such files are read by the names in the present mapping."""
     path = tmp_path / "f.parquet"
     pq.write_table(pair([1, 2], [10, 20]), path)
     table = catalog.create_table("ns.t", pair([], []).schema)

@@ -235,7 +235,7 @@ def test_a_stack_that_is_computed_beside_one_that_is_decoded(numbers: Path) -> N
 
 
 def test_thousands_of_columns(tmp_path: Path) -> None:
-    """Of which 8192 rows would take more than 64 MiB."""
+    """8,192 rows of it would take more than 64 MiB."""
     cells = np.arange(3000 * 1000, dtype=np.float32).reshape(1000, 3000)
     names = [f"f{number}" for number in range(3000)]
     table = pa.table(dict(zip(names, cells.T, strict=True)))
@@ -275,7 +275,7 @@ def test_files_that_store_a_column_otherwise_or_not_at_all(tmp_path: Path) -> No
 
 
 def test_matrices_are_handed_out_in_the_memory_that_they_were_written_to(numbers: Path) -> None:
-    """Two batches that follow each other in a row group lie in memory so, and may be written to."""
+    """Consecutive batches of a row group are adjacent in memory, and may be written to."""
     batches = read(numbers, 1000, columns=["id", *NAMES])
     ends = [batch["x"].data_ptr() + batch["x"].nbytes for batch in batches]
     starts = [batch["x"].data_ptr() for batch in batches]
@@ -288,7 +288,7 @@ def test_matrices_are_handed_out_in_the_memory_that_they_were_written_to(numbers
 
 
 def test_a_small_batch_does_not_hold_all_rows_that_were_decoded_with_it(numbers: Path) -> None:
-    """Of 7000 rows that are decoded together 128 are lent, and 100 are copied."""
+    """7,000 rows are decoded together: batches of 128 rows are lent, batches of 100 are copied."""
     for batch_size, is_lent in ((100, False), (128, True)):
         loader, _ = tq.create_dataloader(
             path=numbers, columns=["id", *NAMES], batch_size=batch_size, stack={"x": NAMES}

@@ -269,7 +269,7 @@ def threads():
 
 
 def settled(reading, bound, seconds=60):
-    """`reading()` once it is within `bound`, or what it is after `seconds`."""
+    """The value of `reading()` once it is within `bound`, or after `seconds`."""
     end = time.monotonic() + seconds
     while reading() > bound and time.monotonic() < end:
         time.sleep(0.1)

@@ -245,7 +245,7 @@ def test_every_stop_of_an_epoch(folder, without_processes):
 @pytest.mark.parametrize("shuffle", ["off", "on", "global"])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_workers_count_what_was_received(query, shuffle, world_size):
-    """They read ahead as far as they may, and none of it is in the state; one rank has counted rows, one not."""
+    """Ranks read ahead as far as they may, and no state has any of it; one rank has counted rows, one has not."""
     options = {"num_workers": 2, "world_size": world_size, **SHUFFLES[shuffle]}
     whole = ids(loader_of(query, prefetch_factor=8, **options))
     for stop in (1, 4):

@@ -250,7 +250,7 @@ def test_any_damage_is_refused(sound, alarm):
 
 
 def test_damage_behind_a_valid_checksum_neither_panics_nor_hangs(sound, alarm):
-    """Somebody edited the state and its checksum: what still loads delivers rows of the query, and no more of them."""
+    """Somebody edited the state and its checksum: if it still loads, it delivers only rows of the query, and no more."""
     state, make = sound
     accepted = refused = 0
     for path, value, broken in damaged(state):

@@ -353,7 +353,7 @@ def test_traces_name_the_rows_that_were_sampled(tmp_path):
 
 
 UNSUPPORTED = {"avro_v2", "variant_v3", "unknown_v3"}
-"""Fixtures of types and formats that are refused, which other tests show."""
+"""Fixtures with types and formats that are refused; other tests show that."""
 
 
 def readable():

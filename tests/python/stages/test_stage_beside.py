@@ -185,7 +185,7 @@ def test_files_that_cannot_be_understood_are_left_out_of_a_staged_part(folder, t
 
 
 def test_a_bad_row_group_that_a_staged_part_reads_is_an_error_that_says_why(folder, tmp_path):
-    """Its rows may be in any group: leaving them out would change other rows without a word."""
+    """Its rows may be in any group: leaving them out would silently change other rows."""
     bad = sorted(folder.glob("*.parquet"))[2]
     spoil_row_group(bad, 1)
     with pytest.raises(tq.DataError) as refused:

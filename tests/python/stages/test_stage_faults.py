@@ -140,7 +140,7 @@ def test_a_file_that_may_not_grow_is_told_and_leaves_nothing(table, tmp_path):
 
 
 def test_no_room_to_spill_is_told_apart(table, tmp_path):
-    """The folder that lacks it is another one, and so is what to do."""
+    """Another folder lacks room, so the advice is another one, too."""
     spills = tmp_path / "spills"
     spills.mkdir()
     found = run(

@@ -222,7 +222,7 @@ def test_a_folder_that_cannot_be_written(session, tmp_path):
 
 
 def test_a_build_without_the_client_says_how_to_get_it(session, tmp_path):
-    """Once a stage must be built: reading one that is there, or staging nothing, asks for no cluster."""
+    """Only if a stage must be built: reading an existing one, or staging nothing, needs no cluster."""
     options = {"stage_engine": "ballista://127.0.0.1:1", "stage_dir": tmp_path}
     with pytest.raises(tq.ConfigError, match="maturin build --release --features python,ballista"):
         tq.create_dataloader(QUERIES["group by"], session=session, **options)
@@ -273,7 +273,7 @@ def test_a_folder_without_stages_is_not_made(tmp_path):
 
 
 def test_only_what_must_is_staged(session, tmp_path):
-    """The raw half of a UNION ALL stays where it is, and so does what is joined to an aggregate."""
+    """The raw half of a UNION ALL is not staged, nor is the table that an aggregate is joined to."""
     _, dataset = tq.create_dataloader(
         QUERIES["union all of both"], session=session, stage_dir=tmp_path, output_format="dict"
     )
@@ -365,7 +365,7 @@ def _sleep(ready):
 
 
 def test_a_damaged_file_of_a_stage_is_told_as_such(session, tmp_path):
-    """It is no file of the user's."""
+    """The error does not blame a file of the user."""
     options = {"session": session, "stage_dir": tmp_path, "show_progress": False}
     tq.create_dataloader("SELECT id FROM events ORDER BY id", **options)
     (file,) = tmp_path.glob("*/*/part-*.arrow")
@@ -532,7 +532,7 @@ def test_rows_of_another_engine_lack_a_column(session, tmp_path):
 
 
 def _hold(stages, ready):
-    """Hold the lock of the one stage that is begun, as a builder does that never ends."""
+    """Hold a stage's lock, like a builder that never ends."""
     import fcntl
 
     with Path(stages).open("w") as file:

@@ -221,7 +221,7 @@ def test_workers_renew_them(store, context):
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("access", ["options", "environment", "provider", "prefix"])
 def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, access):
-    """Connections and threads do not survive a fork: it waited for ever."""
+    """Connections and threads do not survive a fork: a forked process once waited forever."""
     own = {**store.place(), "key": store.key, "secret": store.secret}
     provider = Vending(store, 3600, lambda _, end: {**own, "expires_at": end})
     given = {
