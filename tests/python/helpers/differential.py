@@ -38,7 +38,7 @@ STATEMENTS = 20
 """Of the grammar, in a case."""
 
 SPILLING = 0.02
-"""Part of the cases whose tables are larger than the session's memory."""
+"""Share of the cases whose tables are larger than the session's memory."""
 
 
 def relation(rng, tables):

@@ -87,11 +87,11 @@ def duck_session():
 
 
 class NoWordError(Exception):
-    """A judge cannot say a statement."""
+    """A judge cannot express a statement."""
 
 
 class Duck:
-    """DuckDB over tables in memory: over files, it would read what is to be judged with its own pruning."""
+    """DuckDB over tables in memory: over files, it would prune by the statistics that are under test."""
 
     name = "duckdb"
 
@@ -160,7 +160,7 @@ class Sqlite:
         )
 
     def answer(self, sql, schema):
-        """The answer, with the types of a schema; of None, with what types SQLite makes of it."""
+        """The answer, with the types of a schema, or, if that is None, with SQLite's own types."""
         operators = re.findall(r"\b(?:UNION|INTERSECT|EXCEPT)\b", sql)
         if self.UNSAID.search(sql) or len(operators) > 1:
             raise NoWordError("a type or a function that SQLite spells in another way")

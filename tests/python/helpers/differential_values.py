@@ -52,7 +52,7 @@ class Values:
         return Statement(kind, sql)
 
     def filtered(self, kind, condition):
-        """The rows of a condition, of its opposite, or of what it does not know; or the condition as a column."""
+        """The rows for which a condition is true, false or unknown; or the condition as a column."""
         t, rng = self.t.name, self.rng
         form = rng.choice(
             [

@@ -43,7 +43,7 @@ def reading():
 
 
 def settled(early, seconds=25):
-    """The last reading, when what ends by itself has had time to: threads of the blocking pool idle for ten seconds."""
+    """The last reading, once idle threads have had time to end: those of the blocking pool wait for ten seconds."""
     end = time.monotonic() + seconds
     while True:
         now = reading()

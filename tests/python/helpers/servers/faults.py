@@ -124,7 +124,7 @@ class Plan:
         self._tried = Counter()
 
     def for_request(self, request):
-        """The fault of this try, or None, and the delays that it suffers besides."""
+        """The fault of this try, or None, and its delays."""
         if not self.rules:
             return None, []
         tried = self._tried[request.key]
