@@ -109,7 +109,7 @@ class Bench:
         print(f"<!-- {what}: {figure} ({'met' if verdict.met else 'MISSED'}) -->", flush=True)
 
     def ratio(self, what: str, runs: dict[str, Runs], other: str, **wanted: Any) -> None:
-        """The rate of tensorquery by another's, as a target."""
+        """tensorquery's rate divided by another's, as a target."""
         ours, theirs = runs[OURS], runs.get(other)
         if theirs is None or not theirs.results or not ours.results:
             trouble = ours.trouble or (theirs.trouble if theirs is not None else "left out")

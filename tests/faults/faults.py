@@ -47,7 +47,7 @@ class Scene:
     broken: list[str] = field(default_factory=list)
 
     def repair(self):
-        """Undo what stays."""
+        """Repair the faults that stay."""
         while self.repairs:
             self.repairs.pop()()
         self.broken.clear()

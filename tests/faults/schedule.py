@@ -108,7 +108,7 @@ class Attempt:
     Attributes:
         topology: Its topology.
         faults: The faults that strike while it runs, in order.
-        repaired: Whether what earlier faults have left was repaired before.
+        repaired: Whether the damage of earlier faults was repaired before.
     """
 
     topology: Topology
@@ -118,7 +118,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that a seed says."""
+    """Everything that follows from a seed."""
 
     seed: int
     kind: str
@@ -185,7 +185,7 @@ def draw(seed):
 
 
 def _of_more_formats(schedule):
-    """Some over tables of formats that came later, drawn apart, so that the other schedules stay as they were."""
+    """Give some schedules later formats, drawn apart, so that all other schedules stay unchanged."""
     share = random.Random(f"format {schedule.seed}").random()
     if share < 0.25 and schedule.place == "local" and not schedule.has(*FILES):
         return dataclasses.replace(schedule, format="iceberg")
@@ -211,7 +211,7 @@ def _shuffle(rng, kind):
 
 
 def _can_be_dynamic(shuffle, remainder):
-    """Ranks differ in steps, and whole splits are taken."""
+    """Whether assignment may be dynamic: ranks may differ in steps, and whole splits are taken."""
     return remainder == "uneven" and shuffle.get("shuffle") != "global"
 
 

@@ -21,7 +21,7 @@ fn count(plan: &Arc<Plan>) -> Result<Vec<SplitCount>> {
     block_on(async { plan.counter().await?.count(&ids, 2, |_, _| Ok(())).await })
 }
 
-/// That counts equal what executing each split gives; returns them.
+/// Asserts that counts equal the rows that each split yields, and returns the counts.
 #[track_caller]
 fn assert_counts(session: &Arc<Session>, sql: &str, options: &PlanOptions) -> Vec<SplitCount> {
     let plan = Arc::new(plan_with(session, sql, options).unwrap());

@@ -1,4 +1,4 @@
-"""Counts what became of the queries, and writes it down."""
+"""Counts the outcomes of queries, and writes them down."""
 
 from collections import Counter, defaultdict
 
