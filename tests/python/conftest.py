@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,20 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(
                 f"ERROR: {name} was skipped ({reason}), and tests/python/allowed_skips.txt does not allow it"
             )
+
+
+@pytest.fixture(autouse=True)
+def one_process(request, monkeypatch):
+    """Fail a test that starts a process without the marker `slow` or `servers`: `make test-fast` runs it."""
+    if any(request.node.get_closest_marker(name) for name in ("slow", "servers")):
+        return
+
+    def refuse(*_, **__):
+        pytest.fail("this test starts a second process: it needs the marker `slow`")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
 
 
 @pytest.fixture(autouse=True)

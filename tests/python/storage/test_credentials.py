@@ -218,6 +218,7 @@ def test_workers_renew_them(store, context):
         assert first < len(web.seen) < first + FILES
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("access", ["options", "environment", "provider", "prefix"])
 def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, access):
