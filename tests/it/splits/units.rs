@@ -1,5 +1,5 @@
 //! Splits of Avro and Arrow IPC files: blocks and record batches, merged towards a target, each addressed exactly, also from
-//! a recipe.
+//! a worker plan.
 
 use std::fs::File;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn write_ipc(path: &Path, rows: i64) {
     writer.finish().unwrap();
 }
 
-/// That each split alone yields exactly the ids of its rows.
+/// Asserts that each split alone yields exactly the ids of its rows.
 #[track_caller]
 fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {
