@@ -1,4 +1,4 @@
-"""Measures what exact epochs cost, against their targets: ``make bench-epochs``.
+"""Measures the cost of exact epochs against their targets: ``make bench-epochs``.
 
 Shuffling, a state at every step, and the first batch after a resume. What is compared takes turns in one process;
 the figures are medians over the rounds and their spread, (max - min) / median. Ends with the targets met and missed,

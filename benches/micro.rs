@@ -185,7 +185,7 @@ fn write(path: &Path, batch: &RecordBatch) {
     writer.write(batch).and_then(|()| writer.close()).expect("room for a small file");
 }
 
-/// What callgrind counts: a name of its own in the program, and nothing else in it.
+/// The function that callgrind counts. It has a symbol of its own, and does nothing but the work.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn measured(work: &mut Box<dyn FnMut()>) {

@@ -47,8 +47,8 @@ fn all_rows(delivered: &[Delivered]) -> Vec<Vec<Row>> {
     delivered.iter().map(rows).collect()
 }
 
-/// That a shard is delivered as the simple reader reads it, with the cursors of `twin`, the same shard with
-/// counts; and from each of the cursors on, its rest.
+/// Checks that a shard is delivered as the simple reader reads it, with the cursors of `twin`, which is the
+/// shard with counts; and that each cursor leads to the rest.
 fn check(shard: &Shard, twin: &Shard, counts: &[u64]) -> Result<(), TestCaseError> {
     let wanted: Vec<Vec<Row>> =
         batches(twin, counts).into_iter().map(|Batch { rows, .. }| rows).collect();

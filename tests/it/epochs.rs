@@ -1,5 +1,5 @@
-//! What tests of epochs share: random stocks, layouts and chains of runs, and a reader as simple as can be, to
-//! which the real one is compared.
+//! Helpers for tests of epochs: random inputs, layouts and chains of runs, and a simplest reader, with which the real
+//! one is compared.
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
@@ -57,7 +57,7 @@ pub fn lane_rows(lane: &Lane, counts: &[u64]) -> Vec<Row> {
     rows
 }
 
-/// A batch: its rows, of which the last `padded` are repeated.
+/// A batch: its rows; the last `padded` are repeated ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub rows: Vec<Row>,

@@ -1,6 +1,6 @@
 //! Promises 1, 3 and 4 (docs/promises.md): for any tables, query, world size, worker count, batch size and split
 //! size, the shards together deliver each row of DataFusion's own result once, in exact batches, in an order that
-//! does not depend on the number of threads. A worker's plan is that of the training process.
+//! does not depend on the number of threads. A worker's plan equals the training process's.
 
 mod batches;
 mod memory;

@@ -105,7 +105,7 @@ fn check_open_ended(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The same pieces, all of them counted.
+/// Gives each piece an end, from the row counts of the splits.
 fn counted(shards: Vec<Shard>, counts: &[u64]) -> Vec<Shard> {
     fn fill(piece: &mut RowSlice, counts: &[u64]) {
         match &mut piece.source {
@@ -141,7 +141,7 @@ proptest! {
         }
     }
 
-    /// What follows from the step of a rank is what its cursors say, rank by rank.
+    /// A rank's step and its cursors lead to equal rows, rank by rank.
     #[test]
     fn a_state_with_cursors_leaves_what_a_step_leaves(case in cases(3), told in any::<u16>()) {
         let chain = case.play();

@@ -57,7 +57,7 @@ fn ensure(plan: &Plan, root: &Path) -> Result<Stage> {
     block_on(Stage::ensure(plan, root, 2, &Arc::default()))
 }
 
-/// What splits yield, as one batch.
+/// All rows of all splits, as one batch.
 fn collected(plan: &Plan) -> RecordBatch {
     concat_batches(&plan.schema(), &execute(plan, &all_splits(plan)).unwrap()).unwrap()
 }
@@ -66,7 +66,7 @@ fn ids(batch: &RecordBatch) -> Vec<i64> {
     batch.column(0).as_primitive::<Int64Type>().values().to_vec()
 }
 
-/// That the stage has the plan's schema and rows, in order and at random.
+/// Asserts that the stage has the plan's schema and rows, read in order and at random.
 fn assert_holds(stage: &Stage, plan: &Plan) {
     let whole = collected(plan);
     assert_eq!(stage.schema(), &plan.schema());

@@ -76,7 +76,7 @@ fn an_unchanged_file_is_read_and_counted() {
     });
 }
 
-/// What refers to bytes that are not there is damaged: no memory is asked for, which would end the process.
+/// A range past the end means a damaged file: it is refused before memory is allocated, which would end the process.
 #[test]
 fn a_range_behind_the_end_is_refused_before_memory_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();

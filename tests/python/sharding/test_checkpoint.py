@@ -245,7 +245,7 @@ def test_every_stop_of_an_epoch(folder, without_processes):
 @pytest.mark.parametrize("shuffle", ["off", "on", "global"])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_workers_count_what_was_received(query, shuffle, world_size):
-    """They read ahead as far as they may, and none of it is in the state; one rank has counted rows, one not."""
+    """Ranks read ahead as far as they may, and no state has any of it; one rank has counted rows, one has not."""
     options = {"num_workers": 2, "world_size": world_size, **SHUFFLES[shuffle]}
     whole = ids(loader_of(query, prefetch_factor=8, **options))
     for stop in (1, 4):
@@ -433,7 +433,7 @@ def test_a_state_at_the_end_starts_the_next_epoch(query, workers, world_size, re
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_after_a_resume_the_next_epoch_is_whole(query, workers):
-    """The second epoch of a resumed run is that of a run that never stopped."""
+    """The second epoch of a resumed run equals the second epoch of a run that never stopped."""
     options = {"num_workers": workers, "world_size": 2, **SHUFFLES["on"]}
     loader = loader_of(query, **options)
     epochs = [ids(loader) for _ in range(2)]
@@ -549,7 +549,7 @@ def test_the_dataset_itself_stops_and_goes_on(query):
     assert dataset.state_dict() == state
     assert before + ids(dataset) == whole
     assert dataset.epoch == 1
-    # The same state means the same to a loader.
+    # A loader resumes from the dataset's state alike.
     assert ids(resumed(query, state, **SHUFFLES["on"])) == whole[4:]
 
 

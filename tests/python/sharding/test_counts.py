@@ -34,7 +34,7 @@ ROWS = 3000
 
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory):
-    """The same rows as tables of every format."""
+    """Tables of every format with equal rows."""
     root = tmp_path_factory.mktemp("everywhere")
     rng = np.random.default_rng(11)
     table = support.random_table(rng, ROWS, ["i32"], nulls=0.2)

@@ -1,5 +1,5 @@
-//! What happens at one time in a process that trains: streams that start, run and are dropped, consumers that are slow, workers
-//! that share a counter, requests that are throttled, and memory that goes round.
+//! Concurrent work of a training process: streams that start, run and are dropped, slow consumers, workers that share
+//! a counter, throttled requests, and memory that is reused.
 
 extern crate tensorquery_races as tensorquery;
 
