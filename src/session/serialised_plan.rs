@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::ipc;
 use super::plan::{Plan, Planned, ScanReport, Totals};
 use super::plan_part::{pack_ids, pack_splits, unpack_ids, unpack_splits};
-use super::worker_plan::{decode_partition_values, encode_partition_values};
+use super::worker_tables::{decode_partition_values, encode_partition_values};
 use crate::catalog::FilesSpec;
 use crate::formats::{Format, SortedColumn, TableFiles};
 use crate::storage::{FilePin, IoCounters, OpenedPaths, RangeCache};

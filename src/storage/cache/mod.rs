@@ -34,6 +34,7 @@ mod entry;
 mod file;
 mod key;
 mod listing;
+mod store;
 mod stream;
 
 use std::fs::{self, DirBuilder};
@@ -46,13 +47,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::cache::budget::Budget;
-use super::cache::listing::Listings;
 use super::pin::FilePin;
 use crate::{Error, Result};
+use budget::Budget;
+use listing::Listings;
 
-pub(super) use super::cache::file::CachedFile;
-pub(super) use super::cache::stream::Tee;
+pub(super) use store::CachedStore;
+
+use file::CachedFile;
+use stream::Tee;
 
 /// The longest entry: the unit of evictions, and the most that a writer holds in memory.
 pub(super) const ENTRY_BYTES: u64 = 8 << 20;
