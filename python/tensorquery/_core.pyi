@@ -6,7 +6,7 @@ Nothing here is public; the package wraps all of it. Errors have the types of `t
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, Self, TypeAlias, final
 
 from tensorquery.sql.credentials import Credentials
 from tensorquery.sql.functions import Function
@@ -18,6 +18,7 @@ __all__ = [
     "BatchStream",
     "Block",
     "Counter",
+    "Delivery",
     "Lease",
     "LooseBlock",
     "Plan",
@@ -490,6 +491,8 @@ class BatchStream:
         """
     def advance(self) -> bool:
         """Say that the next batch of the groups is handed out, and return whether it is the shard's last."""
+    def upcoming(self, with_cursor: bool) -> tuple[int, bool, list[int] | None]:
+        """Rows of the batch that `advance` hands out next, whether it is the last, and how far the shard is consumed with it."""
     @property
     def rows(self) -> int:
         """Rows of the batch handed out last."""
@@ -510,6 +513,16 @@ class BatchStream:
         """Rows handed out, and rows of finished batches that are ready."""
     def metrics(self) -> dict[str, float]:
         """Rows, batches and splits handed out; files; seconds waited, decoding and converting; bytes, requests, cache hits."""
+
+class Delivery:
+    """The base of iterators over batches. A batch counts as received in the moment in which it is returned.
+
+    A subclass has `made`, which makes the next batch without counting it, and `failed`, which is told how `made` ended.
+    """
+
+    def __new__(cls, *_arguments: Any, **_others: Any) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
 
 @final
 class ArrowStream:

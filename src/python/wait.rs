@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, block_in_place, spawn_blocking};
 
 use super::error::to_py;
+use super::exits::stay_until_exit;
 use super::logs::deliver;
 use crate::panics::{caught, message_of, of_engine};
 use crate::runtime::Runtimes;
@@ -35,6 +36,7 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     make: impl FnOnce() -> F + Send,
     on_tick: impl Fn(Python<'_>) -> PyResult<()> + Send + Sync,
 ) -> PyResult<T> {
+    stay_until_exit();
     let runtimes = Runtimes::current().map_err(to_py)?;
     let found = py.detach(|| {
         let run = || {
@@ -96,6 +98,7 @@ pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
 /// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in
 /// [`wait`] is.
 pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    stay_until_exit();
     py.detach(|| caught(work, of_engine)).map_err(to_py)
 }
 

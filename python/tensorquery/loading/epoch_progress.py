@@ -27,6 +27,7 @@ class Progress:
         base: The part of a state's checksum that stays the same.
         begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
         left: Whether another epoch was chosen since its iteration was left.
+        over: Whether the last batch was received.
     """
 
     epoch: int
@@ -40,3 +41,4 @@ class Progress:
     base: int | None = None
     begun: bool = False
     left: bool = False
+    over: bool = False

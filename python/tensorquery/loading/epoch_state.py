@@ -40,13 +40,10 @@ class EpochState:
 
     Attributes:
         plan: The plan.
-        slots: What workers that live on see.
-        progress: How far the epoch has come that is delivered.
-        ended: How the last one ended.
         loaded: The state with which the next iteration begins.
         awaited: The state loaded into the loader, with which its next iteration begins.
         newest: The newest iterator in this process.
-        loop: The generator of a loader that hands out what its workers send.
+        loop: The iterator of a loader that hands out what its workers send.
         workers: Worker processes of the loader.
         in_order: Whether the loader delivers the batches of its workers in turn.
         starts_workers: Whether our own loader starts its workers just now, and so in the copies that these have.
@@ -55,9 +52,9 @@ class EpochState:
 
     def __init__(self, plan: DatasetPlan) -> None:
         self.plan = plan
-        self.slots = EpochSlots()
-        self.progress = Progress(0)
-        self.ended: Progress | None = None
+        self._slots = EpochSlots()
+        self._progress = Progress(0)
+        self._ended: Progress | None = None
         self.loaded: dict[str, Any] | None = None
         self.awaited: dict[str, Any] | None = None
         self.newest: weakref.ref[ShardIterator] | None = None
@@ -69,6 +66,41 @@ class EpochState:
         self._shares_in = os.getpid()
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
         self._iteration: int | None = None
+
+    @property
+    def slots(self) -> EpochSlots:
+        """What workers that live on see."""
+        self._note_end()
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: EpochSlots) -> None:
+        self._slots = slots
+
+    @property
+    def progress(self) -> Progress:
+        """How far the epoch has come that is delivered."""
+        self._note_end()
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self._progress = progress
+
+    @property
+    def ended(self) -> Progress | None:
+        """How the last epoch ended."""
+        self._note_end()
+        return self._ended
+
+    @ended.setter
+    def ended(self, ended: Progress | None) -> None:
+        self._ended = ended
+
+    def _note_end(self) -> None:
+        """Go on to the next epoch where the last batch was received: with a batch, only attributes are set."""
+        if self._progress.over:
+            self.finished(self._progress)
 
     def here(self) -> tuple[_core.Plan, BatchBuilder]:
         """Plan and builder of this process; a worker plans once, from the recipe."""
@@ -232,7 +264,7 @@ class EpochState:
     def _is_read(self) -> bool:
         """Whether somebody may still ask for the next batch of the run."""
         loop = None if self.loop is None else self.loop()
-        return self.iterator() is not None or (loop is not None and loop.gi_frame is not None)
+        return self.iterator() is not None or (loop is not None and loop.is_open)
 
     def is_under_way(self) -> bool:
         """Return True if an epoch has begun whose rows were received, or may still be."""
@@ -307,11 +339,13 @@ class EpochState:
 
     def finished(self, progress: Progress) -> None:
         """After the last batch: the next iteration delivers the next epoch, unless one was set."""
-        if self.ended is progress:
+        if self._ended is progress:
             # With the last batch. An epoch that was set since is the next one, be it the same once more.
             return
-        if self.slots.epoch == progress.epoch:
-            self.slots.epoch = progress.epoch + 1
-        self.ended = progress
-        if self.progress is progress:
-            self.progress = Progress(self.slots.epoch, progress.workers)
+        slots, following = self._slots, self._progress
+        if slots.epoch == progress.epoch:
+            slots.epoch = progress.epoch + 1
+        if following is progress:
+            following = Progress(slots.epoch, progress.workers)
+        # Together: what a signal interrupts before is done again.
+        self._progress, self._ended = following, progress
