@@ -180,6 +180,9 @@ impl PinnedStore {
         match result {
             Ok(result) => {
                 guard.check(&result.meta)?;
+                if let GetResultPayload::File(file, _) = &result.payload {
+                    guard.check_change_time(file)?;
+                }
                 Ok(result)
             }
             Err(StoreError::NotFound { .. }) => Err(guard.vanished()),
