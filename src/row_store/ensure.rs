@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::forget::{lock_path, open_root, remove_partial, set_aside};
+use super::forget::{is_stage_folder, lock_path, open_root, remove_partial, set_aside};
 use super::manifest::{Manifest, Unusable};
 use super::read::Stage;
 use super::sums::{RECENT, is_verified, verify};
@@ -30,6 +30,7 @@ impl Stage {
         progress: &Arc<Progress>,
     ) -> Result<Self> {
         let dir = root.join(plan.fingerprint());
+        is_stage_folder(&dir)?;
         let known = known(&dir)?;
         if known.as_ref().is_some_and(|manifest| is_verified(&dir, manifest, Some(RECENT)))
             && let Some(stage) = find_whole(plan, &dir)?

@@ -77,9 +77,12 @@ pub(super) fn open_root(root: &Path) -> Result<()> {
             root.display()
         ))
     };
+    let is_private = || root.parent().map_or(Ok(()), check_private).map_err(failed);
+    is_private()?;
     is_own_folder(root).map_err(failed)?;
     DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed)?;
-    root.parent().map_or(Ok(()), check_private).map_err(failed)
+    // Another user may have been faster since it was looked for.
+    is_private()
 }
 
 /// Removes a stage, and returns its lock; None where somebody writes it anew.
@@ -99,18 +102,28 @@ pub(super) fn lock_path(dir: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Returns true if there is a folder for a stage, and false if there is nothing.
+///
+/// # Errors
+/// `Storage` where a link or a file is in its place.
+pub(super) fn is_stage_folder(dir: &Path) -> Result<bool> {
+    is_own_folder(dir).map_err(|error| {
+        Error::storage(format!(
+            "rows cannot be staged in {}: {error}; move it away, or set TENSORQUERY_STAGES to another folder",
+            dir.display()
+        ))
+    })
+}
+
 /// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open
 /// keeps reading.
 pub(super) fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
-    let failed = |error: io::Error| {
-        Error::storage(format!(
-            "cannot remove the stage in {}: {error}; move away what is there, or set TENSORQUERY_STAGES to another folder",
-            dir.display()
-        ))
-    };
-    if !is_own_folder(dir).map_err(failed)? {
+    if !is_stage_folder(dir)? {
         return Ok(None);
     }
+    let failed = |error: io::Error| {
+        Error::storage(format!("cannot remove the stage in {}: {error}", dir.display()))
+    };
     let aside = partial_name(dir);
     match fs::rename(dir, &aside) {
         Ok(()) => Ok(Some(aside)),

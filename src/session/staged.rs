@@ -15,11 +15,12 @@ use object_store::path::Path;
 use super::engine::{StageEngine, Target};
 use super::plan_fingerprint::{classify, classify_planned};
 use super::query::Query;
-use super::registered::TableKey;
+use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
 use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, with_spilling_joins};
 use crate::fingerprint::Form;
+use crate::formats::ipc::read_ipc_head;
 use crate::formats::{ArrowFormat, Format};
 use crate::materialize::{
     Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage, rows_of,
@@ -394,6 +395,15 @@ impl Session {
         };
         let key = (STAGE_SCHEMA.to_owned(), table.to_owned());
         let listed = self.listed(&paths, options).await?;
+        // Damage that shows now can be mended; below a URL, it would cost a request for each file.
+        if let (Registered::Files { table, .. }, Some(_)) = (&listed, place.folder())
+            && !manifest.is_parquet()
+        {
+            for file in &table.files {
+                let head = read_ipc_head(&table.store, &file.meta, &table.footers).await?;
+                head.batches(&table.store, &file.meta).await?;
+            }
+        }
         self.bind(key, listed)
     }
 }

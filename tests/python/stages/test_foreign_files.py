@@ -1,10 +1,10 @@
 """Whatever a user keeps where stages lie stays: only what is provably ours is removed or trusted, and no link is followed."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -129,12 +129,11 @@ def test_in_the_place_of_stages_of_queries_only_ours_go(session, tmp_path):
     links = [queries / f"{4:064x}", queries / mixed / "build-4-5-6"]
     for link in links:
         link.symlink_to(outside)
-    import gc
-
     gc.collect()
     age(place)
     # The next build sweeps, and so does the user.
-    new = stage(30)
+    stage(30)
+    new = tq.list_stages(place)[0].key
     assert not (queries / old).exists()
     assert not (queries / killed).exists()
     assert not (queries / mixed / "manifest.json").exists()
@@ -233,7 +232,6 @@ def test_old_stages_go_by_age_alone(session, tmp_path, monkeypatch):
     rows = tmp_path / "rows"
     (name,) = stages_of(rows)
     assert _core.Stage.forget_old(rows, "", 3600) == 0
-    assert _core.Stage.forget_old(rows, name, -1 if time.time() < 0 else 0) == 0
     age(tmp_path)
     assert _core.Stage.forget_old(rows, name, 3600) == 0
     assert _core.Stage.forget_old(rows, "", 3600) == 1
