@@ -384,6 +384,12 @@ class Stage:
     def open(dir: str | os.PathLike[str], fingerprint: str) -> Stage:
         """Open a complete stage of the plan with this fingerprint."""
     @staticmethod
+    def forget_old(root: str | os.PathLike[str], keep: str, unused: float) -> int:
+        """Delete the stages below `root` that nobody has used for `unused` seconds, but not `keep`; return how many.
+
+        Whatever is no stage stays, and links are not followed.
+        """
+    @staticmethod
     def check_weight(plan: Plan, column: str) -> None:
         """Check that a plan has a numeric column of this name."""
     def weighed(self, column: str, replacement: bool, draws: int | None) -> Stage:

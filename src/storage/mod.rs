@@ -5,6 +5,7 @@ mod access;
 mod aliases;
 mod azure;
 mod cache;
+mod change_time;
 mod checked;
 mod decoded_text;
 mod file_guard;
@@ -24,6 +25,7 @@ mod members;
 mod network;
 mod open;
 mod options;
+mod own_files;
 mod pin;
 mod pinned;
 mod profiles;
@@ -49,6 +51,7 @@ mod walk;
 
 pub use access::AccessConfig;
 pub use cache::{CacheOptions, RangeCache};
+pub use change_time::{ChangeTime, pin_change_times};
 pub use decoded_text::with_decoded_text;
 pub use foreign::{
     Foreign, ForeignCredentials, ForeignFile, ForeignFiles, ForeignFunction, ForeignListing,
@@ -74,7 +77,12 @@ pub use vended::Refresh;
 
 pub(crate) use access::lay_over;
 pub(crate) use known::{slip_among, slip_of};
+pub(crate) use mapped::{buffer_of, map_private};
 pub(crate) use network::retry_after;
 pub(crate) use options::{redact, shown, without_password};
+pub(crate) use own_files::{
+    check_private, is_digest, is_hexadecimal, is_own_folder, open_lock, open_own, read_own,
+    remove_own, write_own,
+};
 pub(crate) use properties::is_storage_property;
 pub(crate) use secrets::note_secrets;
