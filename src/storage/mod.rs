@@ -16,6 +16,7 @@ mod known;
 mod layer;
 mod list;
 mod location;
+mod machine_keys;
 mod mapped;
 mod mark;
 mod members;
@@ -71,7 +72,8 @@ pub use vended::Refresh;
 
 pub(crate) use access::lay_over;
 pub(crate) use known::{slip_among, slip_of};
-pub(crate) use network::retry_after;
+pub(crate) use machine_keys::aws_keys;
+pub(crate) use network::{client_builder, retry_after, send};
 pub(crate) use options::{redact, shown, without_password};
 pub(crate) use properties::is_storage_property;
 pub(crate) use secrets::note_secrets;

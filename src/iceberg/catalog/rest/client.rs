@@ -12,6 +12,7 @@ use super::super::connect::Client;
 use super::super::error::{no_namespace, not_found};
 use super::super::registered::LoadedTable;
 use super::http::{Http, Refusal, encode, plain};
+use super::trust::Trust;
 use crate::{Error, Result};
 
 /// The unit separator, between the names of a namespace in one part of a path.
@@ -25,6 +26,7 @@ pub(in super::super) struct RestClient {
 
 struct Inner {
     http: Http,
+    trust: Trust,
     /// Properties from the user, for processes that connect again.
     given: BTreeMap<String, String>,
     /// The catalog's defaults, the user's properties, the catalog's overrides.
@@ -80,11 +82,13 @@ impl RestClient {
         if let Some(warehouse) = given.get("warehouse").filter(|name| !name.is_empty()) {
             url.push_str(&format!("?warehouse={}", encode(warehouse)));
         }
+        let trust = Trust::try_new(given)?;
         let http = Http::try_new(given)?;
         let answer: ConfigAnswer = parse(&http.get(&url).await.map_err(Error::from)?, &url)?;
         let mut properties: BTreeMap<String, String> = texts(answer.defaults);
         properties.extend(given.clone());
         properties.extend(texts(answer.overrides));
+        trust.check(&properties)?;
         let mut base = format!("{}/v1", uri_of(&properties)?);
         if let Some(prefix) = properties.get("prefix").filter(|prefix| !prefix.is_empty()) {
             base.push_str(&format!("/{}", prefix.trim_matches('/')));
@@ -97,7 +101,7 @@ impl RestClient {
         let http = http.with_properties(&properties)?;
         let endpoints = answer.endpoints.unwrap_or_default();
         let given = given.clone();
-        let inner = Inner { http, given, properties, base, separator, endpoints };
+        let inner = Inner { http, trust, given, properties, base, separator, endpoints };
         Ok(Self { inner: std::sync::Arc::new(inner) })
     }
 
@@ -120,14 +124,20 @@ impl RestClient {
         format!("{}/namespaces/{}/tables/{}", self.inner.base, self.path(namespace), encode(name))
     }
 
-    /// A URL as the catalog told it, which may be relative to the catalog's own.
-    pub(super) fn resolve(&self, url: &str) -> Result<String> {
-        match url.starts_with("http://") || url.starts_with("https://") {
-            true => Ok(url.to_owned()),
+    /// A URL as a property of a table told it, which may be relative to the catalog's own.
+    ///
+    /// # Errors
+    ///
+    /// `Config`, for a URL of another origin that the user does not trust.
+    pub(super) fn resolve(&self, property: &str, url: &str) -> Result<String> {
+        let url = match url.starts_with("http://") || url.starts_with("https://") {
+            true => url.to_owned(),
             false => {
-                Ok(format!("{}/{}", uri_of(&self.inner.properties)?, url.trim_start_matches('/')))
+                format!("{}/{}", uri_of(&self.inner.properties)?, url.trim_start_matches('/'))
             }
-        }
+        };
+        self.inner.trust.check_address(property, &url)?;
+        Ok(url)
     }
 
     pub(super) async fn get(&self, url: &str) -> Result<Vec<u8>, Refusal> {

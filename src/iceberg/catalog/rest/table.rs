@@ -101,8 +101,8 @@ pub(super) async fn load(
     let table_config = texts(answer.config.unwrap_or_default());
     let credentials_at = CREDENTIALS_AT
         .iter()
-        .find_map(|name| table_config.get(*name))
-        .map(|url| client.resolve(url))
+        .find_map(|name| Some((name, table_config.get(*name)?)))
+        .map(|(name, url)| client.resolve(name, url))
         .transpose()?;
     let config = access_config(client, table_config.clone(), answer.credentials);
     let table = RestTable {
