@@ -66,10 +66,6 @@ CALLS = {
         files("s3://b/t/", endpoint_url="HERE", token="PLANTED-SESSION", **S3),
         ["PLANTED-SESSION", "AKID-PLANTED"],
     ),
-    "s3 customer key": (
-        files("s3://b/x.parquet", endpoint_url="HERE", aws_sse_customer_key_base64=KEY, **S3),
-        [KEY],
-    ),
     "azure key": (
         files("az://c/x.parquet", account_key=KEY, azure_endpoint="HERE", **AZURE),
         ["SharedKey acc:"],
@@ -95,7 +91,7 @@ CALLS = {
         ["client_secret=PLANTED"],
     ),
     "gcs bearer": (
-        files("gs://b/x.parquet", token="PLANTED", endpoint_url="HERE", **FAST),
+        files("gs://b/x.parquet", access_token="PLANTED", endpoint_url="HERE", allow_http="true", **FAST),
         ["Bearer PLANTED"],
     ),
     "http": (
@@ -104,7 +100,7 @@ CALLS = {
             headers={"Authorization": "Basic PLANTED", "X-Api-Key": "PLANTED", "Cookie": "a=PLANTED"},
             **FAST,
         ),
-        ["Basic PLANTED", "X-Api-Key: PLANTED", "a=PLANTED"],
+        ["Basic PLANTED", "x-api-key: PLANTED", "a=PLANTED"],
     ),
     "rest token": (catalog(uri="HERE", token="PLANTED"), ["Bearer PLANTED"]),
     "rest header": (catalog(uri="HERE", **{"header.X-Team": "PLANTED"}), ["PLANTED"]),
