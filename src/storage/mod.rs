@@ -73,7 +73,7 @@ pub use vended::Refresh;
 pub(crate) use access::lay_over;
 pub(crate) use known::{slip_among, slip_of};
 pub(crate) use machine_keys::aws_keys;
-pub(crate) use network::{client_builder, retry_after, send};
+pub(crate) use network::{client_builder, error_text, retry_after, send, whole};
 pub(crate) use options::{redact, shown, without_password};
 pub(crate) use properties::is_storage_property;
 pub(crate) use secrets::note_secrets;

@@ -9,8 +9,10 @@ mod listing;
 mod options;
 mod redirects;
 mod service;
+mod whole;
 
 pub(crate) use client::{client_builder, send};
 pub(super) use options::{NETWORK_OPTIONS, NetworkOptions};
 pub(super) use service::Connector;
 pub(crate) use service::retry_after;
+pub(crate) use whole::{error_text, whole};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, Entry, RETRY_AFTER};
-use http::{HeaderMap, StatusCode, response::Parts};
+use http::{HeaderMap, Method, StatusCode, Uri, response::Parts};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
@@ -21,6 +21,7 @@ use super::client::store_client;
 use super::listing::{check_page, is_listing};
 use super::options::NetworkOptions;
 use super::redirects::{RedirectError, Redirects};
+use super::whole::{DOCUMENT, beginning, document};
 use crate::Result;
 use crate::request_limiter::{Permit, RequestLimiter};
 use crate::runtime::Runtimes;
@@ -85,21 +86,27 @@ impl HttpService for Service {
             }
         }
         let is_listing = is_listing(&request);
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let mut redirects = Redirects::default();
-        let (parts, body) = loop {
+        let (parts, body, origin) = loop {
             let again = request.clone();
+            let origin = origin_of(again.uri());
             let (parts, body) = self.send(request).await?;
             match redirected(&mut redirects, again, &parts) {
                 Ok(Some(next)) => request = next,
-                Ok(None) => break (parts, body),
+                Ok(None) => break (parts, body, origin),
                 // Of a kind that is not sent again: the answer would be the same.
                 Err(error) => return Err(HttpError::new(HttpErrorKind::Decode, error)),
             }
         };
-        if !is_retried_whole(&parts, is_listing) {
+        if parts.status.is_client_error() || parts.status.is_server_error() {
+            let bytes = beginning(body).await;
+            return Ok(HttpResponse::from_parts(parts, bytes.into()));
+        }
+        if !is_retried_whole(&parts, is_listing, is_read) {
             return Ok(HttpResponse::from_parts(parts, body));
         }
-        let bytes = body.bytes().await?;
+        let bytes = document(body, origin, DOCUMENT).await?;
         if is_listing {
             check_page(&bytes).inspect_err(|_| self.limiter.count_retry())?;
         }
@@ -229,12 +236,19 @@ fn promised(parts: &Parts) -> Option<u64> {
     (last + 1).checked_sub(first)
 }
 
+/// Scheme, host and port, as errors name a server.
+fn origin_of(uri: &Uri) -> String {
+    let host = uri.authority().map_or("", |host| host.as_str());
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{}://{host}", uri.scheme_str().unwrap_or("http"))
+}
+
 /// Returns true if the whole answer is read here, so that one that breaks off is asked for again:
-/// listings and the like, which `object_store` asks for again only where they fail before their
-/// body. The body of an object, which has an etag, it asks for again by range.
-fn is_retried_whole(parts: &Parts, is_listing: bool) -> bool {
+/// listings, tokens and the like, which `object_store` asks for again only where they fail before
+/// their body. The body of an object, which has an etag, it asks for again by range.
+fn is_retried_whole(parts: &Parts, is_listing: bool, is_read: bool) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let is_document =
         !parts.headers.contains_key(ETAG) && (kind.contains("xml") || kind.contains("json"));
-    parts.status == StatusCode::OK && (is_listing || is_document)
+    parts.status == StatusCode::OK && (is_listing || is_document || !is_read)
 }

@@ -318,6 +318,53 @@ def test_new_credentials_come_from_the_catalog(lake):
         assert not other.texts
 
 
+FILES = {
+    "a token for files": ({"gcs.oauth2.token": "PLANTED"}, {"gcs.service.host": "OTHER"}),
+    "a token of Azure": (
+        {"adls.token": "PLANTED", "adls.account-name": "acc"},
+        {"adls.connection-string": "AccountName=acc;BlobEndpoint=OTHER/acc"},
+    ),
+    "an account of Azure": ({"adls.token": "PLANTED"}, {"adls.account-host": "acc.evil.test"}),
+    "a proxy": ({"s3.session-token": "PLANTED"}, {"s3.proxy-uri": "OTHER"}),
+}
+
+
+@pytest.mark.parametrize("part", ["overrides", "config", "storage-credentials"])
+@pytest.mark.parametrize("kind", FILES)
+def test_a_catalog_names_no_server_for_tokens_of_the_user(lake, kind, part):
+    given, said = FILES[kind]
+    with redirecting() as (first, other, answers):
+        said = {name: value.replace("OTHER", other.uri) for name, value in said.items()}
+        answers["/v1/config"] = json.dumps({"overrides": said if part == "overrides" else {}})
+        answer = {"metadata": lake}
+        if part != "overrides":
+            prefixed = [{"prefix": "s3://bucket", "config": said}]
+            answer[part] = said if part == "config" else prefixed
+        answers["/v1/namespaces/ns/tables/t"] = json.dumps(answer)
+        told = error_of(catalog(uri="HERE", **given), first.uri)
+        assert f'the catalog\'s answer sets "{next(iter(said))}" to a server at' in told
+        assert "PLANTED" not in told
+        assert not other.texts
+
+
+def test_a_catalog_names_no_local_file_of_credentials(lake, tmp_path):
+    (tmp_path / "secret").write_text("PLANTED")
+    with redirecting(before={"/v1/config": "{}"}) as (first, other, answers):
+        said = {
+            "aws_container_credentials_full_uri": other.uri,
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "secret"),
+            "aws_metadata_endpoint": other.uri,
+            "s3.endpoint": first.uri,
+            "s3.region": "us-east-1",
+        }
+        answers["/v1/namespaces/ns/tables/t"] = json.dumps({"metadata": lake, "config": said})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+            told = error_of(catalog(uri="HERE"), first.uri)
+        assert "no credentials for s3://bucket" in told
+        assert not other.texts
+
+
 def test_trusted_origins_are_addresses():
     told = error_of(catalog(uri="http://127.0.0.1:1", **{"trusted-origins": "example.com"}), "")
     assert '"trusted-origins"' in told

@@ -13,11 +13,13 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::http::{Tries, plain, sent, unreachable};
-use crate::storage::{aws_keys, redact};
+use crate::storage::{aws_keys, error_text, redact, whole};
 use crate::{Error, Result};
 
 /// How long before its end a token is renewed at most; a quarter of a shorter life.
 const MARGIN: Duration = Duration::from_secs(60);
+/// The largest answer of a server of tokens.
+const TOKEN: u64 = 1 << 20;
 const SHOWN: usize = 500;
 const SIGV4: &str = "rest.sigv4-enabled";
 
@@ -224,10 +226,13 @@ impl OAuth {
                 .header("accept", "application/json")
                 .body(body.clone());
             let answer = match sent(client, request, &self.server).await? {
-                Ok(response) if response.status().is_success() => match response.text().await {
-                    Ok(text) => break text,
-                    Err(error) => Err(error),
-                },
+                Ok(response) if response.status().is_success() => {
+                    let read = whole(response, TOKEN).await;
+                    match read.map_err(|error| error.with_context("url", plain(&self.server)))? {
+                        Ok(text) => break text,
+                        Err(error) => Err(error),
+                    }
+                }
                 other => other,
             };
             if tries.again(&answer).await {
@@ -239,8 +244,8 @@ impl OAuth {
             });
         };
         // The text holds the token, so that no message repeats it.
-        let TokenAnswer { access_token: value, expires_in } =
-            serde_json::from_str(&text).map_err(|_| {
+        let TokenAnswer { access_token: value, expires_in } = serde_json::from_slice(&text)
+            .map_err(|_| {
                 Error::storage("no token for the catalog: the server answered without access_token")
                     .with_context("url", plain(&self.server))
             })?;
@@ -257,7 +262,7 @@ impl OAuth {
     async fn refusal(&self, response: Response) -> Error {
         let status = response.status();
         // The status says enough where the rest does not arrive.
-        let text = response.text().await.unwrap_or_default();
+        let text = error_text(response).await;
         let told: String = redact(&text, &self.properties).chars().take(SHOWN).collect();
         Error::storage(format!(
             "no token for the catalog, since the server answered {status}: {told}; check the properties credential, scope \

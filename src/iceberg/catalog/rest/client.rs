@@ -11,12 +11,17 @@ use serde_json::Value;
 use super::super::connect::Client;
 use super::super::error::{no_namespace, not_found};
 use super::super::registered::LoadedTable;
-use super::http::{Http, Refusal, encode, plain};
-use super::trust::Trust;
+use super::http::{ANSWER, Http, Refusal, encode, plain};
+use super::trust::{Trust, of_answer};
 use crate::{Error, Result};
 
 /// The unit separator, between the names of a namespace in one part of a path.
 const SEPARATOR: &str = "\u{1f}";
+
+/// The most pages of one listing, and their bytes together: nobody has more tables, and a server
+/// that pages without end is none to wait for.
+const PAGES: usize = 10_000;
+const LISTED: usize = ANSWER as usize;
 
 /// A connection to a REST catalog.
 #[derive(Clone)]
@@ -85,9 +90,14 @@ impl RestClient {
         let trust = Trust::try_new(given)?;
         let http = Http::try_new(given)?;
         let answer: ConfigAnswer = parse(&http.get(&url).await.map_err(Error::from)?, &url)?;
-        let mut properties: BTreeMap<String, String> = texts(answer.defaults);
+        let mut properties = of_answer(texts(answer.defaults));
+        let overrides = of_answer(texts(answer.overrides));
+        let mut said = properties.clone();
+        said.retain(|name, _| !given.contains_key(name));
+        said.extend(overrides.clone());
+        trust.check_files(&said)?;
         properties.extend(given.clone());
-        properties.extend(texts(answer.overrides));
+        properties.extend(overrides);
         trust.check(&properties)?;
         let mut base = format!("{}/v1", uri_of(&properties)?);
         if let Some(prefix) = properties.get("prefix").filter(|prefix| !prefix.is_empty()) {
@@ -113,6 +123,11 @@ impl RestClient {
     /// The merged properties from the user and the catalog.
     pub(super) fn properties(&self) -> &BTreeMap<String, String> {
         &self.inner.properties
+    }
+
+    /// Which servers the catalog's answers may name.
+    pub(super) fn trust(&self) -> &Trust {
+        &self.inner.trust
     }
 
     /// Returns true if the catalog says that it has the endpoint.
@@ -162,7 +177,17 @@ impl RestClient {
     ) -> Result<(), Refusal> {
         let mut token: Option<String> = None;
         let mut seen = HashSet::new();
+        let mut bytes = 0;
         loop {
+            if seen.len() == PAGES || bytes > LISTED {
+                return Err(Error::storage(format!(
+                    "the catalog lists without end: {} pages of {bytes} bytes together, where at most {PAGES} pages and \
+                     {LISTED} bytes are read",
+                    seen.len()
+                ))
+                .with_context("url", plain(url))
+                .into());
+            }
             let sign = if url.contains('?') { '&' } else { '?' };
             let page = match (&token, self.page_size()) {
                 (None, None) => url.to_owned(),
@@ -172,7 +197,9 @@ impl RestClient {
                     format!("{url}{sign}pageToken={token}{}", size.unwrap_or_default())
                 }
             };
-            let next = take(parse(&self.get(&page).await?, &page)?);
+            let body = self.get(&page).await?;
+            bytes += body.len();
+            let next = take(parse(&body, &page)?);
             match next.filter(|next| !next.is_empty()) {
                 None => return Ok(()),
                 // A server that repeats a page would do so forever.

@@ -11,7 +11,9 @@ use serde::Deserialize;
 
 use super::auth::Auth;
 use crate::request_limiter::LONGEST_PAUSE;
-use crate::storage::{client_builder, note_secrets, redact, retry_after, send, without_password};
+use crate::storage::{
+    client_builder, error_text, note_secrets, redact, retry_after, send, whole, without_password,
+};
 use crate::{Error, Result};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +23,8 @@ const ATTEMPTS: u32 = 6;
 /// How often a request is sent while no server answers: the address may be wrong.
 const ATTEMPTS_TO_REACH: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The largest answer that is read: a table's metadata names all its snapshots.
+pub(super) const ANSWER: u64 = 256 << 20;
 /// The longest part of a server's message that is repeated.
 const SHOWN: usize = 1000;
 
@@ -116,10 +120,13 @@ impl Http {
         loop {
             let (request, token) = self.request(url).await?;
             let answer = match sent(&self.client, request, url).await? {
-                Ok(response) if response.status().is_success() => match response.bytes().await {
-                    Ok(body) => return Ok(body.to_vec()),
-                    Err(error) => Err(error),
-                },
+                Ok(response) if response.status().is_success() => {
+                    let read = whole(response, ANSWER).await;
+                    match read.map_err(|error| error.with_context("url", plain(url)))? {
+                        Ok(body) => return Ok(body),
+                        Err(error) => Err(error),
+                    }
+                }
                 Ok(response) if is_unauthorized(response.status()) && !is_renewed => {
                     is_renewed = true;
                     match self.auth.renew(&self.client, token.as_deref()).await? {
@@ -154,7 +161,7 @@ impl Http {
     async fn refusal(&self, url: &str, response: Response, token: Option<&str>) -> Refusal {
         let status = response.status();
         // The status says enough where the rest does not arrive or is not of the specification.
-        let body = response.text().await.unwrap_or_default();
+        let body = error_text(response).await;
         let ErrorModel { message, kind } =
             serde_json::from_str::<ErrorBody>(&body).unwrap_or_default().error;
         if status == StatusCode::NOT_FOUND {
