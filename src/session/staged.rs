@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::datasource::{TableProvider, provider_as_source};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{displayable, execute_stream};
 use futures::StreamExt;
@@ -18,7 +17,7 @@ use super::query::Query;
 use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
-use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, with_spilling_joins};
+use crate::exec::{LakeProvider, MemoryTable, in_order};
 use crate::fingerprint::Form;
 use crate::formats::ipc::read_ipc_head;
 use crate::formats::{ArrowFormat, Format};
@@ -316,20 +315,8 @@ impl Query {
     ) -> Result<SendableRecordBatchStream> {
         let state = self.session().context().state();
         let physical = in_order(state.create_physical_plan(&cut.plan).await?)?;
-        let limit = self.session().options().memory_limit;
-        let (Attempt::Thrifty, Some(limit)) = (attempt, limit) else {
-            return Ok(named(execute_stream(physical, state.task_ctx())?, cut));
-        };
-        let physical = with_spilling_joins(physical)?;
-        let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
-        let config = state.config().clone();
-        let most = config.options().execution.sort_spill_reservation_bytes;
-        let config = config.with_sort_spill_reservation_bytes(pool.merging(most));
-        let environment = RuntimeEnvBuilder::from_runtime_env(state.runtime_env());
-        let environment = environment.with_memory_pool(Arc::new(pool)).build_arc()?;
-        let context = TaskContext::from(&state).with_runtime(environment);
-        let context = context.with_session_config(config);
-        Ok(named(execute_stream(physical, Arc::new(context))?, cut))
+        let (physical, context) = self.prepared(physical, attempt)?;
+        Ok(named(execute_stream(physical, context)?, cut))
     }
 
     /// How each part is computed, for the user to look at.

@@ -19,6 +19,7 @@ mod known;
 mod layer;
 mod list;
 mod location;
+mod machine_keys;
 mod mapped;
 mod mark;
 mod members;
@@ -77,8 +78,9 @@ pub use vended::Refresh;
 
 pub(crate) use access::lay_over;
 pub(crate) use known::{slip_among, slip_of};
+pub(crate) use machine_keys::aws_keys;
 pub(crate) use mapped::{buffer_of, map_private};
-pub(crate) use network::retry_after;
+pub(crate) use network::{client_builder, error_text, retry_after, send, whole};
 pub(crate) use options::{redact, shown, without_password};
 pub(crate) use own_files::{
     check_private, is_digest, is_hexadecimal, is_own_folder, open_lock, open_own, read_own,
