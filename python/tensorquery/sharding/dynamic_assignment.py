@@ -42,10 +42,10 @@ class Ledger:
         self._holdings[worker] = holding
 
     def ended(self, worker: int, taken: list[int]) -> None:
-        """A worker has no more batches: all pieces that it took are consumed."""
+        """A worker has no more batches: all pieces that it took are consumed, and rests of windows that it was dealt."""
         for piece in taken:
             self._add(piece)
-        self._holdings[worker] = "[]"
+        self._holdings[worker] = "[0]"
 
     def check(self, taken: int) -> None:
         """Check at the epoch's end that no piece is missing.
