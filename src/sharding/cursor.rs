@@ -134,7 +134,10 @@ impl Lane {
         let mixed = cursor.rows.checked_sub(self.rest_rows() + window.offset)?;
         let number = mixed / self.mixing.window?;
         let (from, touched) = cursor.state.narrowed(window.end.next());
-        let pieces = touched.into_iter().map(|piece| self.pieces[piece as usize].clone()).collect();
+        let (from, consumed) = from.from_here();
+        let consumed = consumed.into_iter().chain(std::iter::repeat(0));
+        let piece = |(piece, rows): (u32, u64)| self.pieces[piece as usize].clone().skip(rows);
+        let pieces = touched.into_iter().zip(consumed).map(piece).collect();
         let source = Source::Window(Arc::new(Window {
             pieces,
             from,

@@ -84,6 +84,11 @@ pub fn left_after(
     key: OrderKey<'_>,
 ) -> Result<Left> {
     run.layout.check()?;
+    let mut ranks = 0..run.layout.world_size;
+    if let Some(rank) = ranks.find(|rank| !run.layout.is_exact() && !run.cursors.contains_key(rank))
+    {
+        return Err(silent(run, rank as usize));
+    }
     let shards = resume(input, left, &run.layout, lists, key)?;
     let depth = left.map_or(0, Left::depth) + 1;
     Ok(Left::new(depth, left_by(input, run, &shards)?))

@@ -204,6 +204,13 @@ impl Interleave {
         (narrowed, touched.collect())
     }
 
+    /// The position where the open pieces begin with the row that is read next, and the rows before
+    /// it.
+    pub fn from_here(mut self) -> (Self, Vec<u64>) {
+        let rows = self.open.iter_mut().map(|open| std::mem::take(&mut open.row)).collect();
+        (self, rows)
+    }
+
     /// The position in a list of only the pieces `touched`, all of them opened. It is behind the
     /// position that [`narrowed`](Self::narrowed) gave them.
     pub fn within(&self, touched: &[u32]) -> Self {

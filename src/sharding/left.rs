@@ -62,11 +62,12 @@ impl Left {
         writer.number(self.depth);
         let rests = self.pieces.partition_point(RowSlice::is_rest);
         let (rests, ranges) = self.pieces.split_at(rests);
+        write_ranges(&mut writer, ranges);
         let windows: Vec<&[RowSlice]> = rests.chunk_by(|a, b| a.source == b.source).collect();
         writer.number(windows.len() as u64);
         for rests in windows {
             if let Source::Window(window) = &rests[0].source {
-                write_window(&mut writer, window);
+                write_window(&mut writer, window, ranges);
             }
             writer.number(rests.len() as u64);
             let mut at = 0;
@@ -77,7 +78,6 @@ impl Left {
                 at = end;
             }
         }
-        write_ranges(&mut writer, ranges);
         writer.finish()
     }
 
@@ -90,13 +90,14 @@ impl Left {
         let mut reader = Reader::new(bytes);
         let mut read = || -> Result<Self> {
             let depth = reader.number()?;
+            let ranges = read_ranges(&mut reader, input)?;
             let mut pieces = Vec::new();
             for _ in 0..reader.length()? {
-                let window = Arc::new(read_window(&mut reader, input)?);
+                let window = Arc::new(read_window(&mut reader, input, &ranges)?);
                 read_rests(&mut reader, &window, &mut pieces)?;
             }
-            read_ranges(&mut reader, input, &mut pieces)?;
             reader.end()?;
+            pieces.extend(ranges);
             Ok(Self { depth, pieces })
         };
         let found = match read() {
@@ -164,18 +165,27 @@ fn filled_from(window: &Window) -> Result<Vec<(u32, u64, u64)>> {
         return Err(broken("has a window with more rows than its splits"));
     }
     // All that were opened are read to their end, but those that still are open.
-    let mut rows: Vec<(u64, u64)> = (0..end.next()).map(|piece| (0, rows_of(piece))).collect();
-    window.from.open().iter().for_each(|open| rows[open.piece as usize].0 = open.row);
-    end.open().iter().for_each(|open| rows[open.piece as usize].1 = open.row);
-    let place = |(piece, (first, end)): (&RowSlice, (u64, u64))| match piece.source {
-        Source::Split(id) => Some((id, piece.start + first, piece.start + end)),
+    let mut rows: Vec<u64> = (0..end.next()).map(rows_of).collect();
+    end.open().iter().for_each(|open| rows[open.piece as usize] = open.row);
+    let place = |(piece, rows): (&RowSlice, u64)| match piece.source {
+        Source::Split(id) => Some((id, piece.start, piece.start + rows)),
         Source::Window(_) => None,
     };
     Ok(pieces.iter().zip(rows).filter_map(place).collect())
 }
 
+/// The first row that is left of a split behind the windows, near which these begin.
+fn first_left(ranges: &[RowSlice], id: u32) -> u64 {
+    let id_of = |piece: &RowSlice| match piece.source {
+        Source::Split(id) => id,
+        Source::Window(_) => 0,
+    };
+    let at = ranges.partition_point(|range| id_of(range) < id);
+    ranges.get(at).filter(|range| id_of(range) == id).map_or(0, |range| range.start)
+}
+
 /// A window by its columns: numbers of one kind are alike, so that they compress well.
-fn write_window(writer: &mut Writer, window: &Window) {
+fn write_window(writer: &mut Writer, window: &Window, ranges: &[RowSlice]) {
     let from = &window.from;
     writer.number(window.key);
     writer.number(window.rows);
@@ -184,65 +194,50 @@ fn write_window(writer: &mut Writer, window: &Window) {
     // Most are small, or have no bound.
     writer.number(from.chunk().wrapping_add(1));
     let position = from.encode();
-    let [_, turn, left, open @ ..] = position.as_slice() else { return };
-    writer.number(*turn);
-    writer.number(*left);
+    writer.number(position[1]);
+    writer.number(position[2]);
+    writer.number(from.open().len() as u64);
     writer.number(window.pieces.len() as u64);
+    let ids = || window.pieces.iter().map(|piece| piece.place().1);
     let mut before = 0;
-    for piece in &window.pieces {
-        if let Source::Split(id) = piece.source {
-            writer.near(u64::from(id), &mut before);
-        }
+    ids().for_each(|id| writer.near(u64::from(id), &mut before));
+    for (id, piece) in ids().zip(&window.pieces) {
+        writer.near(piece.start, &mut first_left(ranges, id));
     }
-    before = 0;
-    window.pieces.iter().for_each(|piece| writer.near(piece.start, &mut before));
     for piece in &window.pieces {
         let rows = piece.rows().filter(|_| !piece.to_end);
         writer.number(rows.map_or(0, |rows| rows + 1));
     }
-    writer.number((open.len() / 2) as u64);
-    before = 0;
-    open.chunks(2).for_each(|open| writer.near(open[1], &mut before));
 }
 
-fn read_window(reader: &mut Reader<'_>, input: &ShardInput) -> Result<Window> {
+fn read_window(reader: &mut Reader<'_>, input: &ShardInput, ranges: &[RowSlice]) -> Result<Window> {
     let (key, rows) = (reader.number()?, reader.number()?);
     let lane = small(reader.number()?)?;
     let (width, chunk) = (small(reader.number()?)?, reader.number()?.wrapping_sub(1));
-    let (turn, left) = (reader.number()?, reader.number()?);
-    if rows == 0 || rows > MOST_WINDOW_ROWS || width == 0 || width > MOST_WIDTH || chunk == 0 {
+    let (turn, left, open) = (reader.number()?, reader.number()?, reader.number()?);
+    let count = reader.length()?;
+    if !(1..=MOST_WINDOW_ROWS).contains(&rows)
+        || !(1..=MOST_WIDTH).contains(&width)
+        || chunk == 0
+        || open > count as u64
+    {
         return Err(broken("has a window of a size that none has"));
     }
-    let count = reader.length()?;
     let mut ids = Vec::with_capacity(count);
     let mut before = 0;
     for _ in 0..count {
         ids.push(small(reader.near(&mut before)?)?);
     }
     let mut starts = Vec::with_capacity(count);
-    before = 0;
-    for _ in 0..count {
-        starts.push(reader.near(&mut before)?);
+    for id in &ids {
+        starts.push(reader.near(&mut first_left(ranges, *id))?);
     }
     let mut pieces = Vec::with_capacity(count);
     for (id, start) in ids.into_iter().zip(starts) {
-        let rows = reader.number()?.checked_sub(1);
-        pieces.push(range(input, id, start, rows)?);
+        pieces.push(range(input, id, start, reader.number()?.checked_sub(1))?);
     }
-    let open = reader.length()?;
-    if open > count {
-        return Err(broken("has a window of a size that none has"));
-    }
-    let mut position = vec![open as u64, turn, left];
-    before = 0;
-    for (number, piece) in pieces.iter().take(open).enumerate() {
-        let row = reader.near(&mut before)?;
-        if row > piece.rows().unwrap_or(u64::MAX - piece.start) {
-            return Err(broken("has a window that begins behind its splits"));
-        }
-        position.extend([number as u64, row]);
-    }
-    let from = Interleave::decode(width, chunk, &position)?;
+    let position = [open, turn, left].into_iter().chain((0..open).flat_map(|piece| [piece, 0]));
+    let from = Interleave::decode(width, chunk, &position.collect::<Vec<u64>>())?;
     Ok(Window { pieces, from, rows, key, lane })
 }
 
@@ -277,9 +272,8 @@ fn write_ranges(writer: &mut Writer, ranges: &[RowSlice]) {
         Source::Window(_) => 0,
     };
     let is_whole = |piece: &RowSlice| piece.start == 0 && piece.to_end;
-    let entries: Vec<&[RowSlice]> = ranges
-        .chunk_by(|a, b| is_whole(a) && is_whole(b) && id_of(b) == id_of(a) + 1)
-        .collect();
+    let entries: Vec<&[RowSlice]> =
+        ranges.chunk_by(|a, b| is_whole(a) && is_whole(b) && id_of(b) == id_of(a) + 1).collect();
     writer.number(entries.len() as u64);
     let (mut next, mut start_before) = (0, 0);
     for entry in entries {
@@ -299,11 +293,8 @@ fn write_ranges(writer: &mut Writer, ranges: &[RowSlice]) {
     }
 }
 
-fn read_ranges(
-    reader: &mut Reader<'_>,
-    input: &ShardInput,
-    pieces: &mut Vec<RowSlice>,
-) -> Result<()> {
+fn read_ranges(reader: &mut Reader<'_>, input: &ShardInput) -> Result<Vec<RowSlice>> {
+    let mut pieces = Vec::new();
     let (mut next, mut start_before) = (0_u64, 0);
     let mut end_before: Option<u64> = None;
     for _ in 0..reader.length()? {
@@ -335,7 +326,7 @@ fn read_ranges(
         next = id + 1;
         pieces.push(piece);
     }
-    Ok(())
+    Ok(pieces)
 }
 
 /// `rows` rows of a split from `start` on; None is all of them.

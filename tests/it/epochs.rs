@@ -98,7 +98,8 @@ pub fn batches(shard: &Shard, counts: &[u64]) -> Vec<Batch> {
 
 /// How many shuffle windows are among what is left, and how many ranges of them and of splits.
 pub fn size_of(left: &Left) -> (usize, usize) {
-    let (rests, _): (Vec<&RowSlice>, Vec<_>) = left.pieces().iter().partition(|piece| piece.is_rest());
+    let (rests, _): (Vec<&RowSlice>, Vec<_>) =
+        left.pieces().iter().partition(|piece| piece.is_rest());
     (rests.chunk_by(|a, b| a.source == b.source).count(), left.pieces().len())
 }
 

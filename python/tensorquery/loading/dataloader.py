@@ -239,7 +239,9 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if progress.ledger is not None:
             dataset._state.take_anew()
         # They have only the share that was dealt here, and find no other.
-        dataset._state.loaded = None if state is None else dataset._state.for_workers(state, progress)
+        dataset._state.loaded = (
+            None if state is None else dataset._state.for_workers(state, progress)
+        )
         dataset._state.starts_workers = True
         pool = self._addressed()
         try:

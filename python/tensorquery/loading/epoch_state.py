@@ -266,12 +266,13 @@ class EpochState:
         run, left = run_of(state), Left.read(state["left"])
         differs = run["layout"] != self.plan.epochs.layout(workers)
         is_anew = bool(run["step"]) and (differs or self.plan.epochs.is_dynamic(workers))
-        if is_anew:
-            if state.get("worker") is not None:
-                raise CheckpointMismatchError(
-                    "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
-                    "options of order; the state of create_dataloader's loader goes on with others too"
-                )
+        if is_anew and state.get("worker") is not None:
+            raise CheckpointMismatchError(
+                "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
+                "options of order; the state of create_dataloader's loader goes on with others too"
+            )
+        if left is not None or run["step"]:
+            self._check_numbering(run["layout"], workers)
         if left is not None or is_anew:
             # The rows that other ranks left are dealt anew.
             self.plan.widen()
@@ -292,6 +293,14 @@ class EpochState:
         progress.turn = turn % max(1, workers)
         if progress.cursors is not None:
             progress.cursors = list(progress.start)
+
+    def _check_numbering(self, layout: Mapping[str, Any], workers: int) -> None:
+        """Check that rows have the same numbers in a run of `layout` and in this one."""
+        if layout["permuted"] != self.plan.epochs.layout(workers)["permuted"]:
+            raise CheckpointMismatchError(
+                'the state belongs to another run; what differs: shuffle="global" or sample_weight=, under which an epoch '
+                "has rows in another numbering. Resume with what the run was started with"
+            )
 
     def for_workers(self, state: dict[str, Any], progress: Progress) -> dict[str, Any]:
         """A state with which worker processes begin as `progress` has begun with `state`.

@@ -10,7 +10,7 @@ from typing import Any
 from tensorquery import _core
 from tensorquery._util.digests import digest
 from tensorquery.distributed.topology import Topology
-from tensorquery.errors import CheckpointMismatchError, ConfigError
+from tensorquery.errors import ConfigError
 from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.exclusions import check_excluded
 from tensorquery.sharding.left import Left, packed
@@ -306,9 +306,7 @@ class Epochs:
         ):
             self.count()
 
-    def shards(
-        self, workers: int, epoch: int, left: Left | None = None
-    ) -> _core.Shards:
+    def shards(self, workers: int, epoch: int, left: Left | None = None) -> _core.Shards:
         """The shards of this rank.
 
         Args:
@@ -332,9 +330,7 @@ class Epochs:
             self._dealt = dict([*self._dealt.items(), (key, shards)][-2:])
         return self._dealt[key]
 
-    def all_shards(
-        self, workers: int, epoch: int, left: Left | None = None
-    ) -> _core.Shards:
+    def all_shards(self, workers: int, epoch: int, left: Left | None = None) -> _core.Shards:
         """The shards of all ranks; see `shards`.
 
         Raises:
@@ -365,11 +361,6 @@ class Epochs:
             CheckpointMismatchError: The run's cursors do not fit its layout, or what was left is not of this plan.
         """
         layout = run["layout"]
-        if layout["permuted"] != self.layout(layout["num_workers"])["permuted"]:
-            raise CheckpointMismatchError(
-                'the state was saved with and this run is without shuffle="global" or sample_weight=, or the other way round, '
-                "and their rows have different numbers; resume with what the run was started with"
-            )
         self.prepare(layout["num_workers"], run)
         found = _core.Shards.left_after(
             self._plan,
@@ -395,9 +386,7 @@ class Epochs:
             }
         )
 
-    def _share(
-        self, workers: int, epoch: int, left: Left | None
-    ) -> _core.RankShare:
+    def _share(self, workers: int, epoch: int, left: Left | None) -> _core.RankShare:
         """The share of this rank in every epoch, or in the rest of one that was begun before."""
         self.prepare(workers)
         key = self._share_key(workers, epoch, left)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class Left:
 
     Attributes:
         rows: Ranges of rows of splits, and of positions in shuffle windows, as the core packs them: compressed, in
-            base64.
+            base 85.
         after: A digest of the run after which they were left, by which ranks that have not begun since are known.
     """
 
@@ -36,7 +35,7 @@ class Left:
     @classmethod
     def of(cls, found: bytes, after: tuple[Left | None, Mapping[str, Any]]) -> Left:
         """Pack what the core found after a run, which began with what was left before."""
-        text = base64.b64encode(zlib.compress(found, 9)).decode()
+        text = base64.b85encode(zlib.compress(found, 9)).decode()
         return cls(text, digest_of_run(*after))
 
     @classmethod
@@ -69,8 +68,8 @@ class Left:
         """
         unpacking = zlib.decompressobj()
         try:
-            found = unpacking.decompress(base64.b64decode(self.rows, validate=True), _MOST_BYTES)
-        except (zlib.error, binascii.Error, ValueError) as error:
+            found = unpacking.decompress(base64.b85decode(self.rows), _MOST_BYTES)
+        except (zlib.error, ValueError) as error:
             raise _damaged(f"cannot be unpacked: {error}") from error
         if not unpacking.eof or unpacking.unused_data:
             raise _damaged(f"ends too early, or has more than {_MOST_BYTES} bytes")
