@@ -26,7 +26,7 @@ pub(super) use discover::discover;
 pub use head::{IpcHead, MessageIndex, read_ipc_head};
 
 use super::footers::FooterCache;
-use super::source::{ColumnRead, UnitFormat, UnitSource};
+use super::source::{ColumnRead, RowSource, UnitFormat};
 use crate::Result;
 
 /// How Arrow IPC files and streams are read.
@@ -37,7 +37,7 @@ pub struct Ipc {
 }
 
 /// Reads Arrow IPC files and streams as a table.
-pub type IpcSource = UnitSource<Ipc>;
+pub type IpcSource = RowSource<Ipc>;
 
 #[async_trait]
 impl UnitFormat for Ipc {
