@@ -19,6 +19,7 @@ mod query;
 mod registered;
 mod registry;
 mod replay;
+mod run;
 mod samples;
 mod serialised_plan;
 mod staged;

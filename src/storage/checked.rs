@@ -131,6 +131,9 @@ impl CheckedStore {
         match result {
             Ok(result) => {
                 guard.check(&result.meta)?;
+                if let GetResultPayload::File(file, _) = &result.payload {
+                    guard.check_change_time(file)?;
+                }
                 Ok(result)
             }
             Err(StoreError::NotFound { .. }) => Err(guard.vanished()),

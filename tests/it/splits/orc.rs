@@ -47,7 +47,7 @@ fn by_rows(rows: u64) -> PlanOptions {
     PlanOptions { split_rows: Some(rows), explicit: true, ..PlanOptions::default() }
 }
 
-/// That each split alone yields exactly the ids of its rows.
+/// Asserts that each split alone yields exactly the ids of its rows.
 #[track_caller]
 fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {

@@ -46,7 +46,7 @@ fn row_ranges(plan: &Plan) -> Vec<(u64, u64)> {
     ranges.map(|range| (range.start, range.end)).collect()
 }
 
-/// That each split alone yields exactly the ids of its rows.
+/// Asserts that each split alone yields exactly the ids of its rows.
 #[track_caller]
 fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {
