@@ -89,6 +89,11 @@ impl Delivery {
     #[pyo3(name = "takes_turns")]
     const TAKES_TURNS: bool = false;
 
+    /// Forgets how it ended: it begins anew.
+    fn begin_anew(&self) {
+        *self.ended_by.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn __iter__(this: Py<Self>) -> Py<Self> {
         this
     }

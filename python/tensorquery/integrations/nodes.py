@@ -57,7 +57,7 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             raise ConfigError(
                 f"QueryNode takes the loader of create_dataloader(), got {type(loader).__name__}"
             )
-        super().__init__()
+        BaseNode.__init__(self)
         self._loader = loader
         self._batches: LoaderIterator | None = None
         self._epoch = -1
@@ -78,7 +78,8 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
                 differs.
         """
         with self._lock:
-            super().reset(initial_state)
+            BaseNode.reset(self, initial_state)
+            self.begin_anew()
             over = False
             if initial_state is not None:
                 if not initial_state.keys() >= {_LOADER, _OVER}:
