@@ -384,6 +384,12 @@ class Stage:
     def open(dir: str | os.PathLike[str], fingerprint: str) -> Stage:
         """Open a complete stage of the plan with this fingerprint."""
     @staticmethod
+    def forget_old(root: str | os.PathLike[str], keep: str, unused: float) -> int:
+        """Delete the stages below `root` that nobody has used for `unused` seconds, but not `keep`; return how many.
+
+        Whatever is no stage stays, and links are not followed.
+        """
+    @staticmethod
     def check_weight(plan: Plan, column: str) -> None:
         """Check that a plan has a numeric column of this name."""
     def weighed(self, column: str, replacement: bool, draws: int | None) -> Stage:
@@ -415,9 +421,10 @@ class RankShare:
         request: str,
         counts: Sequence[int] | None,
         sources: Sequence[int],
+        left: bytes | None = None,
         rank: int | None = None,
     ) -> list[RankShare]:
-        """Deal a plan's rows to all ranks, or to one; `request` is JSON, the others are by split."""
+        """Deal a plan's rows, or those `left`, to all ranks or to one; `request` is JSON, counts and sources are by split."""
     @staticmethod
     def decode(bytes: bytes) -> RankShare:
         """Read what `encode` wrote."""
@@ -444,9 +451,21 @@ class Shards:
         request: str,
         counts: Sequence[int] | None,
         sources: Sequence[int],
-        lists: Sequence[Sequence[int]] | None,
+        lists: Sequence[Sequence[int]] | None = None,
+        left: bytes | None = None,
     ) -> Shards:
         """Deal a plan's rows to all shards, as `RankShare.deal` does; `lists` come from a custom strategy."""
+    @staticmethod
+    def left_after(
+        plan: Plan,
+        request: str,
+        counts: Sequence[int] | None,
+        sources: Sequence[int],
+        run: str,
+        lists: Sequence[Sequence[int]] | None = None,
+        left: bytes | None = None,
+    ) -> bytes:
+        """What is left of an epoch after `run` (JSON); the others as they were when its shards were dealt."""
     def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
         """Batches and rows of a shard, where they are counted."""
     def rows(self, rank: int, worker: int) -> int | None:

@@ -208,7 +208,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if not (dataset._shows_rows and shows(show, dataset.topology)):
             return None
         workers = progress.workers or 0
-        shards = dataset._plan.epochs.shards(workers, progress.epoch, progress.parents)
+        shards = dataset._plan.epochs.shards(workers, progress.epoch, progress.left)
         total: int | None = 0
         for worker in range(dataset._plan.epochs.shards_per_rank(workers)):
             _, rows = shards.size(dataset.rank, worker)
@@ -242,7 +242,11 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         dataset._state.slots.deliver(progress.epoch, resumed=state is not None, first=progress.turn)
         if progress.ledger is not None:
             dataset._state.take_anew()
-        dataset._state.loaded, dataset._state.starts_workers = state, True
+        # They have only the share that was dealt here, and find no other.
+        dataset._state.loaded = (
+            None if state is None else dataset._state.for_workers(state, progress)
+        )
+        dataset._state.starts_workers = True
         pool = self._addressed()
         try:
             batches = super().__iter__()

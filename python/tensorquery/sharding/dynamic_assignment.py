@@ -81,8 +81,8 @@ class Ledger:
         return self.standing.with_pieces(json.loads(consumed), worker, holding)
 
     def ended(self, worker: int, taken: list[int]) -> None:
-        """A worker has no more batches: all pieces that it took are consumed."""
-        self.standing = self.standing.with_pieces(taken, worker, "[]")
+        """A worker has no more batches: all pieces that it took are consumed, and rests of windows that it was dealt."""
+        self.standing = self.standing.with_pieces(taken, worker, "[0]")
 
     def check(self, taken: int) -> None:
         """Check at the epoch's end that no piece is missing.
