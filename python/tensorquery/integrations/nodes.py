@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from typing import Any
 
 from tensorquery import _core
@@ -92,7 +93,7 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             if over:
                 # All batches of the pass were handed on, but not yet its end, on which a sampler over
                 # several nodes counts. The loaded state begins the next epoch, at the next reset.
-                self._batches = LoaderIterator(none for none in ())
+                self._batches = LoaderIterator(_nothing())
                 self._epoch = -1
             else:
                 self._batches = iter(self._loader)
@@ -135,3 +136,7 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             state = self._loader.state_dict()
             # A state after an epoch's last batch belongs to the next epoch.
             return {_LOADER: state, _OVER: state["epoch"] != self._epoch}
+
+
+def _nothing() -> Generator[Made, None, None]:
+    yield from ()
