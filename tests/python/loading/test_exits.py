@@ -139,7 +139,7 @@ def ended(tmp_path, source, workers, method):
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     until = time.monotonic() + 30
     while left_behind(program) and time.monotonic() < until:
         time.sleep(0.05)
