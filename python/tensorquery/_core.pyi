@@ -547,7 +547,12 @@ class Delivery:
     A subclass has `made`, which makes the next batch without counting it, and `failed`, which is told how `made` ended.
     """
 
+    takes_turns: bool
+    """Whether a second thread waits for its turn; else it gets an error."""
+
     def __new__(cls, *_arguments: Any, **_others: Any) -> Self: ...
+    def begin_anew(self) -> None:
+        """Forget how it ended, for an iterator that begins anew."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
 
