@@ -127,7 +127,7 @@ def test_a_share_gives_the_shards_of_the_whole_deal(folder, remainder, workers, 
     for rank in range(5):
         epochs = Epochs(plan, deal, Topology(rank, 5), lambda: counts, None)
         epochs.prepare(workers)
-        sent, ids = epochs.for_share(workers, 1, ())
+        sent, ids = epochs.for_share(workers, 1, None)
         copy = Epochs.received(pickle.loads(pickle.dumps(sent)))
         part = _core.Plan.from_recipe(*plan.recipe(ids))
         copy.moved_to(part, list)
