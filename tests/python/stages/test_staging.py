@@ -550,7 +550,9 @@ def test_waiting_ends_with_a_clear_error(session, tmp_path):
     assert tq.clear_stages(tmp_path) > 0
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
-    holder = context.Process(target=_hold, args=(str(tmp_path / "queries" / f"{stage.key}.lock"), ready))
+    holder = context.Process(
+        target=_hold, args=(str(tmp_path / "queries" / f"{stage.key}.lock"), ready)
+    )
     holder.start()
     try:
         assert ready.wait(60)
