@@ -23,7 +23,7 @@ FILES, GROUPS, RANKS, WORKERS = 100_000, 10, 1_024, 8
 SECONDS, GIBIBYTES, IMBALANCE, SHARE_MEGABYTES = 10.0, 2.0, 0.01, 10.0
 CORES = 2
 SAMPLED_RANKS = range(0, RANKS, 128)
-"""Ranks whose worker recipes are made, beside the share of every rank."""
+"""Ranks whose worker plans are made, beside the share of every rank."""
 
 
 def measure(files: int) -> dict[str, Any]:

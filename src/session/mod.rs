@@ -26,6 +26,7 @@ mod staged;
 mod statement;
 mod verify;
 mod worker_plan;
+mod worker_tables;
 
 pub use analyze::OperatorRun;
 pub use count::{SplitCount, SplitCounter};

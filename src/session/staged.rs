@@ -14,14 +14,16 @@ use object_store::path::Path;
 use super::engine::{StageEngine, Target};
 use super::plan_fingerprint::{classify, classify_planned};
 use super::query::Query;
-use super::registered::TableKey;
+use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
 use crate::exec::{LakeProvider, MemoryTable, in_order};
 use crate::fingerprint::Form;
+use crate::formats::ipc::read_ipc_head;
 use crate::formats::{ArrowFormat, Format};
 use crate::materialize::{
     Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage, rows_of,
+    withdraw,
 };
 use crate::query::{
     Cut, Sizes, StageTable, evaluated_once, find_cuts, provider_of, replace, share_of_columns,
@@ -222,18 +224,27 @@ impl Query {
             };
             let limited = self.session().options().memory_limit.is_some();
             let wanted = Wanted { place, key: &key, why: &cut.why, timeout, limited, progress };
-            let stage = match ensure(wanted, make).await {
-                Ok(stage) => stage,
-                Err(error) => return Err(self.locate_below(&cut.plan, error).await),
+            let mut was_withdrawn = false;
+            let (stage, table) = loop {
+                let stage = match ensure(wanted, make).await {
+                    Ok(stage) => stage,
+                    Err(error) => return Err(self.locate_below(&cut.plan, error).await),
+                };
+                let table = format!("{key}.{}", stage.manifest.digest);
+                match session.bind_stage(&table, place, &stage.manifest).await {
+                    Ok(()) => break (stage, table),
+                    // Its files are there and have their sizes, and are damaged all the same.
+                    Err(error) if error.kind() == ErrorKind::Data => {
+                        if was_withdrawn || stage.built {
+                            return Err(Manifest::damaged(place, &key, error));
+                        }
+                        was_withdrawn = true;
+                        withdraw(place, &key).await?;
+                    }
+                    Err(error) => return Err(error),
+                }
             };
             let manifest = &stage.manifest;
-            let table = format!("{key}.{}", manifest.digest);
-            let bound = session.bind_stage(&table, place, manifest).await;
-            bound.map_err(|error| match error.kind() {
-                // Its files are there and have their sizes.
-                ErrorKind::Data => Manifest::damaged(place, &key, error),
-                _ => error,
-            })?;
             let folder = place.path([key.as_str(), manifest.build.as_str()]);
             parts.push(StagedPart {
                 node: cut.node,
@@ -371,6 +382,15 @@ impl Session {
         };
         let key = (STAGE_SCHEMA.to_owned(), table.to_owned());
         let listed = self.listed(&paths, options).await?;
+        // Damage that shows now can be mended; below a URL, it would cost a request for each file.
+        if let (Registered::Files { table, .. }, Some(_)) = (&listed, place.folder())
+            && !manifest.is_parquet()
+        {
+            for file in &table.files {
+                let head = read_ipc_head(&table.store, &file.meta, &table.footers).await?;
+                head.batches(&table.store, &file.meta).await?;
+            }
+        }
         self.bind(key, listed)
     }
 }

@@ -220,6 +220,13 @@ impl Location {
         local_path(&names)
     }
 
+    /// The directory of this name below it.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        let prefix = self.prefix.clone().join(name);
+        Self { prefix, is_directory: true, ..self.clone() }
+    }
+
     /// A path of the same store as a user would write it.
     pub fn describe(&self, path: &Path) -> String {
         describe(&self.root, path)

@@ -70,6 +70,22 @@ pub(super) fn open_with(
     let options = &options;
     limit_requests(&network)?;
     let connector = || Connector::new(&network);
+    // The builders have no trait in common.
+    macro_rules! cloud {
+        ($builder:ident, $scheme:ident, $names:expr, $root:expr) => {{
+            let builder = match provider {
+                Some(Provider::$scheme(given)) => $builder::from_env().with_credentials(given),
+                _ => $builder::from_env(),
+            };
+            let builder = parse_keys(options, Scheme::$scheme, $names)?
+                .into_iter()
+                .fold(builder, |builder, (key, value)| builder.with_config(key, value))
+                .with_url($root)
+                .with_retry(network.retry.clone())
+                .with_http_connector(connector()?);
+            Arc::new(builder.build().map_err(failed)?)
+        }};
+    }
     let store: Arc<dyn ObjectStore> = match location.scheme() {
         Scheme::Local => return open_local(location, options),
         Scheme::S3 => {
@@ -91,42 +107,11 @@ pub(super) fn open_with(
             };
             Arc::new(builder.build().map_err(failed)?)
         }
-        Scheme::Gcs => Arc::new(
-            parse_keys(options, Scheme::Gcs, GCS_OPTIONS)?
-                .into_iter()
-                .fold(
-                    match provider {
-                        Some(Provider::Gcs(given)) => {
-                            GoogleCloudStorageBuilder::from_env().with_credentials(given)
-                        }
-                        _ => GoogleCloudStorageBuilder::from_env(),
-                    },
-                    |builder, (key, value)| builder.with_config(key, value),
-                )
-                .with_url(root.replacen("gcs://", "gs://", 1))
-                .with_retry(network.retry.clone())
-                .with_http_connector(connector()?)
-                .build()
-                .map_err(failed)?,
-        ),
-        Scheme::Azure => Arc::new(
-            parse_keys(options, Scheme::Azure, AZURE_OPTIONS)?
-                .into_iter()
-                .fold(
-                    match provider {
-                        Some(Provider::Azure(given)) => {
-                            MicrosoftAzureBuilder::from_env().with_credentials(given)
-                        }
-                        _ => MicrosoftAzureBuilder::from_env(),
-                    },
-                    |builder, (key, value)| builder.with_config(key, value),
-                )
-                .with_url(root)
-                .with_retry(network.retry.clone())
-                .with_http_connector(connector()?)
-                .build()
-                .map_err(failed)?,
-        ),
+        Scheme::Gcs => {
+            let root = root.replacen("gcs://", "gs://", 1);
+            cloud!(GoogleCloudStorageBuilder, Gcs, GCS_OPTIONS, root)
+        }
+        Scheme::Azure => cloud!(MicrosoftAzureBuilder, Azure, AZURE_OPTIONS, root),
         Scheme::Http => Arc::new(
             HttpBuilder::new()
                 .with_client_options(http_options(root, options)?)

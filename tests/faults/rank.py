@@ -33,7 +33,7 @@ GROUP_SECONDS = 300
 
 @dataclass(frozen=True)
 class Task:
-    """What the ranks of one attempt do.
+    """The task of the ranks in one attempt.
 
     Attributes:
         schedule: The schedule.
@@ -68,7 +68,7 @@ class Task:
         return self.folder / f"{rank}.journal"
 
     def errors(self, rank):
-        """What a rank and its workers write to their standard error."""
+        """The file of a rank's standard error, and its workers'."""
         return self.folder / f"{rank}.stderr"
 
     @property

@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ _COMMON = {
 # Ranks, and workers under forkserver, are forked from a server process. Importing torch takes longer than most of what they do.
 multiprocessing.set_forkserver_preload(["torch", "pyarrow"])
 
-# The same examples on every run, so that a red test is about the code; `make`-independent exploring:
+# Every run tries the same examples, so that a red test is about the code. To explore others:
 # pytest --hypothesis-profile=explore
 settings.register_profile("repeatable", derandomize=True, max_examples=30, **_COMMON)
 settings.register_profile("explore", max_examples=1000, **_COMMON)
@@ -64,6 +65,20 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(
                 f"ERROR: {name} was skipped ({reason}), and tests/python/allowed_skips.txt does not allow it"
             )
+
+
+@pytest.fixture(autouse=True)
+def one_process(request, monkeypatch):
+    """Fail a test that starts a process without the marker `slow` or `servers`: `make test-fast` runs it."""
+    if any(request.node.get_closest_marker(name) for name in ("slow", "servers")):
+        return
+
+    def refuse(*_, **__):
+        pytest.fail("this test starts a second process: it needs the marker `slow`")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
 
 
 @pytest.fixture(autouse=True)

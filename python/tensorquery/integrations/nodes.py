@@ -13,11 +13,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
+from tensorquery import _core
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.loading.dataloader import QueryDataLoader
+from tensorquery.loading.dataloader import LoaderIterator, QueryDataLoader
+from tensorquery.loading.iterator import Made
 
 try:
     from torchdata.nodes import BaseNode
@@ -33,7 +34,7 @@ _LOADER = "loader"
 _OVER = "over"
 
 
-class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
+class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata has no types
     """The batches of a loader, as the source of a pipeline of `torchdata.nodes`.
 
     It composes with torchdata's `Loader`, `Prefetcher`, `ParallelMapper`, `MultiNodeWeightedSampler` and
@@ -41,7 +42,8 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
     next epoch, and ``reset()`` before it begins the same epoch anew.
 
     A node's state says what this node has handed on. Nodes that read ahead keep the state that belongs to
-    each batch, so that the pipeline's state counts what the training loop has received.
+    each batch, so that the pipeline's state counts what the training loop has received. A batch counts in the moment in
+    which the node returns it.
 
     Args:
         loader: Made by `create_dataloader`. It serves this node alone from now on.
@@ -57,10 +59,13 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
             )
         super().__init__()
         self._loader = loader
-        self._batches: Iterator[Any] = iter(())
+        self._batches: LoaderIterator | None = None
         self._epoch = -1
-        # A node that reads ahead may still be in `next` on its thread when it is reset.
+        # A node that reads ahead may still be in `made` on its thread when it is reset.
         self._lock = threading.Lock()
+
+    takes_turns = True
+    """Whether a second thread waits: torchdata's nodes let go of their threads without waiting for them."""
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Begin a pass, or continue the one that `initial_state` belongs to.
@@ -86,7 +91,7 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
             if over:
                 # All batches of the pass were handed on, but not yet its end, on which a sampler over
                 # several nodes counts. The loaded state begins the next epoch, at the next reset.
-                self._batches = iter(())
+                self._batches = LoaderIterator(none for none in ())
                 self._epoch = -1
             else:
                 self._batches = iter(self._loader)
@@ -101,8 +106,23 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
         Raises:
             StopIteration: At the end of the epoch.
         """
+        return self.__next__()
+
+    def made(self) -> Made:
+        """Make the next batch, without counting it.
+
+        Raises:
+            StopIteration: At the end of the epoch.
+        """
+        if self._batches is None:
+            self.reset()
         with self._lock:
-            return next(self._batches)
+            assert self._batches is not None
+            made: Made = self._batches.made()
+            return made
+
+    def failed(self, error: BaseException) -> None:
+        """Nothing is left to do after an error."""
 
     def get_state(self) -> dict[str, Any]:
         """The position after the last batch that `next` returned.

@@ -1,4 +1,4 @@
-//! What a user types is understood, or refused by an error that names it.
+//! A location is parsed as typed, or refused by an error that names it.
 
 use tensorquery::ErrorKind;
 use tensorquery::storage::{Location, Scheme};

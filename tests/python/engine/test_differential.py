@@ -1,6 +1,7 @@
-"""Random statements over random tables in every format are what the judges say: a part of `make differential`.
+"""Random statements over random tables in every format have the judges' answers: a part of `make differential`.
 
-What engines are known to answer differently is not asked: see differential_cases.py and differential_judges.py.
+Questions that engines are known to answer differently are not asked: see differential_cases.py and
+differential_judges.py.
 """
 
 import random
@@ -96,7 +97,7 @@ def test_sqlite_has_a_word_and_no_more_than_it_knows():
     list(zip(differential_planted.FAULTS, ("nulls", "distinct", "limit"), strict=True)),
 )
 def test_a_planted_fault_is_found(monkeypatch, plant, kind):
-    """By the kind of statements that it concerns; `make differential-planted` asks all kinds."""
+    """With the kind of statements that the fault affects; `make differential-planted` asks all kinds."""
     monkeypatch.setattr(differential_grammar, "KINDS", (kind,))
     monkeypatch.setattr(differential, "SPILLING", 0)
     queries, text = differential_planted.queries_until_found(plant, first_seed=21, most=400)

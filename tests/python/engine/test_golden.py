@@ -1,6 +1,6 @@
-"""Promise 4 (docs/promises.md): the order of rows, the plans, the states and the fingerprints stay what they are from commit to commit.
+"""Promise 4 (docs/promises.md): orders of rows, plans, states and fingerprints do not change from commit to commit.
 
-Where one changes on purpose, ``make golden`` writes the texts anew, and the commit shows what has changed.
+Where one changes on purpose, ``make golden`` writes the texts anew, and the commit shows the change.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Promise: a time is one value, however it is asked for: in any unit, zone and spelling; DuckDB in UTC is the judge."""
+"""Promise: a time is one value in any unit, zone and spelling; DuckDB in UTC is the judge."""
 
 import datetime as dt
 import itertools
@@ -203,7 +203,7 @@ ZONES = ["UTC", "America/Denver", "Asia/Kathmandu", "+05:30", None]
 
 @pytest.fixture(scope="module")
 def zoned(tmp_path_factory):
-    """The same hours in columns of several zones."""
+    """Equal hours in columns of several zones."""
     hours = [dt.datetime(2024, 3, 10) + dt.timedelta(hours=h) for h in range(24)]
     columns = {"id": range(24)}
     for number, zone in enumerate(ZONES):

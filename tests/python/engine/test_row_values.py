@@ -14,7 +14,7 @@ NAMES = ("id", "a", "b", "c")
 
 @pytest.fixture(scope="module")
 def tables():
-    """The same rows here and in SQLite."""
+    """A session and an SQLite connection with equal rows."""
     rng = random.Random(1)
     data = [(i, *(rng.choice(VALUES) for _ in range(3))) for i in range(40)]
     session = tq.Session()

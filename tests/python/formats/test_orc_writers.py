@@ -40,7 +40,7 @@ BY_EXPECTED_ROWS = {"TestVectorOrcFile.testLzo.orc"}
 
 
 def fixture_rows(name):
-    """What the writer of a fixture put in, from the script that made it."""
+    """The rows that a fixture's writer put in, from the script that made it."""
     spec = importlib.util.spec_from_file_location("make_orc", FIXTURES / "make.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -121,7 +121,7 @@ def test_every_row_is_delivered_once_with_its_values(folder: Path, batch_size: i
 
 
 def test_pages_are_read_once(folder: Path) -> None:
-    """What is read beyond the chunks is the headers of pages, read to know where these are, and footers."""
+    """Beyond the chunks, only footers are read, and the headers of pages to find where the pages are."""
     read, dataset = tq.create_dataloader(
         path=folder, batch_size=1000, shuffle=True, shuffle_buffer_size=BUFFER, nulls={"hole": -1}
     )

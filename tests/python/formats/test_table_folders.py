@@ -1,5 +1,5 @@
-"""Promise: a folder of a Delta, Hudi or Iceberg table is never read as plain files, wherever in it a path leads: what was deleted or
-replaced would be delivered too. The error names the folder and says what to do."""
+"""Promise: a folder of a Delta, Hudi or Iceberg table is never read as plain files, wherever in it a path leads:
+that would deliver deleted and replaced rows, too. The error names the folder and says what to do."""
 
 import json
 

@@ -14,7 +14,7 @@ NESTED_KINDS = ["rest", "sqlite", "postgres"]
 """Glue, S3 Tables and Hive know namespaces of one level only."""
 
 SECRETS = [SECRET, "s3cret", "pass/word", "pass%2Fword", "wr0ng"]
-"""What no message may repeat."""
+"""Texts that no message may repeat."""
 
 
 @dataclass

@@ -55,7 +55,7 @@ def literal(name, given):
 
 
 def iceberg_value(given):
-    """What pyiceberg takes as a literal."""
+    """A value as pyiceberg takes it for a literal."""
     return given.isoformat() if isinstance(given, datetime.datetime | datetime.time) else given
 
 

@@ -1,4 +1,5 @@
-"""Promise: a REST catalog that fails for a moment costs time and no run; what it gets wrong is an error, and none shows a secret."""
+"""Promise: a REST catalog that fails for a moment costs time and no run; a wrong answer is an error, and none shows
+a secret."""
 
 import contextlib
 import itertools
@@ -117,6 +118,7 @@ def test_the_server_of_tokens_may_be_told_relative_to_the_catalog(web):
     assert read(web, **properties) == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_process_that_is_forked_while_a_catalog_is_reached_reaches_it_itself(web):
     session, asked = session_of(web), threading.Event()

@@ -1,4 +1,4 @@
-"""The snippets of the README and of the pages run; links lead somewhere. Docstrings: test_docstrings.py."""
+"""The snippets of the README and of the pages run, and their links lead somewhere. Docstrings: test_docstrings.py."""
 
 import inspect
 import re
@@ -126,7 +126,7 @@ def test_the_snippets_of_the_page_on_metrics_run(tmp_path):
     assert same == "True"
     assert logged.startswith("epoch 1: 20,000 rows in 40 batches, ")
     assert again == "20000.0"
-    # What the page shows looks like it.
+    # The page shows such a line.
     shown, line = snippets("docs/metrics.md", "text")
     numbers = re.compile(r"[\d.,:]+[kM]?")
     assert numbers.sub("0", line.strip()) == numbers.sub("0", logged)

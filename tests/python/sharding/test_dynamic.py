@@ -1,5 +1,6 @@
-"""Promise: with assignment="dynamic" the workers of a rank take splits as they come: skewed work is balanced, every row is
-delivered once, an epoch can be stopped anywhere and resumed on any topology, and what cannot be promised is refused."""
+"""Promise: with assignment="dynamic" the workers of a rank take splits as they finish others: skewed work is
+balanced, every row is delivered once, and an epoch can be stopped anywhere and resumed on any topology. Options that
+contradict this are refused."""
 
 import itertools
 import json

@@ -275,7 +275,7 @@ def test_len_and_num_rows_do_not_change_on_resume(session, where, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_one_rank_counts_for_len_only(session, workers):
-    """What a filtered query on one rank delivers is the same, whether len() was asked before or not."""
+    """A filtered query on one rank delivers equal batches, whether len() was asked before or not."""
     query = query_of(session, "id % 2 = 0")
     plain, _ = loader_of(query, batch_size=5, num_workers=workers)
     batches = support.ids_of(plain)

@@ -1,5 +1,6 @@
-"""Promise: `shuffle=True` mixes. Over an epoch of data that is sorted by label the labels of batches differ by no
-more than those of uniform samples do; where that cannot be, the plan says so, and it predicts what is measured."""
+"""Promise: `shuffle=True` mixes. Over an epoch of data that is sorted by label, the labels of batches vary no more
+than those of uniform samples. Where that is impossible, the plan says so, and its prediction matches the
+measurement."""
 
 import json
 import math
@@ -176,7 +177,7 @@ def test_what_counts_as_sorted(tmp_path):
     assert sorted_by(tmp_path, {"x": rows * 0.5, "y": rows % 7}) == ("x",)
     # Few values, in runs: row groups meet at their borders.
     assert sorted_by(tmp_path, {"x": rows // 1000}) == ("x",)
-    # The same everywhere, seven row groups, no statistics, up and down, inside row groups only.
+    # One value everywhere, seven row groups, no statistics, up and down, sorted inside row groups only.
     assert sorted_by(tmp_path, {"x": rows * 0}) == ()
     assert sorted_by(tmp_path, {"x": rows[:700]}, files=1) == ()
     assert sorted_by(tmp_path, up, write_statistics=False) == ()
@@ -216,7 +217,7 @@ def test_no_footer_is_read_again_and_nothing_of_other_formats(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What a plan predicts.
+# Predictions of a plan.
 
 MODES = {
     "default": {"shuffle": True},

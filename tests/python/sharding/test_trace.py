@@ -1,5 +1,5 @@
-"""`dataset.trace` names, for every step of every rank, the physical rows behind the batch: read from the file that it
-names, they are the batch. Leaving a traced range out leaves out exactly its rows."""
+"""`dataset.trace` names the physical rows behind every step of every rank: read from the named file, they are the
+batch. Leaving a traced range out leaves out exactly its rows."""
 
 import itertools
 import json
@@ -460,7 +460,7 @@ def test_a_trace_is_plain_data_and_reads_well(session):
     "name", ["pushed down", "left join on more", "left by inequality", "cross join", "unnest"]
 )
 def test_splits_of_many_engine_batches(tmp_path, name):
-    """Operators put rows in another order within their batches, so batches matter."""
+    """Operators reorder rows within their batches, so the borders of batches matter."""
     rng = np.random.default_rng(9)
     table = support.random_table(rng, 40_000, ["list"])
     folder = support.write_parquet(tmp_path / "t", table, files=2, row_group=9_000)

@@ -143,7 +143,7 @@ def test_a_query_without_rows(session):
 
 @pytest.mark.parametrize("where", ["day = 3", "false", "day = 3 AND id < 0"])
 def test_a_query_whose_files_are_all_left_out(tmp_path, where):
-    """Its scan is planned, and has no files; one of which that is known from the SQL alone is not."""
+    """Its scan is planned and has no files. A query known to be empty from its SQL alone has no scan."""
     for day in (1, 2):
         ids = np.arange(day * 100, day * 100 + 50)
         support.write_parquet(tmp_path / "t" / f"day={day}", pa.table({"id": ids}))

@@ -1,4 +1,4 @@
-"""Stages take no more room than they may: those used longest ago make way, by themselves, and none that is in use goes."""
+"""Stages stay within their bound: the least recently used ones are removed by themselves, and none that is in use."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def session():
 
 
 def sql(number):
-    """A query whose stage has all rows, for each number another one."""
+    """A query whose stage has all rows; each number gives another stage."""
     return f"SELECT id, x, {number} AS n FROM t ORDER BY id DESC"
 
 
@@ -34,7 +34,7 @@ def stage(session, number, place, **options):
 
 
 def numbers(session, place, up_to=9):
-    """Which of the queries have a stage, whatever was used last."""
+    """The numbers of the queries that have a stage, in ascending order."""
     keys = {stored.key for stored in tq.list_stages(place)}
     there = []
     for number in range(up_to):
@@ -198,7 +198,7 @@ def test_the_size_is_shown_while_a_stage_is_built_and_where_it_is_found(session,
 
 
 def test_below_a_url_what_was_just_used_stays(minio, session):
-    """Nobody knows there who reads: for a quarter of an hour after its last use a stage counts as read."""
+    """Readers are unknown there: a stage counts as read for a quarter of an hour after its last use."""
     place = f"{minio.root}/evict-{time.monotonic_ns()}"
     bounded = tq.Session(storage_options=minio.options)
     bounded.register_table("t", session.sql("SELECT * FROM t"))

@@ -222,7 +222,7 @@ def test_a_folder_that_cannot_be_written(session, tmp_path):
 
 
 def test_a_build_without_the_client_says_how_to_get_it(session, tmp_path):
-    """Once a stage must be built: reading one that is there, or staging nothing, asks for no cluster."""
+    """Only if a stage must be built: reading an existing one, or staging nothing, needs no cluster."""
     options = {"stage_engine": "ballista://127.0.0.1:1", "stage_dir": tmp_path}
     with pytest.raises(tq.ConfigError, match="maturin build --release --features python,ballista"):
         tq.create_dataloader(QUERIES["group by"], session=session, **options)
@@ -273,7 +273,7 @@ def test_a_folder_without_stages_is_not_made(tmp_path):
 
 
 def test_only_what_must_is_staged(session, tmp_path):
-    """The raw half of a UNION ALL stays where it is, and so does what is joined to an aggregate."""
+    """The raw half of a UNION ALL is not staged, nor is the table that an aggregate is joined to."""
     _, dataset = tq.create_dataloader(
         QUERIES["union all of both"], session=session, stage_dir=tmp_path, output_format="dict"
     )
@@ -365,7 +365,7 @@ def _sleep(ready):
 
 
 def test_a_damaged_file_of_a_stage_is_told_as_such(session, tmp_path):
-    """It is no file of the user's."""
+    """The error does not blame a file of the user."""
     options = {"session": session, "stage_dir": tmp_path, "show_progress": False}
     tq.create_dataloader("SELECT id FROM events ORDER BY id", **options)
     (file,) = tmp_path.glob("*/*/part-*.arrow")
@@ -528,11 +528,11 @@ def test_rows_of_another_engine_lack_a_column(session, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What ends without a stage, and joins that spill.
+# Runs that end without a stage, and joins that spill.
 
 
 def _hold(stages, ready):
-    """Hold the lock of the one stage that is begun, as a builder does that never ends."""
+    """Hold a stage's lock, like a builder that never ends."""
     import fcntl
 
     with Path(stages).open("w") as file:
@@ -571,64 +571,3 @@ def test_what_fails_leaves_nothing(session, tmp_path):
         )
     assert [stage.rows for stage in tq.list_stages(tmp_path) if stage.rows is not None] == []
     assert not list(tmp_path.rglob("*.arrow"))
-
-
-NUMBERED = "SELECT k, q, row_number() OVER (ORDER BY q) AS n FROM b"
-
-SPILLED = {
-    "join": "SELECT a.k, a.p, b.q FROM a JOIN b ON a.k = b.k",
-    "limit": "SELECT a.k, a.p, b.q FROM a JOIN b ON a.k = b.k LIMIT 1000",
-    "in the order of one side": f"SELECT a.p, b.q, n FROM a JOIN ({NUMBERED}) AS b ON a.k = b.k ORDER BY n",
-    "in groups of one side": f"SELECT n, max(p) AS p FROM a JOIN ({NUMBERED}) AS b ON a.k = b.k GROUP BY n",
-    "one side": """
-        SELECT k, p FROM a WHERE EXISTS (SELECT 1 FROM b WHERE a.k = b.k AND length(b.q) > a.k - 100000)
-    """,
-    "the rows of one side without a match": """
-        SELECT k, p FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE a.k = b.k AND length(b.q) > a.k - 100000)
-    """,
-}
-
-
-@pytest.mark.parametrize("name", SPILLED)
-def test_joins_that_do_not_fit_spill(tmp_path, name):
-    rng = np.random.default_rng(1)
-    rows = 500_000
-    a = pa.table({"k": rng.permutation(rows), "p": [f"{i:060d}" for i in range(rows)]})
-    b = pa.table({"k": rng.permutation(rows), "q": [f"{i:060d}" for i in range(rows)]})
-    pq.write_table(a, tmp_path / "a.parquet")
-    pq.write_table(b, tmp_path / "b.parquet")
-    # Too little for the join as it is, and enough for the shares of the sorts, of which groups have one more.
-    limit = "36MiB" if name == "in groups of one side" else "34MiB"
-    whole, session = tq.Session(), tq.Session(memory_limit=limit)
-    for each in (whole, session):
-        each.register_parquet("a", tmp_path / "a.parquet")
-        each.register_parquet("b", tmp_path / "b.parquet")
-    sql = SPILLED[name]
-    wanted = whole.sql(sql).to_arrow()
-    loader, _ = tq.create_dataloader(
-        sql,
-        session=session,
-        stage="always",
-        stage_dir=tmp_path / "stages",
-        output_format="arrow",
-        batch_size=8192,
-    )
-    query = session.sql(sql)
-    # A whole result takes the same second way.
-    found = [pa.Table.from_batches(list(loader)), query.to_arrow()]
-    if name == "join":
-        found.append(pa.RecordBatchReader.from_stream(query).read_all())
-        assert query.count() == wanted.num_rows
-        assert query.head(3).num_rows == 3
-        assert "SortMergeJoin" in query.explain(analyze=True)
-        assert "SortMergeJoin" not in whole.sql(sql).explain(analyze=True)
-    for got in found:
-        if name == "limit":
-            # Which rows is open.
-            assert got.num_rows == 1000
-            assert len(set(got["k"].to_pylist())) == 1000
-        elif name == "in the order of one side":
-            assert got.equals(wanted)
-        else:
-            key = got.column_names[0]
-            assert got.sort_by(key).equals(wanted.sort_by(key))

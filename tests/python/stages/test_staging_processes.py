@@ -1,4 +1,5 @@
-"""Processes that build one stage together, and die: one builds, the others wait, and nothing half visible is left."""
+"""Processes that build one stage together, and die: one builds, the others wait, and no partial stage becomes
+visible."""
 
 import json
 import os
@@ -77,7 +78,7 @@ def build(table, stages, go, **environment):
 
 
 def build_held(table, stages, go, calls):
-    """A builder that comes no further than so many of its some 200 batches, once it is there."""
+    """A builder that stops after so many of its 200 or so batches; returned once it has got there."""
     mark = stages.with_name(f"{stages.name}.held")
     builder = build(table, stages, go, TEST_HOLD=str(calls), TEST_HELD=str(mark))
     while not mark.exists():

@@ -1,4 +1,5 @@
-"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whatever part of the query is staged.
+"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whichever part of the
+query is staged.
 
 A failure names its seed: `RandomSql(seed).query().sql` is the query.
 """
@@ -127,7 +128,7 @@ WRONG = {
     """,
     "the NULL of a DISTINCT with ORDER BY and LIMIT": "SELECT DISTINCT v FROM u ORDER BY v NULLS FIRST LIMIT 3",
 }
-"""What random queries found, shrunk: mended, or refused."""
+"""Faults that random queries found, shrunk: each is corrected or refused now."""
 
 
 def test_a_rollup_of_no_rows_has_a_grand_total(engines):

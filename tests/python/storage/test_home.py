@@ -1,4 +1,4 @@
-"""A `~` in front of a path from Python is the user's folder, as in a shell, and never a folder of that name."""
+"""A `~` at the start of a path from Python is the user's folder, as in a shell, and never a folder of that name."""
 
 from pathlib import Path
 

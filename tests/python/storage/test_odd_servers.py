@@ -1,5 +1,5 @@
-"""Promise: a server that answers oddly costs no row without a word: its answer is asked for again, or is an error that says
-what is odd."""
+"""Promise: odd answers of a server cost no row silently: each is asked for again, or is an error that says what is
+odd."""
 
 import contextlib
 import json
@@ -192,7 +192,7 @@ def missing(handler):
 
 
 def other_file(web, handler, *, etag, more=b""):
-    """What was asked for, of a file that is another one, or longer."""
+    """Answer the request from another file, or from a longer one."""
     data = web.files[handler.path]
     headers = {"ETag": etag or tag(data)}
     asked = handler.headers.get("Range")
@@ -297,7 +297,7 @@ def test_bodies_without_an_etag_go_on_where_they_break_off(web, name, data, firs
 
 
 def test_a_body_without_an_etag_does_not_go_on_in_another_file(web):
-    """Its rest has another time: the file was written meanwhile."""
+    """The rest of the body has another time: the file was written meanwhile."""
     web.files["/a.csv"] = TEXT
     seen = [0]
 
@@ -364,7 +364,7 @@ def test_why_a_request_could_not_be_sent_is_said(web):
 
 
 def test_a_slash_inside_of_a_name_is_refused(web):
-    """It is another file than the one with a slash between two names, which was read."""
+    """`%2F` names another file than a slash; the file with the slash was read."""
     web.files["/a/b.csv"] = b"id\n1\n"
     with pytest.raises(tq.ConfigError, match="%2F"):
         plain(web, "/a%2Fb.csv")

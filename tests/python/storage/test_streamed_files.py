@@ -1,4 +1,5 @@
-"""Promise: a file that is read from its start to its end comes as the loop goes on; what the loop has not read stays in the store."""
+"""Promise: a file that is read from start to end arrives as the loop goes on; bytes that the loop has not reached
+stay in the store."""
 
 import gzip
 import os
