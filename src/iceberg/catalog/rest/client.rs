@@ -18,9 +18,9 @@ use crate::{Error, Result};
 /// The unit separator, between the names of a namespace in one part of a path.
 const SEPARATOR: &str = "\u{1f}";
 
-/// The most pages of one listing, and their bytes together: nobody has more tables, and a server
-/// that pages without end is none to wait for.
-const PAGES: usize = 10_000;
+/// The most pages of one listing, and their bytes together: a server that pages without end is none
+/// to wait for.
+const PAGES: usize = 1000;
 const LISTED: usize = ANSWER as usize;
 
 /// A connection to a REST catalog.
@@ -181,8 +181,8 @@ impl RestClient {
         loop {
             if seen.len() == PAGES || bytes > LISTED {
                 return Err(Error::storage(format!(
-                    "the catalog lists without end: {} pages of {bytes} bytes together, where at most {PAGES} pages and \
-                     {LISTED} bytes are read",
+                    "the catalog's listing goes on after {} pages of {bytes} bytes together; at most {PAGES} pages and \
+                     {LISTED} bytes are read: for larger pages set the property \"rest-page-size\"",
                     seen.len()
                 ))
                 .with_context("url", plain(url))
