@@ -91,13 +91,23 @@ CALLS = {
         ["client_secret=PLANTED"],
     ),
     "gcs bearer": (
-        files("gs://b/x.parquet", access_token="PLANTED", endpoint_url="HERE", allow_http="true", **FAST),
+        files(
+            "gs://b/x.parquet",
+            access_token="PLANTED",
+            endpoint_url="HERE",
+            allow_http="true",
+            **FAST,
+        ),
         ["Bearer PLANTED"],
     ),
     "http": (
         files(
             "HERE/x.parquet",
-            headers={"Authorization": "Basic PLANTED", "X-Api-Key": "PLANTED", "Cookie": "a=PLANTED"},
+            headers={
+                "Authorization": "Basic PLANTED",
+                "X-Api-Key": "PLANTED",
+                "Cookie": "a=PLANTED",
+            },
             **FAST,
         ),
         ["Basic PLANTED", "x-api-key: PLANTED", "a=PLANTED"],
