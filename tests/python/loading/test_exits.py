@@ -10,6 +10,11 @@ import time
 import psutil
 import pytest
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="signals of POSIX"),
+]
+
 _HEAD = """
 import atexit, logging, os, signal, sys, threading, time
 import pyarrow as pa, tensorquery as tq
@@ -123,19 +128,12 @@ while True:
     ),
 }
 
-CORE = [
-    ("normal", 2, "fork"),
-    ("daemon", 0, "fork"),
-    ("exception", 2, "fork"),
-    ("atexit", 0, "fork"),
-    ("sigterm_handled", 0, "fork"),
-]
-"""Programs of the default run."""
+SPAWNED = ("normal", "exception", "sigterm_handled", "worker_fails")
+"""Programs of which workers are spawned, too: it takes them seconds to start."""
 
 ALL = [
-    (name, workers, method)
-    for name in PROGRAMS
-    for workers, method in [(0, "fork"), (2, "fork"), (2, "spawn")]
+    *((name, workers, "fork") for name in PROGRAMS for workers in (0, 2)),
+    *((name, 2, "spawn") for name in SPAWNED),
 ]
 
 
@@ -167,14 +165,7 @@ def left_behind(program):
     return found
 
 
-def parameters():
-    for case in ALL:
-        marks = () if case in CORE else (pytest.mark.slow,)
-        yield pytest.param(*case, marks=marks, id="-".join(map(str, case)))
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize(("name", "workers", "method"), parameters())
+@pytest.mark.parametrize(("name", "workers", "method"), ALL)
 def test_a_program_ends_as_it_says(tmp_path, name, workers, method):
     source, status, words = PROGRAMS[name]
     if name == "worker_dies":
@@ -193,7 +184,6 @@ def test_a_program_ends_as_it_says(tmp_path, name, workers, method):
         assert out == "2000\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["torch", "numpy", "arrow", "dict"])
 def test_daemon_threads_that_read_end_with_the_program(tmp_path, form):
     """Each form is in other code when Python ends the thread: torch's own, Rust's, or Python's."""
@@ -208,7 +198,6 @@ def test_daemon_threads_that_read_end_with_the_program(tmp_path, form):
         assert ended(tmp_path, textwrap.dedent(source), 0, None) == (0, "", "")
 
 
-@pytest.mark.slow
 def test_a_daemon_thread_in_a_python_function_of_a_query_ends_with_the_program(tmp_path):
     source = """
         import numpy
