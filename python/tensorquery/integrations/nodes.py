@@ -111,7 +111,10 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
         return self.__next__()
 
     def made(self) -> Made:
-        """Make the next batch, without counting it.
+        """Make the next batch, without counting it; `next` calls this.
+
+        Returns:
+            The batch, whether it is the last, and what changes when it is handed on.
 
         Raises:
             StopIteration: At the end of the epoch.
@@ -124,7 +127,15 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             return made
 
     def failed(self, error: BaseException) -> None:
-        """Nothing is left to do after an error."""
+        """Nothing is left to do after an error.
+
+        Args:
+            error: How `made` ended.
+        """
+
+    def begin_anew(self) -> None:
+        """Forget how the pass before ended; `reset` calls this."""
+        super().begin_anew()
 
     def get_state(self) -> dict[str, Any]:
         """The position after the last batch that `next` returned.

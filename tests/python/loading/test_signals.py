@@ -26,6 +26,7 @@ LONG = bool(os.environ.get("TENSORQUERY_LONG_SIGNALS"))
 def session():
     session = tq.Session()
     session.register_table("t", pa.table({"x": list(range(ROWS))}))
+    session.register_table("small", pa.table({"x": list(range(ROWS // 10))}))
     return session
 
 
@@ -51,9 +52,9 @@ THREADS = {
 """Options by the way in which batches are delivered in the training process."""
 
 
-def made(session, **options):
+def made(session, table="t", **options):
     loader, _ = tq.create_dataloader(
-        "SELECT x FROM t", session=session, batch_size=BATCH, rank=0, world_size=1, **options
+        f"SELECT x FROM {table}", session=session, batch_size=BATCH, rank=0, world_size=1, **options
     )
     return loader, loader
 
@@ -123,15 +124,20 @@ class _Node:
     [
         {},
         {"transform": _twice},
-        {"assignment": "dynamic", "remainder": "uneven", "split_rows": 500},
-        {"remainder": "uneven", "in_order": False, "split_rows": 500},
+        {"assignment": "dynamic", "remainder": "uneven", "split_rows": 100},
+        {"remainder": "uneven", "in_order": False, "split_rows": 100},
         {"persistent_workers": True},
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_with_worker_processes(session, options):
     make = lambda: made(  # noqa: E731
-        session, num_workers=2, multiprocessing_context="fork", output_format="numpy", **options
+        session,
+        "small",
+        num_workers=2,
+        multiprocessing_context="fork",
+        output_format="numpy",
+        **options,
     )
     check(make, 12, 0.03, starts=False)
 
