@@ -1,5 +1,5 @@
-"""Promise: credentials, headers, cookies and bodies stay with the server that the user named, whatever it redirects to, and no
-request has a Referer; where the address or the body holds them, a redirect to another server is an error."""
+"""Promise 9 (docs/promises.md): credentials, headers, cookies and bodies stay with the server that the user named, whatever it
+redirects to, and no request has a Referer; where the address or the body holds them, a redirect to another server is an error."""
 
 import json
 
@@ -91,13 +91,23 @@ CALLS = {
         ["client_secret=PLANTED"],
     ),
     "gcs bearer": (
-        files("gs://b/x.parquet", access_token="PLANTED", endpoint_url="HERE", allow_http="true", **FAST),
+        files(
+            "gs://b/x.parquet",
+            access_token="PLANTED",
+            endpoint_url="HERE",
+            allow_http="true",
+            **FAST,
+        ),
         ["Bearer PLANTED"],
     ),
     "http": (
         files(
             "HERE/x.parquet",
-            headers={"Authorization": "Basic PLANTED", "X-Api-Key": "PLANTED", "Cookie": "a=PLANTED"},
+            headers={
+                "Authorization": "Basic PLANTED",
+                "X-Api-Key": "PLANTED",
+                "Cookie": "a=PLANTED",
+            },
             **FAST,
         ),
         ["Basic PLANTED", "x-api-key: PLANTED", "a=PLANTED"],
