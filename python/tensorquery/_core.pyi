@@ -73,6 +73,8 @@ _ChangeRow: TypeAlias = tuple[str, int | None, int | None, tuple[int, int], tupl
 
 _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
 """Rank, worker, splits, rows, bytes."""
+_Mixing: TypeAlias = tuple[int, int, int | None]
+"""Open splits of a shard, the rows of their turns, the rows of a window."""
 
 __version__: str
 
@@ -307,6 +309,12 @@ class Plan:
         """Stored bytes of all splits."""
     def row_bytes(self) -> int:
         """Guess the bytes that a decoded row takes."""
+    def mixing(self, permutes: bool, window: int | None, partitions: int | None) -> _Mixing:
+        """Choose the open splits of a shard, the rows of their turns, and the rows of a window."""
+    def mixing_of_takers(
+        self, mixing: _Mixing, takers: int, rows: int | None, batch_rows: int
+    ) -> _Mixing:
+        """Choose the same for workers that take splits as they come."""
     def scans(self) -> list[int]:
         """By split, the driving scan that it belongs to."""
     def files(self) -> list[tuple[str, str]]:
@@ -539,7 +547,12 @@ class Delivery:
     A subclass has `made`, which makes the next batch without counting it, and `failed`, which is told how `made` ended.
     """
 
+    takes_turns: bool
+    """Whether a second thread waits for its turn; else it gets an error."""
+
     def __new__(cls, *_arguments: Any, **_others: Any) -> Self: ...
+    def begin_anew(self) -> None:
+        """Forget how it ended, for an iterator that begins anew."""
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
 

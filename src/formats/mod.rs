@@ -29,7 +29,7 @@ pub use blame::{blame_content, caught, caught_answer, caught_rows};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };
-pub use evolve::ByName;
+pub use evolve::{ByName, FileAdapter, SettledColumns, Shape, Shaped};
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
@@ -38,13 +38,13 @@ pub use parquet::discover::columns_of;
 pub use parquet::prune::{access_to_matches, matched_groups};
 pub use parquet::reader::{BatchEnds, ColumnRequest, ColumnScan, MatrixExpr, TURN_BYTES};
 pub use parquet::sorted::{SortedColumn, sorted_columns};
-pub use source::{ColumnRead, UnitFormat, UnitSource};
+pub use source::{ColumnRead, RowSource, UnitFormat};
 pub use stored_type::{stored_field, stored_type};
 pub use struct_nulls::{emptied, with_null_fields};
 pub use table_metadata::{FooterNames, ListedFile, Positions, TableMetadata};
 pub use text::csv_dialect;
 pub use units::UnitRange;
-pub use unreadable::{is_marked, marked, refused};
+pub use unreadable::{is_marked, marked, refused, with_schema};
 
 use crate::fingerprint::Form;
 

@@ -89,6 +89,11 @@ impl Delivery {
     #[pyo3(name = "takes_turns")]
     const TAKES_TURNS: bool = false;
 
+    /// Forgets how it ended: it begins anew.
+    fn begin_anew(&self) {
+        *self.ended_by.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn __iter__(this: Py<Self>) -> Py<Self> {
         this
     }
@@ -104,7 +109,8 @@ impl Delivery {
                 let is_over = error.is_instance_of::<PyStopIteration>(py);
                 if !is_over && !is_refusal(&error, py)? {
                     let name = error.get_type(py).name()?.to_string();
-                    *this.get().ended_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(name);
+                    *this.get().ended_by.lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(name);
                 }
                 // It may have a better error.
                 this.call_method1(intern!(py, "failed"), (error.value(py),))?;

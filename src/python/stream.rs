@@ -228,9 +228,10 @@ impl BatchStream {
     /// asked for, how far the shard is consumed with it.
     fn upcoming(&self, with_cursor: bool) -> PyResult<(u64, bool, Option<Vec<u64>>)> {
         let ahead = self.ahead();
-        let upcoming = ahead.places.front().map(|place| {
-            (place.rows, place.last, with_cursor.then(|| place.cursor.encode()))
-        });
+        let upcoming = ahead
+            .places
+            .front()
+            .map(|place| (place.rows, place.last, with_cursor.then(|| place.cursor.encode())));
         drop(ahead);
         upcoming.ok_or_else(none_left)
     }

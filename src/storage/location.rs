@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use datafusion::datasource::object_store::ObjectStoreUrl;
 use object_store::path::{Path, PathPart};
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -162,19 +161,6 @@ impl Location {
     /// same store exactly when their roots are equal.
     pub fn store_root(&self) -> &str {
         &self.root
-    }
-
-    /// The key to register the store under in DataFusion.
-    ///
-    /// DataFusion drops the part before an `@`, so that two containers of one Azure account would
-    /// share a store. Here the container becomes part of the host instead.
-    ///
-    /// # Errors
-    ///
-    /// `Config`, where the root is no URL, such as a bucket name with a space.
-    pub fn object_store_url(&self) -> Result<ObjectStoreUrl> {
-        ObjectStoreUrl::parse(self.root.replace('@', "."))
-            .map_err(|_| Error::config(format!("{:?} names no object store", self.root)))
     }
 
     /// The path in the store, or the directory that the pattern starts in.

@@ -52,7 +52,7 @@ enum Input {
     /// As they are read.
     Rows(Box<Rows>),
     /// Through shuffle windows.
-    Windows(Windows),
+    Windows(Box<Windows>),
 }
 
 impl LaneReader {
@@ -103,7 +103,7 @@ impl LaneReader {
                 if rests.is_none() {
                     windows.begin();
                 }
-                Input::Windows(windows)
+                Input::Windows(Box::new(windows))
             }
         };
         let (queue, delivered) = (RowQueue::new(pace.tiny), cursor.rows);

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
+from iceberg_lakes import SERVED
 from iceberg_servers import cloud, hive, postgres, rest  # noqa: F401 (fixtures)
 from stores import _faults, azure, faults, gcs, minio, moto  # noqa: F401 (fixtures)
 
@@ -42,12 +43,15 @@ def _skips(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark with `servers` each test that asks for a fixture of `stores` or `iceberg_servers`: each of those starts a server."""
+    """Mark with `servers` each test that starts a server: by a fixture of `stores` or `iceberg_servers`, or by its catalog."""
     for item in items:
         found = getattr(item, "_fixtureinfo", None)
         definitions = found.name2fixturedefs.values() if found else ()
         modules = {one.func.__module__ for each in definitions for one in each[-1:]}
-        if modules & {"stores", "iceberg_servers"}:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        catalogs = [params.get(name) for name in ("lake", "kind")]
+        by_catalog = any(isinstance(kind, str) and kind in SERVED for kind in catalogs)
+        if modules & {"stores", "iceberg_servers"} or by_catalog:
             item.add_marker(pytest.mark.servers)
 
 

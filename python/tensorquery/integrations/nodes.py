@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from typing import Any
 
 from tensorquery import _core
@@ -57,7 +58,7 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             raise ConfigError(
                 f"QueryNode takes the loader of create_dataloader(), got {type(loader).__name__}"
             )
-        super().__init__()
+        BaseNode.__init__(self)
         self._loader = loader
         self._batches: LoaderIterator | None = None
         self._epoch = -1
@@ -78,7 +79,8 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
                 differs.
         """
         with self._lock:
-            super().reset(initial_state)
+            BaseNode.reset(self, initial_state)
+            self.begin_anew()
             over = False
             if initial_state is not None:
                 if not initial_state.keys() >= {_LOADER, _OVER}:
@@ -91,7 +93,7 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             if over:
                 # All batches of the pass were handed on, but not yet its end, on which a sampler over
                 # several nodes counts. The loaded state begins the next epoch, at the next reset.
-                self._batches = LoaderIterator(none for none in ())
+                self._batches = LoaderIterator(_nothing())
                 self._epoch = -1
             else:
                 self._batches = iter(self._loader)
@@ -134,3 +136,7 @@ class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata ha
             state = self._loader.state_dict()
             # A state after an epoch's last batch belongs to the next epoch.
             return {_LOADER: state, _OVER: state["epoch"] != self._epoch}
+
+
+def _nothing() -> Generator[Made, None, None]:
+    yield from ()

@@ -8,6 +8,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 import torch
@@ -435,7 +436,7 @@ class LoaderIterator(_core.Delivery):
     @property
     def is_open(self) -> bool:
         """Whether there may be a next batch."""
-        return self._batches.gi_frame is not None
+        return getgeneratorstate(self._batches) != GEN_CLOSED
 
     def close(self) -> None:
         """Stop reading; nothing where it is closed already."""

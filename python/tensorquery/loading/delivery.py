@@ -187,6 +187,7 @@ class AheadIterator(ShardIterator):
             self._threads = TransformThreads(
                 stream, self._build, reading.transform, reading.threads
             )
+            self._threads.start()
         self._ahead = _made_ahead(stream, self._threads, self._build, self._calls, self._copies)
         return stream
 

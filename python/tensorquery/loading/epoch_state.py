@@ -27,6 +27,7 @@ from tensorquery.sharding.checkpoint import (
 )
 from tensorquery.sharding.dynamic_assignment import Ledger
 from tensorquery.sharding.left import Left
+from tensorquery.sharding.packed_cursors import pack_cursor
 
 __all__ = ["EpochState"]
 
@@ -202,7 +203,8 @@ class EpochState:
             known = [*progress.ledger.cursors()]
         if known is not None:
             cursors[str(self.plan.topology.rank)] = [
-                json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
+                pack_cursor(json.loads(cursor) if isinstance(cursor, str) else cursor)
+                for cursor in known
             ]
         state = {
             **self.plan.constant,

@@ -16,6 +16,7 @@ from tensorquery._core import FINGERPRINT_VERSION
 from tensorquery._util.digests import digest
 from tensorquery.errors import CheckpointMismatchError
 from tensorquery.sharding.left import Left, digest_of_run
+from tensorquery.sharding.packed_cursors import unpack_cursor
 
 __all__ = ["FORMAT", "VERSION", "check_state", "merge_state_dicts", "run_of"]
 
@@ -177,10 +178,10 @@ def _check_run(run: Any) -> None:
         if not isinstance(rank, str) or not isinstance(workers, list):
             raise damaged("'cursors' of a run", run["cursors"])
         for cursor in workers:
-            if not isinstance(cursor, list) or not all(
-                _is_a(number, (int,)) and 0 <= number < 2**64 for number in cursor
-            ):
-                raise damaged(f"a cursor of rank {rank}", cursor)
+            try:
+                unpack_cursor(cursor)
+            except ValueError as error:
+                raise damaged(f"a cursor of rank {rank}", cursor) from error
 
 
 def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -285,7 +286,11 @@ def changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> l
 
 def run_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a state, as the core reads it: layout, step and cursors by rank."""
-    return {key: state[key] for key in ("layout", "step", "cursors")}
+    cursors = {
+        rank: [unpack_cursor(cursor) for cursor in workers]
+        for rank, workers in state["cursors"].items()
+    }
+    return {"layout": state["layout"], "step": state["step"], "cursors": cursors}
 
 
 def _in_one_epoch(states: list[dict[str, Any]]) -> list[dict[str, Any]]:

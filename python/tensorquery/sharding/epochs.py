@@ -23,21 +23,6 @@ __all__ = [
 ]
 
 
-_UNBOUNDED = 2**64 - 1
-# Of a window; the next one is filled while one is drained. A column of 65,536 rows fits the processor's caches, where
-# gathering at random is cheap, and more rows do not mix better where many splits are open. With few splits a turn
-# is a long run of neighbours, and more rows do.
-_WINDOW_BYTES = 64 << 20
-_WINDOW_ROWS = (1 << 12, 1 << 16, 1 << 18)
-_WINDOW_ROWS_OF_ALL_SPLITS = 1 << 20
-# Of open splits: stored bytes of the row groups that they hold and the pages that these are decompressed to, a page of each
-# column at a time, which are about twice as much; or decoded bytes of a batch of each.
-_OPEN_BYTES = 256 << 20
-_HELD_BY_STORED = 3
-_DECODED_ROWS = 8192
-_OPEN_SPLITS = (4, 512)
-_CHUNK_ROWS = (64, 4096)
-_TURNS = 8
 _RUN_ROWS = 1 << 14
 _RESUMED = "resumed "
 
@@ -203,58 +188,18 @@ class Epochs:
 
     def _mix(self) -> dict[str, Any]:
         if self._mixing is None:
-            self._mixing = self._choose_mixing()
+            deal = self._deal
+            mixing = self._plan.mixing(deal.shuffle is True, deal.buffer, deal.partitions)
+            self._mixing = _as_request(mixing)
         return self._mixing
 
     def _mix_of_takers(self, workers: int) -> dict[str, Any]:
-        """How workers mix that take splits as they come.
-
-        Splits that one of them has open or in its window, the others cannot take: by default at most an eighth of
-        a worker's part of the rank.
-        """
-        mixing = self._mix()
-        turns = _TURNS * workers * self._topology.world_size
-        splits = self._plan.num_splits
-        width, window = max(1, min(mixing["width"], splits // turns)), mixing["window"]
-        if window is not None and self._deal.buffer is None:
-            rows = self._plan.known_rows()
-            if rows is not None:
-                window = min(window, max(self._deal.batch_size, rows // turns))
-        return {**mixing, "width": width, "window": window}
-
-    def _choose_mixing(self) -> dict[str, Any]:
-        deal = self._deal
-        window = deal.buffer
-        if deal.shuffle is True and window is None:
-            least, many, most = _WINDOW_ROWS
-            wanted = _WINDOW_ROWS_OF_ALL_SPLITS // max(1, self._plan.num_splits)
-            wanted = min(max(wanted, many), most)
-            window = max(least, min(wanted, _WINDOW_BYTES // self._plan.row_bytes()))
-        if window is not None and deal.partitions is not None:
-            window = max(1, window // deal.partitions)
-        if window is not None and window <= 1:
-            window = None
-        width, chunk = 1, _UNBOUNDED
-        if deal.shuffle is True and window is not None and deal.partitions is None:
-            width, chunk = self._choose_turns(window)
-        return {"width": width, "chunk": chunk, "window": window}
-
-    def _choose_turns(self, window: int) -> tuple[int, int]:
-        """How many splits are open, and the rows that each gives in turn.
-
-        As many as memory allows: where all splits are open, every window has its even part of each of them, and
-        sorted data is mixed as well as any. Turns divide a window, or else some splits would have a turn more in
-        it than others.
-        """
-        splits = max(1, self._plan.num_splits)
-        stored = max(1, self._plan.bytes // splits) * _HELD_BY_STORED
-        decoded = _DECODED_ROWS * self._plan.row_bytes()
-        width = _OPEN_BYTES // max(stored, decoded)
-        width = min(max(width, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])
-        # A shard may have all splits, and opens no more than it has.
-        width = min(width, splits, max(1, window // _CHUNK_ROWS[0]))
-        rounds = -(-window // (width * _CHUNK_ROWS[1]))
-        return width, max(1, window // (rounds * width))
+        """How workers mix that take splits as they come."""
+        mixing, deal = self._mix(), self._deal
+        chosen = (mixing["width"], mixing["chunk"], mixing["window"])
+        takers = workers * self._topology.world_size
+        rows = self._plan.known_rows() if deal.buffer is None else None
+        return _as_request(self._plan.mixing_of_takers(chosen, takers, rows, deal.batch_size))
 
     def quality(self, workers: int, lists: Sequence[Sequence[int]]) -> ShuffleQuality | None:
         """A prediction of shuffling; None where nothing is shuffled.
@@ -510,3 +455,8 @@ class Epochs:
         if isinstance(strategy, str):
             return None
         return assign(self._plan, layout["world_size"], layout["num_workers"], strategy, epoch)
+
+
+def _as_request(mixing: tuple[int, int, int | None]) -> dict[str, Any]:
+    width, chunk, window = mixing
+    return {"width": width, "chunk": chunk, "window": window}

@@ -29,7 +29,7 @@ pub use read::SUSPECT;
 pub use sums::{SumsWriter, is_intact};
 
 use super::footers::FooterCache;
-use super::source::{ColumnRead, UnitFormat, UnitSource};
+use super::source::{ColumnRead, RowSource, UnitFormat};
 use crate::Result;
 
 /// How Arrow IPC files and streams are read.
@@ -40,7 +40,7 @@ pub struct Ipc {
 }
 
 /// Reads Arrow IPC files and streams as a table.
-pub type IpcSource = UnitSource<Ipc>;
+pub type IpcSource = RowSource<Ipc>;
 
 #[async_trait]
 impl UnitFormat for Ipc {

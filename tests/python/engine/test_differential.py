@@ -18,7 +18,7 @@ from differential_cases import Statement, Topology
 from differential_grammar import KINDS, Grammar
 from differential_judges import Judges, NoWordError, duck_session
 from differential_loads import ask
-from differential_sources import OTHERS, STATISTICS, WRITERS, Parquet
+from differential_sources import OTHERS, STATISTICS, WRITERS, Parquet, Program
 from differential_tables import make_table
 from differential_tally import Tally, reason_of
 
@@ -40,7 +40,13 @@ def test_random_statements_are_what_the_judges_say():
     assert tally.judges["duckdb"] >= 10
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    "writer",
+    [
+        pytest.param(name, marks=pytest.mark.slow if isinstance(write, Program) else ())
+        for name, (write, _) in WRITERS.items()
+    ],
+)
 def test_every_writer_writes_what_it_says_that_it_can(tmp_path, writer):
     for number, statistics in enumerate(STATISTICS):
         source, session = Parquet(writer, statistics), tq.Session()

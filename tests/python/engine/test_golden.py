@@ -18,7 +18,14 @@ HELPERS = Path(golden.__file__).parent
 NAMES = [case.name for case in CASES]
 
 
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case.options.get("num_workers") else ())
+        for case in CASES
+    ],
+    ids=NAMES,
+)
 def test_the_text_of(case):
     expected = (golden.EXPECTED / f"{case.name}.txt").read_text()
     found = golden.text_of(case)

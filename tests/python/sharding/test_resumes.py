@@ -4,6 +4,7 @@ row once. Its state has what is left, packed, and not its history; a forged one 
 import base64
 import copy
 import itertools
+import json
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import zlib
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from torch.utils.data import DataLoader
 
@@ -24,6 +26,7 @@ from tensorquery.sharding.checkpoint import check_sum
 from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.epochs import Epochs
 from tensorquery.sharding.left import Left
+from tensorquery.sharding.packed_cursors import pack_cursor, unpack_cursor
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -214,6 +217,44 @@ def test_what_is_left_of_10_000_splits_is_small(large):
 @pytest.mark.slow
 def test_what_is_left_of_10_000_splits_is_small_after_a_hundred_resumes(large):
     check_sizes(large, 100)
+
+
+def test_a_whole_state_with_hundreds_of_open_splits_is_small():
+    """Nobody has counted, so the cursors of all open splits are in it; and the epoch was begun with other batches."""
+    session = tq.Session()
+    session.register_table("t", pa.table({"id": range(200_000)}))
+    query, state, received = session.sql("SELECT id FROM t WHERE id % 7 <> 3"), None, []
+    for batch_size in (1000, 999, 998, 997):
+        options = {"shuffle": True, "batch_size": batch_size, "split_rows": 20}
+        loader = opened(query, state, **options)
+        batches, state = take(loader, 9)
+        received += support.flat(batches)
+        assert loader.dataset.shard_plan(0).num_splits == 10_000
+        assert state["layout"]["mixing"]["width"] == 512
+        # Rests of windows come first, and there a cursor is short.
+        assert isinstance(state["cursors"]["0"][0], str) == (batch_size == 1000)
+        assert len(json.dumps(state)) < 16 * KIB
+    received += support.flat(stopping.ids(opened(query, state, **options)))
+    assert sorted(received) == [row for row in range(200_000) if row % 7 != 3]
+
+
+@pytest.mark.parametrize("length", [0, 64, 65, 5000])
+def test_long_cursors_are_packed(length):
+    dice = random.Random(length)
+    numbers = [dice.choice([0, 7, 2**40, 2**64 - 1]) for _ in range(length)]
+    packed = json.loads(json.dumps(pack_cursor(numbers)))
+    assert isinstance(packed, str) == (length > 64)
+    assert unpack_cursor(packed) == numbers
+    bomb = zlib.compress(b"[" + b"0," * (3 << 20) + b"0]")
+    text = [zlib.compress(steps) for steps in (b"[0.5]", b"{}", b"[-1]", b"[" * 10_000, b"[1e9]")]
+    for wrong in [
+        *(base64.b85encode(one).decode() for one in (bomb, *text)),
+        "x",
+        "é",
+        "~" * (2 << 20),
+    ]:
+        with pytest.raises(ValueError, match=r"."):
+            unpack_cursor(wrong)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -87,13 +87,19 @@ def test_in_the_place_of_rows_only_old_stages_of_ours_go(session, tmp_path, monk
     # A stage that goes is renamed first, and stays under that name where somebody keeps a file in it.
     assert moved == [rows / mixed / "weights.pt"]
     assert len(list(rows.glob(f"{mixed}.*.partial/weights.pt"))) == 1
-    assert all(path.read_text() in ("theirs", manifest, '{"fingerprint": "theirs"}') for path in theirs if path.exists())
+    assert all(
+        path.read_text() in ("theirs", manifest, '{"fingerprint": "theirs"}')
+        for path in theirs
+        if path.exists()
+    )
     assert all(link.is_symlink() for link in links[:2])
     assert fresh.exists()
     assert not killed.exists()
     assert not (killed_mixed / "rows-0.arrow").exists()
     assert not (rows / old).exists()
-    assert not list(rows.glob(f"{mixed}*/*.arrow")) or all(path.is_symlink() for path in rows.glob(f"{mixed}*/*.arrow"))
+    assert not list(rows.glob(f"{mixed}*/*.arrow")) or all(
+        path.is_symlink() for path in rows.glob(f"{mixed}*/*.arrow")
+    )
 
 
 def test_in_the_place_of_stages_of_queries_only_ours_go(session, tmp_path):
