@@ -9,13 +9,14 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 type Plan = Arc<dyn ExecutionPlan>;
+type Rewrite = dyn Fn(Plan, &ConfigOptions) -> Result<Plan> + Send + Sync;
 pub(super) type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// A rule of its own, or one around a rule of DataFusion's, whose name it has.
 pub struct NodeRule {
     name: String,
     checks_schema: bool,
-    rewrite: Box<dyn Fn(Plan, &ConfigOptions) -> Result<Plan> + Send + Sync>,
+    rewrite: Box<Rewrite>,
 }
 
 impl NodeRule {
