@@ -236,6 +236,7 @@ fn entries(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<DirEntry
 mod tests {
     use std::sync::Arc;
 
+    use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
 
     use super::*;

@@ -186,11 +186,14 @@ impl Budget {
                 if stored <= aim {
                     break;
                 }
-                // Somebody else's file under such a name stays.
+                // Somebody else's file under such a name stays, and does not count.
                 match is_entry(&entry.path) {
                     Ok(true) => {}
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    _ => continue,
+                    _ => {
+                        stored -= entry.bytes;
+                        continue;
+                    }
                 }
                 match fs::remove_file(&entry.path) {
                     Ok(()) => stored -= entry.bytes,
