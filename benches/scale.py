@@ -62,7 +62,7 @@ def measure(files: int) -> dict[str, Any]:
     whole = len(plan.memo())
     step("packing the shares")
     weights = [share.weight for share in shares]
-    request = epochs._request(WORKERS, 0, ())
+    request = epochs._request(epochs.layout(WORKERS), 0)
     dealt = [share.shards(plan, request) for share in shares]
     rows = [
         shards.size(share.rank, worker)[1] or 0

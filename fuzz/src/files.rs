@@ -105,7 +105,7 @@ fn only_shard(plan: &Plan) -> Result<Shard> {
         mixing: Mixing::NONE,
     };
     let key = OrderKey { seed: 0, epoch: 0, fingerprint: plan.fingerprint().as_bytes() };
-    let shards = resume(&stock, &[], &layout, None, key)?;
+    let shards = resume(&stock, None, &layout, None, key)?;
     shards.into_iter().next().ok_or_else(|| Error::config("one rank has no shard"))
 }
 

@@ -235,7 +235,7 @@ def _open(task, gates):
         num_workers=topology.workers,
         remainder=schedule.remainder,
         assignment=schedule.assignment,
-        stage_dir=str(task.stages / "queries"),
+        stage_dir=str(task.stages),
         **schedule.shuffle,
         **splits,
         **workers,

@@ -138,7 +138,7 @@ fn deal(plan: &Plan, layout: &Layout) -> tensorquery::Result<Vec<Shard>> {
     let counts = layout.counted.then(|| all_splits(plan).into_iter().map(rows).collect());
     let input = ShardInput { weights, counts, ..ShardInput::default() };
     let key = OrderKey { seed: 42, epoch: 1, fingerprint: plan.fingerprint().as_bytes() };
-    resume(&input, &[], layout, None, key)
+    resume(&input, None, layout, None, key)
 }
 
 /// The batches of every shard, as rows.

@@ -271,7 +271,7 @@ proptest! {
         prop_assume!(names.iter().all(|name| name != "." && name != ".."));
         let location = Path::parse(names.join("/")).unwrap();
         let last_modified = Some(chrono::DateTime::from_timestamp_nanos(nanos));
-        let pin = FilePin { location, size, last_modified, e_tag, version };
+        let pin = FilePin { location, size, last_modified, e_tag, version, changed: None };
         let text = serde_json::to_string(&pin).unwrap();
         prop_assert_eq!(&serde_json::from_str::<FilePin>(&text).unwrap(), &pin);
         prop_assert_eq!(FilePin::from(ObjectMeta::from(pin.clone())), pin);

@@ -16,10 +16,7 @@ from rows import multiset, sharded
 KINDS = [name for name in support.COLUMNS if name != "u64"]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def write(table, path="t.arrow", *, rows=100, compression=None, stream=False, deltas=False):

@@ -24,10 +24,7 @@ CODECS = ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"]
 IDS = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def record(*fields, name="Row"):

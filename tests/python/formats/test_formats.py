@@ -26,15 +26,7 @@ SMALL = pa.table(
 )
 
 
-@pytest.fixture
-def session():
-    return tq.Session()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def zstd_open(path, mode):

@@ -44,15 +44,7 @@ TYPES = {
 """By column: type and three values, the second null."""
 
 
-@pytest.fixture
-def session():
-    return tq.Session()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def all_types(rows=3000, seed=0):

@@ -13,10 +13,7 @@ from rows import assert_same, sharded
 SMALL = pa.table({"n": [1, 2, 3], "f": [1.5, None, 2.5]})
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def write(path, text):

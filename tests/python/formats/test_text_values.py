@@ -18,10 +18,7 @@ D = decimal.Decimal
 DAY = dt.datetime(2026, 1, 1)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def read(kind, text, **options):

@@ -383,15 +383,18 @@ def test_merging_equal_states_is_accepted(query):
         tq.merge_state_dicts([states[0], later])
 
 
-def test_a_state_carries_the_chain_of_its_parents(query):
-    state, sizes = None, [(2, 0, 7), (3, 0, 5), (1, 0, 4)]
+def test_a_state_says_what_was_left_when_its_run_began(query):
+    state, lefts, sizes = None, [], [(2, 0, 7), (3, 0, 5), (1, 0, 4)]
     for topology in sizes:
         _, state = take(opened(query, state, **at(topology)), 2)
-    layouts = [run["layout"] for run in [*state["parents"], state]]
-    assert [(one["world_size"], one["num_workers"], one["batch_size"]) for one in layouts] == sizes
-    # Going on with the same topology adds no link.
+        lefts.append(state["left"])
+        layout = state["layout"]
+        assert (layout["world_size"], layout["num_workers"], layout["batch_size"]) == topology
+    assert lefts[0] is None
+    assert len({left["rows"] for left in lefts[1:]}) == 2
+    # Going on with the same topology changes nothing of it.
     _, later = take(opened(query, state, **at(sizes[-1])), 2)
-    assert later["parents"] == state["parents"]
+    assert later["left"] == state["left"]
     assert later["step"] == 4
 
 
@@ -418,7 +421,7 @@ def test_a_state_at_the_end_starts_the_next_epoch(query, workers, world_size, re
     loader = loader_of(query, **options)
     found, early = take(loader, len(epochs[0]))
     assert found == epochs[0]
-    assert (early["epoch"], early["step"], early["parents"]) == (1, 0, [])
+    assert (early["epoch"], early["step"], early["left"]) == (1, 0, None)
     list(loader_of(query, **options))
     loader = loader_of(query, **options)
     assert ids(loader) == epochs[0]
@@ -441,7 +444,7 @@ def test_after_a_resume_the_next_epoch_is_whole(query, workers):
     loader = resumed(query, state, **options)
     list(loader)
     assert ids(loader) == epochs[1]
-    assert loader.state_dict()["parents"] == []
+    assert loader.state_dict()["left"] is None
 
 
 @pytest.mark.slow

@@ -8,13 +8,11 @@ import warnings
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 import support
 import tensorquery as tq
-from tensorquery.sharding import epochs
 
 LABELS, FILES = 10, 10
 # The order depends on the paths of the files, so that every run draws anew: what mixes must fail once in a million runs,
@@ -274,22 +272,3 @@ def test_a_plan_says_rows_and_steps_of_every_rank(tmp_path):
     assert query.plan_shards(world_size=3).ranks == []
     with pytest.raises(tq.ConfigError, match="remainder"):
         query.plan_shards(remainder="most")
-
-
-def test_as_many_splits_are_open_as_fit_the_memory_with_their_pages(tmp_path, monkeypatch):
-    """A split holds what is stored of its row group, and the pages that this is decompressed to: about twice as much."""
-    splits, rows = 16, 20_000
-    random = np.random.default_rng(0).integers(0, 2**62, splits * rows)
-    table = pa.table({"id": random})
-    folder = support.write_parquet(tmp_path / "t", table, files=1, row_group=rows)
-    footer = pq.ParquetDataset(folder).fragments[0].metadata
-    sizes = [footer.row_group(n).column(0).total_compressed_size for n in range(splits)]
-    stored = sum(sizes) // splits
-    assert stored > rows * 7
-    for fitting in (5, 9):
-        monkeypatch.setattr(epochs, "_OPEN_BYTES", int(stored * 3 * (fitting + 0.5)))
-        loader, _ = tq.create_dataloader(
-            query_of(folder), batch_size=100, shuffle=True, split_rows=rows
-        )
-        next(iter(loader))
-        assert loader.state_dict()["layout"]["mixing"]["width"] == fitting

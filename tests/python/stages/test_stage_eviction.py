@@ -126,22 +126,23 @@ def build_and_let_go(session, number, place):
     before = {stored.key for stored in tq.list_stages(place)}
     stage(session, number, place)
     (key,) = {stored.key for stored in tq.list_stages(place)} - before
-    return Path(place) / f"{key}.use"
+    return Path(place) / "queries" / f"{key}.use"
 
 
 @pytest.mark.slow
 def test_one_that_another_process_builds_stays(session, tmp_path):
     """Its lock says so, although all its files are old; what it has written so far is shown."""
     key = "ab" * 32
-    (tmp_path / key).mkdir()
+    queries = tmp_path / "queries"
+    (queries / key).mkdir(parents=True)
     note = '{"builder": "somebody", "build": "build-1", "rows": 12, "bytes": 345678, "beat": 3}'
-    (tmp_path / key / "progress.json").write_text(note)
+    (queries / key / "progress.json").write_text(note)
     holder = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import sys, fcntl; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()",
-            str(tmp_path / f"{key}.lock"),
+            str(queries / f"{key}.lock"),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

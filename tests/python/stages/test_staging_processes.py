@@ -84,7 +84,7 @@ def build_held(table, stages, go, calls):
     while not mark.exists():
         assert builder.poll() is None, builder.communicate()
         time.sleep(0.01)
-    assert list(stages.glob("*.lock"))
+    assert list(stages.glob("queries/*.lock"))
     return builder
 
 
@@ -123,7 +123,7 @@ def test_a_killed_builder_leaves_nothing_half_visible(heavy, tmp_path):
             victim = build_held(heavy, stages, go, calls)
         else:
             victim = build(heavy, stages, go)
-            while victim.poll() is None and not list(stages.glob("*.lock")):
+            while victim.poll() is None and not list(stages.glob("queries/*.lock")):
                 time.sleep(0.005)
             time.sleep(float(rng.uniform(0, whole["seconds"])))
         victim.send_signal(signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Promise: odd answers of a server cost no row silently: each is asked for again, or is an error that says what is
 odd."""
 
+import contextlib
 import json
 import time
 from hashlib import md5
@@ -107,6 +108,32 @@ def times(count, wanted, answer):
 
 
 ALL = list(range(FILES * ROWS))
+
+
+def test_a_page_has_an_end(web):
+    def odd(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/xml")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(65):
+                handler.wfile.write(b" " * (1 << 20))
+        return True
+
+    web.odd = lambda handler: listing(handler) and odd(handler)
+    told = f"{web.uri} answers with more than 67108864 bytes"
+    with pytest.raises(tq.StorageError, match=told):
+        tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
+
+
+def test_an_error_is_cut(web):
+    web.odd = lambda handler: handler.reply(400, b"we " * (1 << 20)) or True
+    with pytest.raises(tq.StorageError, match="400 Bad Request: we we") as caught:
+        tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
+    assert len(str(caught.value)) < 100_000
+
 
 # ------------------------------------------------------------------------------------------------
 # Listings.

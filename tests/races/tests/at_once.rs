@@ -46,7 +46,7 @@ fn shards(layout: &Layout) -> Vec<Shard> {
         counts: Some(COUNTS.to_vec()),
         ..ShardInput::default()
     };
-    resume(&input, &[], layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
+    resume(&input, None, layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
         .unwrap()
 }
 

@@ -4,6 +4,8 @@ mod auth;
 mod client;
 mod http;
 mod table;
+mod trust;
 
 pub(super) use client::RestClient;
 pub(super) use table::{RestRefresh, RestTable};
+pub(super) use trust::TRUSTED_ORIGINS;
