@@ -75,7 +75,7 @@ def opened(query, state=None, **options):
 
 
 def run_of_ranks(query, state, topology, steps, **options):
-    """What all ranks of one run deliver in `steps` steps (None: to the end), and the state that they save then."""
+    """The rows of all ranks of one run in `steps` steps (None: to the end), and the state that they save then."""
     world, workers, batch_size = topology
     found, states = [], []
     for rank in range(world):

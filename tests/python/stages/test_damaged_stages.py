@@ -192,7 +192,7 @@ def test_damaged_rows_are_written_anew(session, tmp_path, monkeypatch, place):
 
 
 def test_rows_are_verified_anew_after_an_hour(session, tmp_path, monkeypatch):
-    """What rots shows in no time: a run that begins later reads all of it once."""
+    """Decay of a disk changes no time of a file: a run that begins later reads everything once."""
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))
     sql = "SELECT x, y, s FROM t"
     rows = loaded(session, sql, shuffle="global", shuffle_seed=3)

@@ -116,7 +116,7 @@ def test_states_and_fingerprints_know_nothing_of_it(tmp_path):
 
 
 def test_a_plan_cache_does_not_keep_it(tmp_path):
-    """What an earlier run wrote there is used, though the file was touched since."""
+    """Entries of an earlier run are used, though the file was touched since."""
     path = tmp_path / "a.parquet"
     write(path, 1)
 
