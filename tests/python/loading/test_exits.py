@@ -115,15 +115,6 @@ while True:
     ),
 }
 
-CORE = [
-    ("normal", 2, "fork"),
-    ("daemon", 0, "fork"),
-    ("exception", 2, "fork"),
-    ("atexit", 0, "fork"),
-    ("sigterm_handled", 0, "fork"),
-]
-"""Programs of the default run."""
-
 ALL = [
     (name, workers, method)
     for name in PROGRAMS
@@ -159,14 +150,11 @@ def left_behind(program):
     return found
 
 
-def parameters():
-    for case in ALL:
-        marks = () if case in CORE else (pytest.mark.slow,)
-        yield pytest.param(*case, marks=marks, id="-".join(map(str, case)))
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize(("name", "workers", "method"), parameters())
+@pytest.mark.parametrize(
+    ("name", "workers", "method"), ALL, ids=["-".join(map(str, case)) for case in ALL]
+)
 def test_a_program_ends_as_it_says(tmp_path, name, workers, method):
     source, status, words = PROGRAMS[name]
     if name == "worker_dies":

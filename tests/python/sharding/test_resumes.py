@@ -384,6 +384,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_long_deal_ends_with_ctrl_c():
     helpers = str(next(path for path in sys.path if path.endswith("helpers")))
     process = subprocess.Popen(

@@ -95,6 +95,7 @@ def test_a_file_that_was_touched_is_verified_and_built_again(session, tmp_path, 
     assert loaded(session, stage_dir=tmp_path) == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "workers"), [("values", 0), ("texts", 0), ("values", 1)])
 def test_what_rots_is_an_error_when_it_is_read_and_then_built_again(
     session, tmp_path, staged, place, workers
