@@ -63,6 +63,7 @@ def opened(query, state, **options):
     return loader_of(query, **options) if state is None else resumed(query, state, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     where=st.sampled_from(FILTERS),
@@ -104,6 +105,7 @@ def test_a_chain_of_stops_on_any_topologies(folder, without_processes, where, sh
             break
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from(FILTERS),
@@ -143,6 +145,7 @@ def test_a_chain_of_uneven_stops(folder, without_processes, where, shuffle, chai
     assert received == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from([None, "id % 2 = 0", "id > 33"]),
