@@ -183,6 +183,7 @@ def test_a_chain_of_stops_with_other_remainders(
         assert (received - wanted).total() <= world_size * batch_size
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from(FILTERS),
@@ -220,6 +221,7 @@ def test_the_same_topology_goes_on_bit_by_bit(
         assert found == whole
 
 
+@pytest.mark.slow
 def test_every_stop_of_an_epoch(folder, without_processes):
     """Every single step, on the way to every other topology."""
     query = query_of(folder, "k <> 2")
