@@ -1,4 +1,4 @@
-"""Promise: without credentials for S3 an error says soon how to give them or to do without; the role of a machine still counts."""
+"""Promise 8 (docs/promises.md): without credentials for S3 an error says soon how to give them or to do without; the role of a machine still counts."""
 
 import json
 import socket

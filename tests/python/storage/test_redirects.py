@@ -1,4 +1,4 @@
-"""Promise: credentials, headers, cookies and bodies stay with the server that the user named, whatever it redirects to, and no
+"""Promise 9 (docs/promises.md): credentials, headers, cookies and bodies stay with the server that the user named, whatever it redirects to, and no
 request has a Referer; where the address or the body holds them, a redirect to another server is an error."""
 
 import json
