@@ -67,7 +67,7 @@ test-rust: ## Run the Rust tests; they need no Python
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 2
 
-test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests that need no server and no second process, in TEST_PROCESSES (2); some minutes
+test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (2); under three minutes on two idle cores
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
 
 test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs

@@ -259,8 +259,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// What is left is as small after many runs as after one: windows are never filled from windows, no more of them are
-    /// open than a run has shards, and ranges are merged.
+    /// The rest of an epoch is as small after many runs as after one: windows are never filled from windows, no more of
+    /// them are open than a run has shards, and ranges are merged.
     #[test]
     fn a_hundred_runs_leave_no_more_than_one(case in long_cases(100)) {
         let chain = case.play();
@@ -298,7 +298,7 @@ proptest! {
         }
     }
 
-    /// What a forged state says is left is refused, or is some of the rows, each once.
+    /// The rest that a forged state claims is refused, or is some of the rows, each once.
     #[test]
     fn damaged_rests_are_refused_or_rows(
         case in cases(3),

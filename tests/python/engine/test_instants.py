@@ -257,6 +257,7 @@ def test_dates_beside_zones_are_those_of_utc(zoned):
         assert ids(zoned, f"z{number} < '2024-03-10'") == []
 
 
+@pytest.mark.slow
 def test_columns_of_different_zones_meet(zoned):
     for a, b in itertools.permutations(range(len(ZONES)), 2):
         assert ids(zoned, f"z{a} = z{b}") == list(range(24))
@@ -351,6 +352,7 @@ def test_months_end_where_they_end():
                 assert ours == [r.date() for _, r in connection.sql(sql).fetchall()], sql
 
 
+@pytest.mark.slow
 def test_intervals_are_compared_by_their_length():
     base = dt.datetime(2024, 1, 1)
     hours = [0, 1, 23, 24, 25, 48, 719, 720, 721, None]

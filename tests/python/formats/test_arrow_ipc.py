@@ -32,6 +32,7 @@ def ids(rows):
     return pa.table({"id": np.arange(rows), "s": [f"row {n}" for n in range(rows)]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
@@ -299,6 +300,7 @@ def test_a_file_that_is_none_is_named(session, content):
     assert "Arrow IPC" in failure(session, content, ids(1))
 
 
+@pytest.mark.slow
 def test_a_cut_file_is_an_error_wherever_it_is_cut(session):
     table = ids(200)
     write(table)

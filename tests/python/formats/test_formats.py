@@ -153,6 +153,7 @@ def test_compression_none_overrules_a_misleading_name(session):
     assert_same(session.table("t"), [{"a": 1}])
 
 
+@pytest.mark.slow
 def test_byte_ranges_respect_records(session):
     # Quoted newlines, quotes and delimiters everywhere, so that most blind cuts would be wrong.
     rows = [

@@ -171,6 +171,7 @@ def test_every_real_file_is_read_as_pyarrow_reads_it_or_refused(path):
         assert multiset(rows) == multiset(expected.to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [path for path in FILES if path.name not in REFUSED], ids=lambda path: path.name
 )

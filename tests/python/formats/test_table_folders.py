@@ -78,6 +78,7 @@ def tables(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FOLDERS + PATTERNS)
 @pytest.mark.parametrize("kind", TABLES)
 def test_local_folders_are_refused(tables, kind, path):

@@ -12,7 +12,7 @@ BATCH = 10
 
 
 class Strike(BaseException):
-    """What the handler raises: nobody's `except Exception` takes it."""
+    """Raised by the handler; no `except Exception` catches it."""
 
 
 def struck(within, work):

@@ -315,6 +315,7 @@ def test_wrong_keys(rest, postgres, cloud, request):
         failing({**lake.properties, **wrong}, tq.StorageError, match, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", KINDS, indirect=True)
 def test_unknown_names(lake):
     namespace = fresh("known")

@@ -224,6 +224,7 @@ def test_the_active_loader_and_its_end(folder, accelerator, workers):
         assert not state.in_dataloader
 
 
+@pytest.mark.slow
 def test_after_a_break_no_loader_is_active(folder, accelerator):
     loader = accelerator.prepare(here(folder)[0])
     for _ in loader:

@@ -43,7 +43,7 @@ def refuse(batch):
 
 """
 
-# What comes after: the program, its status, and the end of what it says; nothing else may be said.
+# The rest of each program, its status, and the end of its output; it may print nothing else.
 PROGRAMS = {
     "normal": ("batches = iter(make()); next(batches)", 0, None),
     "exhausted": ("read_on(make())", 0, None),

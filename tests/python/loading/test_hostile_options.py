@@ -130,6 +130,7 @@ def test_shards_are_counted_over_ranks_and_workers(session):
         load(session, world_size=2**19, num_workers=4, remainder="uneven")
 
 
+@pytest.mark.slow
 def test_a_huge_world_that_is_allowed(session):
     with pytest.raises(tq.ConfigError, match="cannot give each of 1048576 ranks"):
         load(session, world_size=2**20)

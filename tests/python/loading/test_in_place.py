@@ -65,6 +65,7 @@ def digests(place):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "way"),
     [("arrow", "dlpack"), ("arrow", "c_array"), ("torch", ""), ("numpy", "")],

@@ -74,6 +74,7 @@ def test_every_type(tmp_path: Path, dtype: str, batch_size: int) -> None:
     assert texts == [str(row) for row in range(ROWS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [
@@ -175,6 +176,7 @@ def test_a_null_that_no_rule_covers_is_told_with_its_column(tmp_path: Path) -> N
         next(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1000, 8192])
 def test_a_rank_that_goes_on_in_the_middle(numbers: Path, batch_size: int) -> None:
     options = {"path": numbers, "batch_size": batch_size, "stack": {"x": NAMES}}
@@ -300,6 +302,7 @@ def test_a_small_batch_does_not_hold_all_rows_that_were_decoded_with_it(numbers:
             assert follows is is_lent
 
 
+@pytest.mark.slow
 def test_memory_of_a_matrix_serves_another_only_when_all_of_its_batches_are_gone(
     numbers: Path,
 ) -> None:

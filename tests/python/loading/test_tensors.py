@@ -405,6 +405,7 @@ def test_an_in_place_operation_disturbs_no_siblings_autograd() -> None:
     assert weight.grad.tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_tensors_own_their_part_of_the_block() -> None:
     batch = to_tensors(
         pa.table({"a": np.arange(1000), "b": np.arange(1000, dtype="int8"), "d": [1.5] * 1000})

@@ -71,6 +71,7 @@ def test_the_snippets_of_the_page_on_sampling_say_what_the_page_says(capsys, mon
     assert share == "0.5 of the rows are positive, 0.02 in the table"
 
 
+@pytest.mark.slow
 def test_the_snippets_of_the_page_on_staging_say_what_the_page_says(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     found = snippets("docs/staging.md")

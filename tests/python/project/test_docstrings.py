@@ -176,6 +176,7 @@ def test_every_error_that_is_raised_is_described(kind):
     assert missing == []
 
 
+@pytest.mark.slow
 def test_what_a_program_constructs_says_with_what():
     checked, missing = 0, []
     for name, kind in CLASSES.items():

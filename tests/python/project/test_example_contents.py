@@ -16,6 +16,7 @@ from sql_example_runs import ROOT, examples
 pytestmark = pytest.mark.usefixtures("in_the_root")
 
 
+@pytest.mark.slow
 def test_01_is_the_flights_with_weather_and_their_lateness(runner, duck):
     got = runner.epoch("01_flights_delay")
     rows, late = duck.execute(
@@ -113,6 +114,7 @@ def test_07_is_the_late_flights_of_windy_hours(runner, duck):
     assert_same_rows(np.column_stack([got["x"], got["dep_delay"]]), wanted)
 
 
+@pytest.mark.slow
 def test_08_rates_know_only_the_thirty_days_before(runner, duck):
     got = runner.epoch("08_late_rates")
     wanted = duck.execute(
@@ -139,6 +141,7 @@ def test_08_rates_know_only_the_thirty_days_before(runner, duck):
     )
 
 
+@pytest.mark.slow
 def test_09_sequences_are_the_last_eight_in_order_of_time(runner, flights):
     got = runner.epoch("09_aircraft_sequences")
     legs = flights[flights["tailnum"].notna() & flights["arr_delay"].notna()].sort_values(
@@ -191,6 +194,7 @@ def test_10_histories_end_before_the_target(runner, duck):
         assert target == last[1]
 
 
+@pytest.mark.slow
 def test_11_negatives_were_never_bought(runner, duck):
     got = runner.epoch("11_negative_sampling")
     pairs = list(zip(got["customer"].tolist(), got["part"].tolist(), strict=True))
@@ -234,6 +238,7 @@ def test_12_subsets_share_no_customer_and_are_all_orders(runner, duck):
     assert len(runner.epoch("12_split_by_customer")["price"]) == len(ids["train"])
 
 
+@pytest.mark.slow
 def test_13_subsets_are_disjoint_and_exact_in_every_stratum(runner, flights):
     flown = flights[flights["arr_delay"].notna()]
     strata = Counter(zip(flown["carrier"], (flown["arr_delay"] > 15).astype(int), strict=True))
@@ -267,6 +272,7 @@ def test_14_keeps_the_newest_of_each_flight(runner, flights):
     assert dict(kept) == newest
 
 
+@pytest.mark.slow
 def test_15_sees_the_last_weather_before_the_decision(runner, duck):
     got = runner.epoch("15_point_in_time")
     flown = duck.execute(
@@ -314,6 +320,7 @@ def test_16_is_the_comments_in_lower_case(runner, duck):
     assert 0 < sum(special) < len(special) / 2
 
 
+@pytest.mark.slow
 def test_17_vectors_are_the_shares_of_the_months(runner, flights):
     got = runner.epoch("17_airport_vectors")
     np.testing.assert_allclose(got["vector"].sum(axis=1), 1, rtol=1e-5)
@@ -330,6 +337,7 @@ def test_17_vectors_are_the_shares_of_the_months(runner, flights):
     assert sum((Counter(rows) - wanted).values()) < 0.001 * len(flown)
 
 
+@pytest.mark.slow
 def test_18_targets_are_smoothed_by_their_neighbours(runner, flights):
     got = runner.epoch("18_label_smoothing")
     flown = flights[flights["arr_delay"].notna()].sort_values(["departs", "flight", "dest"]).copy()
@@ -344,6 +352,7 @@ def test_18_targets_are_smoothed_by_their_neighbours(runner, flights):
     assert len(np.unique(got["target"].round(4))) > 80
 
 
+@pytest.mark.slow
 def test_19_classes_are_equal_and_chosen_by_the_hash(runner, flights):
     got = runner.epoch("19_balanced_classes")
     outcome = np.where(flights["arr_delay"].isna(), 2, (flights["arr_delay"] > 15).astype(int))
@@ -363,6 +372,7 @@ def test_19_classes_are_equal_and_chosen_by_the_hash(runner, flights):
     assert_same_rows(np.column_stack([got["x"], got["outcome"]]), wanted)
 
 
+@pytest.mark.slow
 def test_20_rotations_end_where_an_aircraft_stays_away(runner, flights):
     got = runner.epoch("20_rotations")
     wanted = {}

@@ -29,6 +29,7 @@ def test_the_readme_of_the_folder_has_a_line_for_each_of_them():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_example_gives_tensors_of_its_types_and_every_row_once(runner, path):
     name = path.stem
@@ -47,6 +48,7 @@ def test_each_example_gives_tensors_of_its_types_and_every_row_once(runner, path
     assert abs(shares[0] - shares[1]) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_header_says_whether_something_is_staged(runner, path):
     example = runner.read[path.stem]

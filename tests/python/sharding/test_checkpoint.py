@@ -63,6 +63,7 @@ def opened(query, state, **options):
     return loader_of(query, **options) if state is None else resumed(query, state, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     where=st.sampled_from(FILTERS),
@@ -104,6 +105,7 @@ def test_a_chain_of_stops_on_any_topologies(folder, without_processes, where, sh
             break
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from(FILTERS),
@@ -143,6 +145,7 @@ def test_a_chain_of_uneven_stops(folder, without_processes, where, shuffle, chai
     assert received == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from([None, "id % 2 = 0", "id > 33"]),
@@ -180,6 +183,7 @@ def test_a_chain_of_stops_with_other_remainders(
         assert (received - wanted).total() <= world_size * batch_size
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from(FILTERS),
@@ -217,6 +221,7 @@ def test_the_same_topology_goes_on_bit_by_bit(
         assert found == whole
 
 
+@pytest.mark.slow
 def test_every_stop_of_an_epoch(folder, without_processes):
     """Every single step, on the way to every other topology."""
     query = query_of(folder, "k <> 2")

@@ -128,6 +128,7 @@ def assert_rows(seen, wanted, world_size, batch_size, remainder):
         assert not added
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("remainder", ["even", "drop", "pad", "uneven"])
 def test_every_topology(session, remainder, shuffle):

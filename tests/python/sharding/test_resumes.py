@@ -75,7 +75,7 @@ def opened(query, state=None, **options):
 
 
 def run_of_ranks(query, state, topology, steps, **options):
-    """What all ranks of one run deliver in `steps` steps (None: to the end), and the state that they save then."""
+    """The rows of all ranks of one run in `steps` steps (None: to the end), and the state that they save then."""
     world, workers, batch_size = topology
     found, states = [], []
     for rank in range(world):
@@ -219,6 +219,7 @@ def test_what_is_left_of_10_000_splits_is_small_after_a_hundred_resumes(large):
     check_sizes(large, 100)
 
 
+@pytest.mark.slow
 def test_a_whole_state_with_hundreds_of_open_splits_is_small():
     """Nobody has counted, so the cursors of all open splits are in it; and the epoch was begun with other batches."""
     session = tq.Session()
@@ -320,6 +321,7 @@ def test_a_forged_history_is_refused(sound, name):
         next(iter(opened(query, forged, **CASES["shuffled"])))
 
 
+@pytest.mark.slow
 def test_a_forged_text_is_refused(sound):
     state, query = sound
     bomb = base64.b85encode(zlib.compress(bytes(200 << 20), 9)).decode()
@@ -384,6 +386,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_long_deal_ends_with_ctrl_c():
     helpers = str(next(path for path in sys.path if path.endswith("helpers")))
     process = subprocess.Popen(

@@ -163,6 +163,7 @@ def test_a_resumed_epoch_delivers_the_rest_of_the_draws(session, replacement, be
     assert collections.Counter(consumed + rest) == whole
 
 
+@pytest.mark.slow
 def test_without_replacement_the_first_draw_follows_the_weights():
     session = tq.Session()
     session.register_table(

@@ -78,12 +78,14 @@ def sorted_data(request, tmp_path_factory):
     return query_of(write_sorted(folder, rows, group))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [64, 1024])
 def test_shuffle_samples_labels_uniformly(sorted_data, batch_size):
     for seed in (1, 2):
         assert p_of(sorted_data, batch_size, shuffle=True, shuffle_seed=seed) > SURE
 
 
+@pytest.mark.slow
 def test_a_permutation_of_all_rows_does(sorted_data):
     assert p_of(sorted_data, 1024, shuffle="global") > SURE
 
@@ -101,6 +103,7 @@ def test_over_ranks_and_workers_every_shard_is_mixed(tmp_path):
         assert chi_square_p(np.stack(counts)) > SURE
 
 
+@pytest.mark.slow
 def test_a_window_that_is_too_small_does_not_and_is_warned_of(tmp_path):
     """The warning is right on both sides: what it is silent about passes, what it warns of fails."""
     query = query_of(write_sorted(tmp_path, 400_000, 1_000))

@@ -249,6 +249,7 @@ def test_any_damage_is_refused(sound, alarm):
     loader.load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_damage_behind_a_valid_checksum_neither_panics_nor_hangs(sound, alarm):
     """Somebody edited the state and its checksum: if it still loads, it delivers only rows of the query, and no more."""
     state, make = sound
@@ -275,6 +276,7 @@ def test_damage_behind_a_valid_checksum_neither_panics_nor_hangs(sound, alarm):
 HUGE = (0, 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64)
 
 
+@pytest.mark.slow
 def test_huge_numbers_behind_a_valid_checksum(sound, alarm):
     state, make = sound
     cases = 0

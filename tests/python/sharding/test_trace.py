@@ -145,6 +145,7 @@ def test_any_topology(session, seed):
     assert check_epoch(query, world_size, workers, **options) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all"])
 def test_a_mixture(session, stop):
     pairs = [
@@ -159,6 +160,7 @@ def test_partitions(session):
     assert check_epoch(query, 2, 0, batch_size=16, partitions=4, shuffle=True) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "null and nan", "left join", "unnest"])
 def test_a_permutation_of_all_rows(session, name):
     query = session.sql(QUERIES[name])
@@ -227,6 +229,7 @@ def test_a_run_resumed_on_the_same_topology_counts_on(session):
     assert ids_behind(second.trace(step=1, epoch=0)) == whole[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "null and nan", "unnest"])
 def test_a_run_resumed_on_another_topology_counts_anew(session, name):
     query = session.sql(QUERIES[name])

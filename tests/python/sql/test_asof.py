@@ -76,6 +76,7 @@ def oracle(left, right, *, by, strategy, tolerance, exact, with_ties):
     return Counter(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sort", "interval"])
 @pytest.mark.parametrize("strategy", ["backward", "forward"])
 @given(
@@ -125,6 +126,7 @@ def test_each_left_row_comes_once_with_the_row_of_the_oracle(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["backward", "forward"])
 @given(
     left=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20)), min_size=1, max_size=15),
@@ -159,6 +161,7 @@ def test_pandas_gives_the_same_rows(strategy, left, right, tolerance, exact):  #
         assert got == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "compare"), [("backward", ">="), ("forward", "<=")])
 @given(
     left=st.lists(st.tuples(KEYS, TIMES), max_size=12),

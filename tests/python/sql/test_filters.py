@@ -249,6 +249,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), EXPRESSIONS)
 def test_expressions_keep_pyarrows_rows(table, expression):
@@ -275,6 +276,7 @@ def conditions(draw):
     return (name, operator, draw(st.sampled_from([list, tuple, set]))(chosen))
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), st.lists(st.lists(conditions(), min_size=1, max_size=3), min_size=1, max_size=3))
 def test_dnf_keeps_pyarrows_rows(table, filters):

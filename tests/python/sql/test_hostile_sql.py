@@ -94,6 +94,7 @@ def test_statements_that_no_stack_holds_are_refused(session, chain):
     assert len(str(error.value)) < 6000
 
 
+@pytest.mark.slow
 def test_what_generators_of_sql_write_is_no_chain(session):
     listed = ", ".join(map(str, range(5000)))
     assert session.table("t").select(filters=f"id IN ({listed})").count() == 10
@@ -107,6 +108,7 @@ def test_what_generators_of_sql_write_is_no_chain(session):
     assert session.sql(" UNION ALL ".join(["SELECT id FROM t"] * 100)).count() == 1000
 
 
+@pytest.mark.slow
 def test_an_error_does_not_repeat_what_is_huge(session):
     """An error that quoted a name of many megabytes copied it in each layer, until the interpreter had no memory left."""
     huge = "x" * 4_000_000

@@ -97,6 +97,7 @@ def test_first_delivers_other_rows_of_the_larger_query_in_every_epoch(session):
     assert {row for row in one if row < 10_000} != {row for row in two if row < 10_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all"])
 def test_a_stopped_mixture_goes_on(session, stop):
     options = {"shuffle": True, "shuffle_buffer_size": 30}

@@ -571,6 +571,7 @@ def test_a_part_that_runs_once_by_hand(session):
     assert len(sharded("SELECT * FROM once", session=session)) == 5
 
 
+@pytest.mark.slow
 def test_threads_make_queries_over_one_path_at_once(session, tmp_path):
     """Each lists the path anew, under the same name; more of them than the core has threads."""
     sql = f"SELECT n FROM '{tmp_path}/t.parquet'"

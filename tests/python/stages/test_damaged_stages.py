@@ -95,6 +95,7 @@ def test_a_file_that_was_touched_is_verified_and_built_again(session, tmp_path, 
     assert loaded(session, stage_dir=tmp_path) == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "workers"), [("values", 0), ("texts", 0), ("values", 1)])
 def test_what_rots_is_an_error_when_it_is_read_and_then_built_again(
     session, tmp_path, staged, place, workers
@@ -192,7 +193,7 @@ def test_damaged_rows_are_written_anew(session, tmp_path, monkeypatch, place):
 
 
 def test_rows_are_verified_anew_after_an_hour(session, tmp_path, monkeypatch):
-    """What rots shows in no time: a run that begins later reads all of it once."""
+    """Decay of a disk changes no time of a file: a run that begins later reads everything once."""
     monkeypatch.setenv("TENSORQUERY_STAGES", str(tmp_path))
     sql = "SELECT x, y, s FROM t"
     rows = loaded(session, sql, shuffle="global", shuffle_seed=3)

@@ -196,6 +196,7 @@ for sql, options in (("SELECT x FROM t", {}), ("SELECT x FROM t", {"shuffle": "g
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["none", "mode", "link", "owner"])
 def test_the_default_folder_is_ones_own(tmp_path, harm):
     """Every user may make a folder of that name in the temporary directory first."""

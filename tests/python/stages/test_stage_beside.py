@@ -72,6 +72,7 @@ def test_a_refresh_makes_another_stage_and_the_old_state_keeps_the_old_one(lake,
     assert Counter(seen + ids(resumed)) == Counter(range(60))
 
 
+@pytest.mark.slow
 def test_the_old_state_goes_on_where_its_stage_is_gone(lake, name, tmp_path):
     """The snapshot is still there, so that its rows can be computed again."""
     loader = loader_of(lake, name, tmp_path)[0]

@@ -68,6 +68,7 @@ def test_without_a_bound_all_stay(session, tmp_path, monkeypatch):
     assert numbers(session, tmp_path) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_those_used_longest_ago_make_way(session, tmp_path):
     size = filled(session, tmp_path, 3)
     age(tmp_path, 60)
@@ -79,6 +80,7 @@ def test_those_used_longest_ago_make_way(session, tmp_path):
     assert sum(stored.bytes for stored in tq.list_stages(tmp_path)) <= 2.5 * size
 
 
+@pytest.mark.slow
 def test_the_bound_of_the_environment(session, tmp_path, monkeypatch):
     size = filled(session, tmp_path, 3)
     monkeypatch.setenv("TENSORQUERY_STAGES_MAX_BYTES", f"{2.5 * size / 1024:.3f}KiB")
@@ -155,6 +157,7 @@ def test_one_that_another_process_builds_stays(session, tmp_path):
         holder.communicate(b"")
 
 
+@pytest.mark.slow
 def test_clearing_by_size_begins_with_the_one_used_longest_ago(session, tmp_path):
     """Also where a newer one alone would make enough room."""
     session.register_table("little", pa.table({"id": np.arange(10)}))

@@ -266,6 +266,7 @@ def test_explain_says_the_size_of_the_stages_that_are_there(session, tmp_path):
         query.explain(stage_dir=3)
 
 
+@pytest.mark.slow
 def test_a_folder_without_stages_is_not_made(tmp_path):
     assert tq.list_stages(tmp_path / "none") == []
     assert tq.clear_stages(tmp_path / "none") == 0
@@ -313,6 +314,7 @@ def test_other_data_are_another_stage(tmp_path):
         assert dataset.stages[0].seconds is not None
 
 
+@pytest.mark.slow
 def test_a_stage_in_use_is_not_removed(session, tmp_path):
     loader, dataset = tq.create_dataloader(
         QUERIES["window"], session=session, stage_dir=tmp_path, output_format="dict"
@@ -364,6 +366,7 @@ def _sleep(ready):
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_a_stage_whose_file_was_overwritten_is_built_again(session, tmp_path):
     options = {"session": session, "stage_dir": tmp_path, "show_progress": False}
     tq.create_dataloader("SELECT id FROM events ORDER BY id", **options)
@@ -392,6 +395,7 @@ def test_a_forked_process_keeps_no_lock(session, tmp_path):
         child.join()
 
 
+@pytest.mark.slow
 def test_what_is_no_stage_is_left_alone(session, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("keep")
@@ -402,6 +406,7 @@ def test_what_is_no_stage_is_left_alone(session, tmp_path):
     assert names == ["file", "mine.txt"]
 
 
+@pytest.mark.slow
 def test_random_numbers_are_drawn_once(session, tmp_path):
     sql = RANDOM
     first, loaders = shards(sql, session, tmp_path, 1)
@@ -414,6 +419,7 @@ def test_random_numbers_are_drawn_once(session, tmp_path):
     assert anew[0] != first[0]
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_over_a_stage_that_was_built_again(session, tmp_path):
     def loader():
         return tq.create_dataloader(

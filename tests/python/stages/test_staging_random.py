@@ -198,6 +198,7 @@ def test_a_mixture_of_which_all_is_staged_is_mixed(engines, tmp_path):
     assert [sum(batch["x"]) for batch in loader] == [4] * 15
 
 
+@pytest.mark.slow
 def test_a_stage_of_a_union_is_the_same_whenever_it_is_built(engines, tmp_path):
     session, _ = engines
     digests = set()

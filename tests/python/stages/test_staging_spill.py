@@ -23,6 +23,7 @@ SPILLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPILLED)
 def test_joins_that_do_not_fit_spill(tmp_path, name):
     rng = np.random.default_rng(1)

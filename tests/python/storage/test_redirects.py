@@ -55,7 +55,7 @@ def catalog(**properties):
     return call
 
 
-# What is called, and the texts that the first server gets, and nobody else.
+# Calls, and the texts that the first server gets and no other one.
 CALLS = {
     "s3 keys": (files("s3://b/x.parquet", endpoint_url="HERE", **S3), ["AKID-PLANTED"]),
     "s3 session token": (
@@ -219,7 +219,7 @@ def test_vended_keys_stay_with_the_store(lake):
 
 
 # ------------------------------------------------------------------------------------------------
-# What still works.
+# Redirects that still work.
 
 
 def test_a_redirect_gives_the_rows_of_another_server():
@@ -289,7 +289,7 @@ def test_redirects_end():
 
 
 # ------------------------------------------------------------------------------------------------
-# What a catalog's answer may not move.
+# Properties that a catalog's answer may not change.
 
 AWAY = {
     "the server of tokens": ({"credential": "me:PLANTED"}, "oauth2-server-uri", "/tokens"),

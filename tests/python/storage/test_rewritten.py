@@ -48,6 +48,7 @@ def values(loader):
     return {value for batch in loader for value in batch["x"].tolist()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".arrow"])
 def test_a_rewritten_file_is_an_error(tmp_path, suffix, workers):
@@ -78,6 +79,7 @@ def test_a_file_that_is_rewritten_in_mid_epoch_is_an_error(tmp_path, suffix):
     assert seen == {1}
 
 
+@pytest.mark.slow
 def test_what_does_not_touch_the_content_is_no_change(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, 1)
@@ -116,7 +118,7 @@ def test_states_and_fingerprints_know_nothing_of_it(tmp_path):
 
 
 def test_a_plan_cache_does_not_keep_it(tmp_path):
-    """What an earlier run wrote there is used, though the file was touched since."""
+    """Entries of an earlier run are used, though the file was touched since."""
     path = tmp_path / "a.parquet"
     write(path, 1)
 
