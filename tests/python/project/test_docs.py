@@ -18,7 +18,7 @@ README = text_of("README.md")
 PAGES = {
     "README.md": (1, "torch.Size([1024]) torch.float32"),
     "docs/catalogs.md": (1, ""),
-    "docs/checkpoints.md": (2, "events.parquet"),
+    "docs/checkpoints.md": (3, "events.parquet"),
     "docs/distributed.md": (4, "ShardPlan"),
     "docs/errors.md": (2, 'unknown column "prise"; did you mean "price"'),
     "docs/files.md": (3, "800 rows of 2000"),
