@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 # DataFusion is compiled once. abi3 needs no interpreter to build against; see Cargo.toml.
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find src -name '*.rs' 2>/dev/null)
 
-.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
+.PHONY: help audit differential differential-planted setup demo docs fetch browser test test-rust test-fast test-python test-servers test-faults test-leaks test-signals test-ballista wheel test-wheel prove slt lint bench bench-micro bench-paired bench-epochs bench-iceberg bench-scale bench-staging bench-storage bench-device stubtest golden iceberg-fixtures fixtures fuzz fuzz-collections miri races clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ test-rust: ## Run the Rust tests; they need no Python
 # of their own; `make test-python TEST_PROCESSES=0` runs all of them in one process.
 TEST_PROCESSES ?= 2
 
-test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests that need no server and no second process, in TEST_PROCESSES (2); some minutes
+test-fast: $(STAMPS)/built .demo/complete ## Run the Python tests without the markers `servers` and `slow` in TEST_PROCESSES (2); under three minutes on two idle cores
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal -m "not servers and not slow"
 
 test-python: $(STAMPS)/built .demo/complete test-servers ## Run the Python tests and doctests in TEST_PROCESSES (2), and check the stubs
@@ -128,6 +128,9 @@ slt: $(STAMPS)/built ## Compare a folder of sqllogictest files with a judge (DIR
 
 test-leaks: $(STAMPS)/built ## Read 1,000 epochs, make 200 loaders, and look for leaks (some minutes)
 	TENSORQUERY_LONG_LEAKS=1 $(BIN)/python -m pytest tests/python/loading/test_leaks.py
+
+test-signals: $(STAMPS)/built ## Raise in a signal's handler, thousands of times at random instants, and resume (some minutes)
+	TENSORQUERY_LONG_SIGNALS=1 $(BIN)/python -m pytest tests/python/loading/test_signals.py
 
 audit: $(STAMPS)/installed ## Check licences and sources of all dependencies, and known vulnerabilities if a database can be reached
 	$(BIN)/python tests/audit.py

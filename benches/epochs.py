@@ -1,4 +1,4 @@
-"""Measures what exact epochs cost, against their targets: ``make bench-epochs``.
+"""Measures the cost of exact epochs against their targets: ``make bench-epochs``.
 
 Shuffling, a state at every step, and the first batch after a resume. What is compared takes turns in one process;
 the figures are medians over the rounds and their spread, (max - min) / median. Ends with the targets met and missed,
@@ -20,6 +20,8 @@ from typing import Any
 HERE = Path(__file__).parent
 DATA = Path(".bench")
 BATCH_SIZES = (1024, 8192)
+HISTORY = 100
+"""How often an epoch is resumed."""
 COPIES = 10
 """How often the files are linked for the resume: 60 million rows, an epoch of seconds."""
 
@@ -204,7 +206,43 @@ def resumes(rounds: int) -> list[Row]:
     return found
 
 
-PARTS = {"throughput": throughput, "states": states, "resumes": resumes}
+def resumed_again(rounds: int) -> list[Row]:
+    """The first batch of an epoch that was resumed a hundred times, each time with other batches, by that of a new one."""
+    path, state = linked(), None
+
+    def first(number: int, state: Any) -> tuple[float, Any]:
+        loader, _ = open_loader(path, 8192 - number % 7, shuffle=True)
+        start = time.perf_counter()
+        if state is not None:
+            loader.load_state_dict(state)
+        next(iter(loader))
+        return time.perf_counter() - start, loader.state_dict()
+
+    for number in range(HISTORY):
+        _, state = first(number, state)
+    _, once = first(1, None)
+    works = {
+        "new": lambda: first(0, None)[0],
+        "once": lambda: first(2, once)[0],
+        "again": lambda: first(HISTORY, state)[0],
+    }
+    taken = in_turn(rounds, works)
+    for name, times in taken.items():
+        print(f"| first batch, {name} | | {statistics.median(times):.3f} s | {spread(times):.0%} |")
+    letters = len(state["left"]["rows"])
+    ratio = statistics.median(taken["again"]) / statistics.median(taken["new"])
+    return [
+        (f"first batch after {HISTORY} resumes / first of all", ratio, "< 1.5", ratio < 1.5),
+        (f"KiB of what is left after {HISTORY} resumes", letters / 1024, "< 64", letters < 1 << 16),
+    ]
+
+
+PARTS = {
+    "throughput": throughput,
+    "states": states,
+    "resumes": resumes,
+    "resumed_again": resumed_again,
+}
 
 
 def main() -> None:

@@ -151,7 +151,7 @@ def read(batches: Batches, rows: int) -> None:
 
 
 def relative(ours: Times, theirs: Times, part: float = 1.0) -> float:
-    """Speed by speed, round by round, since what slows the machine slows both; `part` of their rows are ours."""
+    """Ratio of the speeds, round by round, since a slow machine slows both; `part` of their rows are ours."""
     pairs = zip(ours.wall, theirs.wall, strict=True)
     return statistics.median(part * b / a for a, b in pairs)
 

@@ -324,7 +324,7 @@ def _register(
 
 
 def _make_planned(catalog: SqlCatalog, folder: Path) -> None:
-    """10,000 files, most of which do not exist, in 20 manifests, partitioned by day, with bounds of ten columns."""
+    """10,000 files, most of them absent, in 20 manifests, partitioned by day, with bounds of ten columns."""
     schema = Schema(
         NestedField(1, "day", IntegerType(), required=False),
         NestedField(2, "id", LongType(), required=False),

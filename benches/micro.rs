@@ -64,7 +64,7 @@ fn deal() -> Box<dyn FnMut()> {
     };
     Box::new(move || {
         let key = OrderKey { seed: 42, epoch: 0, fingerprint: b"micro" };
-        black_box(resume(&input, &[], &layout, None, key).expect("even shares are possible"));
+        black_box(resume(&input, None, &layout, None, key).expect("even shares are possible"));
     })
 }
 
@@ -185,7 +185,7 @@ fn write(path: &Path, batch: &RecordBatch) {
     writer.write(batch).and_then(|()| writer.close()).expect("room for a small file");
 }
 
-/// What callgrind counts: a name of its own in the program, and nothing else in it.
+/// The function that callgrind counts. It has a symbol of its own, and does nothing but the work.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn measured(work: &mut Box<dyn FnMut()>) {

@@ -23,7 +23,7 @@ FILES, GROUPS, RANKS, WORKERS = 100_000, 10, 1_024, 8
 SECONDS, GIBIBYTES, IMBALANCE, SHARE_MEGABYTES = 10.0, 2.0, 0.01, 10.0
 CORES = 2
 SAMPLED_RANKS = range(0, RANKS, 128)
-"""Ranks whose worker recipes are made, beside the share of every rank."""
+"""Ranks whose worker plans are made, beside the share of every rank."""
 
 
 def measure(files: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def measure(files: int) -> dict[str, Any]:
     whole = len(plan.memo())
     step("packing the shares")
     weights = [share.weight for share in shares]
-    request = epochs._request(WORKERS, 0, ())
+    request = epochs._request(epochs.layout(WORKERS), 0)
     dealt = [share.shards(plan, request) for share in shares]
     rows = [
         shards.size(share.rank, worker)[1] or 0

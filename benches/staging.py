@@ -91,7 +91,7 @@ def _status(process: str) -> dict[str, int]:
 
 
 def watched(command: list[str], spills: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Run a child whose temporary files lie in `spills`; what it says, and the most that was seen of it."""
+    """Run a child whose temporary files lie in `spills`; return its output, and its largest sizes."""
     environment = {**os.environ, "TMPDIR": str(spills)}
     seen = {"spilled": 0, "spill files": 0, "anonymous": 0}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:

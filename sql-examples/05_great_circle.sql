@@ -1,4 +1,4 @@
--- The same small table joined twice: the great-circle distance in kilometres between both airports.
+-- One small table joined twice: the great-circle distance in kilometres between both airports.
 -- A LEFT JOIN keeps flights to the airports that the table lacks, with a distance of 0.
 -- Tables: flights, airports
 -- Loader: tq.create_dataloader(query, batch_size=4096, shuffle=True)

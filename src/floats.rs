@@ -2,7 +2,6 @@
 //! NaN and is above all numbers, for any signs. The engine compares by bits, in whose order -0.0
 //! comes before 0.0, and NaN with a sign, which processors make of `inf - inf`, before all numbers.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{
@@ -10,13 +9,14 @@ use arrow::array::{
     MapArray, StructArray,
 };
 use arrow::datatypes::{DataType, FieldRef, Float16Type, Float32Type, Float64Type};
-use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility,
 };
 use half::f16;
+
+use crate::basics::{computed, function_basics};
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct PlainFloat {
@@ -39,17 +39,7 @@ pub fn is_plain_float(function: &ScalarUDF) -> bool {
 }
 
 impl ScalarUDFImpl for PlainFloat {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "plain_float"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("plain_float");
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(types[0].clone())
@@ -60,13 +50,7 @@ impl ScalarUDFImpl for PlainFloat {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_one = matches!(args.args[0], ColumnarValue::Scalar(_));
-        let [array] = &ColumnarValue::values_to_arrays(&args.args)?[..] else { unreachable!() };
-        let found = in_one_form(array)?;
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(found),
-        })
+        computed(&args, |values| in_one_form(&values[0]))
     }
 }
 

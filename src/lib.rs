@@ -30,10 +30,12 @@
 //! - `request_limiter`: a process's limit on concurrent requests
 //! - `pool`: blocks of memory used again
 //! - `floats`: how floats compare
+//! - `basics`: methods that functions and plan nodes of ours write alike
 //! - `error`: the one error type
 
 #[cfg(feature = "ballista")]
 mod ballista;
+mod basics;
 pub mod catalog;
 mod engine;
 mod error;

@@ -58,7 +58,7 @@ def is_allowed(expression, allowed):
 
 
 def crates():
-    """What `cargo metadata` says of all crates, optional ones included; None where they are not all at hand."""
+    """All crates by `cargo metadata`, optional ones included; None where they are not all at hand."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--all-features"]
     for network in (["--offline"], []):
         found = subprocess.run([*command, *network], cwd=ROOT, capture_output=True, text=True)
@@ -68,7 +68,7 @@ def crates():
 
 
 def check_crates(packages, allowed):
-    """What is wrong with the licences and sources of crates."""
+    """List the faults in the licences and sources of crates."""
     wrong = []
     for package in packages:
         name = f"{package['name']} {package['version']}"
@@ -82,7 +82,7 @@ def check_crates(packages, allowed):
 
 
 def check_packages():
-    """What is wrong with the licences of what the wheel requires: numpy, and what its extras name."""
+    """List the faults in the licences of the wheel's requirements: numpy, and those of its extras."""
     own = importlib.metadata.metadata("tensorquery").get_all("Requires-Dist") or []
     wrong = []
     for requirement in own:
@@ -124,7 +124,7 @@ UNREACHABLE = re.compile(
 
 
 def check_by(tool):
-    """What a tool finds wrong; None where it is not there, or reaches no database."""
+    """List the faults that a tool finds; None if it is not installed, or reaches no database."""
     if shutil.which(tool[0]) is None:
         return None
     found = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True)

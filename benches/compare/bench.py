@@ -109,7 +109,7 @@ class Bench:
         print(f"<!-- {what}: {figure} ({'met' if verdict.met else 'MISSED'}) -->", flush=True)
 
     def ratio(self, what: str, runs: dict[str, Runs], other: str, **wanted: Any) -> None:
-        """The rate of tensorquery by another's, as a target."""
+        """tensorquery's rate divided by another's, as a target."""
         ours, theirs = runs[OURS], runs.get(other)
         if theirs is None or not theirs.results or not ours.results:
             trouble = ours.trouble or (theirs.trouble if theirs is not None else "left out")
@@ -120,7 +120,7 @@ class Bench:
     def fastest(
         self, what: str, runs: dict[str, Runs], peers: Sequence[str], at_least: float
     ) -> None:
-        """The rate of tensorquery by that of the fastest peer, as a target; peers that are missing are named."""
+        """tensorquery's rate divided by the fastest peer's, as a target; missing peers are named."""
         ran = [runs[name] for name in peers if name in runs and runs[name].results]
         absent = [name for name in peers if name in runs and not runs[name].results]
         note = f"without {', '.join(absent)}" if absent else ""

@@ -32,7 +32,7 @@ def planning(open_batches: Open, request: Request, files: int, ranks: int) -> di
 
 
 def dealing(open_batches: Open, request: Request, splits: int, ranks: int) -> dict[str, Any]:
-    """LPT over the splits of a table of which there is only metadata."""
+    """LPT over the splits of a table that exists only as metadata."""
     sys.path.insert(0, str(HELPERS))
     from synthetic import GROUPS, plan_of
 

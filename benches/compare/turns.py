@@ -73,7 +73,7 @@ class Runs:
         return all(result["complete"] for result in self.results)
 
     def by(self, other: Runs) -> float:
-        """Our rate by the other's, the median over the rounds: what slows the machine for a while slows both."""
+        """Our rate divided by the other's, the median over the rounds: a machine that slows down slows both."""
         return statistics.median(
             mine / theirs for mine, theirs in zip(self.rates, other.rates, strict=True)
         )

@@ -150,7 +150,7 @@ def _generate(target: Path) -> None:
 
 
 def _generator() -> Path:
-    """tpchgen-cli of an environment on the path: that of the benchmarks has most packages from another one."""
+    """tpchgen-cli from an environment on the path: that of the benchmarks takes most packages from another."""
     for entry in filter(lambda entry: entry.endswith("site-packages"), sys.path):
         environment = Path(entry).parents[2]  # above lib/python3.x/site-packages
         program = environment / "bin" / "tpchgen-cli"

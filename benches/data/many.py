@@ -1,4 +1,4 @@
-"""Many small files: what planning and the first batch cost when a table is badly laid out."""
+"""Many small files: the cost of planning and of the first batch for a badly laid out table."""
 
 from __future__ import annotations
 

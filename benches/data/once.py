@@ -1,4 +1,4 @@
-"""Making a folder of files once: what was interrupted is made again, what is complete is kept."""
+"""Makes a folder of files once: an interrupted one is made again, a complete one is kept."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ use tensorquery::{Error, Result};
 
 use crate::panics::answer;
 
-/// Inputs beyond this are not read: they take long, and say no more.
+/// Longer inputs are not read: they take long, and show no more.
 const MOST_BYTES: usize = 1 << 20;
 
-/// How text files begin that are compressed, and how their names end then.
+/// The first bytes of compressed text files, and the endings of their names.
 const COMPRESSED: &[(&[u8], &str)] = &[
     (b"\x1f\x8b", ".gz"),
     (b"BZh", ".bz2"),
@@ -30,7 +30,7 @@ const COMPRESSED: &[(&[u8], &str)] = &[
 /// Reads a file whose name ends with `ending` and which holds `bytes`, by large splits, and by the smallest.
 ///
 /// # Panics
-/// Where both ways find rows to the end, but not as many.
+/// If both ways reach the end with different numbers of rows.
 pub fn read_file(ending: &str, bytes: &[u8]) {
     if bytes.len() > MOST_BYTES {
         return;
@@ -56,7 +56,7 @@ pub fn read_file(ending: &str, bytes: &[u8]) {
     });
 }
 
-/// How many rows a query has when they are read to tensors, or to Arrow where a column has no tensor type.
+/// Counts the rows of a query, read as tensors, or as Arrow if a column has no tensor type.
 async fn rows(session: &Arc<Session>, sql: &str, options: &PlanOptions) -> Result<u64> {
     let plan = session.query(sql).await?.plan_splits(options).await?;
     tokio::task::spawn_blocking(move || read(&plan))
@@ -105,11 +105,11 @@ fn only_shard(plan: &Plan) -> Result<Shard> {
         mixing: Mixing::NONE,
     };
     let key = OrderKey { seed: 0, epoch: 0, fingerprint: plan.fingerprint().as_bytes() };
-    let shards = resume(&stock, &[], &layout, None, key)?;
+    let shards = resume(&stock, None, &layout, None, key)?;
     shards.into_iter().next().ok_or_else(|| Error::config("one rank has no shard"))
 }
 
-/// A file that goes when this does.
+/// A file that is removed on drop.
 struct Input {
     path: PathBuf,
 }

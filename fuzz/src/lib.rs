@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes, and what must never happen there.
+//! How the fuzz targets use their bytes, and which faults must never happen.
 //!
 //! - A panic of our own code is a bug, even where it is caught: [`judge_panics`] makes it a crash.
 //! - A panic of another crate must come back as an error: one that leaves the engine is a crash.

@@ -1,4 +1,4 @@
-//! Whose panic it is.
+//! Tells panics of our own code from panics of other crates.
 
 use std::backtrace::Backtrace;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use tensorquery::Result;
 use tensorquery::runtime::Runtimes;
 
-/// Where other crates panicked so far: each place is printed once.
+/// Places where other crates panicked so far; each is printed once.
 static PLACES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Makes a panic of our own code a crash. libFuzzer's own hook would make one of every panic, also of those of other crates

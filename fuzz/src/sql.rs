@@ -14,7 +14,7 @@ use tensorquery::session::{PlanOptions, Query, Session, SessionOptions, StageMod
 
 use crate::panics::answer;
 
-/// Longer texts are not tried: what a parser does with depth, it does in this.
+/// Longer texts are not tried: this is long enough for any depth of a parser.
 const MOST_BYTES: usize = 16 << 10;
 
 /// Bytes that a query may hold.

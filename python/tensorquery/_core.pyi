@@ -6,7 +6,7 @@ Nothing here is public; the package wraps all of it. Errors have the types of `t
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import Any, Literal, Protocol, Self, TypeAlias, final
 
 from tensorquery.sql.credentials import Credentials
 from tensorquery.sql.functions import Function
@@ -18,6 +18,7 @@ __all__ = [
     "BatchStream",
     "Block",
     "Counter",
+    "Delivery",
     "Lease",
     "LooseBlock",
     "Plan",
@@ -72,6 +73,8 @@ _ChangeRow: TypeAlias = tuple[str, int | None, int | None, tuple[int, int], tupl
 
 _ShardRow: TypeAlias = tuple[int, int, int, int | None, int]
 """Rank, worker, splits, rows, bytes."""
+_Mixing: TypeAlias = tuple[int, int, int | None]
+"""Open splits of a shard, the rows of their turns, the rows of a window."""
 
 __version__: str
 
@@ -306,6 +309,12 @@ class Plan:
         """Stored bytes of all splits."""
     def row_bytes(self) -> int:
         """Guess the bytes that a decoded row takes."""
+    def mixing(self, permutes: bool, window: int | None, partitions: int | None) -> _Mixing:
+        """Choose the open splits of a shard, the rows of their turns, and the rows of a window."""
+    def mixing_of_takers(
+        self, mixing: _Mixing, takers: int, rows: int | None, batch_rows: int
+    ) -> _Mixing:
+        """Choose the same for workers that take splits as they come."""
     def scans(self) -> list[int]:
         """By split, the driving scan that it belongs to."""
     def files(self) -> list[tuple[str, str]]:
@@ -383,6 +392,12 @@ class Stage:
     def open(dir: str | os.PathLike[str], fingerprint: str) -> Stage:
         """Open a complete stage of the plan with this fingerprint."""
     @staticmethod
+    def forget_old(root: str | os.PathLike[str], keep: str, unused: float) -> int:
+        """Delete the stages below `root` that nobody has used for `unused` seconds, but not `keep`; return how many.
+
+        Whatever is no stage stays, and links are not followed.
+        """
+    @staticmethod
     def check_weight(plan: Plan, column: str) -> None:
         """Check that a plan has a numeric column of this name."""
     def weighed(self, column: str, replacement: bool, draws: int | None) -> Stage:
@@ -414,9 +429,10 @@ class RankShare:
         request: str,
         counts: Sequence[int] | None,
         sources: Sequence[int],
+        left: bytes | None = None,
         rank: int | None = None,
     ) -> list[RankShare]:
-        """Deal a plan's rows to all ranks, or to one; `request` is JSON, the others are by split."""
+        """Deal a plan's rows, or those `left`, to all ranks or to one; `request` is JSON, counts and sources are by split."""
     @staticmethod
     def decode(bytes: bytes) -> RankShare:
         """Read what `encode` wrote."""
@@ -443,9 +459,21 @@ class Shards:
         request: str,
         counts: Sequence[int] | None,
         sources: Sequence[int],
-        lists: Sequence[Sequence[int]] | None,
+        lists: Sequence[Sequence[int]] | None = None,
+        left: bytes | None = None,
     ) -> Shards:
         """Deal a plan's rows to all shards, as `RankShare.deal` does; `lists` come from a custom strategy."""
+    @staticmethod
+    def left_after(
+        plan: Plan,
+        request: str,
+        counts: Sequence[int] | None,
+        sources: Sequence[int],
+        run: str,
+        lists: Sequence[Sequence[int]] | None = None,
+        left: bytes | None = None,
+    ) -> bytes:
+        """What is left of an epoch after `run` (JSON); the others as they were when its shards were dealt."""
     def size(self, rank: int, worker: int) -> tuple[int | None, int | None]:
         """Batches and rows of a shard, where they are counted."""
     def rows(self, rank: int, worker: int) -> int | None:
@@ -490,6 +518,8 @@ class BatchStream:
         """
     def advance(self) -> bool:
         """Say that the next batch of the groups is handed out, and return whether it is the shard's last."""
+    def upcoming(self, with_cursor: bool) -> tuple[int, bool, list[int] | None]:
+        """Rows of the batch that `advance` hands out next, whether it is the last, and how far the shard is consumed with it."""
     @property
     def rows(self) -> int:
         """Rows of the batch handed out last."""
@@ -510,6 +540,21 @@ class BatchStream:
         """Rows handed out, and rows of finished batches that are ready."""
     def metrics(self) -> dict[str, float]:
         """Rows, batches and splits handed out; files; seconds waited, decoding and converting; bytes, requests, cache hits."""
+
+class Delivery:
+    """The base of iterators over batches. A batch counts as received in the moment in which it is returned.
+
+    A subclass has `made`, which makes the next batch without counting it, and `failed`, which is told how `made` ended.
+    """
+
+    takes_turns: bool
+    """Whether a second thread waits for its turn; else it gets an error."""
+
+    def __new__(cls, *_arguments: Any, **_others: Any) -> Self: ...
+    def begin_anew(self) -> None:
+        """Forget how it ended, for an iterator that begins anew."""
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
 
 @final
 class ArrowStream:

@@ -1,18 +1,16 @@
 //! A table over pinned files.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::compute::prep_null_mask_filter;
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::Schema;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::cast::as_boolean_array;
 use datafusion::common::stats::Precision;
 use datafusion::common::{DFSchema, Statistics};
-use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DfResult;
@@ -23,6 +21,7 @@ use datafusion::scalar::ScalarValue;
 
 use super::sound_scan::SoundScan;
 use crate::Error;
+use crate::basics::table_basics;
 use crate::formats::{ByName, Outline, TableFiles, refused};
 
 /// Pinned files as a DataFusion table: hive values prune files, the rest is DataFusion's scan.
@@ -155,17 +154,7 @@ pub fn unqualified(filter: &Expr) -> DfResult<Expr> {
 
 #[async_trait]
 impl TableProvider for FilesTable {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(self.files.schema.table_schema())
-    }
-
-    fn table_type(&self) -> TableType {
-        TableType::Base
-    }
+    table_basics!(this => Arc::clone(this.files.schema.table_schema()));
 
     fn supports_filters_pushdown(
         &self,

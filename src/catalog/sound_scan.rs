@@ -27,6 +27,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::Error;
+use crate::basics::forwarded;
 use crate::formats::{ColumnRequest, FileRef, Split, access_to_matches, caught, caught_rows};
 
 /// Files opened ahead of the one that is read.
@@ -191,24 +192,14 @@ impl DataSource for SoundScan {
         self
     }
 
-    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.fmt_as(format, f)
-    }
-
-    fn output_partitioning(&self) -> Partitioning {
-        self.config.output_partitioning()
-    }
-
-    fn eq_properties(&self) -> EquivalenceProperties {
-        self.config.eq_properties()
-    }
-
-    fn scheduling_type(&self) -> SchedulingType {
-        self.config.scheduling_type()
-    }
-
-    fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics> {
-        self.config.partition_statistics(partition)
+    forwarded! {
+        this => this.config;
+        fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+        fn output_partitioning(&self) -> Partitioning;
+        fn eq_properties(&self) -> EquivalenceProperties;
+        fn scheduling_type(&self) -> SchedulingType;
+        fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics>;
+        fn metrics(&self) -> ExecutionPlanMetricsSet;
     }
 
     fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn DataSource>> {
@@ -217,10 +208,6 @@ impl DataSource for SoundScan {
 
     fn fetch(&self) -> Option<usize> {
         DataSource::fetch(&self.config)
-    }
-
-    fn metrics(&self) -> ExecutionPlanMetricsSet {
-        self.config.metrics()
     }
 
     fn try_swapping_with_projection(

@@ -6,8 +6,8 @@ use datafusion::optimizer::{Optimizer, OptimizerRule};
 
 use super::{Listed, Use, listed};
 use crate::query::{
-    CheckArithmetic, EqualZeros, KeepExact, OrderNested, SlideAnew, SpellTimes, blind_to_keys,
-    common_once, group_distinct, null_keys_apart,
+    CHECK_ARITHMETIC, EQUAL_ZEROS, KEEP_EXACT, ORDER_NESTED, SLIDE_ANEW, SPELL_TIMES,
+    blind_to_keys, common_once, group_distinct, null_keys_apart,
 };
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
@@ -47,7 +47,7 @@ pub(super) const RULES: &[Listed] = &[
 
 /// The rules that run: DataFusion's rules that are on, and ours.
 pub fn logical_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![Arc::new(CheckArithmetic), Arc::new(SlideAnew)];
+    let mut rules: Vec<Rule> = vec![Arc::new(CHECK_ARITHMETIC), Arc::new(SLIDE_ANEW)];
     for rule in Optimizer::new().rules {
         match listed(RULES, rule.name()) {
             Use::On => rules.push(rule),
@@ -62,11 +62,11 @@ fn guarded(rule: Rule) -> Vec<Rule> {
     match rule.name() {
         "simplify_expressions" => {
             vec![
-                Arc::new(KeepExact),
-                Arc::new(OrderNested),
-                Arc::new(SpellTimes),
+                Arc::new(KEEP_EXACT),
+                Arc::new(ORDER_NESTED),
+                Arc::new(SPELL_TIMES),
                 rule,
-                Arc::new(EqualZeros),
+                Arc::new(EQUAL_ZEROS),
             ]
         }
         "replace_distinct_aggregate" => vec![Arc::new(group_distinct(rule))],

@@ -7,7 +7,8 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 
 use super::{Listed, Use, listed};
 use crate::exec::{
-    FiltersNearScans, FirstRows, OrdersBelowLimits, PaddedSides, ProjectionsWithoutSemiJoins,
+    filters_near_scans, first_rows_of_limits, orders_below_limits, padded_sides,
+    projections_without_semi_joins,
 };
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
@@ -36,17 +37,19 @@ pub(super) const RULES: &[Listed] = &[
 
 /// The rules that run: DataFusion's rules that are on, and ours.
 pub fn physical_rules() -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![Arc::new(PaddedSides)];
+    let mut rules: Vec<Rule> = vec![Arc::new(padded_sides())];
     for rule in PhysicalOptimizer::new().rules {
         match (listed(RULES, rule.name()), rule.name()) {
             (Use::Off, _) => {}
-            (Use::Guarded, "FilterPushdown") => rules.push(Arc::new(FiltersNearScans::new(rule))),
+            (Use::Guarded, "FilterPushdown") => rules.push(Arc::new(filters_near_scans(rule))),
             (Use::Guarded, "ProjectionPushdown") => {
-                rules.push(Arc::new(ProjectionsWithoutSemiJoins::new(rule)));
+                rules.push(Arc::new(projections_without_semi_joins(rule)));
             }
-            (Use::Guarded, "EnforceSorting") => rules.push(Arc::new(OrdersBelowLimits::new(rule))),
+            (Use::Guarded, "EnforceSorting") => rules.push(Arc::new(orders_below_limits(rule))),
             // Operators that give up their turn hide what is below them.
-            (Use::On, "EnsureCooperative") => rules.extend([Arc::new(FirstRows) as Rule, rule]),
+            (Use::On, "EnsureCooperative") => {
+                rules.extend([Arc::new(first_rows_of_limits()) as Rule, rule])
+            }
             (Use::On, _) => rules.push(rule),
             // Nothing that is listed so.
             (Use::Guarded, _) => {}

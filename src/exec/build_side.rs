@@ -1,7 +1,6 @@
 //! The build side of a broadcast join: collected once per process, in order, and replayed for every
 //! epoch.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,6 +16,8 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
+
+use crate::basics::node_basics;
 
 /// Executes its input partition by partition, in order, the first time it is executed; later
 /// executions, also after `reset_state`, replay the batches. DataFusion's own
@@ -60,21 +61,7 @@ impl DisplayAs for BuildSideExec {
 }
 
 impl ExecutionPlan for BuildSideExec {
-    fn name(&self) -> &str {
-        "BuildSideExec"
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
+    node_basics!("BuildSideExec", input);
 
     fn with_new_children(
         self: Arc<Self>,

@@ -1,7 +1,6 @@
 //! User functions as DataFusion's scalar functions; their arguments and results are checked around
 //! each call.
 
-use std::any::Any;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
 
+use crate::basics::function_basics;
 use crate::error::pass_through::check_in;
 use crate::storage::ForeignFunction;
 use crate::{Error, Result};
@@ -59,17 +59,7 @@ impl Hash for ForeignUdf {
 }
 
 impl ScalarUDFImpl for ForeignUdf {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(this => this.function.name());
 
     fn return_type(&self, _arguments: &[DataType]) -> DfResult<DataType> {
         Ok(self.function.return_type().clone())

@@ -17,9 +17,8 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::node_rule::{NodeRule, Rule};
 use super::{PassOnExec, Reason};
-
-type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
 /// The rule that moves filters into scans, within the parts of a plan that lead to a scan by
 /// filters, projections and unions alone.
@@ -29,34 +28,8 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// before those that it keeps, so that of `a IS NULL AND k IS NOT NULL` above `GROUP BY a, ROLLUP
 /// (k)` the wrong one stays; and filters find their columns by name, so that of `t RIGHT JOIN u …
 /// WHERE t.id IS NULL` it asks for NULL in `u.id`.
-#[derive(Debug)]
-pub struct FiltersNearScans {
-    inner: Rule,
-}
-
-impl FiltersNearScans {
-    /// The rule around DataFusion's.
-    pub fn new(inner: Rule) -> Self {
-        Self { inner }
-    }
-}
-
-impl PhysicalOptimizerRule for FiltersNearScans {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        below(plan, config, &*self.inner, lets_through)
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.inner.schema_check()
-    }
+pub fn filters_near_scans(inner: Rule) -> NodeRule {
+    NodeRule::around(inner, |inner, plan, config| below(plan, config, inner, lets_through))
 }
 
 /// Applies a rule to the largest parts of a plan in which it is right about every operator.
@@ -94,34 +67,10 @@ fn lets_through(plan: &Arc<dyn ExecutionPlan>) -> bool {
 /// joins. It takes the columns of every join for the left input's, and after them the right
 /// input's, which is wrong for such joins: it then reads a column of the other input ("Input field
 /// name … does not match with the projection expression").
-#[derive(Debug)]
-pub struct ProjectionsWithoutSemiJoins {
-    inner: Rule,
-}
-
-impl ProjectionsWithoutSemiJoins {
-    /// The rule around DataFusion's.
-    pub fn new(inner: Rule) -> Self {
-        Self { inner }
-    }
-}
-
-impl PhysicalOptimizerRule for ProjectionsWithoutSemiJoins {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        below(plan, config, &*self.inner, |node| !has_one_side(node))
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.inner.schema_check()
-    }
+pub fn projections_without_semi_joins(inner: Rule) -> NodeRule {
+    NodeRule::around(inner, |inner, plan, config| {
+        below(plan, config, inner, |node| !has_one_side(node))
+    })
 }
 
 /// Returns true for a join whose columns are not the columns of both its inputs.
@@ -146,15 +95,8 @@ fn join_type(plan: &Arc<dyn ExecutionPlan>) -> Option<JoinType> {
 ///
 /// DataFusion 53 takes a column that is constant below a join for constant above it: of `(… WHERE a
 /// = 5) AS x RIGHT JOIN u` it left `x.a` out of orders and partitions of windows.
-#[derive(Debug)]
-pub struct PaddedSides;
-
-impl PhysicalOptimizerRule for PaddedSides {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn padded_sides() -> NodeRule {
+    NodeRule::new("padded_sides", |plan| {
         plan.transform_up(|node| {
             let padded = match join_type(&node) {
                 Some(JoinType::Left) => [false, true],
@@ -177,13 +119,5 @@ impl PhysicalOptimizerRule for PaddedSides {
             }
         })
         .data()
-    }
-
-    fn name(&self) -> &str {
-        "padded_sides"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
+    })
 }

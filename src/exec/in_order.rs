@@ -1,7 +1,6 @@
 //! Partitions one after the other: DataFusion's own `CoalescePartitionsExec` mixes them by thread
 //! timing.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use datafusion::physical_plan::{
 use futures::TryStreamExt;
 
 use crate::Result;
+use crate::basics::node_basics;
 
 /// The rows of its input's partitions, one partition after the other.
 #[derive(Debug)]
@@ -74,21 +74,7 @@ impl DisplayAs for InOrderExec {
 }
 
 impl ExecutionPlan for InOrderExec {
-    fn name(&self) -> &'static str {
-        "InOrderExec"
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
+    node_basics!("InOrderExec", input);
 
     fn with_new_children(
         self: Arc<Self>,

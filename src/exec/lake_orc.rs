@@ -18,7 +18,7 @@ use futures::StreamExt;
 
 use super::lake_filter::LakeFilter;
 use crate::formats::orc::{OrcRead, open, read_orc_footer};
-use crate::formats::{Split, SplitUnit, TableFiles};
+use crate::formats::{Split, SplitUnit, TableFiles, UnitKind};
 use crate::iceberg::LakeTable;
 use crate::{Error, Result};
 
@@ -39,7 +39,9 @@ pub(super) async fn open_orc(
     let (stored, physical) = lake.columns().of_orc(footer.schema());
     let columns = Columns::try_new(&table, &lake, index, &filter.needed, &physical)?;
     let stripes = match split.unit {
-        SplitUnit::Stripes { first, count, .. } => first as usize..(first + count) as usize,
+        SplitUnit::Units { kind: UnitKind::Stripes, first, count, .. } => {
+            first as usize..(first + count) as usize
+        }
         _ => 0..footer.stripes().len(),
     };
     let mut row = footer.stripes().get(stripes.start).map_or(0, |stripe| stripe.first_row);

@@ -1,13 +1,11 @@
 //! A pinned snapshot of an Iceberg table as a DataFusion table.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DFSchema;
-use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::{FileGroup, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DfResult;
@@ -21,6 +19,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
 
 use super::lake_scan::LakeScan;
+use crate::basics::table_basics;
 use crate::catalog::{outlined, statistics, unqualified};
 use crate::formats::{Outline, TableFiles};
 use crate::iceberg::LakeTable;
@@ -105,17 +104,7 @@ fn parse_filter(state: &dyn Session, text: &str, schema: &DFSchema) -> DfResult<
 
 #[async_trait]
 impl TableProvider for LakeProvider {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
-    }
-
-    fn table_type(&self) -> TableType {
-        TableType::Base
-    }
+    table_basics!(this => Arc::clone(&this.schema));
 
     fn supports_filters_pushdown(
         &self,

@@ -12,12 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Statistics;
-use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::limit::{GlobalLimitExec, LocalLimitExec};
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -26,6 +24,7 @@ use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMerge
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
+use super::node_rule::{NodeRule, Rule};
 use super::rewrite::file_scan;
 
 /// A limit that hides everything below it.
@@ -78,26 +77,10 @@ impl ExecutionPlan for WallExec {
 }
 
 /// A rule that enforces orders, for which limits are walls.
-#[derive(Debug)]
-pub struct OrdersBelowLimits {
-    inner: Arc<dyn PhysicalOptimizerRule + Send + Sync>,
-}
-
-impl OrdersBelowLimits {
-    /// The rule around DataFusion's.
-    pub fn new(inner: Arc<dyn PhysicalOptimizerRule + Send + Sync>) -> Self {
-        Self { inner }
-    }
-}
-
-impl PhysicalOptimizerRule for OrdersBelowLimits {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        config: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn orders_below_limits(inner: Rule) -> NodeRule {
+    NodeRule::around(inner, |inner, plan, config| {
         if !plan.exists(|node| Ok(is_limit(node)))? {
-            return self.inner.optimize(plan, config);
+            return inner.optimize(plan, config);
         }
         // The part below each limit by itself, from the lowest limit on.
         let walled = plan.transform_up(|node| match is_limit(&node) {
@@ -105,28 +88,20 @@ impl PhysicalOptimizerRule for OrdersBelowLimits {
                 // A sort that keeps some rows is not moved below a join.
                 let input = Arc::clone(node.children()[0]);
                 let first = rows_taken(&node).map(|rows| first_rows(&input, rows)).transpose()?;
-                let input = self.inner.optimize(first.flatten().unwrap_or(input), config)?;
+                let input = inner.optimize(first.flatten().unwrap_or(input), config)?;
                 let limit = node.with_new_children(vec![input])?;
                 Ok(Transformed::yes(Arc::new(WallExec { limit }) as Arc<dyn ExecutionPlan>))
             }
             false => Ok(Transformed::no(node)),
         });
-        let plan = self.inner.optimize(walled.data()?, config)?;
+        let plan = inner.optimize(walled.data()?, config)?;
         // Walls below walls are met after those.
         plan.transform_down(|node| match node.as_any().downcast_ref::<WallExec>() {
             Some(wall) => Ok(Transformed::yes(Arc::clone(&wall.limit))),
             None => Ok(Transformed::no(node)),
         })
         .data()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn schema_check(&self) -> bool {
-        self.inner.schema_check()
-    }
+    })
 }
 
 fn is_limit(node: &Arc<dyn ExecutionPlan>) -> bool {
@@ -134,15 +109,8 @@ fn is_limit(node: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// Tells sorts and scans right below a limit how many rows it takes; the limit stays.
-#[derive(Debug)]
-pub struct FirstRows;
-
-impl PhysicalOptimizerRule for FirstRows {
-    fn optimize(
-        &self,
-        plan: Arc<dyn ExecutionPlan>,
-        _: &ConfigOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+pub fn first_rows_of_limits() -> NodeRule {
+    NodeRule::new("first_rows", |plan| {
         plan.transform_up(|node| {
             let Some(rows) = rows_taken(&node) else { return Ok(Transformed::no(node)) };
             match first_rows(node.children()[0], rows)? {
@@ -151,15 +119,7 @@ impl PhysicalOptimizerRule for FirstRows {
             }
         })
         .data()
-    }
-
-    fn name(&self) -> &str {
-        "first_rows"
-    }
-
-    fn schema_check(&self) -> bool {
-        true
-    }
+    })
 }
 
 /// The rows that a limit takes from its input, including the rows that it skips.

@@ -1,18 +1,17 @@
 //! A table in memory as a DataFusion table.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::datasource::TableType;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::Expr;
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::split_scan::{ScanSource, SplitScanExec};
+use crate::basics::table_basics;
 use crate::formats::{RowRange, Split, SplitUnit};
 
 /// Batches under a name.
@@ -55,17 +54,7 @@ impl MemoryTable {
 
 #[async_trait]
 impl TableProvider for MemoryTable {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
-    }
-
-    fn table_type(&self) -> TableType {
-        TableType::Base
-    }
+    table_basics!(this => Arc::clone(&this.schema));
 
     async fn scan(
         &self,

@@ -1,6 +1,5 @@
 //! An operator that passes its rows on, and hides properties that the engine's rules would misuse.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +11,8 @@ use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
+
+use crate::basics::node_basics;
 
 /// Why rows are passed on by an operator of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,17 +62,7 @@ impl DisplayAs for PassOnExec {
 }
 
 impl ExecutionPlan for PassOnExec {
-    fn name(&self) -> &'static str {
-        "PassOnExec"
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
+    node_basics!("PassOnExec");
 
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![self.reason == Reason::Drawn]

@@ -12,7 +12,6 @@
 //! ```
 //! The numbers count the rows that the scan puts out, after the predicate that was pushed into it.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +41,7 @@ use futures::StreamExt;
 
 use super::sample::SampleExec;
 use super::split_scan::SplitScanExec;
+use crate::basics::node_basics;
 use crate::{Error, Result};
 
 /// The name of the last column. Nothing looks it up by name, but two columns of one name would
@@ -209,28 +209,7 @@ impl DisplayAs for NumberedScanExec {
 }
 
 impl ExecutionPlan for NumberedScanExec {
-    fn name(&self) -> &str {
-        "NumberedScanExec"
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> DfResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
+    node_basics!("NumberedScanExec", leaf);
 
     fn execute(
         &self,

@@ -9,20 +9,17 @@
 //! filter. A split says which number its first row has, so the sample is the same however the file
 //! is cut.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::BooleanArray;
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::stats::Precision;
 use datafusion::common::{Statistics, internal_err};
-use datafusion::datasource::TableType;
 use datafusion::datasource::physical_plan::{FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result as DfResult;
@@ -43,6 +40,7 @@ use super::open::open_split;
 use super::replay::NumberedScanExec;
 use super::rewrite::file_scan;
 use super::split_scan::{ScanSource, SplitScanExec};
+use crate::basics::{node_basics, table_basics};
 use crate::formats::{FileRef, Split, SplitUnit, TableFiles};
 use crate::sharding::{Bernoulli, FileSample};
 
@@ -71,17 +69,7 @@ impl SampledTable {
 
 #[async_trait]
 impl TableProvider for SampledTable {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn schema(&self) -> SchemaRef {
-        self.table.schema()
-    }
-
-    fn table_type(&self) -> TableType {
-        TableType::Base
-    }
+    table_basics!(this => this.table.schema());
 
     /// A filter that leaves out whole files, by their hive values, numbers no row anew. Others stay
     /// above.
@@ -246,17 +234,7 @@ impl DisplayAs for SampleExec {
 }
 
 impl ExecutionPlan for SampleExec {
-    fn name(&self) -> &str {
-        "SampleExec"
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
+    node_basics!("SampleExec");
 
     /// No sort moves below it: a sample goes by the numbers of rows.
     fn maintains_input_order(&self) -> Vec<bool> {

@@ -1,6 +1,5 @@
 //! The leaf that replaces a driving scan: one split is one DataFusion partition.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +23,7 @@ use datafusion::physical_plan::{
 };
 
 use super::open::{open_split, parquet_options, predicate_first, projected};
+use crate::basics::node_basics;
 use crate::formats::{Format, MatrixExpr, Split, SplitUnit, TableFiles, memory};
 use crate::iceberg::LakeTable;
 use crate::matrix::{MatrixColumns, places};
@@ -249,28 +249,7 @@ impl DisplayAs for SplitScanExec {
 }
 
 impl ExecutionPlan for SplitScanExec {
-    fn name(&self) -> &str {
-        "SplitScanExec"
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn properties(&self) -> &Arc<PlanProperties> {
-        &self.properties
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        Vec::new()
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        _: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> DfResult<Arc<dyn ExecutionPlan>> {
-        Ok(self)
-    }
+    node_basics!("SplitScanExec", leaf);
 
     /// Rows of a table in memory, by which DataFusion chooses the build side of a join.
     fn partition_statistics(&self, partition: Option<usize>) -> DfResult<Statistics> {

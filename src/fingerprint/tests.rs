@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Form, VERSION};
 use crate::Result;
 use crate::formats::{
-    ArrowFormat, Compression, CsvFormat, Format, JsonFormat, RowRange, SplitUnit,
+    ArrowFormat, Compression, CsvFormat, Format, JsonFormat, RowRange, SplitUnit, UnitKind,
 };
 
 /// A field of any kind, as data.
@@ -328,12 +328,12 @@ fn formats_and_units() -> Vec<Form> {
     ];
     let (byte_start, byte_end) = (4, 9);
     let units = [
-        SplitUnit::RowGroups { first: 1, count: 2, byte_start, byte_end },
-        SplitUnit::RowGroups { first: 2, count: 2, byte_start, byte_end },
-        SplitUnit::RowGroups { first: 1, count: 1, byte_start, byte_end },
-        SplitUnit::Stripes { first: 1, count: 2, byte_start, byte_end },
-        SplitUnit::Batches { first: 1, count: 2, byte_start, byte_end },
-        SplitUnit::Blocks { first: 1, count: 2, byte_start, byte_end },
+        SplitUnit::Units { kind: UnitKind::RowGroups, first: 1, count: 2, byte_start, byte_end },
+        SplitUnit::Units { kind: UnitKind::RowGroups, first: 2, count: 2, byte_start, byte_end },
+        SplitUnit::Units { kind: UnitKind::RowGroups, first: 1, count: 1, byte_start, byte_end },
+        SplitUnit::Units { kind: UnitKind::Stripes, first: 1, count: 2, byte_start, byte_end },
+        SplitUnit::Units { kind: UnitKind::Batches, first: 1, count: 2, byte_start, byte_end },
+        SplitUnit::Units { kind: UnitKind::Blocks, first: 1, count: 2, byte_start, byte_end },
         SplitUnit::Bytes { start: 1, end: 2 },
         SplitUnit::Bytes { start: 0, end: 2 },
         SplitUnit::Rows(RowRange { start: 1, end: 2 }),

@@ -345,8 +345,14 @@ impl Format {
                     .with_table_parquet_options(parquet.clone())
                     .with_parquet_file_reader_factory(readers),
             ),
-            Self::Csv(csv) => Arc::new(TextSource::new(TextFormat::Csv(csv.clone()), schema)),
-            Self::Json(json) => Arc::new(TextSource::new(TextFormat::Json(json.clone()), schema)),
+            Self::Csv(csv) => {
+                Arc::new(TextSource::new(TextFormat::Csv(csv.clone()), schema, Arc::clone(footers)))
+            }
+            Self::Json(json) => Arc::new(TextSource::new(
+                TextFormat::Json(json.clone()),
+                schema,
+                Arc::clone(footers),
+            )),
             Self::Arrow(arrow) => {
                 let format = Ipc { unmapped: arrow.unmapped };
                 Arc::new(IpcSource::new(format, schema, Arc::clone(footers)))

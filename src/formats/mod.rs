@@ -29,7 +29,7 @@ pub use blame::{blame_content, caught, caught_answer, caught_rows};
 pub use discover::{
     FileSplits, ScanRequest, ScanSplits, SplitTarget, concurrent_files, discover, units,
 };
-pub use evolve::ByName;
+pub use evolve::{ByName, FileAdapter, SettledColumns, Shape, Shaped};
 pub use files::{FileRef, Outline, Scans, TableFile, TableFiles};
 pub use footers::{CachedFooters, FooterCache, read_footer};
 pub use format::{ArrowFormat, Compression, CsvFormat, Format, JsonFormat};
@@ -38,13 +38,13 @@ pub use parquet::discover::columns_of;
 pub use parquet::prune::{access_to_matches, matched_groups};
 pub use parquet::reader::{BatchEnds, ColumnRequest, ColumnScan, MatrixExpr, TURN_BYTES};
 pub use parquet::sorted::{SortedColumn, sorted_columns};
-pub use source::{ColumnRead, UnitFormat, UnitSource};
+pub use source::{ColumnRead, RowSource, UnitFormat};
 pub use stored_type::{stored_field, stored_type};
 pub use struct_nulls::{emptied, with_null_fields};
 pub use table_metadata::{FooterNames, ListedFile, Positions, TableMetadata};
 pub use text::csv_dialect;
 pub use units::UnitRange;
-pub use unreadable::{is_marked, marked, refused};
+pub use unreadable::{is_marked, marked, refused, with_schema};
 
 use crate::fingerprint::Form;
 
@@ -57,55 +57,46 @@ pub struct RowRange {
     pub end: u64,
 }
 
+/// The units of a format that are read one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnitKind {
+    /// Row groups of a Parquet file.
+    RowGroups,
+    /// Stripes of an ORC file.
+    Stripes,
+    /// Record batches of an Arrow IPC file.
+    Batches,
+    /// Blocks of an Avro file.
+    Blocks,
+}
+
+impl UnitKind {
+    /// The names of one unit and of several.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::RowGroups => ("row group", "row groups"),
+            Self::Stripes => ("stripe", "stripes"),
+            Self::Batches => ("record batch", "record batches"),
+            Self::Blocks => ("block", "blocks"),
+        }
+    }
+}
+
 /// The part of a file that one split reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SplitUnit {
-    /// Row groups `first..first + count` of a Parquet file. Their first bytes lie in
-    /// `byte_start..byte_end`, and no other row group starts there.
-    RowGroups {
-        /// Index of the first row group.
+    /// Units `first..first + count` of a file. They begin in `byte_start..byte_end`, and no other
+    /// unit does.
+    Units {
+        /// Their kind.
+        kind: UnitKind,
+        /// Index of the first unit.
         first: u32,
-        /// Number of consecutive row groups.
+        /// Number of consecutive units.
         count: u32,
-        /// Where the first row group's data begins, in bytes.
+        /// Where the first unit begins, in bytes.
         byte_start: u64,
-        /// Where the row group after the last begins, in bytes, or the end of the file.
-        byte_end: u64,
-    },
-    /// Stripes `first..first + count` of an ORC file. They begin in `byte_start..byte_end`, and no
-    /// other stripe does.
-    Stripes {
-        /// Index of the first stripe.
-        first: u32,
-        /// Number of consecutive stripes.
-        count: u32,
-        /// Where the first stripe begins, in bytes.
-        byte_start: u64,
-        /// Where the stripe after the last begins, in bytes, or the end of the file.
-        byte_end: u64,
-    },
-    /// Record batches `first..first + count` of an Arrow IPC file. They begin in
-    /// `byte_start..byte_end`, and no other does.
-    Batches {
-        /// Index of the first record batch.
-        first: u32,
-        /// Number of consecutive record batches.
-        count: u32,
-        /// Where the first record batch begins, in bytes.
-        byte_start: u64,
-        /// Where the record batch after the last begins, in bytes, or the end of the file.
-        byte_end: u64,
-    },
-    /// Blocks `first..first + count` of an Avro file. They begin in `byte_start..byte_end`, and no
-    /// other block does.
-    Blocks {
-        /// Index of the first block.
-        first: u32,
-        /// Number of consecutive blocks.
-        count: u32,
-        /// Where the first block begins, in bytes.
-        byte_start: u64,
-        /// Where the block after the last begins, in bytes, or the end of the file.
+        /// Where the unit after the last begins, in bytes, or the end of the file.
         byte_end: u64,
     },
     /// Bytes `start..end` of a text file; both lie on the start of a record.
@@ -146,15 +137,11 @@ pub struct Split {
 impl SplitUnit {
     /// Writes the unit into a form: which part of its file it is.
     pub fn write(&self, form: &mut Form) {
-        let numbered = |form: &mut Form, kind: &str, first: u32, count: u32| {
-            form.text("kind", kind);
-            form.number("first", u64::from(first)).number("count", u64::from(count));
-        };
         match self {
-            Self::RowGroups { first, count, .. } => numbered(form, "row groups", *first, *count),
-            Self::Stripes { first, count, .. } => numbered(form, "stripes", *first, *count),
-            Self::Batches { first, count, .. } => numbered(form, "record batches", *first, *count),
-            Self::Blocks { first, count, .. } => numbered(form, "blocks", *first, *count),
+            Self::Units { kind, first, count, .. } => {
+                form.text("kind", kind.names().1);
+                form.number("first", u64::from(*first)).number("count", u64::from(*count));
+            }
             Self::Bytes { start, end } => {
                 form.text("kind", "bytes").number("start", *start).number("end", *end);
             }
@@ -170,10 +157,7 @@ impl SplitUnit {
     /// The bytes of the file in which it begins; None for all of them, and for rows in memory.
     pub fn byte_range(&self) -> Option<Range<u64>> {
         match *self {
-            Self::RowGroups { byte_start, byte_end, .. }
-            | Self::Stripes { byte_start, byte_end, .. }
-            | Self::Batches { byte_start, byte_end, .. }
-            | Self::Blocks { byte_start, byte_end, .. } => Some(byte_start..byte_end),
+            Self::Units { byte_start, byte_end, .. } => Some(byte_start..byte_end),
             Self::Bytes { start, end } => Some(start..end),
             Self::Rows(_) | Self::File => None,
         }
@@ -182,10 +166,7 @@ impl SplitUnit {
     /// First and one past the last row group, stripe, record batch or block.
     pub fn units(&self) -> Option<Range<u32>> {
         match *self {
-            Self::RowGroups { first, count, .. }
-            | Self::Stripes { first, count, .. }
-            | Self::Batches { first, count, .. }
-            | Self::Blocks { first, count, .. } => Some(first..first + count),
+            Self::Units { first, count, .. } => Some(first..first + count),
             Self::Bytes { .. } | Self::Rows(_) | Self::File => None,
         }
     }
@@ -208,21 +189,9 @@ impl Split {
 impl fmt::Display for SplitUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RowGroups { first, count: 1, .. } => write!(f, "row group {first}"),
-            Self::RowGroups { first, count, .. } => {
-                write!(f, "row groups {first} to {}", first + count - 1)
-            }
-            Self::Stripes { first, count: 1, .. } => write!(f, "stripe {first}"),
-            Self::Stripes { first, count, .. } => {
-                write!(f, "stripes {first} to {}", first + count - 1)
-            }
-            Self::Batches { first, count: 1, .. } => write!(f, "record batch {first}"),
-            Self::Batches { first, count, .. } => {
-                write!(f, "record batches {first} to {}", first + count - 1)
-            }
-            Self::Blocks { first, count: 1, .. } => write!(f, "block {first}"),
-            Self::Blocks { first, count, .. } => {
-                write!(f, "blocks {first} to {}", first + count - 1)
+            Self::Units { kind, first, count: 1, .. } => write!(f, "{} {first}", kind.names().0),
+            Self::Units { kind, first, count, .. } => {
+                write!(f, "{} {first} to {}", kind.names().1, first + count - 1)
             }
             Self::Bytes { start, end } => write!(f, "bytes {start} to {end}"),
             Self::Rows(rows) => write!(f, "rows {} to {}", rows.start, rows.end),

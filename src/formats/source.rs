@@ -35,7 +35,7 @@ use crate::Result;
 use crate::panics::evaluated;
 
 /// Rows of a batch where DataFusion does not say.
-pub(super) const BATCH_ROWS: usize = 8192;
+const BATCH_ROWS: usize = 8192;
 
 /// The columns of a file that are read, and how.
 #[derive(Clone, Debug)]
@@ -88,22 +88,43 @@ pub trait UnitFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
     ) -> Result<BoxStream<'static, Result<RecordBatch>>>;
 }
 
-/// Reads files of one format as a table: columns by name, missing ones null, types cast to the
-/// table's.
+/// A format whose files become batches here.
+#[async_trait]
+pub trait RowFormat: Clone + fmt::Debug + Send + Sync + Unpin + 'static {
+    /// Returns true if files consist of units, so that any byte range has some of them, and
+    /// statistics may say which are wanted.
+    const HAS_UNITS: bool;
+
+    /// The name that plans show.
+    fn name(&self) -> &'static str;
+
+    /// Opens a file, or the range of it that is wanted: batches in row order, of schema `output`.
+    ///
+    /// # Errors
+    /// `Data` where the file is damaged; storage errors as they are.
+    async fn open(
+        source: RowSource<Self>,
+        store: Arc<dyn ObjectStore>,
+        file: PartitionedFile,
+        output: SchemaRef,
+    ) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>>;
+}
+
+/// Reads files of one format as a table: missing columns null, types cast to the table's.
 ///
 /// Predicates are not evaluated here: a `FilterExec` above does that. They are kept for pruning.
 #[derive(Clone)]
-pub struct UnitSource<F> {
-    format: F,
-    schema: TableSchema,
-    projection: ProjectionExprs,
+pub struct RowSource<F> {
+    pub(super) format: F,
+    pub(super) schema: TableSchema,
+    pub(super) projection: ProjectionExprs,
     predicate: Option<Arc<dyn PhysicalExpr>>,
     footers: Arc<FooterCache>,
-    batch_rows: usize,
+    pub(super) batch_rows: usize,
     metrics: ExecutionPlanMetricsSet,
 }
 
-impl<F: UnitFormat> UnitSource<F> {
+impl<F: RowFormat> RowSource<F> {
     /// A source of all columns, which takes footers from `footers`.
     pub fn new(format: F, schema: TableSchema, footers: Arc<FooterCache>) -> Self {
         let all: Vec<usize> = (0..schema.table_schema().fields().len()).collect();
@@ -127,7 +148,7 @@ impl<F: UnitFormat> UnitSource<F> {
     }
 }
 
-impl<F: UnitFormat> FileSource for UnitSource<F> {
+impl<F: RowFormat> FileSource for RowSource<F> {
     fn create_file_opener(
         &self,
         store: Arc<dyn ObjectStore>,
@@ -135,7 +156,7 @@ impl<F: UnitFormat> FileSource for UnitSource<F> {
         _partition: usize,
     ) -> DfResult<Arc<dyn FileOpener>> {
         let output = self.projection.project_schema(self.schema.table_schema())?;
-        Ok(Arc::new(UnitOpener { source: self.clone(), output: Arc::new(output), store }))
+        Ok(Arc::new(RowOpener { source: self.clone(), output: Arc::new(output), store }))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -159,7 +180,11 @@ impl<F: UnitFormat> FileSource for UnitSource<F> {
     }
 
     fn file_type(&self) -> &str {
-        F::NAME
+        self.format.name()
+    }
+
+    fn supports_repartitioning(&self) -> bool {
+        F::HAS_UNITS
     }
 
     fn try_pushdown_filters(
@@ -167,12 +192,13 @@ impl<F: UnitFormat> FileSource for UnitSource<F> {
         filters: Vec<Arc<dyn PhysicalExpr>>,
         _config: &ConfigOptions,
     ) -> DfResult<FilterPushdownPropagation<Arc<dyn FileSource>>> {
-        let unsupported = vec![PushedDown::No; filters.len()];
-        let predicate = conjunction(self.predicate.iter().cloned().chain(filters));
-        let source: Arc<dyn FileSource> =
-            Arc::new(Self { predicate: Some(predicate), ..self.clone() });
-        Ok(FilterPushdownPropagation::with_parent_pushdown_result(unsupported)
-            .with_updated_node(source))
+        let above = vec![PushedDown::No; filters.len()];
+        let above = FilterPushdownPropagation::with_parent_pushdown_result(above);
+        if !F::HAS_UNITS {
+            return Ok(above);
+        }
+        let predicate = Some(conjunction(self.predicate.iter().cloned().chain(filters)));
+        Ok(above.with_updated_node(Arc::new(Self { predicate, ..self.clone() })))
     }
 
     fn try_pushdown_projection(
@@ -184,37 +210,51 @@ impl<F: UnitFormat> FileSource for UnitSource<F> {
     }
 }
 
-struct UnitOpener<F> {
-    source: UnitSource<F>,
+struct RowOpener<F> {
+    source: RowSource<F>,
     /// The schema of the projected columns.
     output: SchemaRef,
     store: Arc<dyn ObjectStore>,
 }
 
-impl<F: UnitFormat> FileOpener for UnitOpener<F> {
+impl<F: RowFormat> FileOpener for RowOpener<F> {
     fn open(&self, file: PartitionedFile) -> DfResult<FileOpenFuture> {
-        let (source, output) = (self.source.clone(), Arc::clone(&self.output));
-        let store = Arc::clone(&self.store);
-        Ok(Box::pin(async move {
-            let meta = &file.object_meta;
-            let footer = source.format.footer(&store, meta, &source.footers).await?;
-            let physical = source.format.schema(&footer, source.schema.file_schema());
-            let reader = Reader::try_new(&source.schema, &source.projection, &file, physical)?;
-            let read = ColumnRead {
-                range: file.range.as_ref().map(|range| {
-                    let at = |offset| u64::try_from(offset).unwrap_or(0);
-                    at(range.start)..at(range.end)
-                }),
-                columns: reader.columns.clone(),
-                schema: Arc::clone(&reader.physical),
-                batch_rows: source.batch_rows.max(1),
-            };
-            let batches = source.format.open(store, meta.clone(), footer, read).await?;
-            let batches = batches.map(move |batch| {
-                batch.map_err(DataFusionError::from).and_then(|batch| reader.adapt(&batch, &output))
-            });
-            Ok(batches.boxed())
-        }))
+        Ok(F::open(self.source.clone(), Arc::clone(&self.store), file, Arc::clone(&self.output)))
+    }
+}
+
+#[async_trait]
+impl<F: UnitFormat> RowFormat for F {
+    const HAS_UNITS: bool = true;
+
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+
+    async fn open(
+        source: RowSource<F>,
+        store: Arc<dyn ObjectStore>,
+        file: PartitionedFile,
+        output: SchemaRef,
+    ) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>> {
+        let meta = &file.object_meta;
+        let footer = source.format.footer(&store, meta, &source.footers).await?;
+        let physical = source.format.schema(&footer, source.schema.file_schema());
+        let reader = Reader::try_new(&source.schema, &source.projection, &file, physical)?;
+        let read = ColumnRead {
+            range: file.range.as_ref().map(|range| {
+                let at = |offset| u64::try_from(offset).unwrap_or(0);
+                at(range.start)..at(range.end)
+            }),
+            columns: reader.columns.clone(),
+            schema: Arc::clone(&reader.physical),
+            batch_rows: source.batch_rows.max(1),
+        };
+        let batches = UnitFormat::open(&source.format, store, meta.clone(), footer, read).await?;
+        let batches = batches.map(move |batch| {
+            batch.map_err(DataFusionError::from).and_then(|batch| reader.adapt(&batch, &output))
+        });
+        Ok(batches.boxed())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::discover::SplitTarget;
-use super::{Split, SplitUnit};
+use super::{Split, SplitUnit, UnitKind};
 
 /// Where a unit of a file lies, and which rows it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +16,6 @@ pub struct UnitRange {
     pub offset: u64,
     /// Its stored length with everything that belongs to it, in bytes.
     pub bytes: u64,
-}
-
-/// The name of a format's units, and so of a split made of some of them.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum UnitKind {
-    Stripes,
-    Batches,
-    Blocks,
 }
 
 /// Merges consecutive units into splits towards the target.
@@ -78,11 +70,7 @@ impl Splitter<'_> {
             Some(next) if !whole => next.offset,
             _ => self.size,
         };
-        let unit = match self.kind {
-            UnitKind::Stripes => SplitUnit::Stripes { first, count, byte_start, byte_end },
-            UnitKind::Batches => SplitUnit::Batches { first, count, byte_start, byte_end },
-            UnitKind::Blocks => SplitUnit::Blocks { first, count, byte_start, byte_end },
-        };
+        let unit = SplitUnit::Units { kind: self.kind, first, count, byte_start, byte_end };
         Split {
             scan: 0,
             file: self.file,

@@ -91,7 +91,7 @@ pub(super) fn readable(footer: ParquetMetaData) -> ParquetResult<ParquetMetaData
     if parquet_to_arrow_schema(&schema, Some(&found)).is_err() {
         found.retain(|note| note.key != ARROW_SCHEMA_META_KEY);
     }
-    with_schema(footer, &schema, found)
+    with_schema(footer, &schema, Some(found))
 }
 
 /// Replaces dictionaries of values that the crate cannot read in a footer whose columns have this
@@ -113,7 +113,7 @@ pub(super) fn without_odd_dictionaries(
     let mut notes = file.key_value_metadata().cloned().unwrap_or_default();
     notes.retain(|note| note.key != ARROW_SCHEMA_META_KEY);
     notes.push(KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), hint));
-    with_schema(footer.clone(), &file.schema_descr_ptr(), notes).map(Some)
+    with_schema(footer.clone(), &file.schema_descr_ptr(), Some(notes)).map(Some)
 }
 
 fn is_odd_dictionary(data_type: &DataType) -> bool {
@@ -180,17 +180,20 @@ fn hidden(of: &Type) -> Option<String> {
 }
 
 /// Replaces a footer's schema, keeping the columns, and its notes.
-fn with_schema(
+///
+/// # Errors
+/// Where the schema has other columns than the row groups.
+pub fn with_schema(
     footer: ParquetMetaData,
     schema: &Arc<SchemaDescriptor>,
-    notes: Vec<KeyValue>,
+    notes: Option<Vec<KeyValue>>,
 ) -> ParquetResult<ParquetMetaData> {
     let file = footer.file_metadata();
     let file = FileMetaData::new(
         file.version(),
         file.num_rows(),
         file.created_by().map(str::to_owned),
-        Some(notes),
+        notes,
         Arc::clone(schema),
         file.column_orders().cloned(),
     );

@@ -2,9 +2,7 @@
 //! table's names by now (see [`rename`](super::rename)): columns that a file lacks, and types that
 //! the table has widened since.
 
-use std::any::Any;
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -14,20 +12,17 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::compute::kernels::nullif::nullif;
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
-use arrow::record_batch::RecordBatch;
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{Column, lit};
-use datafusion::physical_expr_adapter::{
-    DefaultPhysicalExprAdapterFactory, PhysicalExprAdapter, PhysicalExprAdapterFactory,
-};
+use datafusion::physical_expr_adapter::{PhysicalExprAdapter, PhysicalExprAdapterFactory};
 use datafusion::scalar::ScalarValue;
 use iceberg::spec::{NestedFieldRef, Schema as IcebergSchema, Type};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 
 use super::types::{arrow_field, scalar};
+use crate::formats::{FileAdapter, SettledColumns, Shape, Shaped};
 use crate::{Error, ErrorKind, Result};
 
 /// Adapts expressions to the files of one partition: the same for all files that have the same
@@ -75,126 +70,52 @@ impl PhysicalExprAdapterFactory for FieldAdapter {
         logical_file_schema: SchemaRef,
         physical_file_schema: SchemaRef,
     ) -> DfResult<Arc<dyn PhysicalExprAdapter>> {
-        let rest = DefaultPhysicalExprAdapterFactory
-            .create(logical_file_schema, Arc::clone(&physical_file_schema))?;
-        Ok(Arc::new(FileAdapter { fields: self.clone(), physical: physical_file_schema, rest }))
+        let file = Arc::clone(&physical_file_schema);
+        let settled = FileColumns { fields: self.clone(), file };
+        FileAdapter::over(settled, logical_file_schema, physical_file_schema)
     }
 }
 
-/// A [`FieldAdapter`] for the schema of one file.
+/// Columns that a file lacks, and nested ones that differ from the table's.
 #[derive(Debug)]
-struct FileAdapter {
+struct FileColumns {
     fields: FieldAdapter,
-    physical: SchemaRef,
-    /// DataFusion's own adapter: null for absent columns, and casts between primitive types.
-    rest: Arc<dyn PhysicalExprAdapter>,
+    file: SchemaRef,
 }
 
-impl FileAdapter {
-    fn column(&self, column: &Column) -> Option<Arc<dyn PhysicalExpr>> {
-        let Ok(position) = self.physical.index_of(column.name()) else {
-            return self.fields.absent.get(column.name()).map(|value| lit(value.clone()));
+impl SettledColumns for FileColumns {
+    fn column(&self, column: &Column) -> Result<Option<Arc<dyn PhysicalExpr>>> {
+        let Ok(position) = self.file.index_of(column.name()) else {
+            return Ok(self.fields.absent.get(column.name()).map(|value| lit(value.clone())));
         };
-        let stored = self.physical.field(position);
-        let wanted = self.fields.schema.field_by_name(column.name())?;
+        let stored = self.file.field(position).data_type();
+        let Some(wanted) = self.fields.schema.field_by_name(column.name()) else {
+            return Ok(None);
+        };
         let target = arrow_field(wanted);
-        let is_same = stored.data_type() == target.data_type();
-        if is_same || !stored.data_type().is_nested() {
-            return None;
+        if stored == target.data_type() || !stored.is_nested() {
+            return Ok(None);
         }
-        let child = Arc::new(Column::new(column.name(), position)) as Arc<dyn PhysicalExpr>;
-        Some(Arc::new(NestedAdapter { child, field: Arc::clone(wanted), target }))
+        let child = Arc::new(Column::new(column.name(), position));
+        Ok(Some(Arc::new(Shaped { child, target, shape: ById(Arc::clone(wanted)) })))
     }
 }
 
-impl PhysicalExprAdapter for FileAdapter {
-    fn rewrite(&self, expr: Arc<dyn PhysicalExpr>) -> DfResult<Arc<dyn PhysicalExpr>> {
-        // Columns that are settled here must not meet DataFusion's adapter, which would settle them
-        // otherwise.
-        if let Some(column) = expr.as_any().downcast_ref::<Column>() {
-            return match self.column(column) {
-                Some(settled) => Ok(settled),
-                None => self.rest.rewrite(expr),
-            };
-        }
-        let children: Vec<_> = expr
-            .children()
-            .into_iter()
-            .map(|child| self.rewrite(Arc::clone(child)))
-            .collect::<DfResult<_>>()?;
-        match children.is_empty() {
-            true => Ok(expr),
-            false => expr.with_new_children(children),
-        }
-    }
-}
+/// Fields by name, absent ones by default or null, widened types.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ById(NestedFieldRef);
 
-/// A nested column of a file as the table's: fields by name, absent ones by default or null,
-/// widened types.
-#[derive(Clone, Debug)]
-struct NestedAdapter {
-    child: Arc<dyn PhysicalExpr>,
-    field: NestedFieldRef,
-    target: FieldRef,
-}
-
-impl PartialEq for NestedAdapter {
-    fn eq(&self, other: &Self) -> bool {
-        self.child.eq(&other.child) && self.field == other.field
-    }
-}
-
-impl Eq for NestedAdapter {}
-
-impl Hash for NestedAdapter {
+impl Hash for ById {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.child.hash(state);
-        self.field.id.hash(state);
+        self.0.id.hash(state);
     }
 }
 
-impl fmt::Display for NestedAdapter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "by_field_id({} AS {})", self.child, self.target.data_type())
-    }
-}
+impl Shape for ById {
+    const NAME: &'static str = "by_field_id";
 
-impl PhysicalExpr for NestedAdapter {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn data_type(&self, _: &Schema) -> DfResult<DataType> {
-        Ok(self.target.data_type().clone())
-    }
-
-    fn nullable(&self, _: &Schema) -> DfResult<bool> {
-        Ok(self.target.is_nullable())
-    }
-
-    fn evaluate(&self, batch: &RecordBatch) -> DfResult<ColumnarValue> {
-        let array = self.child.evaluate(batch)?.into_array(batch.num_rows())?;
-        Ok(ColumnarValue::Array(adapt(&array, &self.field.field_type, self.target.data_type())?))
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.child]
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn PhysicalExpr>>,
-    ) -> DfResult<Arc<dyn PhysicalExpr>> {
-        let child = children.into_iter().next().unwrap_or_else(|| Arc::clone(&self.child));
-        Ok(Arc::new(Self {
-            child,
-            field: Arc::clone(&self.field),
-            target: Arc::clone(&self.target),
-        }))
-    }
-
-    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+    fn shaped(&self, values: &ArrayRef, target: &Field) -> Result<ArrayRef> {
+        adapt(values, &self.0.field_type, target.data_type())
     }
 }
 

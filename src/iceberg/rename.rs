@@ -15,15 +15,13 @@ use iceberg::spec::{
 };
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, PARQUET_FIELD_ID_META_KEY};
 use parquet::basic::{ConvertedType, LogicalType};
-use parquet::file::metadata::{
-    FileMetaData, ParquetMetaData, ParquetMetaDataBuilder, RowGroupMetaData,
-};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{SchemaDescriptor, Type as ParquetType};
 
 use super::adapt::stored_id;
 use super::types::arrow_field;
-use crate::formats::FooterNames;
 use crate::formats::orc::with_units;
+use crate::formats::{FooterNames, with_schema};
 use crate::{Error, Result};
 
 /// The name under which a column is read whose field id the table's schema does not have: of a
@@ -134,35 +132,7 @@ impl FooterNames for ColumnMap {
         let properties = file.key_value_metadata().map(|pairs| {
             pairs.iter().filter(|pair| pair.key != ARROW_SCHEMA_META_KEY).cloned().collect()
         });
-        let renamed = FileMetaData::new(
-            file.version(),
-            file.num_rows(),
-            file.created_by().map(str::to_owned),
-            properties,
-            Arc::clone(&schema),
-            file.column_orders().cloned(),
-        );
-        let mut footer = footer.into_builder();
-        let groups = footer.take_row_groups().into_iter().map(|group| {
-            let mut builder = RowGroupMetaData::builder(Arc::clone(&schema))
-                .set_num_rows(group.num_rows())
-                .set_total_byte_size(group.total_byte_size())
-                .set_sorting_columns(group.sorting_columns().cloned());
-            if let Some(ordinal) = group.ordinal() {
-                builder = builder.set_ordinal(ordinal);
-            }
-            if let Some(offset) = group.file_offset() {
-                builder = builder.set_file_offset(offset);
-            }
-            builder.set_column_metadata(group.into_builder().take_columns()).build()
-        });
-        let groups = groups.collect::<Result<Vec<_>, _>>().map_err(malformed)?;
-        let indexes = (footer.take_column_index(), footer.take_offset_index());
-        Ok(ParquetMetaDataBuilder::new(renamed)
-            .set_row_groups(groups)
-            .set_column_index(indexes.0)
-            .set_offset_index(indexes.1)
-            .build())
+        with_schema(footer, &schema, properties).map_err(malformed)
     }
 }
 

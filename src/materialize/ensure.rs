@@ -21,6 +21,7 @@ use super::room::no_room_for_stage;
 use super::trim::Trim;
 use super::write::write_rows;
 use crate::runtime::Runtimes;
+use crate::storage::{read_own, write_own};
 use crate::{Error, ErrorKind, Result};
 
 /// The file in which a folder's builder reports its progress to waiting processes.
@@ -92,6 +93,7 @@ where
     let Wanted { place, key, timeout, progress, .. } = wanted;
     let runtimes = Runtimes::current()?;
     progress.begin();
+    place.key_folder(key)?;
     let lock = match place.folder() {
         Some(folder) => Lock::shared(&folder.join(format!("{key}.use")), timeout).await?,
         None => None,
@@ -149,6 +151,14 @@ where
             }
         }
     }
+}
+
+/// Takes a stage away that was found damaged when it was opened, so that it is built again.
+///
+/// # Errors
+/// `Storage` where the store refuses.
+pub async fn withdraw(place: &StagePlace, key: &str) -> Result<()> {
+    Manifest::withdraw(place, key).await.map(drop)
 }
 
 /// Says that the stage is used now.
@@ -279,7 +289,7 @@ impl Note {
 
     /// Reads the progress of the process that holds a lock; unknown if it has written none yet.
     fn of_lock(folder: &std::path::Path, key: &str) -> Self {
-        let text = std::fs::read(folder.join(key).join(PROGRESS)).unwrap_or_default();
+        let text = read_own(&folder.join(key).join(PROGRESS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_else(|_| Self::unknown())
     }
 }
@@ -312,7 +322,7 @@ impl Alive {
                     Holder::Lock(_) => {
                         if let (Some(path), Ok(text)) = (&path, serde_json::to_vec(&note)) {
                             let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-                            let _ = folder.and_then(|()| std::fs::write(path, text));
+                            let _ = folder.and_then(|()| write_own(path, &text));
                         }
                     }
                     // Taken over: the first manifest counts, and that may still be this one's.

@@ -1,23 +1,28 @@
 //! Which stages there are, and which go.
 
 use std::collections::BTreeMap;
+use std::fs::{self, DirEntry};
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
-use object_store::{Error as StoreError, ObjectMeta, ObjectStoreExt};
+use object_store::ObjectMeta;
 
 use super::build_lease::Note;
 use super::in_use::SPARED;
-use super::lock::Lock;
 use super::manifest::Manifest;
+use super::names::{is_build, is_key};
 use super::place::StagePlace;
+use super::remove::remove;
 use crate::{Error, Result};
 
 /// Stages that nobody has opened for so long are removed whenever another one is built.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Files without a manifest, which killed processes left, are removed when they are this old.
+/// Files without a manifest, which killed builders left beside their note, are removed when they are
+/// this old.
 const ORPHANED: Duration = Duration::from_secs(24 * 3600);
 
 /// One stage of a place.
@@ -56,7 +61,8 @@ pub async fn find_stage(place: &StagePlace, key: &str) -> Result<Option<Manifest
     Manifest::read_whole(place, key).await
 }
 
-/// The stages of a place, the one that was used last first.
+/// The stages of a place, the one that was used last first: keys that have our manifest, or the note
+/// of a builder. Whatever else lies there is none.
 ///
 /// # Errors
 /// `Storage` where the place cannot be listed.
@@ -64,16 +70,19 @@ pub async fn list_stages(place: &StagePlace) -> Result<Vec<StageInfo>> {
     let mut stages = Vec::new();
     for (key, files) in files_by_key(place).await? {
         let manifest = Manifest::read(place, &key).await.ok().flatten();
-        let used = files.iter().map(|file| file.last_modified).max().unwrap_or_default();
+        let used = files.iter().map(|(_, written)| *written).max().unwrap_or_default();
         let written = match &manifest {
             Some(_) => 0,
             // A file that is being written is not listed before it is complete.
-            None => Note::of_builder(place, &key).await.map_or(0, |note| note.bytes),
+            None => match Note::of_builder(place, &key).await {
+                Some(note) => note.bytes,
+                None => continue,
+            },
         };
         stages.push(StageInfo {
             key,
             rows: manifest.as_ref().map(|found| found.rows),
-            bytes: files.iter().map(|file| file.size).sum::<u64>().max(written),
+            bytes: files.iter().map(|(bytes, _)| bytes).sum::<u64>().max(written),
             why: manifest.as_ref().map(|found| found.why.clone()).unwrap_or_default(),
             created: manifest.map(|found| found.created),
             used,
@@ -101,9 +110,8 @@ pub async fn clear_stages(
 pub(super) async fn sweep(place: &StagePlace, own: &str) -> Result<()> {
     // The times of a store are by its own clock, and so must the present be: that of the last
     // write.
-    let written: Vec<ObjectMeta> =
-        place.store().list(Some(&place.path([own]))).try_collect().await?;
-    let Some(now) = written.iter().map(|file| file.last_modified).max() else { return Ok(()) };
+    let written = files_by_key(place).await?.remove(own).unwrap_or_default();
+    let Some(now) = written.iter().map(|(_, written)| *written).max() else { return Ok(()) };
     // In a folder locks say what is in use.
     let spared = if place.folder().is_some() { Duration::ZERO } else { SPARED };
     let rules = Rules { unused: UNUSED, keep: place.max_bytes(), spared, own: Some(own) };
@@ -154,72 +162,81 @@ impl Rules<'_> {
     }
 }
 
-/// Removes a stage: its manifest first, so that nobody opens a stage that is half gone. Returns
-/// false if it is in use.
-async fn remove(place: &StagePlace, key: &str) -> Result<bool> {
-    let locks = match place.folder() {
-        Some(folder) => {
-            let building = Lock::try_acquire(&folder.join(format!("{key}.lock")))?;
-            let using = Lock::try_acquire(&folder.join(format!("{key}.use")))?;
-            let (Some(building), Some(using)) = (building, using) else { return Ok(false) };
-            Some((building, using))
-        }
-        None => None,
-    };
-    let gone = |error: StoreError| match error {
-        StoreError::NotFound { .. } => Ok(()),
-        other => Err(Error::from(other)),
-    };
-    place.store().delete(&place.path([key, "manifest.json"])).await.or_else(gone)?;
-    let files: Vec<ObjectMeta> = place.store().list(Some(&place.path([key]))).try_collect().await?;
-    for file in files {
-        place.store().delete(&file.location).await.or_else(gone)?;
-    }
-    if let (Some(folder), Some((building, using))) = (place.folder(), locks) {
-        match std::fs::remove_dir_all(folder.join(key)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::storage(format!(
-                    "cannot remove the stage in {}: {error}",
-                    folder.join(key).display()
-                )));
-            }
-            _ => {}
-        }
-        using.remove()?;
-        building.remove()?;
-    }
-    Ok(true)
-}
+/// A file of a stage: its bytes, and when it was last written.
+type Kept = (u64, DateTime<Utc>);
 
-/// All files of a place, by the key of their stage.
-async fn files_by_key(place: &StagePlace) -> Result<BTreeMap<String, Vec<ObjectMeta>>> {
+/// The files of each key of a place.
+async fn files_by_key(place: &StagePlace) -> Result<BTreeMap<String, Vec<Kept>>> {
+    if let Some(folder) = place.folder() {
+        let folder = folder.clone();
+        return files_in_folders(&folder).map_err(|error| {
+            Error::storage(format!("cannot list the stages in {}: {error}", folder.display()))
+        });
+    }
     let root = place.path([]);
     let files: Vec<ObjectMeta> = place.store().list(Some(&root)).try_collect().await?;
-    let mut keys: BTreeMap<String, Vec<ObjectMeta>> = BTreeMap::new();
+    let mut keys: BTreeMap<String, Vec<Kept>> = BTreeMap::new();
     for file in files {
         let names: Vec<String> = match file.location.prefix_match(&root) {
             Some(names) => names.map(|name| name.as_ref().to_owned()).collect(),
             None => continue,
         };
-        // Locks lie beside the folders of the stages.
         if let [key, _, ..] = names.as_slice()
             && is_key(key)
         {
-            keys.entry(key.clone()).or_default().push(file);
+            keys.entry(key.clone()).or_default().push((file.size, file.last_modified));
         }
     }
     Ok(keys)
 }
 
-/// Returns true if a folder is one of ours: other content of the place is not touched.
-fn is_key(name: &str) -> bool {
-    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// The files of each key of a folder. Links are not followed: what lies behind them is no stage.
+fn files_in_folders(room: &Path) -> io::Result<BTreeMap<String, Vec<Kept>>> {
+    let mut keys = BTreeMap::new();
+    for entry in entries(room)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        // Locks lie beside the folders of the stages.
+        if let Some(key) = name.to_str().filter(|name| is_key(name))
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+        {
+            let mut files = Vec::new();
+            collect(&entry.path(), &mut files)?;
+            if !files.is_empty() {
+                keys.insert(key.to_owned(), files);
+            }
+        }
+    }
+    Ok(keys)
+}
+
+fn collect(folder: &Path, files: &mut Vec<Kept>) -> io::Result<()> {
+    for entry in entries(folder)? {
+        let entry = entry?;
+        // Of a link, what it is itself. A file may go at any time.
+        let Ok(found) = entry.metadata() else { continue };
+        if found.is_dir() && entry.file_name().to_str().is_some_and(is_build) {
+            collect(&entry.path(), files)?;
+        } else if found.is_file() {
+            files.push((found.len(), found.modified()?.into()));
+        }
+    }
+    Ok(())
+}
+
+/// The entries of a folder; none where it is not there.
+fn entries(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<DirEntry>>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None.into_iter().flatten()),
+        entries => Ok(Some(entries?).into_iter().flatten()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use object_store::ObjectStoreExt;
     use object_store::memory::InMemory;
 
     use super::*;
@@ -232,8 +249,9 @@ mod tests {
         let place = StagePlace::in_store(Arc::new(InMemory::new()));
         let keys: Vec<String> = (0..4).map(|number| format!("{number:064}")).collect();
         for key in &keys {
-            let files = vec![StageFile { name: "part".to_owned(), bytes: BYTES, rows: 1 }];
-            let manifest = Manifest::new(key, "build", "a test", files, String::new());
+            let files =
+                vec![StageFile { name: "part-00000.arrow".to_owned(), bytes: BYTES, rows: 1 }];
+            let manifest = Manifest::new(key, "build-1-2-3", "a test", files, String::new());
             let content = vec![0; BYTES as usize];
             let path = manifest.path_of(&place, &manifest.files[0]);
             place.store().put(&path, content.into()).await.unwrap();

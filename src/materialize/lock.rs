@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::runtime::Runtimes;
+use crate::storage::open_lock;
 use crate::{Error, Result};
 
 /// How often a waiting process asks again. The lock's own wait could not be cancelled.
@@ -65,7 +66,7 @@ impl Lock {
     /// As [`acquire`](Self::acquire); `Storage` where another process holds it for longer than
     /// `timeout`.
     pub async fn shared(path: &Path, timeout: Duration) -> Result<Option<Self>> {
-        let may_write = File::options().create(true).truncate(false).write(true).open(path);
+        let may_write = open_lock(path);
         if may_write.is_err_and(|error| {
             matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
         }) {
@@ -92,13 +93,13 @@ impl Lock {
     fn try_lock(path: &Path, kind: libc::c_int) -> Result<Option<Self>> {
         let failed =
             |error: io::Error| Error::storage(format!("cannot lock {}: {error}", path.display()));
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(failed)?;
+        let file = open_lock(path).map_err(|error| match error.kind() {
+            ErrorKind::Other => Error::storage(format!(
+                "cannot lock {}: {error}; move it away, or name another folder with stage_dir= or TENSORQUERY_STAGES",
+                path.display()
+            )),
+            _ => failed(error),
+        })?;
         // SAFETY: the descriptor is open as long as `file` lives.
         if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();
@@ -110,7 +111,7 @@ impl Lock {
         // The last holder may have removed the file between opening and locking: then this lock is
         // on a file that nobody else will find.
         let ours = file.metadata().map_err(failed)?;
-        match fs::metadata(path) {
+        match fs::symlink_metadata(path) {
             Ok(found) if (found.dev(), found.ino()) == (ours.dev(), ours.ino()) => {
                 Ok(Some(Self { path: path.to_owned(), file, owner: std::process::id() }))
             }

@@ -8,16 +8,20 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::put_if;
 use super::place::StagePlace;
+use super::seal::{UNSEALED, is_sealed, seal};
+use super::verify::is_as_written;
 use crate::{Error, Result};
 
 const NAME: &str = "manifest.json";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A complete stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     version: u32,
+    /// A checksum of this text: see `seal`.
+    check: String,
     /// The key of the staged rows.
     pub key: String,
     /// The folder of its files, below the key's folder.
@@ -61,6 +65,7 @@ impl Manifest {
     ) -> Self {
         Self {
             version: VERSION,
+            check: UNSEALED.to_owned(),
             key: key.to_owned(),
             build: build.to_owned(),
             rows: files.iter().map(|file| file.rows).sum(),
@@ -78,27 +83,48 @@ impl Manifest {
     /// # Errors
     /// `Storage` where the store does not answer, or the manifest is damaged.
     pub(super) async fn read(place: &StagePlace, key: &str) -> Result<Option<Self>> {
+        match Self::look(place, key).await? {
+            None => Ok(None),
+            Some(Ok(manifest)) => Ok(Some(manifest)),
+            Some(Err(why)) => Err(Self::damaged(place, key, why)),
+        }
+    }
+
+    /// The manifest of a key, or the reason why what there is cannot be used; None where there is
+    /// none.
+    ///
+    /// # Errors
+    /// `Storage` where the store does not answer.
+    async fn look(place: &StagePlace, key: &str) -> Result<Option<Result<Self, String>>> {
         let path = place.path([key, NAME]);
         let bytes = match place.store().get(&path).await {
             Ok(found) => found.bytes().await?,
             Err(StoreError::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let damaged = |why: String| Self::damaged(place, key, why);
-        let manifest: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| damaged(format!("{NAME} cannot be parsed: {error}")))?;
-        if manifest.version != VERSION || manifest.key != key || manifest.files.is_empty() {
-            return Err(damaged(format!("{NAME} is of another stage, or of another version")));
-        }
-        Ok(Some(manifest))
+        Ok(Some(Self::parse(&bytes, key)))
     }
 
-    /// Reads the manifest of a stage whose files are all there.
+    /// The manifest of a key that a text is, or the reason why it is none.
+    pub(super) fn parse(text: &[u8], key: &str) -> Result<Self, String> {
+        let manifest: Self = serde_json::from_slice(text)
+            .map_err(|error| format!("{NAME} cannot be parsed: {error}"))?;
+        if manifest.version != VERSION || manifest.key != key || manifest.files.is_empty() {
+            return Err(format!("{NAME} is of another stage, or of another version"));
+        }
+        match is_sealed(text) {
+            true => Ok(manifest),
+            false => Err(format!("{NAME} is not as it was written")),
+        }
+    }
+
+    /// Reads the manifest of a stage whose files are all there. One that is damaged counts as none:
+    /// the stage is built again.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// `Storage` where the store does not answer.
     pub(super) async fn read_whole(place: &StagePlace, key: &str) -> Result<Option<Self>> {
-        let Some(manifest) = Self::read(place, key).await? else { return Ok(None) };
+        let Some(Ok(manifest)) = Self::look(place, key).await? else { return Ok(None) };
         Ok(manifest.is_whole(place).await?.then_some(manifest))
     }
 
@@ -110,18 +136,38 @@ impl Manifest {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(true)
+        let Some(dir) = place.key_folder(&self.key)? else { return Ok(true) };
+        let manifest = self.clone();
+        let look = move || is_as_written(&dir, &manifest);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime
+                .spawn_blocking(look)
+                .await
+                .map_err(|error| Error::storage("a stage cannot be looked at").with_source(error)),
+            Err(_) => Ok(look()),
+        }
     }
 
-    /// Returns true if the stage is to be built. Where files of it are gone, its manifest goes.
+    /// Returns true if the stage is to be built. Where files of it are gone or damaged, its manifest
+    /// goes.
     ///
     /// # Errors
-    /// As for [`read`](Self::read); `Storage` where the manifest cannot be removed.
+    /// `Storage` where the store does not answer, or the manifest cannot be removed.
     pub(super) async fn make_way(place: &StagePlace, key: &str) -> Result<bool> {
-        let Some(manifest) = Self::read(place, key).await? else { return Ok(true) };
-        if manifest.is_whole(place).await? {
+        let Some(found) = Self::look(place, key).await? else { return Ok(true) };
+        if let Ok(manifest) = found
+            && manifest.is_whole(place).await?
+        {
             return Ok(false);
         }
+        Self::withdraw(place, key).await
+    }
+
+    /// Takes the manifest of a key away, so that the stage is built again.
+    ///
+    /// # Errors
+    /// `Storage` where the store refuses.
+    pub(super) async fn withdraw(place: &StagePlace, key: &str) -> Result<bool> {
         match place.store().delete(&place.path([key, NAME])).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => Ok(true),
             Err(error) => Err(error.into()),
@@ -132,6 +178,7 @@ impl Manifest {
     pub(super) async fn publish(&self, place: &StagePlace) -> Result<bool> {
         let text = serde_json::to_vec(self)
             .map_err(|error| Error::storage("cannot write a manifest").with_source(error))?;
+        let text = seal(text);
         let path = place.path([self.key.as_str(), NAME]);
         Ok(put_if(place, &path, text, PutMode::Create).await?.is_some())
     }

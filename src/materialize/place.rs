@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use object_store::ObjectStore;
 use object_store::path::Path;
 
-use crate::storage::{Location, Scheme, StoreAccess};
+use super::names::ROOM;
+use crate::storage::{Location, Scheme, StoreAccess, check_private, is_own_folder};
 use crate::{Error, Result};
 
-/// A folder, or a URL below which stages are kept.
+/// A folder, or a URL below which stages are kept, in a folder of ours.
 #[derive(Clone)]
 pub struct StagePlace {
     store: Arc<dyn ObjectStore>,
@@ -46,6 +47,10 @@ impl StagePlace {
             builder.recursive(true).mode(0o700).create(folder).map_err(|error| {
                 Error::storage(format!("cannot make the folder {}: {error}", folder.display()))
             })?;
+            // Another user may have been faster since it was looked for.
+            if let Some(above) = folder.parent() {
+                check_private(above).map_err(|error| foreign(above, &error))?;
+            }
         }
         Ok(found)
     }
@@ -66,7 +71,15 @@ impl StagePlace {
                 "stage_dir={place:?}: nothing can be written to an HTTP server; use a folder, s3://, gs:// or az://"
             )));
         }
+        if location.is_local() {
+            let above = location.local_folder();
+            check_private(&above).map_err(|error| foreign(&above, &error))?;
+        }
+        let location = location.child(ROOM);
         let folder = location.is_local().then(|| location.local_folder());
+        if let Some(folder) = &folder {
+            is_own_folder(folder).map_err(|error| foreign(folder, &error))?;
+        }
         let access = if folder.is_some() { StoreAccess::default() } else { access };
         let store = access.open_root(location.store_root()).await?;
         Ok(Self {
@@ -77,6 +90,18 @@ impl StagePlace {
             max_bytes: None,
             has_no_conditions: Arc::default(),
         })
+    }
+
+    /// Returns the folder of a key in a local place.
+    ///
+    /// # Errors
+    /// `Storage` where a link or a file is in its place.
+    pub(super) fn key_folder(&self, key: &str) -> Result<Option<PathBuf>> {
+        let Some(folder) = self.folder.as_ref().map(|folder| folder.join(key)) else {
+            return Ok(None);
+        };
+        is_own_folder(&folder).map_err(|error| foreign(&folder, &error))?;
+        Ok(Some(folder))
     }
 
     /// A place in a store of a test.
@@ -139,4 +164,13 @@ impl StagePlace {
     pub fn describe(&self, path: &Path) -> String {
         self.location.describe(path)
     }
+}
+
+/// Something of somebody else's where a folder of stages should be.
+fn foreign(path: &std::path::Path, error: &std::io::Error) -> Error {
+    Error::storage(format!(
+        "stages cannot be kept in {}: {error}; move it away, or name another folder with stage_dir= or \
+         TENSORQUERY_STAGES",
+        path.display()
+    ))
 }

@@ -1,4 +1,4 @@
-//! Rows into files.
+//! Rows into files, with checksums.
 
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use super::progress::StageProgress;
 use super::room::{no_room_for_stage, no_room_to_spill};
 use super::stored_schema::StoredSchema;
 use crate::Result;
+use crate::formats::ipc::SumsWriter;
 
 /// Rows of a record batch, fewer where they are wide. A batch is the smallest split of a stage.
 const BATCH_ROWS: usize = 8192;
@@ -109,6 +110,7 @@ struct Files<'a> {
 struct File {
     name: String,
     encoder: FileWriter<Vec<u8>>,
+    sums: SumsWriter,
     upload: WriteMultipart,
     rows: u64,
     bytes: u64,
@@ -122,7 +124,11 @@ impl Files<'_> {
         let upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
         let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?;
         let encoder = FileWriter::try_new_with_options(Vec::new(), &self.schema, options)?;
-        Ok(self.open.insert(File { name, encoder, upload, rows: 0, bytes: 0 }))
+        let sums = SumsWriter::default();
+        let mut file = File { name, encoder, sums, upload, rows: 0, bytes: 0 };
+        // Behind the schema, each piece is one record batch.
+        file.send(&mut self.hash).await?;
+        Ok(self.open.insert(file))
     }
 
     /// Appends a batch, and says how many bytes it took.
@@ -132,6 +138,7 @@ impl Files<'_> {
         }
         let Some(file) = &mut self.open else { return Ok(0) };
         file.encoder.write(batch)?;
+        file.sums.add(file.encoder.get_ref(), &self.schema)?;
         file.rows += batch.num_rows() as u64;
         let sent = file.send(&mut self.hash).await?;
         if file.bytes >= FILE_BYTES {
@@ -144,7 +151,10 @@ impl Files<'_> {
         let Some(mut file) = self.open.take() else { return Ok(()) };
         let ended = async {
             file.encoder.finish()?;
-            file.send(&mut self.hash).await
+            // The digest is of the rows, as before there were sums.
+            let mut end = file.take(&mut self.hash);
+            file.sums.insert(&mut end)?;
+            file.upload(end).await
         }
         .await;
         if let Err(error) = ended {
@@ -168,8 +178,18 @@ impl Files<'_> {
 impl File {
     /// Hands over the encoded bytes.
     async fn send(&mut self, hash: &mut Sha256) -> Result<u64> {
+        let encoded = self.take(hash);
+        self.upload(encoded).await
+    }
+
+    /// Takes the encoded bytes.
+    fn take(&mut self, hash: &mut Sha256) -> Vec<u8> {
         let encoded = std::mem::take(self.encoder.get_mut());
         hash.update(&encoded);
+        encoded
+    }
+
+    async fn upload(&mut self, encoded: Vec<u8>) -> Result<u64> {
         let bytes = encoded.len() as u64;
         self.bytes += bytes;
         self.upload.wait_for_capacity(PARTS).await?;

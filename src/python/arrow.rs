@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::error::Elapsed;
 
 use super::error::to_py;
+use super::exits::stay_until_exit;
 use super::wait::PATIENCE;
 use crate::Error;
 use crate::panics::{caught_later, of_engine};
@@ -123,7 +124,10 @@ impl QueryReader {
         let mut receive =
             || io.block_on(async { tokio::time::timeout(PATIENCE, receiver.recv()).await });
         match thread::current().id() == self.thread {
-            true => Python::attach(|py| py.detach(receive)),
+            true => {
+                stay_until_exit();
+                Python::attach(|py| py.detach(receive))
+            }
             false => receive(),
         }
     }

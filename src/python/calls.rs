@@ -2,19 +2,17 @@
 //! ends: a thread that comes back into Python after that would end the process badly.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
+use super::exits::{begin_ending, is_ending, stay_until_exit};
 use crate::{Error, Result};
 
 /// Threads that are in Python, or about to be.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether the interpreter is ending.
-static CLOSED: AtomicBool = AtomicBool::new(false);
 
 static WATCH_FORKS: Once = Once::new();
 
@@ -30,7 +28,7 @@ impl Call {
         // Counted before it looks, so that who closes either sees this call, or is seen by it.
         RUNNING.fetch_add(1, Ordering::SeqCst);
         let call = Self;
-        match CLOSED.load(Ordering::SeqCst) {
+        match is_ending() {
             true => Err(ending()),
             false => Ok(call),
         }
@@ -51,6 +49,7 @@ impl Drop for Call {
 /// `Data` where the interpreter is ending; that of `work`.
 pub fn call<T>(work: impl FnOnce(Python<'_>) -> Result<T>) -> Result<T> {
     let _call = Call::begin()?;
+    stay_until_exit();
     // Other tasks of a runtime's thread go on elsewhere meanwhile, and the user's code may itself
     // run a query.
     tokio::task::block_in_place(|| Python::try_attach(work)).unwrap_or_else(|| Err(ending()))
@@ -63,7 +62,7 @@ fn ending() -> Error {
 /// Refuses calls from now on, and waits so many seconds for those under way.
 #[pyfunction]
 pub fn end_calls(py: Python<'_>, patience: f64) {
-    CLOSED.store(true, Ordering::SeqCst);
+    begin_ending();
     py.detach(|| {
         let until = Instant::now() + Duration::from_secs_f64(patience);
         while RUNNING.load(Ordering::SeqCst) > 0 && Instant::now() < until {

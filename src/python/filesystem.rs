@@ -13,6 +13,7 @@ use pyo3::pybacked::PyBackedBytes;
 use serde_json::Value;
 
 use super::error::from_py;
+use super::exits::stay_until_exit;
 use super::udf::{PyFunction, object_of};
 use crate::runtime::Runtimes;
 use crate::storage::{
@@ -28,7 +29,11 @@ async fn call<T: Send + 'static>(
     work: impl FnOnce(Python<'_>) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let io = Runtimes::current()?.io().clone();
-    match io.spawn_blocking(move || Python::try_attach(work)).await {
+    let attached = move || {
+        stay_until_exit();
+        Python::try_attach(work)
+    };
+    match io.spawn_blocking(attached).await {
         Ok(Some(result)) => result,
         Ok(None) => Err(Error::storage("the Python interpreter is ending")),
         Err(error) => Err(Error::storage("a call of Python code failed").with_source(error)),

@@ -4,7 +4,9 @@
 mod arrow;
 mod calls;
 mod count;
+mod delivery;
 mod error;
+mod exits;
 mod filesystem;
 mod import;
 mod lease;
@@ -43,6 +45,7 @@ fn core_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<verify::PySplitVerifier>()?;
     module.add_class::<row_store::PyStage>()?;
     module.add_class::<stream::BatchStream>()?;
+    module.add_class::<delivery::Delivery>()?;
     module.add_function(wrap_pyfunction!(materialize::stage_query, module)?)?;
     module.add_function(wrap_pyfunction!(materialize::stages_of, module)?)?;
     module.add_function(wrap_pyfunction!(materialize::listed, module)?)?;

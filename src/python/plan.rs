@@ -17,7 +17,7 @@ use super::verify::PySplitVerifier;
 use super::wait::{at_once, compute, planned, wait};
 use super::work_queue::PyCounter;
 use crate::session::{Numbering, Plan, WorkerPlan};
-use crate::sharding::{Assignment, Builtin, ShardSpec};
+use crate::sharding::{Assignment, Builtin, MixedSplits, Mixing, ShardSpec};
 use crate::stream::{Output, RowSource, ShardStream, WorkQueue};
 use crate::tensor::{Converter, TensorOptions};
 use crate::{Error, Result};
@@ -38,6 +38,13 @@ type SplitRow = (
 /// A shard: rank, worker, splits, rows, bytes.
 type ShardRow = (usize, usize, usize, Option<u64>, u64);
 
+/// How splits are mixed: how many are open, the rows of their turns, the rows of a window.
+type MixingRow = (u32, u64, Option<u64>);
+
+fn row_of(mixing: Mixing) -> MixingRow {
+    (mixing.width, mixing.chunk, mixing.window)
+}
+
 /// A query by splits.
 #[pyclass(name = "Plan", module = "tensorquery._core", frozen)]
 pub struct PyPlan {
@@ -48,6 +55,12 @@ impl PyPlan {
     /// Wraps a plan.
     pub fn new(plan: Plan) -> Self {
         Self { plan: Arc::new(plan) }
+    }
+
+    fn mixed(&self) -> MixedSplits {
+        let totals = self.plan.totals();
+        let (splits, bytes) = (totals.splits, totals.bytes);
+        MixedSplits { splits, bytes, row_bytes: self.plan.row_bytes() }
     }
 
     /// The plan, for a background job.
@@ -103,6 +116,25 @@ impl PyPlan {
     /// A guess of the bytes that a decoded row takes.
     fn row_bytes(&self) -> u64 {
         self.plan.row_bytes()
+    }
+
+    /// Chooses how the splits of a shard are mixed: how many are open, the rows of their turns, and
+    /// the rows of a window.
+    fn mixing(&self, permutes: bool, window: Option<u64>, partitions: Option<u64>) -> MixingRow {
+        row_of(Mixing::choose(self.mixed(), permutes, window, partitions))
+    }
+
+    /// Chooses the same for workers that take splits as they come.
+    fn mixing_of_takers(
+        &self,
+        mixing: MixingRow,
+        takers: u64,
+        rows: Option<u64>,
+        batch_rows: u64,
+    ) -> MixingRow {
+        let (width, chunk, window) = mixing;
+        let mixing = Mixing { width, chunk, window };
+        row_of(mixing.of_takers(self.mixed(), takers, rows, batch_rows))
     }
 
     /// Name and identity of every file or table in memory that the query can read.

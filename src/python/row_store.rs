@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatch;
@@ -62,6 +63,14 @@ impl PyStage {
     fn open(py: Python<'_>, dir: PathBuf, fingerprint: &str) -> PyResult<Self> {
         let stage = compute(py, || Stage::open(&dir, fingerprint))?;
         Ok(Self { stage: Arc::new(stage), drawing: None })
+    }
+
+    /// Deletes the stages below `root` that nobody has used for so many seconds, but not the one with
+    /// the fingerprint `keep`; returns how many.
+    #[staticmethod]
+    fn forget_old(py: Python<'_>, root: PathBuf, keep: &str, unused: f64) -> PyResult<usize> {
+        let unused = Duration::try_from_secs_f64(unused).unwrap_or(Duration::MAX);
+        compute(py, || Stage::forget_old(&root, keep, unused))
     }
 
     /// Checks that a plan has a numeric column of this name.

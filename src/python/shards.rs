@@ -9,11 +9,11 @@ use serde::Deserialize;
 use super::error::to_py;
 use super::plan::PyPlan;
 use super::row_store::PyStage;
-use super::wait::{at_once, compute};
+use super::wait::{at_once, compute, interruptible};
 use crate::session::Plan;
 use crate::sharding::{
-    EarlierRun, Layout, Order, OrderKey, Permutation, RankShare, Shard, ShardCursor, ShardInput,
-    cursor_of, resume, shares, weight,
+    EarlierRun, Layout, Left, Order, OrderKey, Permutation, RankShare, Shard, ShardCursor,
+    ShardInput, Stop, cursor_of, left_after, resume, shares, weight,
 };
 use crate::stream::RowSource;
 use crate::{Error, Result};
@@ -28,8 +28,42 @@ struct Request {
     exclude: Vec<(u32, u64, u64)>,
     source_weights: Vec<u64>,
     stop_first: bool,
-    /// The runs of the epoch before this one.
-    runs: Vec<EarlierRun>,
+}
+
+/// A deal that runs in the background: its request, and the rows that are dealt.
+struct Deal {
+    plan: Arc<Plan>,
+    request: String,
+    counts: Option<Vec<u64>>,
+    sources: Vec<u32>,
+    /// What is left of an epoch that was begun, as bytes.
+    left: Option<Vec<u8>>,
+}
+
+impl Deal {
+    fn of(
+        plan: &PyPlan,
+        request: &str,
+        counts: Option<Vec<u64>>,
+        sources: Vec<u32>,
+        left: Option<Vec<u8>>,
+    ) -> Self {
+        Self { plan: plan.plan(), request: request.to_owned(), counts, sources, left }
+    }
+
+    /// Runs it with the request, its input, what is left, and the key of the order.
+    fn run<T>(
+        self,
+        stop: Stop,
+        work: impl FnOnce(&Request, &ShardInput, Option<&Left>, OrderKey<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut request = Request::parse(&self.request)?;
+        let input = request.input(&self.plan, self.counts, self.sources)?;
+        let input = ShardInput { stop, ..input };
+        let left = self.left.map(|bytes| Left::decode(&bytes, &input)).transpose()?;
+        let key = request.key(self.plan.fingerprint().as_bytes());
+        work(&request, &input, left.as_ref(), key)
+    }
 }
 
 impl Request {
@@ -55,6 +89,7 @@ impl Request {
             source_weights: std::mem::take(&mut self.source_weights),
             stop_first: self.stop_first,
             exclude: std::mem::take(&mut self.exclude),
+            ..ShardInput::default()
         })
     }
 
@@ -72,28 +107,29 @@ pub struct PyRankShare {
 #[pymethods]
 impl PyRankShare {
     /// Deals a plan's rows to all ranks. `request` is JSON; `counts` are output rows by split,
-    /// where counted, and `sources` the source by split, in a mixture. With `rank` the list has
-    /// only the share of that rank.
+    /// where counted, and `sources` the source by split, in a mixture. With `left` (see
+    /// `Shards.left_after`) it deals these rows, and with `rank` the list has only the share of
+    /// that rank.
     #[staticmethod]
-    #[pyo3(signature = (plan, request, counts, sources, rank=None))]
+    #[pyo3(signature = (plan, request, counts, sources, left=None, rank=None))]
     fn deal(
         py: Python<'_>,
         plan: &PyPlan,
         request: &str,
         counts: Option<Vec<u64>>,
         sources: Vec<u32>,
+        left: Option<Vec<u8>>,
         rank: Option<u32>,
     ) -> PyResult<Vec<Self>> {
-        let plan = plan.plan();
-        let deal = || -> Result<Vec<Self>> {
-            let mut request = Request::parse(request)?;
-            let input = request.input(&plan, counts, sources)?;
-            let key = request.key(plan.fingerprint().as_bytes());
-            let shares = shares(&input, &request.runs, &request.layout, None, key)?;
-            let wanted = |share: &RankShare| rank.is_none_or(|rank| share.rank() == rank);
-            Ok(shares.into_iter().filter(wanted).map(|share| Self { share }).collect())
+        let deal = Deal::of(plan, request, counts, sources, left);
+        let work = move |stop| {
+            deal.run(stop, |request, input, left, _key| {
+                let shares = shares(input, left, &request.layout, None)?;
+                let wanted = |share: &RankShare| rank.is_none_or(|rank| share.rank() == rank);
+                Ok(shares.into_iter().filter(wanted).map(|share| Self { share }).collect())
+            })
         };
-        compute(py, deal)
+        interruptible(py, work)
     }
 
     /// Decodes a share that `encode` wrote.
@@ -143,6 +179,8 @@ pub struct PyShards {
     shards: Vec<Arc<Shard>>,
     first_rank: usize,
     workers: usize,
+    /// Workers of a rank that take its pieces.
+    takers: usize,
     /// Keys the permutation of all rows, and the rows of a run of it.
     permuted: Option<(u64, u64)>,
 }
@@ -155,6 +193,7 @@ impl PyShards {
     /// Deals a plan's rows to the shards of all ranks; see `RankShare.deal`. `lists` are the splits
     /// by shard where a custom strategy deals.
     #[staticmethod]
+    #[pyo3(signature = (plan, request, counts, sources, lists=None, left=None))]
     fn deal(
         py: Python<'_>,
         plan: &PyPlan,
@@ -162,16 +201,42 @@ impl PyShards {
         counts: Option<Vec<u64>>,
         sources: Vec<u32>,
         lists: Option<Vec<Vec<u32>>>,
+        left: Option<Vec<u8>>,
     ) -> PyResult<Self> {
-        let plan = plan.plan();
-        let deal = || -> Result<Self> {
-            let mut request = Request::parse(request)?;
-            let input = request.input(&plan, counts, sources)?;
-            let key = request.key(plan.fingerprint().as_bytes());
-            let shards = resume(&input, &request.runs, &request.layout, lists.as_deref(), key)?;
-            Ok(Self::new(shards, 0, &request.layout, key))
+        let deal = Deal::of(plan, request, counts, sources, left);
+        let work = move |stop| {
+            deal.run(stop, |request, input, left, key| {
+                let shards = resume(input, left, &request.layout, lists.as_deref(), key)?;
+                Ok(Self::new(shards, 0, &request.layout, key))
+            })
         };
-        compute(py, deal)
+        interruptible(py, work)
+    }
+
+    /// What is left of an epoch after `run` (JSON), as bytes; the other arguments are those with
+    /// which its shards were dealt.
+    #[staticmethod]
+    #[pyo3(signature = (plan, request, counts, sources, run, lists=None, left=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    fn left_after<'py>(
+        py: Python<'py>,
+        plan: &PyPlan,
+        request: &str,
+        counts: Option<Vec<u64>>,
+        sources: Vec<u32>,
+        run: &str,
+        lists: Option<Vec<Vec<u32>>>,
+        left: Option<Vec<u8>>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let run: EarlierRun =
+            serde_json::from_str(run).map_err(|error| to_py(unreadable(error)))?;
+        let deal = Deal::of(plan, request, counts, sources, left);
+        let work = move |stop| {
+            deal.run(stop, |_request, input, left, key| {
+                Ok(left_after(input, left, &run, lists.as_deref(), key)?.encode())
+            })
+        };
+        Ok(PyBytes::new(py, &interruptible(py, work)?))
     }
 
     /// Batches and rows of a shard, repeated rows included; None where they are not counted.
@@ -242,7 +307,7 @@ impl PyShards {
         use crate::sharding::Source;
         let shard = self.get(rank, worker).map_err(to_py)?;
         let mut rows = Vec::new();
-        for piece in shard.lanes.iter().flat_map(|lane| &lane.pieces) {
+        for piece in shard.lanes.iter().flat_map(|lane| lane.rests.iter().chain(&lane.pieces)) {
             match piece.source {
                 Source::Split(id) => rows.push((id, piece.start, piece.end)),
                 Source::Window(_) => {
@@ -264,7 +329,8 @@ impl PyShards {
     fn new(shards: Vec<Shard>, first_rank: usize, layout: &Layout, key: OrderKey<'_>) -> Self {
         let permuted = layout.permuted.map(|run| (key.of_permutation(), run));
         let shards = shards.into_iter().map(Arc::new).collect();
-        Self { shards, first_rank, workers: layout.workers(), permuted }
+        let takers = layout.num_workers as usize;
+        Self { shards, first_rank, workers: layout.workers(), takers, permuted }
     }
 
     fn get(&self, rank: usize, worker: usize) -> Result<&Arc<Shard>> {
@@ -300,7 +366,7 @@ impl PyShards {
     /// The shard from which a rank's worker takes pieces, with windows of its own, and the number
     /// of these pieces.
     pub fn of_taker(&self, rank: usize, worker: usize) -> Result<(Shard, u32)> {
-        let shard = self.get(rank, 0)?.of_taker(worker);
+        let shard = self.get(rank, 0)?.of_taker(worker, self.takers);
         let pieces = shard.lanes.iter().map(|lane| lane.pieces.len() as u32).sum();
         Ok((shard, pieces))
     }

@@ -9,6 +9,7 @@ use pyo3::types::PyList;
 use pyo3_arrow::PyRecordBatch;
 
 use super::error::to_py;
+use super::exits::stay_until_exit;
 use super::logs::deliver;
 use super::tensor::{to_loose, to_python};
 use super::wait::{PATIENCE, compute};
@@ -177,6 +178,14 @@ impl BatchStream {
         self.counters.hand_out(place.rows);
         self.ahead().last = Some(place);
     }
+
+    /// Counts the first batch of the groups that was not handed out as handed out now.
+    pub fn hand_out_next(&self) -> Option<bool> {
+        let place = self.ahead().places.pop_front()?;
+        let last = place.last;
+        self.hand_out(place);
+        Some(last)
+    }
 }
 
 #[pymethods]
@@ -212,12 +221,19 @@ impl BatchStream {
     /// the shard's last.
     fn advance(&self) -> PyResult<bool> {
         self.home.check().map_err(to_py)?;
-        let Some(place) = self.ahead().places.pop_front() else {
-            return Err(to_py(Error::data("no batch is left to hand out; please report it")));
-        };
-        let last = place.last;
-        self.hand_out(place);
-        Ok(last)
+        self.hand_out_next().ok_or_else(none_left)
+    }
+
+    /// Rows of the batch that `advance` hands out next; whether it is the shard's last; and, if
+    /// asked for, how far the shard is consumed with it.
+    fn upcoming(&self, with_cursor: bool) -> PyResult<(u64, bool, Option<Vec<u64>>)> {
+        let ahead = self.ahead();
+        let upcoming = ahead
+            .places
+            .front()
+            .map(|place| (place.rows, place.last, with_cursor.then(|| place.cursor.encode())));
+        drop(ahead);
+        upcoming.ok_or_else(none_left)
     }
 
     /// Rows of the batch handed out last.
@@ -259,6 +275,7 @@ impl BatchStream {
         if !self.home.is_here() {
             return;
         }
+        stay_until_exit();
         py.detach(|| {
             let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
             let batches = std::mem::take(&mut self.ahead().batches);
@@ -297,4 +314,8 @@ impl BatchStream {
             ("request_wait_seconds", network.waited.as_secs_f64()),
         ])
     }
+}
+
+fn none_left() -> PyErr {
+    to_py(Error::data("no batch is left to hand out; please report it"))
 }

@@ -12,9 +12,11 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, block_in_place, spawn_blocking};
 
 use super::error::to_py;
+use super::exits::stay_until_exit;
 use super::logs::deliver;
 use crate::panics::{caught, message_of, of_engine};
 use crate::runtime::Runtimes;
+use crate::sharding::Stop;
 use crate::{Error, Result};
 
 /// How often a waiting call looks for signals.
@@ -35,6 +37,7 @@ pub fn wait_with<T: Send, F: Future<Output = Result<T>>>(
     make: impl FnOnce() -> F + Send,
     on_tick: impl Fn(Python<'_>) -> PyResult<()> + Send + Sync,
 ) -> PyResult<T> {
+    stay_until_exit();
     let runtimes = Runtimes::current().map_err(to_py)?;
     let found = py.detach(|| {
         let run = || {
@@ -96,7 +99,31 @@ pub async fn planned<T: Send + 'static, F: Future<Output = Result<T>>>(
 /// Runs `work` on the calling thread with the GIL released. A panic of it is an error, as one in
 /// [`wait`] is.
 pub fn compute<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    stay_until_exit();
     py.detach(|| caught(work, of_engine)).map_err(to_py)
+}
+
+/// Runs a long deal on a thread of the runtime. A signal (Ctrl-C) ends it.
+pub fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(Stop) -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    /// Ends the work where nobody waits for it any more.
+    struct Waiting(Stop);
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            self.0.now();
+        }
+    }
+    wait(py, || async {
+        let waiting = Waiting(Stop::default());
+        let stop = waiting.0.clone();
+        match spawn_blocking(move || work(stop)).await.map_err(JoinError::try_into_panic) {
+            Ok(result) => result,
+            Err(Ok(panic)) => resume_unwind(panic),
+            Err(Err(stopped)) => Err(Error::data("the process is ending").with_source(stopped)),
+        }
+    })
 }
 
 /// Runs work that takes no time, with the GIL held.

@@ -17,20 +17,21 @@ pub use engine_fixes::functional_dependencies::{blind_to_keys, group_distinct};
 #[cfg(feature = "ballista")]
 pub use engine_fixes::functions::is_answered_otherwise;
 pub use engine_fixes::functions::{TimesOfDay, own_functions};
-pub use engine_fixes::kept_from_optimizer::KeepExact;
+pub use engine_fixes::kept_from_optimizer::KEEP_EXACT;
 pub use engine_fixes::lead_lag::exact_shifts;
 pub use engine_fixes::narrow_decimals::NarrowDecimals;
-pub use engine_fixes::nested_order::OrderNested;
+pub use engine_fixes::nested_order::ORDER_NESTED;
 pub use engine_fixes::ntile::first_groups_larger;
 pub use engine_fixes::null_keys::null_keys_apart;
-pub use engine_fixes::overflow::CheckArithmetic;
+pub use engine_fixes::overflow::CHECK_ARITHMETIC;
 pub use engine_fixes::plan_fixes::mended;
-pub use engine_fixes::signed_zeros::EqualZeros;
-pub use engine_fixes::sliding_frames::SlideAnew;
-pub use engine_fixes::time_texts::SpellTimes;
+pub use engine_fixes::signed_zeros::EQUAL_ZEROS;
+pub use engine_fixes::sliding_frames::SLIDE_ANEW;
+pub use engine_fixes::time_texts::SPELL_TIMES;
 pub use engine_fixes::totals::exact_totals;
 pub use engine_fixes::volatile_calls::Drawn;
 pub use engine_fixes::volatile_ctes::check_ctes_drawn_once;
+pub use engine_fixes::walk::{inputs_of, with_names};
 pub use engine_fixes::wide_star::{below_constant, without_star};
 pub use moment::{Moment, fix_moment};
 pub use parse::{

@@ -7,12 +7,12 @@ use chrono::{DateTime, NaiveDate, SecondsFormat, Utc};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{Expr, LogicalPlan, Volatility};
 use serde::{Deserialize, Serialize};
 
 use super::check::each_function;
+use super::with_names;
 use crate::{Error, Result};
 
 /// The one function of the time that a day suffices for.
@@ -90,12 +90,7 @@ pub fn fix_moment(
         .with_query_execution_start_time(Some(at));
     let fixed = plan.transform_up_with_subqueries(|node| {
         // A column is called after its expression: `now()` goes on being called so.
-        let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let value = expr.transform_up(|expr| value_of(expr, &context))?;
-            Ok(value.update_data(|expr| name.restore(expr)))
-        })
+        with_names(node, |expr| expr.transform_up(|expr| value_of(expr, &context)))
     })?;
     Ok((fixed.data, Some(Moment { at, day })))
 }

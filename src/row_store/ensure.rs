@@ -1,14 +1,15 @@
 //! One stage for many processes: the first writes it, the others wait and open it.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use super::manifest::Unusable;
+use super::forget::{is_stage_folder, lock_path, open_root, remove_partial, set_aside};
+use super::manifest::{Manifest, Unusable};
 use super::read::Stage;
-use super::write::{PARTIAL, Progress, partial_name};
+use super::sums::{RECENT, is_verified, verify};
+use super::write::{Progress, panicked};
 use crate::materialize::Lock;
+use crate::runtime::Runtimes;
 use crate::session::Plan;
 use crate::{Error, Result};
 
@@ -29,14 +30,25 @@ impl Stage {
         progress: &Arc<Progress>,
     ) -> Result<Self> {
         let dir = root.join(plan.fingerprint());
-        if let Some(stage) = find_whole(plan, &dir)? {
+        is_stage_folder(&dir)?;
+        let known = known(&dir)?;
+        if known.as_ref().is_some_and(|manifest| is_verified(&dir, manifest, Some(RECENT)))
+            && let Some(stage) = find_whole(plan, &dir)?
+        {
             return Ok(stage);
         }
-        fs::create_dir_all(root).map_err(|error| {
-            Error::storage(format!("cannot make the directory {}: {error}", root.display()))
-        })?;
-        let _lock = Lock::acquire(lock_path(&dir)).await?;
-        if let Some(stage) = find_whole(plan, &dir)? {
+        let _lock = match take_lock(root, &dir).await {
+            Ok(lock) => lock,
+            // Where only another user may write, the stage is read all the same.
+            Err(error) if known.is_some() => {
+                verify_once(&dir).await?;
+                return find_whole(plan, &dir)?.ok_or(error);
+            }
+            Err(error) => return Err(error),
+        };
+        if verify_once(&dir).await?
+            && let Some(stage) = find_whole(plan, &dir)?
+        {
             return Ok(stage);
         }
         set_aside(&dir)?;
@@ -44,32 +56,36 @@ impl Stage {
         let ids: Vec<u32> = (0..plan.splits().len() as u32).collect();
         Self::write(plan, &ids, &dir, threads, progress).await
     }
+}
 
-    /// Deletes the stage's files. Whoever has it open keeps reading.
-    ///
-    /// # Errors
-    /// `Storage` where the file system refuses; a stage that is gone already is no error.
-    pub fn remove(&self) -> Result<()> {
-        let dir = self.path();
-        let failed = |error: io::Error| {
-            Error::storage(format!("cannot remove the stage in {}: {error}", dir.display()))
-        };
-        // Renamed first: nobody opens a stage of which half is gone.
-        if let Some(doomed) = set_aside(dir)? {
-            fs::remove_dir_all(&doomed).map_err(failed)?;
-        }
-        match Lock::try_acquire(&lock_path(dir))? {
-            Some(lock) => lock.remove(),
-            // Somebody writes it anew.
-            None => Ok(()),
-        }
+async fn take_lock(root: &Path, dir: &Path) -> Result<Lock> {
+    open_root(root)?;
+    Lock::acquire(lock_path(dir)).await
+}
+
+/// The manifest in a directory; None where there is none that can be used.
+fn known(dir: &Path) -> Result<Option<Manifest>> {
+    match Manifest::read(dir) {
+        Ok((manifest, _)) => Ok(Some(manifest)),
+        Err(Unusable::Lost(_)) => Ok(None),
+        Err(Unusable::Unread(error)) => Err(error),
     }
 }
 
-fn lock_path(dir: &Path) -> PathBuf {
-    let mut name = dir.as_os_str().to_owned();
-    name.push(".lock");
-    PathBuf::from(name)
+/// Reads the files of a stage, unless somebody did so lately. Returns false where there is no whole
+/// stage.
+async fn verify_once(dir: &Path) -> Result<bool> {
+    let Some(manifest) = known(dir)? else { return Ok(false) };
+    if is_verified(dir, &manifest, Some(RECENT)) {
+        return Ok(true);
+    }
+    let dir = dir.to_owned();
+    let look = move || verify(&dir, &manifest);
+    match Runtimes::current()?.cpu().spawn_blocking(look).await.map_err(panicked)? {
+        Ok(()) => Ok(true),
+        Err(Unusable::Lost(_)) => Ok(false),
+        Err(Unusable::Unread(error)) => Err(error),
+    }
 }
 
 /// The stage in a directory; None if there is none, or only its remains: its place may be cleaned
@@ -92,42 +108,4 @@ fn find_whole(plan: &Plan, dir: &Path) -> Result<Option<Stage>> {
         stage.num_splits(),
         plan.splits().len()
     )))
-}
-
-/// Moves a stage out of the way, and says where to; None where there is none. Whoever has it open
-/// keeps reading.
-fn set_aside(dir: &Path) -> Result<Option<PathBuf>> {
-    let aside = partial_name(dir);
-    match fs::rename(dir, &aside) {
-        Ok(()) => Ok(Some(aside)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::storage(format!(
-            "cannot remove the stage in {}: {error}; delete the directory",
-            dir.display()
-        ))),
-    }
-}
-
-/// Removes remains of this stage from killed processes. The lock is held, so no living one is
-/// writing it.
-fn remove_partial(dir: &Path) -> Result<()> {
-    let (Some(root), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
-    let failed = |error: io::Error| {
-        Error::storage(format!("cannot clean up the directory {}: {error}", root.display()))
-    };
-    let prefix = format!("{}.", name.to_string_lossy());
-    for entry in fs::read_dir(root).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let found = entry.file_name();
-        let found = found.to_string_lossy();
-        if !found.starts_with(&prefix) || !found.ends_with(PARTIAL) {
-            continue;
-        }
-        match fs::remove_dir_all(entry.path()) {
-            // A stage that its owner is removing at the same time.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            other => other.map_err(failed)?,
-        }
-    }
-    Ok(())
 }

@@ -11,17 +11,21 @@ use arrow::ipc::writer::StreamWriter;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::materialize::{UNSEALED, is_sealed, seal};
+use crate::storage::read_own;
 use crate::{Error, Result};
 
-const MANIFEST: &str = "manifest.json";
-const SCHEMA: &str = "schema.arrow";
-const VERSION: u32 = 1;
+pub(super) const MANIFEST: &str = "manifest.json";
+pub(super) const SCHEMA: &str = "schema.arrow";
+const VERSION: u32 = 2;
 
 /// A complete stage. It is written last: without it, there is no stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     version: u32,
+    /// A checksum of this text.
+    check: String,
     /// The plan's.
     pub(super) fingerprint: String,
     /// Splits that were executed.
@@ -41,6 +45,8 @@ pub(super) struct FileEntry {
     pub(super) bytes: u64,
     /// Time of the last write, in nanoseconds since 1970.
     pub(super) modified_ns: u64,
+    /// A checksum for each 4 MiB.
+    pub(super) sums: Vec<u32>,
 }
 
 /// A record batch.
@@ -61,12 +67,13 @@ pub(super) fn file_name(index: usize) -> String {
 }
 
 impl FileEntry {
-    /// The size and time of a file, from the file system.
-    pub(super) fn of(metadata: &fs::Metadata) -> io::Result<Self> {
+    /// A file with the size and time that the file system says.
+    pub(super) fn of(metadata: &fs::Metadata, sums: Vec<u32>) -> io::Result<Self> {
         let since = metadata.modified()?.duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
         Ok(Self {
             bytes: metadata.len(),
             modified_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+            sums,
         })
     }
 }
@@ -84,6 +91,7 @@ impl Manifest {
         let encoded = StreamWriter::try_new(Vec::new(), schema)?.into_inner()?;
         let manifest = Self {
             version: VERSION,
+            check: UNSEALED.to_owned(),
             fingerprint: fingerprint.to_owned(),
             splits,
             schema_digest: digest(&encoded),
@@ -93,12 +101,12 @@ impl Manifest {
         let text = serde_json::to_vec(&manifest)
             .map_err(|error| Error::storage("cannot write the manifest").with_source(error))?;
         save(&dir.join(SCHEMA), &encoded)?;
-        save(&dir.join(MANIFEST), &text)
+        save(&dir.join(MANIFEST), &seal(text))
     }
 
     /// Reads the manifest and the schema of the stage in `dir`.
     pub(super) fn read(dir: &Path) -> Result<(Self, SchemaRef), Unusable> {
-        let text = fs::read(dir.join(MANIFEST)).map_err(|error| match error.kind() {
+        let text = read_own(&dir.join(MANIFEST)).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => Unusable::Lost(Error::storage(format!(
                 "there is no stage in {}: it was removed, or not written yet. Make the loader anew, which writes it; where \
                  something cleans that folder up, set TENSORQUERY_STAGES to another one",
@@ -114,13 +122,16 @@ impl Manifest {
                 format!("its version is {}, and this program reads {VERSION}", manifest.version),
             ));
         }
+        if !is_sealed(&text) {
+            return Err(damaged(dir, format!("{MANIFEST} is not as it was written")));
+        }
         for (number, batch) in manifest.batches.iter().enumerate() {
             if batch.rows == 0 || batch.file as usize >= manifest.files.len() {
                 return Err(damaged(dir, format!("batch {number} of {MANIFEST} is impossible")));
             }
         }
         let encoded =
-            fs::read(dir.join(SCHEMA)).map_err(|error| unreadable(dir, SCHEMA, &error))?;
+            read_own(&dir.join(SCHEMA)).map_err(|error| unreadable(dir, SCHEMA, &error))?;
         if digest(&encoded) != manifest.schema_digest {
             return Err(damaged(dir, format!("{SCHEMA} is not the one that was written")));
         }

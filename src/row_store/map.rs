@@ -1,8 +1,7 @@
 //! A stage's file in memory: mapped, so that its pages are the page cache's and not the process's.
+//! The map is private: who writes to an array in it changes no file.
 
-use std::fs::File;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::buffer::Buffer;
@@ -10,10 +9,11 @@ use arrow::datatypes::SchemaRef;
 use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::{Block, MetadataVersion, root_as_footer};
 use arrow::record_batch::RecordBatch;
-use memmap2::{Advice, Mmap};
+use memmap2::Advice;
 
 use super::manifest::{FileEntry, Unusable, damaged, file_name, unreadable};
 use crate::Result;
+use crate::storage::{buffer_of, map_private, open_own};
 
 /// Length of the footer's length and the closing magic, in bytes.
 const TRAILER: usize = 10;
@@ -23,18 +23,6 @@ const TRAILER: usize = 10;
 pub(super) struct MappedFile {
     data: Buffer,
     blocks: Vec<Block>,
-}
-
-/// Maps a file that is only read.
-///
-/// # Safety
-/// The file must not be written to or cut short while the map or a slice of it lives: Rust takes
-/// mapped bytes for constant, and reading past the new end kills the process. A stage's files are
-/// written before its manifest, made read-only, and from then on only ever unlinked, which leaves
-/// the map whole.
-unsafe fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the caller's promise.
-    unsafe { Mmap::map(file) }
 }
 
 impl MappedFile {
@@ -48,8 +36,9 @@ impl MappedFile {
     ) -> Result<Self, Unusable> {
         let name = file_name(index);
         let failed = |error: std::io::Error| unreadable(dir, &name, &error);
-        let file = File::open(dir.join(&name)).map_err(failed)?;
-        let found = file.metadata().and_then(|found| FileEntry::of(&found)).map_err(failed)?;
+        let file = open_own(&dir.join(&name)).map_err(failed)?;
+        let found = file.metadata().and_then(|found| FileEntry::of(&found, Vec::new()));
+        let found = found.map_err(failed)?;
         if found.bytes != wanted.bytes {
             return Err(damaged(
                 dir,
@@ -59,19 +48,16 @@ impl MappedFile {
         if found.modified_ns != wanted.modified_ns {
             return Err(damaged(dir, format!("{name} was changed after it was written")));
         }
-        // SAFETY: a finished stage's files are never written again; see `map`.
-        let mapped = unsafe { map(&file) }.map_err(failed)?;
+        if found.bytes == 0 {
+            return Err(damaged(dir, format!("{name} is empty")));
+        }
+        // SAFETY: a stage's files are written before its manifest, made read-only, and from then on
+        // only ever unlinked, which leaves the map whole.
+        let mapped = unsafe { map_private(&file) }.map_err(failed)?;
         if random {
             mapped.advise(Advice::Random).map_err(failed)?;
         }
-        let length = mapped.len();
-        let Some(start) = NonNull::new(mapped.as_ptr().cast_mut()) else {
-            return Err(damaged(dir, format!("{name} is empty")));
-        };
-        // SAFETY: `start` is valid for reads of `length` bytes as long as the map lives, and the
-        // buffer owns the map. Nothing writes through the pointer: a buffer of a foreign allocation
-        // is never mutable.
-        let data = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(mapped)) };
+        let data = buffer_of(mapped);
         let blocks = blocks(&data).map_err(|why| damaged(dir, format!("{name}: {why}")))?;
         Ok(Self { data, blocks })
     }
@@ -90,8 +76,8 @@ impl MappedFile {
         let decoder =
             FileDecoder::new(Arc::clone(schema), MetadataVersion::V5).with_require_alignment(true);
         // SAFETY: these bytes were written by `output.rs` of this version from valid arrays, were
-        // synced before the manifest that records the file's size and time of change, and `open`
-        // compared both. Validating would read all strings of the batch; structure and bounds are
+        // synced before the manifest that records the file's size, time of change and checksums,
+        // and were compared with those. Validating would read all strings of the batch; structure and bounds are
         // checked all the same.
         let decoder = unsafe { decoder.with_skip_validation(true) };
         Ok(decoder.read_record_batch(block, &message)?)

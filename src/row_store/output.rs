@@ -15,6 +15,7 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow::record_batch::RecordBatch;
 
 use super::manifest::{FileEntry, file_name};
+use super::sums::ChunkSums;
 use super::write::Progress;
 use crate::materialize::{StoredSchema, has_views, release, rows_of};
 use crate::{Error, Result};
@@ -118,7 +119,8 @@ impl Output {
         let file = || {
             let file = File::create(&path)?;
             let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?;
-            let counted = Counted { file, progress: Arc::clone(&progress) };
+            let sums = ChunkSums::default();
+            let counted = Counted { file, sums, progress: Arc::clone(&progress) };
             FileWriter::try_new_with_options(counted, schema, options)
         };
         let file = file().map_err(|error| failed(target, &progress, error))?;
@@ -153,28 +155,30 @@ impl Output {
     pub(super) fn finish(self, index: usize) -> Result<Written> {
         let Self { dir, path, file, progress, batches, .. } = self;
         let close = || {
-            let file = file.into_inner()?.file;
+            let Counted { file, sums, .. } = file.into_inner()?;
             file.sync_all()?;
             let mut permissions = file.metadata()?.permissions();
             permissions.set_readonly(true);
             std::fs::set_permissions(&path, permissions)?;
-            Ok(FileEntry::of(&file.metadata()?)?)
+            Ok(FileEntry::of(&file.metadata()?, sums.finish())?)
         };
         let entry = close().map_err(|error| failed(&dir, &progress, error))?;
         Ok(Written { index, entry, batches })
     }
 }
 
-/// A file that counts the bytes written to it. The IPC writer hands over whole batches, so it needs
+/// A file that counts the bytes written to it, and takes their checksums. The IPC writer hands over whole batches, so it needs
 /// no buffer.
 struct Counted {
     file: File,
+    sums: ChunkSums,
     progress: Arc<Progress>,
 }
 
 impl Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
+        self.sums.update(&bytes[..written]);
         self.progress.bytes.fetch_add(written as u64, Ordering::Relaxed);
         Ok(written)
     }

@@ -12,6 +12,7 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use super::gather::gather;
 use super::manifest::{BatchEntry, Manifest, Unusable, damaged};
 use super::map::MappedFile;
+use super::sums::{is_verified, verify};
 use super::write::panicked;
 use crate::materialize::StoredSchema;
 use crate::runtime::Runtimes;
@@ -50,8 +51,8 @@ impl Stage {
     /// Opens the stage in `dir`, written for a plan with the fingerprint `wanted`.
     ///
     /// # Errors
-    /// `Storage` where there is none, where it is of another plan, or where a file was cut short or
-    /// changed.
+    /// `Storage` where there is none, where it is of another plan, or where a file was cut short,
+    /// changed or damaged. Files that were touched since they were verified are read in whole.
     pub fn open(dir: &Path, wanted: &str) -> Result<Self> {
         Ok(Self::look(dir, wanted)?)
     }
@@ -77,6 +78,9 @@ impl Stage {
             .enumerate()
             .map(|(index, file)| MappedFile::open(dir, index, file, random))
             .collect::<Result<_, Unusable>>()?;
+        if !is_verified(dir, &manifest, None) {
+            verify(dir, &manifest)?;
+        }
         let mut starts = vec![0];
         let mut end = 0;
         for entry in &manifest.batches {

@@ -10,6 +10,7 @@ use futures::TryStreamExt;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use super::forget::is_ours;
 use super::manifest::{BatchEntry, Manifest};
 use super::output::{Output, Pending, Ready, Written};
 use super::read::Stage;
@@ -17,6 +18,7 @@ use crate::materialize::StoredSchema;
 use crate::runtime::Runtimes;
 use crate::session::{EpochPlan, Plan};
 use crate::sharding::weight;
+use crate::storage::remove_own;
 use crate::{Error, Result};
 
 /// Bytes that the record batches in the making may take together; joining and encoding one take as
@@ -269,7 +271,7 @@ impl Drop for Partial {
     fn drop(&mut self) {
         if !self.completed {
             // Best effort: what stays behind is removed before the next stage is written here.
-            let _ = fs::remove_dir_all(&self.dir);
+            let _ = remove_own(&self.dir, is_ours);
         }
     }
 }

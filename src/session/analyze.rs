@@ -8,6 +8,7 @@ use datafusion::physical_plan::{ExecutionPlan, displayable};
 use futures::TryStreamExt;
 
 use super::query::Query;
+use crate::materialize::Attempt;
 use crate::{Error, Result};
 
 /// Metrics of an operator's run.
@@ -30,16 +31,26 @@ impl Query {
     /// # Errors
     /// As for [`collect`](Self::collect).
     pub async fn analyze(&self) -> Result<Vec<OperatorRun>> {
-        let physical = self.physical_plan().await?;
-        let mut rows = self.start(Arc::clone(&physical))?;
+        let physical = match self.run_through(Attempt::First).await {
+            Err(error) if self.is_run_again(&error) => self.run_through(Attempt::Thrifty).await?,
+            other => other?,
+        };
+        let mut runs = Vec::new();
+        collect(&physical, 0, &mut runs);
+        Ok(runs)
+    }
+
+    /// The plan, after it ran.
+    async fn run_through(&self, attempt: Attempt) -> Result<Arc<dyn ExecutionPlan>> {
+        let planned = self.physical_plan().await?;
+        let (physical, context) = self.prepared(planned, attempt)?;
+        let mut rows = Self::start(Arc::clone(&physical), context)?;
         let task = SpawnedTask::spawn(async move {
             while rows.try_next().await?.is_some() {}
             Ok::<_, Error>(())
         });
         self.finish(task).await?;
-        let mut runs = Vec::new();
-        collect(&physical, 0, &mut runs);
-        Ok(runs)
+        Ok(physical)
     }
 }
 

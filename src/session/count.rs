@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::epoch_plan::EpochPlan;
 use super::plan::{Plan, executable};
 use crate::exec::{RowFate, ScanSource, rewrite};
-use crate::formats::{Format, Split, SplitUnit, matched_groups};
+use crate::formats::{Format, Split, SplitUnit, UnitKind, matched_groups};
 use crate::runtime::Runtimes;
 use crate::{Error, ErrorKind, Result};
 
@@ -158,8 +158,10 @@ impl SplitCounter {
         if predicates.is_empty() {
             return Ok(split.rows);
         }
-        let (ScanSource::Files { table, .. }, SplitUnit::RowGroups { first, count, .. }) =
-            (&self.plan.rewritten.scans[scan].source, split.unit)
+        let (
+            ScanSource::Files { table, .. },
+            SplitUnit::Units { kind: UnitKind::RowGroups, first, count, .. },
+        ) = (&self.plan.rewritten.scans[scan].source, split.unit)
         else {
             return Ok(None);
         };

@@ -19,12 +19,14 @@ mod query;
 mod registered;
 mod registry;
 mod replay;
+mod run;
 mod samples;
 mod serialised_plan;
 mod staged;
 mod statement;
 mod verify;
 mod worker_plan;
+mod worker_tables;
 
 pub use analyze::OperatorRun;
 pub use count::{SplitCount, SplitCounter};

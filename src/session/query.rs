@@ -9,11 +9,8 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    ExecutionPlan, ExecutionPlanProperties, displayable, execute_stream,
-};
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use datafusion::physical_plan::{ExecutionPlan, displayable};
+use futures::{FutureExt, TryStreamExt};
 
 use super::discovery::count_scans;
 use super::lake::LakeChange;
@@ -24,7 +21,6 @@ use super::registered::{Registered, TableKey, has_moved_on, same_content};
 use super::registry::{FUNCTION_SCHEMA, Session};
 use super::serialised_plan;
 use super::staged::{STAGE_SCHEMA, StageMode, StagedPart};
-use crate::formats::caught_answer;
 use crate::iceberg::LakeTable;
 use crate::panics::caught_later;
 use crate::query::{PATH_SCHEMA, as_relation, check_repeatable, narrow};
@@ -324,7 +320,10 @@ impl Query {
     }
 
     /// The planner has `unwrap`s that SQL may reach.
-    async fn physical_plan_of(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+    pub(super) async fn physical_plan_of(
+        &self,
+        plan: &LogicalPlan,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let state = self.session.context().state();
         caught_later(async { Ok(state.create_physical_plan(plan).await?) }, not_planned).await
     }
@@ -342,30 +341,7 @@ impl Query {
     /// # Errors
     /// Errors of planning, or of opening the first file.
     pub async fn stream(&self) -> Result<SendableRecordBatchStream> {
-        self.run(self.plan.clone()).await
-    }
-
-    async fn run(&self, plan: LogicalPlan) -> Result<SendableRecordBatchStream> {
-        self.start(self.physical_plan_of(&plan).await?)
-    }
-
-    pub(super) fn start(
-        &self,
-        physical: Arc<dyn ExecutionPlan>,
-    ) -> Result<SendableRecordBatchStream> {
-        let context = self.session.context().task_ctx();
-        let partitions = physical.output_partitioning().partition_count();
-        let schema = physical.schema();
-        if partitions == 1 {
-            let rows = caught_answer(execute_stream(physical, context)?);
-            return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)));
-        }
-        // The inputs of a UNION ALL one after the other: `execute_stream` would mix them by thread
-        // timing.
-        let rows = futures::stream::iter(0..partitions)
-            .map(move |partition| physical.execute(partition, Arc::clone(&context)))
-            .try_flatten();
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, caught_answer(rows))))
+        self.run_whole(self.plan.clone()).await
     }
 
     /// All rows.
@@ -374,14 +350,6 @@ impl Query {
     /// Errors of planning or reading; damage in a file is named with the file and the part of it.
     pub async fn collect(&self) -> Result<Vec<RecordBatch>> {
         self.gather(self.plan.clone()).await
-    }
-
-    /// All rows of a plan, computed by a task of its own: an operator may compute for seconds
-    /// before it looks up, and whoever waits here must be able to give up meanwhile. Dropping the
-    /// future ends the task.
-    async fn gather(&self, plan: LogicalPlan) -> Result<Vec<RecordBatch>> {
-        let stream = self.run(plan).await?;
-        self.finish(SpawnedTask::spawn(async move { Ok(stream.try_collect().await?) })).await
     }
 
     /// Waits for a task that reads.

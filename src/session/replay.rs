@@ -51,11 +51,7 @@ impl Plan {
         let split = self.split(id)?;
         Ok(match split.unit {
             SplitUnit::Rows(_) => Numbering::Table,
-            SplitUnit::RowGroups { .. }
-            | SplitUnit::Stripes { .. }
-            | SplitUnit::Batches { .. }
-            | SplitUnit::Blocks { .. }
-            | SplitUnit::File => Numbering::File,
+            SplitUnit::Units { .. } | SplitUnit::File => Numbering::File,
             SplitUnit::Bytes { start, .. } => {
                 let before = |other: &Split| {
                     (other.scan, other.file) == (split.scan, split.file)

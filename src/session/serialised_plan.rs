@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::ipc;
 use super::plan::{Plan, Planned, ScanReport, Totals};
 use super::plan_part::{pack_ids, pack_splits, unpack_ids, unpack_splits};
-use super::worker_plan::{decode_partition_values, encode_partition_values};
+use super::worker_tables::{decode_partition_values, encode_partition_values};
 use crate::catalog::FilesSpec;
 use crate::formats::{Format, SortedColumn, TableFiles};
-use crate::storage::{FilePin, IoCounters, OpenedPaths, RangeCache};
+use crate::storage::{FilePin, IoCounters, OpenedPaths, RangeCache, pin_change_times};
 use crate::varint::{Reader, Writer};
 use crate::{Error, Result};
 
@@ -39,7 +39,7 @@ pub(super) fn of_table(table: &TableFiles, spec: &FilesSpec) -> Result<Vec<u8>> 
         version: env!("CARGO_PKG_VERSION").to_owned(),
         format: spec.format.clone(),
         root: spec.root.clone(),
-        files: spec.files.clone(),
+        files: spec.files.iter().map(without_change_time).collect(),
         partition_columns: spec.partition_columns,
         quarantined: spec.quarantined.clone(),
     };
@@ -63,7 +63,7 @@ pub(super) fn open_table(
     cache: Option<Arc<RangeCache>>,
 ) -> Result<(TableFiles, FilesSpec)> {
     let mut reader = Reader::new(memo);
-    let head: TableHead = from_json(reader.bytes()?)?;
+    let mut head: TableHead = from_json(reader.bytes()?)?;
     check_version(&head.version)?;
     let (schema, _) = ipc::decode(reader.bytes()?)?;
     let values = decode_partition_values(reader.bytes()?, head.files.len())?;
@@ -75,6 +75,7 @@ pub(super) fn open_table(
             opened.root()
         )));
     }
+    pin_change_times(&head.root, head.files.iter_mut().map(|(pin, _)| pin));
     let spec = FilesSpec {
         format: head.format,
         access: opened.access.clone(),
@@ -86,6 +87,11 @@ pub(super) fn open_table(
     let store = Arc::clone(&opened.store);
     let table = spec.open_in(store, &schema, values, store_url, counters, cache);
     Ok((table, spec))
+}
+
+/// A pin for other runs, in which change times may be others.
+fn without_change_time((pin, rows): &(FilePin, Option<u64>)) -> (FilePin, Option<u64>) {
+    (FilePin { changed: None, ..pin.clone() }, *rows)
 }
 
 /// A plan without its splits.

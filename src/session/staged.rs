@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::datasource::{TableProvider, provider_as_source};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{displayable, execute_stream};
 use futures::StreamExt;
@@ -15,14 +14,16 @@ use object_store::path::Path;
 use super::engine::{StageEngine, Target};
 use super::plan_fingerprint::{classify, classify_planned};
 use super::query::Query;
-use super::registered::TableKey;
+use super::registered::{Registered, TableKey};
 use super::registry::Session;
 use crate::catalog::{FilesTable, TableOptions};
-use crate::exec::{LakeProvider, MemoryTable, SharedPool, in_order, with_spilling_joins};
+use crate::exec::{LakeProvider, MemoryTable, in_order};
 use crate::fingerprint::Form;
+use crate::formats::ipc::read_ipc_head;
 use crate::formats::{ArrowFormat, Format};
 use crate::materialize::{
     Attempt, InUse, Manifest, StagePlace, StageProgress, Wanted, ensure, find_stage, rows_of,
+    withdraw,
 };
 use crate::query::{
     Cut, Sizes, StageTable, evaluated_once, find_cuts, provider_of, replace, share_of_columns,
@@ -223,18 +224,27 @@ impl Query {
             };
             let limited = self.session().options().memory_limit.is_some();
             let wanted = Wanted { place, key: &key, why: &cut.why, timeout, limited, progress };
-            let stage = match ensure(wanted, make).await {
-                Ok(stage) => stage,
-                Err(error) => return Err(self.locate_below(&cut.plan, error).await),
+            let mut was_withdrawn = false;
+            let (stage, table) = loop {
+                let stage = match ensure(wanted, make).await {
+                    Ok(stage) => stage,
+                    Err(error) => return Err(self.locate_below(&cut.plan, error).await),
+                };
+                let table = format!("{key}.{}", stage.manifest.digest);
+                match session.bind_stage(&table, place, &stage.manifest).await {
+                    Ok(()) => break (stage, table),
+                    // Its files are there and have their sizes, and are damaged all the same.
+                    Err(error) if error.kind() == ErrorKind::Data => {
+                        if was_withdrawn || stage.built {
+                            return Err(Manifest::damaged(place, &key, error));
+                        }
+                        was_withdrawn = true;
+                        withdraw(place, &key).await?;
+                    }
+                    Err(error) => return Err(error),
+                }
             };
             let manifest = &stage.manifest;
-            let table = format!("{key}.{}", manifest.digest);
-            let bound = session.bind_stage(&table, place, manifest).await;
-            bound.map_err(|error| match error.kind() {
-                // Its files are there and have their sizes.
-                ErrorKind::Data => Manifest::damaged(place, &key, error),
-                _ => error,
-            })?;
             let folder = place.path([key.as_str(), manifest.build.as_str()]);
             parts.push(StagedPart {
                 node: cut.node,
@@ -305,20 +315,8 @@ impl Query {
     ) -> Result<SendableRecordBatchStream> {
         let state = self.session().context().state();
         let physical = in_order(state.create_physical_plan(&cut.plan).await?)?;
-        let limit = self.session().options().memory_limit;
-        let (Attempt::Thrifty, Some(limit)) = (attempt, limit) else {
-            return Ok(named(execute_stream(physical, state.task_ctx())?, cut));
-        };
-        let physical = with_spilling_joins(physical)?;
-        let pool = SharedPool::of(&physical, usize::try_from(limit).unwrap_or(usize::MAX))?;
-        let config = state.config().clone();
-        let most = config.options().execution.sort_spill_reservation_bytes;
-        let config = config.with_sort_spill_reservation_bytes(pool.merging(most));
-        let environment = RuntimeEnvBuilder::from_runtime_env(state.runtime_env());
-        let environment = environment.with_memory_pool(Arc::new(pool)).build_arc()?;
-        let context = TaskContext::from(&state).with_runtime(environment);
-        let context = context.with_session_config(config);
-        Ok(named(execute_stream(physical, Arc::new(context))?, cut))
+        let (physical, context) = self.prepared(physical, attempt)?;
+        Ok(named(execute_stream(physical, context)?, cut))
     }
 
     /// How each part is computed, for the user to look at.
@@ -384,6 +382,15 @@ impl Session {
         };
         let key = (STAGE_SCHEMA.to_owned(), table.to_owned());
         let listed = self.listed(&paths, options).await?;
+        // Damage that shows now can be mended; below a URL, it would cost a request for each file.
+        if let (Registered::Files { table, .. }, Some(_)) = (&listed, place.folder())
+            && !manifest.is_parquet()
+        {
+            for file in &table.files {
+                let head = read_ipc_head(&table.store, &file.meta, &table.footers).await?;
+                head.batches(&table.store, &file.meta).await?;
+            }
+        }
         self.bind(key, listed)
     }
 }

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::blend::blend;
 use super::even::Schedule;
-use super::interleave::{Interleave, Open, Turn};
+use super::interleave::{Interleave, Open};
 use super::order::derive_key;
 use super::row_slice::{RowSlice, Source, Window};
 use crate::{Error, Result};
 
 /// No lane or piece has more rows than this: sums of larger numbers of a damaged state would
 /// overflow.
-const MOST_ROWS: u64 = 1 << 48;
+pub(super) const MOST_ROWS: u64 = 1 << 48;
 
 /// How the pieces of a lane are mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,10 @@ impl Mixing {
 /// A list of pieces that is read in order and mixed by itself. Most shards have one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
-    /// In reading order.
+    /// Rests of shuffle windows that earlier runs left. They are read first, one after the other:
+    /// their rows are mixed already, and so no window is ever filled from a window.
+    pub rests: Vec<RowSlice>,
+    /// Rows of splits, in reading order.
     pub pieces: Vec<RowSlice>,
     /// Keys its windows: window n is permuted by (key, n).
     pub key: u64,
@@ -52,7 +55,24 @@ pub struct Lane {
 impl Lane {
     /// Its rows, where all of them are counted.
     pub fn rows(&self) -> Option<u64> {
-        self.pieces.iter().map(RowSlice::rows).sum()
+        let pieces: u64 = self.pieces.iter().map(RowSlice::rows).sum::<Option<u64>>()?;
+        Some(self.rest_rows() + pieces)
+    }
+
+    /// The rows of the rests of windows, which are always counted.
+    pub fn rest_rows(&self) -> u64 {
+        self.rests.iter().filter_map(RowSlice::rows).sum()
+    }
+
+    /// Where reading the rests begins after the lane's first `rows` rows; None where it is past
+    /// them.
+    pub fn rests_at(&self, rows: u64) -> Option<Interleave> {
+        (rows < self.rest_rows()).then(|| {
+            let mut state = Interleave::sequential();
+            let rows_of = |rest: u32| self.rests[rest as usize].rows().unwrap_or(0);
+            state.pass(self.rests.len() as u32, rows, rows_of);
+            state
+        })
     }
 
     /// The key of the permutation of window `number`.
@@ -63,33 +83,40 @@ impl Lane {
     /// The cursor after `rows` rows of counted pieces, without reading any.
     pub fn cursor_at(&self, rows: u64) -> LaneCursor {
         let mut state = self.mixing.start();
+        let mixed = rows.saturating_sub(self.rest_rows());
         let Some(capacity) = self.mixing.window else {
-            self.advance(&mut state, rows, |_| ());
+            self.pass(&mut state, mixed);
             return LaneCursor { rows, state, window: None };
         };
-        let offset = rows % capacity;
-        self.advance(&mut state, rows - offset, |_| ());
+        let offset = mixed % capacity;
+        self.pass(&mut state, mixed - offset);
         if offset == 0 {
             return LaneCursor { rows, state, window: None };
         }
         let mut end = state.clone();
-        let size = self.advance(&mut end, capacity, |_| ());
+        let size = self.pass(&mut end, capacity);
         if offset == size {
             return LaneCursor { rows, state: end, window: None };
         }
         LaneCursor { rows, state, window: Some(WindowCursor { size, offset, end }) }
     }
 
-    /// Moves `state` over counted pieces; calls `each` with every part of a turn. Returns the rows
-    /// passed.
-    pub fn advance(&self, state: &mut Interleave, rows: u64, each: impl FnMut(Turn)) -> u64 {
+    /// Moves `state` over counted pieces. Returns the rows passed.
+    fn pass(&self, state: &mut Interleave, rows: u64) -> u64 {
         let rows_of = |piece: u32| self.pieces[piece as usize].rows().unwrap_or(0);
-        state.advance(self.pieces.len() as u32, rows, rows_of, each)
+        state.pass(self.pieces.len() as u32, rows, rows_of)
     }
 
     /// The pieces that are left behind `cursor`, in their order.
     pub fn remaining(&self, cursor: &LaneCursor) -> Vec<RowSlice> {
         let mut left = Vec::new();
+        let mut consumed = cursor.rows;
+        for rest in &self.rests {
+            let gone = rest.rows().unwrap_or(0).min(consumed);
+            consumed -= gone;
+            left.push(rest.clone().skip(gone));
+        }
+        left.retain(|rest| !rest.is_empty());
         let mut state = &cursor.state;
         if let Some(window) = &cursor.window {
             left.extend(self.rest_of(cursor, window));
@@ -104,9 +131,13 @@ impl Lane {
 
     /// The rest of the window in progress, with only those pieces that it was filled from.
     fn rest_of(&self, cursor: &LaneCursor, window: &WindowCursor) -> Option<RowSlice> {
-        let number = (cursor.rows - window.offset) / self.mixing.window?;
+        let mixed = cursor.rows.checked_sub(self.rest_rows() + window.offset)?;
+        let number = mixed / self.mixing.window?;
         let (from, touched) = cursor.state.narrowed(window.end.next());
-        let pieces = touched.into_iter().map(|piece| self.pieces[piece as usize].clone()).collect();
+        let (from, consumed) = from.from_here();
+        let consumed = consumed.into_iter().chain(std::iter::repeat(0));
+        let piece = |(piece, rows): (u32, u64)| self.pieces[piece as usize].clone().skip(rows);
+        let pieces = touched.into_iter().zip(consumed).map(piece).collect();
         let source = Source::Window(Arc::new(Window {
             pieces,
             from,
@@ -121,9 +152,10 @@ impl Lane {
 /// How far one lane was consumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneCursor {
-    /// Rows consumed.
+    /// Rows consumed, those of rests first.
     pub rows: u64,
-    /// Where the next row is read; with a window in progress, where its first row was.
+    /// Where the next row is read after the rests; with a window in progress, where its first row
+    /// was.
     pub state: Interleave,
     /// The window that is half drained.
     pub window: Option<WindowCursor>,
@@ -169,7 +201,7 @@ impl LaneCursor {
             return true;
         }
         // Who did not know the counts asked for more rows, and closed the last pieces.
-        lane.advance(&mut wanted.state, u64::MAX, |_| ());
+        lane.pass(&mut wanted.state, u64::MAX);
         self.rows == all && numbers(self) == numbers(&wanted)
     }
 
@@ -182,14 +214,17 @@ impl LaneCursor {
             };
             open.iter().enumerate().all(is_possible)
         };
+        let rests = lane.rest_rows();
         let follows = |window: &WindowCursor, capacity: u64| {
+            let before = self.rows.checked_sub(rests.saturating_add(window.offset));
             window.size <= capacity.min(MOST_ROWS)
-                && (self.rows - window.offset).is_multiple_of(capacity)
+                && before.is_some_and(|rows| rows.is_multiple_of(capacity))
                 && distinct(&window.end)
                 && self.state.next() <= window.end.next()
         };
         self.rows <= MOST_ROWS
             && distinct(&self.state)
+            && (self.rows >= rests || self.state == lane.mixing.start())
             && self.window.as_ref().is_none_or(|window| {
                 lane.mixing.window.is_some_and(|capacity| follows(window, capacity))
             })

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use super::cursor::{Shard, ShardCursor};
 use super::even::{Remainder, level, proportional, share};
 use super::layout::{EarlierRun, Layout, OrderKey, ShardInput};
+use super::left::Left;
 use super::lpt::{lpt, round_robin};
 use super::order::{derive_key, epoch_order};
 use super::plan::Builtin;
 use super::quota::{delivered, paddings, rows_of, schedules};
 use super::row_slice::{RowSlice, Source};
 use super::share::{Common, RankShare};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Separates keys of one purpose from others.
 const PARTITION: u64 = 0x7061_7274;
@@ -22,82 +23,87 @@ const RESUMED: u64 = 0x7265_7375;
 /// The splits of each shard that a custom strategy dealt; None deals by weight.
 pub(super) type Lists<'a> = Option<&'a [Vec<u32>]>;
 
-/// The shards of an epoch in reading order, `rank * workers + worker`, after the `runs` before it.
+/// The shards of an epoch in reading order, `rank * workers + worker`: of all its rows, or of those
+/// `left` by the runs before.
 ///
-/// `lists` are the splits of each shard that a custom strategy dealt for the first run; the rest of
-/// a run is dealt by weight.
+/// `lists` are the splits of each shard that a custom strategy dealt; the rest of an epoch is dealt
+/// by weight.
 ///
 /// # Errors
 /// `Config` where the layout asks for equal steps that are impossible, or for partitions that the
-/// ranks do not divide; `Checkpoint` where a run's cursors are not those of its layout.
+/// ranks do not divide.
 pub fn resume(
     input: &ShardInput,
-    runs: &[EarlierRun],
+    left: Option<&Left>,
     layout: &Layout,
     lists: Option<&[Vec<u32>]>,
     key: OrderKey<'_>,
 ) -> Result<Vec<Shard>> {
-    let shares = shares(input, runs, layout, lists, key)?;
-    all_shards(&shares, layout, lists.filter(|_| runs.is_empty()), key)
-}
-
-/// The shares of all ranks, after the `runs` before; see [`resume`].
-///
-/// Without runs they are the same in every epoch, unless a custom strategy deals each anew.
-///
-/// # Errors
-/// As for [`resume`].
-pub fn shares(
-    input: &ShardInput,
-    runs: &[EarlierRun],
-    layout: &Layout,
-    lists: Option<&[Vec<u32>]>,
-    key: OrderKey<'_>,
-) -> Result<Vec<RankShare>> {
-    let mut pieces = input.pieces();
-    let mut lists = lists;
-    for (depth, run) in (0_u64..).zip(runs) {
-        run.layout.check()?;
-        let lists = lists.take();
-        let shares = deal(input, pieces, &run.layout, lists, depth)?;
-        let shards = all_shards(&shares, &run.layout, lists, key)?;
-        pieces = left_by(run, &shards)?;
-        pieces.sort_by_key(RowSlice::place);
-    }
-    let depth = runs.len() as u64;
-    deal(input, pieces, layout, lists, depth).map_err(|error| match depth {
-        0 => error,
-        _ => error.with_context(
-            "these are the rows left of a resumed epoch",
-            "resume it with as many ranks as before, or go on with set_epoch(epoch + 1)",
-        ),
-    })
-}
-
-fn all_shards(
-    shares: &[RankShare],
-    layout: &Layout,
-    lists: Lists<'_>,
-    key: OrderKey<'_>,
-) -> Result<Vec<Shard>> {
-    let mut shards = Vec::with_capacity(shares.len() * layout.workers());
-    for share in shares {
+    let lists = lists.filter(|_| left.is_none());
+    let mut shards = Vec::with_capacity(layout.world_size as usize * layout.workers());
+    for share in shares(input, left, layout, lists)? {
+        input.stop.check()?;
         shards.extend(share.shards_of(layout, lists, key)?);
     }
     Ok(shards)
 }
 
+/// The shares of all ranks; see [`resume`].
+///
+/// Those of a whole epoch are the same in every epoch, unless a custom strategy deals each anew.
+///
+/// # Errors
+/// As for [`resume`].
+pub fn shares(
+    input: &ShardInput,
+    left: Option<&Left>,
+    layout: &Layout,
+    lists: Option<&[Vec<u32>]>,
+) -> Result<Vec<RankShare>> {
+    let Some(left) = left else { return deal(input, input.pieces(), layout, lists, 0) };
+    deal(input, left.pieces().to_vec(), layout, None, left.depth()).map_err(|error| {
+        match error.kind() {
+            ErrorKind::Config => error.with_context(
+                "these are the rows left of a resumed epoch",
+                "resume it with as many ranks as before, or go on with set_epoch(epoch + 1)",
+            ),
+            _ => error,
+        }
+    })
+}
+
+/// What is left of an epoch after `run`, which began with what was `left` before.
+///
+/// # Errors
+/// `Checkpoint` where the run's cursors are not those of its layout.
+pub fn left_after(
+    input: &ShardInput,
+    left: Option<&Left>,
+    run: &EarlierRun,
+    lists: Option<&[Vec<u32>]>,
+    key: OrderKey<'_>,
+) -> Result<Left> {
+    run.layout.check()?;
+    let mut ranks = 0..run.layout.world_size;
+    if let Some(rank) = ranks.find(|rank| !run.layout.is_exact() && !run.cursors.contains_key(rank))
+    {
+        return Err(silent(run, rank as usize));
+    }
+    let shards = resume(input, left, &run.layout, lists, key)?;
+    let depth = left.map_or(0, Left::depth) + 1;
+    Ok(Left::new(depth, left_by(input, run, &shards)?))
+}
+
 /// The pieces that a run left of its shards.
-fn left_by(run: &EarlierRun, shards: &[Shard]) -> Result<Vec<RowSlice>> {
+fn left_by(input: &ShardInput, run: &EarlierRun, shards: &[Shard]) -> Result<Vec<RowSlice>> {
     let workers = run.layout.workers();
     if let Some(rank) = run.cursors.keys().find(|rank| **rank >= run.layout.world_size) {
-        return Err(Error::checkpoint(format!(
-            "the state is damaged: it has a cursor of rank {rank} of {}; load an earlier state",
-            run.layout.world_size
-        )));
+        let ranks = run.layout.world_size;
+        return Err(damaged(&format!("it has a cursor of rank {rank} of {ranks}")));
     }
     let mut left = Vec::new();
     for (index, shard) in shards.iter().enumerate() {
+        input.stop.check()?;
         if run.layout.dynamic {
             let said = run.cursors.get(&(index as u32)).ok_or_else(|| silent(run, index))?;
             left.extend(shard.left_by_takers(said, run.layout.num_workers as usize)?);
@@ -128,9 +134,8 @@ pub fn cursor_of(
         }
         let cursor = ShardCursor::decode(numbers, &shard.lanes)?;
         if !shard.accepts(&cursor) {
-            return Err(Error::checkpoint(format!(
-                "the state is damaged: {} batches of worker {worker} of rank {rank} do not have the rows that its \
-                 cursor says; load an earlier state",
+            return Err(damaged(&format!(
+                "{} batches of worker {worker} of rank {rank} do not have the rows that its cursor says",
                 cursor.batches
             )));
         }
@@ -142,13 +147,17 @@ pub fn cursor_of(
     let (workers, worker) = (run.layout.workers() as u64, worker as u64);
     let batches = (run.step.saturating_add(workers - 1 - worker)) / workers;
     if shard.batches().is_some_and(|all| batches > all) {
-        return Err(Error::checkpoint(format!(
-            "the state is damaged: step {} is beyond the {} batches of a shard; load an earlier state",
+        return Err(damaged(&format!(
+            "step {} is beyond the {} batches of a shard",
             run.step,
             shard.batches().unwrap_or(0)
         )));
     }
     Ok(shard.cursor_at(batches))
+}
+
+pub(super) fn damaged(how: &str) -> Error {
+    Error::checkpoint(format!("the state is damaged: {how}; load an earlier state"))
 }
 
 fn silent(run: &EarlierRun, rank: usize) -> Error {
@@ -199,6 +208,7 @@ fn deal(
     };
     let mut lanes: Vec<Vec<(u32, Vec<RowSlice>)>> = vec![Vec::new(); ranks];
     for ((number, pieces), rows) in (0_u32..).zip(by_source).zip(rows) {
+        input.stop.check()?;
         let mut dealt = match lists {
             Some(lists) => group_by_lists(pieces, lists, ranks, |shard| {
                 Some(shard / layout.workers()).filter(|rank| *rank < ranks)
@@ -218,7 +228,7 @@ fn deal(
         }
     }
     let common = Common { depth, source_weights: &input.source_weights, delivered, rows: total };
-    Ok(finish(input, layout, &common, lanes, padding))
+    finish(input, layout, &common, lanes, padding)
 }
 
 fn finish(
@@ -227,9 +237,11 @@ fn finish(
     common: &Common<'_>,
     lanes: Vec<Vec<(u32, Vec<RowSlice>)>>,
     padding: Vec<Vec<RowSlice>>,
-) -> Vec<RankShare> {
+) -> Result<Vec<RankShare>> {
     let share = |((rank, lanes), padding)| {
-        RankShare::new(layout, rank, common, lanes, padding, |id| input.weight_of_split(id))
+        input.stop.check()?;
+        let weight_of = |id| input.weight_of_split(id);
+        Ok(RankShare::new(layout, rank, common, lanes, padding, weight_of))
     };
     (0_u32..).zip(lanes).zip(padding).map(share).collect()
 }
@@ -327,10 +339,11 @@ fn deal_partitions(
         _ => vec![Vec::new(); ranks as usize],
     };
     let common = Common { depth, source_weights: &[], delivered: rows, rows };
-    Ok(finish(input, layout, &common, lanes, padding))
+    finish(input, layout, &common, lanes, padding)
 }
 
-/// Permutes the pieces of every lane of a rank's shards, and keys its windows.
+/// Permutes the pieces of every lane of a rank's shards, and keys its windows. Rests of windows are
+/// mixed already, and come first.
 pub(super) fn put_in_order(
     shards: &mut [Shard],
     rank: u32,
@@ -353,6 +366,8 @@ pub(super) fn put_in_order(
                 id = derive_key(&[RESUMED, depth, id]);
             }
             lane.key = derive_key(&[key.seed, key.epoch, id]);
+            (lane.rests, lane.pieces) =
+                std::mem::take(&mut lane.pieces).into_iter().partition(RowSlice::is_rest);
             if layout.shuffle {
                 let mut order: Vec<u32> = (0..lane.pieces.len() as u32).collect();
                 epoch_order(&mut order, key.seed, key.epoch, id, key.fingerprint);

@@ -43,7 +43,11 @@ impl Holding {
 
     /// Decodes the pieces that `worker` holds of the rank's lane `lane`, as a lane of its own and
     /// the cursor in it.
-    fn decode(numbers: &[u64], lane: &Lane, worker: usize) -> Result<(Vec<u32>, Lane, LaneCursor)> {
+    fn decode(
+        numbers: &[u64],
+        lane: &Lane,
+        (worker, workers): (usize, usize),
+    ) -> Result<(Vec<u32>, Lane, LaneCursor)> {
         let (count, rest) = numbers.split_first().ok_or_else(damaged)?;
         let count = usize::try_from(*count).map_err(|_| damaged())?;
         let (held, cursor) = rest.split_at_checked(count).ok_or_else(damaged)?;
@@ -55,7 +59,7 @@ impl Holding {
             .iter()
             .map(|piece| lane.pieces.get(*piece as usize).cloned().ok_or_else(damaged))
             .collect::<Result<_>>()?;
-        let own = Lane { pieces, ..lane.of_taker(worker) };
+        let own = Lane { pieces, ..lane.of_taker(worker, workers) };
         let mut cursor = ShardCursor::decode_narrowed(cursor, std::slice::from_ref(&own))?;
         let cursor = cursor.lanes.pop().ok_or_else(damaged)?;
         Ok((held, own, cursor))
@@ -63,26 +67,31 @@ impl Holding {
 }
 
 impl Lane {
-    /// The lane without pieces, for a worker that takes them: its windows have keys of their own.
-    fn of_taker(&self, worker: usize) -> Self {
+    /// The lane without pieces, for one of `workers` workers that take them: its windows have keys
+    /// of their own. Rests of windows are not taken but dealt, in turn.
+    fn of_taker(&self, worker: usize, workers: usize) -> Self {
         let key = derive_key(&[TAKER, self.key, worker as u64]);
-        Self { pieces: Vec::new(), key, mixing: self.mixing, number: self.number }
+        let rests = self.rests.iter().skip(worker).step_by(workers.max(1)).cloned().collect();
+        Self { rests, pieces: Vec::new(), key, mixing: self.mixing, number: self.number }
     }
 }
 
 impl Shard {
-    /// The shard of a rank as its worker `worker` reads it, who takes pieces from all of them.
+    /// The shard of a rank as one of its `workers` workers reads it, who takes pieces from all of
+    /// them.
     #[must_use]
-    pub fn of_taker(&self, worker: usize) -> Self {
+    pub fn of_taker(&self, worker: usize, workers: usize) -> Self {
         let mut own = self.clone();
         for lane in &mut own.lanes {
-            lane.key = lane.of_taker(worker).key;
+            let pieces = std::mem::take(&mut lane.pieces);
+            *lane = Lane { pieces, ..lane.of_taker(worker, workers) };
         }
         own
     }
 
     /// The rest of a rank's shard. `said` has the consumed pieces, as pairs of first and one past
-    /// the last, and then the pieces that each worker holds; it is empty if the rank has not begun.
+    /// the last, and then the pieces that each worker holds. For a worker that has not begun that
+    /// is empty, and a single zero for one that has delivered all.
     ///
     /// # Errors
     /// `Checkpoint` where the numbers are not those of such a rank.
@@ -104,10 +113,15 @@ impl Shard {
         }
         let mut left = Vec::new();
         for (worker, numbers) in holdings.iter().enumerate() {
-            if numbers.is_empty() {
-                continue;
+            match numbers.as_slice() {
+                [] => {
+                    left.extend(lane.of_taker(worker, workers).rests);
+                    continue;
+                }
+                [0] => continue,
+                _ => (),
             }
-            let (held, own, cursor) = Holding::decode(numbers, lane, worker)?;
+            let (held, own, cursor) = Holding::decode(numbers, lane, (worker, workers))?;
             for piece in held {
                 // Nobody else has it, and none of it was consumed but what the cursor says.
                 if std::mem::replace(&mut accounted[piece as usize], true) {

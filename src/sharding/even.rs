@@ -221,7 +221,7 @@ pub fn level(lists: &mut [Vec<RowSlice>], quotas: &[u64], in_place: bool) {
             }
         }
         if touched && in_place {
-            list.sort_by_key(RowSlice::place);
+            list.sort_by_cached_key(RowSlice::place);
         }
     }
 }

@@ -127,6 +127,49 @@ impl Interleave {
         passed
     }
 
+    /// Goes on as [`advance`](Self::advance) does, many rounds of turns at once: the time that it
+    /// takes grows with the pieces, and not with their rows.
+    pub fn pass(&mut self, pieces: u32, rows: u64, rows_of: impl Fn(u32) -> u64) -> u64 {
+        let mut passed = 0;
+        while passed < rows {
+            // Opens what can be opened.
+            if self.turn(pieces).is_none() {
+                break;
+            }
+            let round = self.chunk.saturating_mul(self.open.len() as u64);
+            let begins = self.turn == 0 && self.left == self.chunk;
+            let rounds = match self.is_bounded() && begins {
+                true => self.whole_rounds((rows - passed) / round, &rows_of),
+                false => 0,
+            };
+            if rounds > 0 {
+                self.open.iter_mut().for_each(|open| open.row += rounds * self.chunk);
+                // As after the last turn of a round.
+                self.left = 0;
+                passed += rounds * round;
+                continue;
+            }
+            // To the end of this round, turn by turn.
+            let after = self.open.len() as u64 - 1 - u64::from(self.turn);
+            let turns = match self.is_bounded() {
+                true => self.left.saturating_add(self.chunk.saturating_mul(after)),
+                false => u64::MAX,
+            };
+            let turns = turns.min(rows - passed);
+            match self.advance(pieces, turns, &rows_of, |_| ()) {
+                0 => break,
+                more => passed += more,
+            }
+        }
+        passed
+    }
+
+    /// Rounds, at most `most`, in which every open piece has a whole turn.
+    fn whole_rounds(&self, most: u64, rows_of: impl Fn(u32) -> u64) -> u64 {
+        let of_piece = |open: &Open| (rows_of(open.piece) - open.row) / self.chunk;
+        self.open.iter().map(of_piece).fold(most, u64::min)
+    }
+
     /// The rows of a turn; None where a piece is read to its end before another has its turn.
     pub fn turn_rows(&self) -> Option<u64> {
         (self.width > 1 && self.is_bounded()).then_some(self.chunk)
@@ -135,6 +178,11 @@ impl Interleave {
     /// Pieces that are read at a time.
     pub fn width(&self) -> u32 {
         self.width
+    }
+
+    /// Rows of a turn; all of a piece where it is the largest number.
+    pub fn chunk(&self) -> u64 {
+        self.chunk
     }
 
     /// The pieces being read, in the order of turns from the first slot.
@@ -154,6 +202,13 @@ impl Interleave {
         let touched = self.open.iter().map(|open| open.piece).chain(self.next..next);
         let narrowed = Self { next: self.open.len() as u32, open: open.collect(), ..self.clone() };
         (narrowed, touched.collect())
+    }
+
+    /// The position where the open pieces begin with the row that is read next, and the rows before
+    /// it.
+    pub fn from_here(mut self) -> (Self, Vec<u64>) {
+        let rows = self.open.iter_mut().map(|open| std::mem::take(&mut open.row)).collect();
+        (self, rows)
     }
 
     /// The position in a list of only the pieces `touched`, all of them opened. It is behind the

@@ -9,6 +9,7 @@ use super::even::Remainder;
 use super::order::{derive_key, digest};
 use super::plan::Builtin;
 use super::row_slice::{RowSlice, Source};
+use super::stop::Stop;
 use crate::{Error, Result};
 
 /// Tells the key of a permutation of all rows from other keys.
@@ -58,6 +59,8 @@ pub struct ShardInput {
     pub stop_first: bool,
     /// Output rows of splits that are left out: split, first row, one past the last.
     pub exclude: Vec<(u32, u64, u64)>,
+    /// Ends a long deal.
+    pub stop: Stop,
 }
 
 /// The values on which an epoch's order depends, beside the layout.
@@ -94,6 +97,7 @@ pub struct EarlierRun {
 /// Bounds on the requests of a state, far above those of any run.
 const MOST_SHARDS: u64 = 1 << 20;
 const MOST_BATCH_ROWS: u64 = 1 << 40;
+pub(super) const MOST_WIDTH: u32 = 1 << 16;
 
 impl Layout {
     /// Checks the numbers of a layout that was read from a state.
@@ -107,7 +111,7 @@ impl Layout {
             && self.partitions.is_none_or(|bins| (1..=MOST_SHARDS).contains(&u64::from(bins)))
             && self.permuted != Some(0)
             && self.mixing.window != Some(0)
-            && self.mixing.width > 0
+            && (1..=MOST_WIDTH).contains(&self.mixing.width)
             && self.mixing.chunk > 0
             && !(self.dynamic
                 && (self.counted || self.num_workers == 0 || self.partitions.is_some()));

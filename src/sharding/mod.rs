@@ -5,9 +5,9 @@
 //! shards, [`epoch_order`] permutes one shard's list, [`Permutation`] all rows, and [`Rng`] is the
 //! only source of randomness in the crate.
 //!
-//! [`resume()`] is the whole way: [`ShardInput`] is cut into [`RowSlice`]s, rows consumed by
-//! [`EarlierRun`]s of the epoch are taken off, and the rest is dealt to [`Shard`]s by a [`Layout`].
-//! A [`RankShare`] is one rank's part of it.
+//! [`resume()`] is the whole way: [`ShardInput`] is cut into [`RowSlice`]s, or those [`Left`] by
+//! earlier runs of the epoch are taken, and dealt to [`Shard`]s by a [`Layout`]. [`left_after()`]
+//! takes off what a run consumed. A [`RankShare`] is one rank's part of it.
 
 mod bernoulli;
 mod blend;
@@ -17,7 +17,9 @@ mod dynamic;
 mod even;
 mod interleave;
 mod layout;
+mod left;
 mod lpt;
+mod mixing;
 mod order;
 mod permutation;
 mod plan;
@@ -26,17 +28,20 @@ mod rng;
 mod row_slice;
 mod shard;
 mod share;
+mod stop;
 mod weighted_sampler;
 
 pub use bernoulli::{Bernoulli, FileSample};
 pub use blend::blend;
 pub use cursor::{Lane, LaneCursor, Mixing, Shard, ShardCursor, WindowCursor};
-pub use deal::{cursor_of, resume, shares};
+pub use deal::{cursor_of, left_after, resume, shares};
 pub use dynamic::Holding;
 pub use even::{Remainder, Schedule, level, proportional, share};
 pub use interleave::{Interleave, Open, Turn};
 pub use layout::{EarlierRun, Layout, OrderKey, ShardInput};
+pub use left::Left;
 pub use lpt::{lpt, round_robin};
+pub use mixing::MixedSplits;
 pub use order::{derive_key, epoch_order};
 pub use permutation::Permutation;
 pub use plan::{Assignment, Builtin, Imbalance, ShardSummary, weight};
@@ -44,4 +49,5 @@ pub use rng::Rng;
 pub use row_slice::{RowSlice, Source, Window};
 pub use shard::ShardSpec;
 pub use share::RankShare;
+pub use stop::Stop;
 pub use weighted_sampler::{Order, RowWeights, WeightedSampler};

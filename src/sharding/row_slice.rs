@@ -11,14 +11,14 @@ use super::interleave::Interleave;
 pub enum Source {
     /// The output rows of the split with this id.
     Split(u32),
-    /// The rows of a shuffle window that an earlier run left half drained.
+    /// The rows of a shuffle window that an earlier run left half drained, in its permuted order.
     Window(Arc<Window>),
 }
 
 /// A shuffle window that can be filled again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// The pieces from which the window was filled.
+    /// The rows of splits from which the window was filled.
     pub pieces: Vec<RowSlice>,
     /// Where in `pieces` its first row lies.
     pub from: Interleave,
@@ -104,14 +104,19 @@ impl RowSlice {
         }
     }
 
-    /// Its place in the order of the plan: by its first split, windows before the pieces after
-    /// them.
-    pub fn place(&self) -> (u32, bool, u64) {
+    /// Returns true if it is the rest of a shuffle window.
+    pub fn is_rest(&self) -> bool {
+        matches!(self.source, Source::Window(_))
+    }
+
+    /// Its place in the order of the plan: rests of windows first, by their first split, then rows
+    /// of splits. Two windows are told apart by their keys.
+    pub fn place(&self) -> (bool, u32, u64, u64) {
         match &self.source {
-            Source::Split(id) => (*id, true, self.start),
+            Source::Split(id) => (true, *id, 0, self.start),
             Source::Window(window) => {
-                let first = window.pieces.iter().map(|piece| piece.place().0).min();
-                (first.unwrap_or(0), false, self.start)
+                let first = window.pieces.iter().map(|piece| piece.place().1).min();
+                (false, first.unwrap_or(0), window.key, self.start)
             }
         }
     }

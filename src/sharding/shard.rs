@@ -1,7 +1,5 @@
 //! The topology: ranks, and the workers of each.
 
-use std::ops::Range;
-
 use crate::{Error, Result};
 
 /// This rank among all ranks, and the workers that each of them runs. Only valid values exist.
@@ -63,28 +61,5 @@ impl ShardSpec {
     /// Shards on all ranks.
     pub fn num_shards(&self) -> usize {
         self.world_size * self.shards_per_rank()
-    }
-
-    /// The number of the shard of `worker` on `rank`.
-    pub fn shard_index(&self, rank: usize, worker: usize) -> Result<usize> {
-        let (world_size, workers) = (self.world_size, self.shards_per_rank());
-        if rank >= world_size {
-            return Err(Error::config(format!(
-                "rank {rank} must be in 0..{world_size} (world_size is {world_size})"
-            )));
-        }
-        if worker >= workers {
-            return Err(Error::config(format!(
-                "worker {worker} must be in 0..{workers} (num_workers is {})",
-                self.num_workers
-            )));
-        }
-        Ok(rank * workers + worker)
-    }
-
-    /// The numbers of this rank's shards, worker 0 first.
-    pub fn own_shards(&self) -> Range<usize> {
-        let first = self.rank * self.shards_per_rank();
-        first..first + self.shards_per_rank()
     }
 }

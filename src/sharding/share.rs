@@ -146,6 +146,7 @@ impl RankShare {
 
     fn of_partitions(&self, layout: &Layout) -> Result<Shard> {
         let lanes = self.head.numbers.iter().zip(&self.lanes).map(|(number, pieces)| Lane {
+            rests: Vec::new(),
             pieces: pieces.clone(),
             key: 0,
             mixing: layout.mixing,
@@ -214,7 +215,9 @@ impl RankShare {
                 level(&mut dealt, &wanted, lists.is_none());
             }
             for (shard, pieces) in shards.iter_mut().zip(dealt) {
-                shard.lanes.push(Lane { pieces, key: 0, mixing: layout.mixing, number: *number });
+                // Rests of windows are told apart where pieces are put in order.
+                let (rests, mixing, number) = (Vec::new(), layout.mixing, *number);
+                shard.lanes.push(Lane { rests, pieces, key: 0, mixing, number });
             }
         }
         Ok(shards)

@@ -7,8 +7,8 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
-use reqwest::redirect::Policy;
 
+use super::network::client_builder;
 use crate::{Error, Result};
 
 /// The HTTP client for log-ins and roles. The library's own would bring a second TLS stack.
@@ -20,9 +20,8 @@ impl AwsHttp {
     ///
     /// `Config` where the machine has no usable TLS certificates.
     pub(super) fn try_new() -> Result<Self> {
-        // Requests carry keys, and a signature holds for one host.
-        let client = reqwest::Client::builder().redirect(Policy::none()).build();
-        client
+        client_builder()
+            .build()
             .map(Self)
             .map_err(|error| Error::config("cannot make an HTTP client").with_source(error))
     }

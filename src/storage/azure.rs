@@ -7,12 +7,17 @@ use crate::{Error, Result};
 /// The host's suffix after the account, in hosts that `object_store` knows.
 const KNOWN_HOSTS: &[&str] = &["dfs.core.windows.net", "blob.core.windows.net"];
 
+/// Microsoft's clouds for some countries. Of another host a URI is not enough: a table's metadata
+/// names its files, and the account's token goes where they lie.
+const CLOUDS: &[&str] = &["core.chinacloudapi.cn", "core.usgovcloudapi.net", "core.cloudapi.de"];
+
 /// The options of a container. An account's own tokens (`adls.sas-token.<account>`) come before
 /// those for all accounts.
 ///
 /// # Errors
 ///
-/// `Config`, for a malformed connection string, and a container whose account nobody names.
+/// `Config`, for a malformed connection string, a container whose account nobody names, and a host that
+/// only its URI names and that is none of Azure's.
 pub(super) fn azure_options(root: &str, known: Properties<'_>) -> Result<StoreOptions> {
     let mut options = plain_azure(known);
     let (container, host) = match root.split_once("://").map(|(_, rest)| rest) {
@@ -52,13 +57,21 @@ pub(super) fn azure_options(root: &str, known: Properties<'_>) -> Result<StoreOp
     if known.flag("adls.anon")?.unwrap_or(false) {
         put("azure_skip_signature", "true");
     }
-    let host = known.get("adls.account-host").or(host);
+    let named = known.get("adls.account-host");
+    let host = named.or(host);
     let fabric = host.is_some_and(|host| host.ends_with(".fabric.microsoft.com"));
     // The account that a URI names is the account, whatever the properties say.
     if let Some((account, service)) = host.and_then(|host| host.split_once('.')) {
         put("account_name", account);
         let is_known = fabric || KNOWN_HOSTS.contains(&service);
         if !is_known && !has_endpoint(known) {
+            let is_cloud = CLOUDS.iter().any(|cloud| service.ends_with(&format!(".{cloud}")));
+            if named.is_none() && !is_cloud {
+                return Err(Error::config(format!(
+                    "{root} lies on a host that is none of Azure's; if it is right, pass the property \
+                     \"adls.account-host\": \"{account}.{service}\""
+                )));
+            }
             let service = match service.strip_prefix("dfs.") {
                 Some(cloud) => format!("blob.{cloud}"),
                 None => service.to_owned(),

@@ -2,6 +2,7 @@
 //! told.
 
 use std::error::Error as StdError;
+use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -77,6 +78,22 @@ impl Guard {
 
     pub(super) fn check(&self, now: &ObjectMeta) -> Result<()> {
         match self.pin.as_ref().and_then(|pin| pin.difference(now)) {
+            Some(difference) => Err(self.changed(&difference)),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the change time of a local file that is open.
+    pub(super) fn check_change_time(&self, file: &File) -> Result<()> {
+        match self.pin.as_ref().is_some_and(|pin| pin.changed.is_some()) {
+            true => self.check_changed(&file.metadata().map_err(|error| self.read_error(&error))?),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn check_changed(&self, now: &Metadata) -> Result<()> {
+        let pinned = self.pin.as_ref().and_then(|pin| pin.changed);
+        match pinned.and_then(|changed| changed.difference(now)) {
             Some(difference) => Err(self.changed(&difference)),
             None => Ok(()),
         }

@@ -11,16 +11,15 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    Attributes, CopyOptions, Error as StoreError, GetOptions, GetRange, GetResult,
-    GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    Attributes, Error as StoreError, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
+    ObjectMeta, Result,
 };
 
 use super::foreign::{ForeignFile, ForeignFiles};
 use super::list::names_below;
 use super::location::describe;
 use super::pin::FilePin;
-use super::read_only::read_only;
+use super::read_only::Reads;
 use crate::Error;
 
 /// The name of this store in errors of `object_store`.
@@ -150,9 +149,8 @@ fn failed(error: Error) -> StoreError {
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl ObjectStore for ForeignStore {
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+impl Reads for ForeignStore {
+    async fn get(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let attributes = Attributes::new();
         if let Some(GetRange::Bounded(range)) = &options.range
             && !options.head
@@ -190,7 +188,7 @@ impl ObjectStore for ForeignStore {
         Ok(GetResult { payload: GetResultPayload::Stream(payload), meta, range, attributes })
     }
 
-    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    async fn ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         stream::iter(ranges.to_vec())
             .map(|range| self.read(location, range))
             .buffered(REQUESTS)
@@ -198,7 +196,7 @@ impl ObjectStore for ForeignStore {
             .await
     }
 
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+    fn files(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let store = Self { files: Arc::clone(&self.files), root: Arc::clone(&self.root) };
         let prefix = prefix.cloned().unwrap_or_default();
         let listing = async move {
@@ -208,44 +206,8 @@ impl ObjectStore for ForeignStore {
         stream::once(listing).try_flatten().boxed()
     }
 
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let offset = offset.clone();
-        self.list(prefix).try_filter(move |meta| std::future::ready(meta.location > offset)).boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+    async fn folder(&self, prefix: Option<&Path>) -> Result<ListResult> {
         self.list_in(&prefix.cloned().unwrap_or_default(), false).await
-    }
-
-    async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> Result<PutResult> {
-        Err(read_only("write a file"))
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        _: &Path,
-        _: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        Err(read_only("write a file"))
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        locations.map(|_| Err(read_only("delete a file"))).boxed()
-    }
-
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        Err(read_only("copy a file"))
-    }
-
-    async fn rename_opts(&self, _: &Path, _: &Path, _: RenameOptions) -> Result<()> {
-        Err(read_only("rename a file"))
     }
 }
 

@@ -10,6 +10,7 @@ use object_store::client::HttpError;
 use object_store::path::Path;
 use object_store::{Error as StoreError, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::change_time::pin_change_times;
 use super::glob::{Glob, Segment, is_hidden, matches};
 use super::location::{Location, Scheme, local_path};
 use super::pin::FilePin;
@@ -64,6 +65,7 @@ async fn list_one(
     };
     folders.refuse(store, location, &pins, is_named).await?;
     pins.sort_unstable_by(|a, b| a.location.cmp(&b.location));
+    pin_change_times(location.store_root(), &mut pins);
     Ok(pins)
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use datafusion::datasource::object_store::ObjectStoreUrl;
 use object_store::path::{Path, PathPart};
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -164,19 +163,6 @@ impl Location {
         &self.root
     }
 
-    /// The key to register the store under in DataFusion.
-    ///
-    /// DataFusion drops the part before an `@`, so that two containers of one Azure account would
-    /// share a store. Here the container becomes part of the host instead.
-    ///
-    /// # Errors
-    ///
-    /// `Config`, where the root is no URL, such as a bucket name with a space.
-    pub fn object_store_url(&self) -> Result<ObjectStoreUrl> {
-        ObjectStoreUrl::parse(self.root.replace('@', "."))
-            .map_err(|_| Error::config(format!("{:?} names no object store", self.root)))
-    }
-
     /// The path in the store, or the directory that the pattern starts in.
     pub fn prefix(&self) -> &Path {
         &self.prefix
@@ -218,6 +204,13 @@ impl Location {
         let names: Vec<String> =
             self.prefix().parts().map(|name| name.as_ref().to_owned()).collect();
         local_path(&names)
+    }
+
+    /// The directory of this name below it.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        let prefix = self.prefix.clone().join(name);
+        Self { prefix, is_directory: true, ..self.clone() }
     }
 
     /// A path of the same store as a user would write it.

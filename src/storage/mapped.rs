@@ -8,14 +8,19 @@
 //! files on network and FUSE file systems, where other machines write and failed reads are signals,
 //! are not mapped. Replacing a file by another (write, then rename) is safe: the mapping keeps the
 //! old one.
+//!
+//! A mapping is private, and may be written to: its arrays are lent to other libraries, whose users
+//! work on them in place. The system copies a page at the first write to it, so that only the batch
+//! changes, and neither the file nor what others read of it.
 
 use std::fmt;
 use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::buffer::Buffer;
-use bytes::Bytes;
-use memmap2::Mmap;
+use memmap2::{MmapMut, MmapOptions};
 use object_store::ObjectStore;
 use object_store::path::Path;
 
@@ -30,25 +35,23 @@ pub struct MappedFile {
 
 impl MappedFile {
     /// Maps a file of `store`, its pin checked; None where the file is not local, is empty, or lies
-    /// on a file system whose files are not mapped.
+    /// on a file system whose files are not mapped, and where the system has no room for a mapping.
     ///
     /// # Errors
     /// `Data` where the file changed since it was pinned; `Storage` where it cannot be opened.
     pub async fn open(store: &Arc<dyn ObjectStore>, location: &Path) -> Result<Option<Self>> {
         let Some(file) = OpenFile::open(store, location).await? else { return Ok(None) };
         let mapped = blocking(move || {
-            if file.opened.size == 0 || !is_mappable(&file.file) {
+            if file.opened.size == 0 || !is_of_this_machine(&file.file) {
                 return Ok(None);
             }
             // SAFETY: the bytes must not change while slices of the map live, which no program can
             // promise of a file that others may write. The identity is checked around every use,
             // and the documentation says what a write in place does, and how to have files read
             // instead.
-            let map = unsafe { Mmap::map(&file.file) };
-            let map = map.map_err(|error| file.guard.read_error(&error))?;
+            let Ok(map) = (unsafe { map_private(&file.file) }) else { return Ok(None) };
             file.check()?;
-            let data = Buffer::from(Bytes::from_owner(map));
-            Ok(Some(Self { file, data }))
+            Ok(Some(Self { file, data: buffer_of(map) }))
         })
         .await?;
         Ok(mapped)
@@ -77,9 +80,31 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Returns true if a failed or late read of the file cannot come from another machine.
+/// Maps a file so that writes to the map stay in this process.
+///
+/// # Safety
+/// The file must not be written to or cut short while the map or a slice of it lives: Rust takes
+/// mapped bytes for constant, and reading past the new end kills the process.
+pub(crate) unsafe fn map_private(file: &File) -> io::Result<MmapMut> {
+    // Without a reserve: by default the system refuses what would not fit into memory if all of it
+    // was written to.
+    // SAFETY: the caller's promise.
+    unsafe { MmapOptions::new().no_reserve_swap().map_copy(file) }
+}
+
+/// A map as a buffer, which keeps it.
+pub(crate) fn buffer_of(map: MmapMut) -> Buffer {
+    let start = NonNull::from(&map[..]).cast::<u8>();
+    let length = map.len();
+    // SAFETY: `start` is valid for reads of `length` bytes as long as the map lives, and the buffer
+    // owns the map.
+    unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) }
+}
+
+/// Returns true if a failed or late read of the file cannot come from another machine, nor its
+/// times from a program.
 #[cfg(target_os = "linux")]
-fn is_mappable(file: &File) -> bool {
+pub(super) fn is_of_this_machine(file: &File) -> bool {
     use std::os::fd::AsRawFd;
     /// NFS, SMB, CIFS, SMB2, FUSE, 9p, AFS, Ceph, Lustre, GPFS.
     const REMOTE: [u32; 10] = [
@@ -103,6 +128,6 @@ fn is_mappable(file: &File) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn is_mappable(_: &File) -> bool {
+pub(super) fn is_of_this_machine(_: &File) -> bool {
     true
 }

@@ -7,23 +7,28 @@ mod aws_http;
 mod aws_keys;
 mod azure;
 mod cache;
+mod change_time;
+mod checked;
 mod decoded_text;
 mod file_guard;
 mod foreign;
 mod foreign_store;
 mod glob;
+mod hidden;
 mod hive;
 mod io_counters;
 mod known;
 mod layer;
 mod list;
 mod location;
+mod machine_keys;
 mod mapped;
 mod mark;
 mod members;
 mod network;
 mod open;
 mod options;
+mod own_files;
 mod pin;
 mod pinned;
 mod profiles;
@@ -37,6 +42,7 @@ mod routed;
 mod scoped;
 mod scopes;
 mod secrets;
+mod stepped;
 mod steps;
 mod store;
 mod table_folders;
@@ -48,6 +54,7 @@ mod walk;
 
 pub use access::AccessConfig;
 pub use cache::{CacheOptions, RangeCache};
+pub use change_time::{ChangeTime, pin_change_times};
 pub use decoded_text::with_decoded_text;
 pub use foreign::{
     Foreign, ForeignCredentials, ForeignFile, ForeignFiles, ForeignFunction, ForeignListing,
@@ -74,7 +81,12 @@ pub use vended::Refresh;
 pub(crate) use access::lay_over;
 pub(crate) use aws_keys::aws_identity;
 pub(crate) use known::{slip_among, slip_of};
-pub(crate) use network::retry_after;
+pub(crate) use mapped::{buffer_of, map_private};
+pub(crate) use network::{client_builder, error_text, retry_after, send, whole};
 pub(crate) use options::{redact, shown, without_password};
+pub(crate) use own_files::{
+    check_private, is_digest, is_hexadecimal, is_own_folder, open_lock, open_own, read_own,
+    remove_own, write_own,
+};
 pub(crate) use properties::is_storage_property;
 pub(crate) use secrets::note_secrets;

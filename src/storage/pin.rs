@@ -5,10 +5,11 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
+use super::change_time::ChangeTime;
 use crate::fingerprint::Form;
 
 /// One file as it was when the query was planned.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "PinText", into = "PinText")]
 pub struct FilePin {
     /// The path in its store.
@@ -22,7 +23,23 @@ pub struct FilePin {
     pub e_tag: Option<String>,
     /// The store's version of the object, where it keeps versions.
     pub version: Option<String>,
+    /// The change time of a file on a disk of this machine, which is compared when it is read. It
+    /// is no part of the identity.
+    pub changed: Option<ChangeTime>,
 }
+
+/// Pins are the same where they name the same content; see [`ChangeTime`].
+impl PartialEq for FilePin {
+    fn eq(&self, other: &Self) -> bool {
+        self.location == other.location
+            && self.size == other.size
+            && self.last_modified == other.last_modified
+            && self.e_tag == other.e_tag
+            && self.version == other.version
+    }
+}
+
+impl Eq for FilePin {}
 
 impl FilePin {
     /// Writes the identity of the content into a form.
@@ -92,13 +109,14 @@ fn bare(e_tag: &str) -> &str {
 impl From<ObjectMeta> for FilePin {
     fn from(meta: ObjectMeta) -> Self {
         let ObjectMeta { location, last_modified, size, e_tag, version } = meta;
-        Self { location, size, last_modified: Some(last_modified), e_tag, version }
+        let last_modified = Some(last_modified);
+        Self { location, size, last_modified, e_tag, version, changed: None }
     }
 }
 
 impl From<FilePin> for ObjectMeta {
     fn from(pin: FilePin) -> Self {
-        let FilePin { location, size, last_modified, e_tag, version } = pin;
+        let FilePin { location, size, last_modified, e_tag, version, .. } = pin;
         let last_modified = last_modified.unwrap_or_default();
         Self { location, last_modified, size, e_tag, version }
     }
@@ -115,6 +133,8 @@ struct PinText {
     e_tag: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed: Option<ChangeTime>,
 }
 
 impl From<FilePin> for PinText {
@@ -127,6 +147,7 @@ impl From<FilePin> for PinText {
                 .map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true)),
             e_tag: pin.e_tag,
             version: pin.version,
+            changed: pin.changed,
         }
     }
 }
@@ -147,6 +168,7 @@ impl TryFrom<PinText> for FilePin {
             last_modified,
             e_tag: text.e_tag,
             version: text.version,
+            changed: text.changed,
         })
     }
 }

@@ -127,7 +127,7 @@ impl OpenFile {
         if now.len() == self.opened.size
             && modified.is_none_or(|modified| modified == self.opened.last_modified)
         {
-            return Ok(());
+            return self.guard.check_changed(&now);
         }
         self.guard.changed_while_read(now.len())
     }

@@ -1,6 +1,6 @@
 //! One read-only store of all the files of a table, wherever they lie.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,15 +11,13 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error as StoreError, GetOptions, GetResult, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
-    Result,
+    Error as StoreError, GetOptions, GetResult, ListResult, ObjectMeta, ObjectStore, Result,
 };
 
 use super::access::AccessConfig;
-use super::options::redact;
+use super::hidden::hide;
 use super::properties::store_options;
-use super::read_only::read_only;
+use super::read_only::Reads;
 use super::store::open_with;
 use super::uri::{Place, ROUTED_ROOT, path_of, place_of, uri_of};
 use super::vended::{CredentialCache, Refresh, provider_of};
@@ -103,46 +101,18 @@ impl RoutedStore {
         Ok(Route { store, place, issue: issue.number })
     }
 
-    /// The error with the file's URI, and without secrets.
-    fn describe(&self, error: StoreError, location: &Path) -> StoreError {
-        let path = uri_of(location);
-        let secrets = self.credential_cache.current().config.properties_of(&path);
-        match error {
-            StoreError::NotFound { source, .. } => StoreError::NotFound { path, source },
-            StoreError::PermissionDenied { source, .. } => {
-                StoreError::PermissionDenied { path, source: safe(source, &secrets) }
-            }
-            StoreError::Unauthenticated { source, .. } => {
-                StoreError::Unauthenticated { path, source: safe(source, &secrets) }
-            }
-            StoreError::Generic { store, source } => {
-                StoreError::Generic { store, source: safe(source, &secrets) }
-            }
-            other => other,
-        }
-    }
-
-    /// Returns true if the request should be repeated after this failure, because there are newer
+    /// The answer to a request, which is sent once more where it was refused and there are newer
     /// credentials now.
-    async fn can_repeat(&self, route: &Route, error: &StoreError) -> Result<bool> {
-        match is_refusal(error) {
-            true => self.credential_cache.after_refusal(route.issue).await.map_err(failed),
-            false => Ok(false),
-        }
-    }
-}
-
-/// Returns true if a store refused the credentials. S3 answers 400 to a token that has ended.
-pub(super) fn is_refusal(error: &StoreError) -> bool {
-    match error {
-        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
-        StoreError::Generic { source, .. } => {
-            let text = source.to_string();
-            ["ExpiredToken", "TokenRefreshRequired", "InvalidToken"]
-                .iter()
-                .any(|code| text.contains(code))
-        }
-        _ => false,
+    async fn answer<T, F>(&self, at: &Path, route: &Route, request: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let answer = self.credential_cache.answer(route.issue, request).await;
+        answer.map_err(|error| {
+            let uri = uri_of(at);
+            let secrets = self.credential_cache.current().config.properties_of(&uri);
+            hide(error, uri, &secrets)
+        })
     }
 }
 
@@ -155,52 +125,28 @@ fn outer(start: &str, key: &Path) -> Result<Path> {
     Path::parse(format!("{start}/{key}")).map_err(Into::into)
 }
 
-/// A store's answer without the secrets that it may repeat: S3 tells the key that it refuses.
-fn safe(
-    source: Box<dyn std::error::Error + Send + Sync>,
-    secrets: &BTreeMap<String, String>,
-) -> Box<dyn std::error::Error + Send + Sync> {
-    let text = source.to_string();
-    let hidden = redact(&text, secrets);
-    match hidden == text {
-        true => source,
-        false => hidden.into(),
-    }
-}
-
 fn no_directory() -> StoreError {
     let error = Error::storage("cannot list all stores at once; name a directory");
     StoreError::NotSupported { source: Box::new(error) }
 }
 
 #[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl ObjectStore for RoutedStore {
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+impl Reads for RoutedStore {
+    async fn get(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let route = self.route(location).map_err(failed)?;
-        let mut result = route.store.get_opts(&route.place.key, options.clone()).await;
-        if let Err(error) = &result
-            && self.can_repeat(&route, error).await?
-        {
-            result = route.store.get_opts(&route.place.key, options).await;
-        }
-        let mut found = result.map_err(|error| self.describe(error, location))?;
+        let request = || route.store.get_opts(&route.place.key, options.clone());
+        let mut found = self.answer(location, &route, request).await?;
         found.meta.location = location.clone();
         Ok(found)
     }
 
-    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    async fn ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let route = self.route(location).map_err(failed)?;
-        let mut result = route.store.get_ranges(&route.place.key, ranges).await;
-        if let Err(error) = &result
-            && self.can_repeat(&route, error).await?
-        {
-            result = route.store.get_ranges(&route.place.key, ranges).await;
-        }
-        result.map_err(|error| self.describe(error, location))
+        let request = || route.store.get_ranges(&route.place.key, ranges);
+        self.answer(location, &route, request).await
     }
 
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+    fn files(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let Some(prefix) = prefix else {
             return stream::once(async { Err(no_directory()) }).boxed();
         };
@@ -219,25 +165,11 @@ impl ObjectStore for RoutedStore {
         }
     }
 
-    fn list_with_offset(
-        &self,
-        prefix: Option<&Path>,
-        offset: &Path,
-    ) -> BoxStream<'static, Result<ObjectMeta>> {
-        let offset = offset.clone();
-        self.list(prefix).try_filter(move |meta| std::future::ready(meta.location > offset)).boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+    async fn folder(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let prefix = prefix.ok_or_else(no_directory)?;
         let route = self.route(prefix).map_err(failed)?;
-        let mut result = route.store.list_with_delimiter(Some(&route.place.key)).await;
-        if let Err(error) = &result
-            && self.can_repeat(&route, error).await?
-        {
-            result = route.store.list_with_delimiter(Some(&route.place.key)).await;
-        }
-        let mut listed = result.map_err(|error| self.describe(error, prefix))?;
+        let request = || route.store.list_with_delimiter(Some(&route.place.key));
+        let mut listed = self.answer(prefix, &route, request).await?;
         for directory in &mut listed.common_prefixes {
             *directory = outer(&route.place.start, directory)?;
         }
@@ -245,33 +177,6 @@ impl ObjectStore for RoutedStore {
             meta.location = outer(&route.place.start, &meta.location)?;
         }
         Ok(listed)
-    }
-
-    async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> Result<PutResult> {
-        Err(read_only("write a file"))
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        _: &Path,
-        _: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        Err(read_only("write a file"))
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        locations.map(|_| Err(read_only("delete a file"))).boxed()
-    }
-
-    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        Err(read_only("copy a file"))
-    }
-
-    async fn rename_opts(&self, _: &Path, _: &Path, _: RenameOptions) -> Result<()> {
-        Err(read_only("rename a file"))
     }
 }
 

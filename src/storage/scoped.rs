@@ -16,10 +16,9 @@ use object_store::{
     PutResult, RenameOptions, Result,
 };
 
+use super::hidden::hide;
 use super::location::{Location, describe};
 use super::open::StoreAccess;
-use super::options::redact;
-use super::routed::is_refusal;
 use super::vended::CredentialCache;
 use crate::pool::briefly;
 
@@ -122,27 +121,15 @@ impl Account {
             .map_or(0, |credential_cache| credential_cache.current().number)
     }
 
-    /// Returns true if the request should be repeated after this failure, because there are newer
-    /// credentials now.
-    async fn can_repeat(&self, issue: u64, error: &StoreError) -> Result<bool> {
-        match &self.credential_cache {
-            Some(credential_cache) if is_refusal(error) => {
-                credential_cache.after_refusal(issue).await.map_err(failed)
-            }
-            _ => Ok(false),
-        }
-    }
-
     /// The answer to a request, which is sent once more where it was refused and there are newer
     /// credentials now.
     async fn answer<T, F>(&self, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
-        let issue = self.issue();
-        match request().await {
-            Err(error) if self.can_repeat(issue, &error).await? => request().await,
-            answer => answer,
+        match &self.credential_cache {
+            Some(credential_cache) => credential_cache.answer(self.issue(), request).await,
+            None => request().await,
         }
     }
 
@@ -153,68 +140,12 @@ impl Account {
             let issue = credential_cache.current();
             secrets.extend(issue.config.properties.iter().map(|(n, v)| (n.clone(), v.clone())));
         }
-        let path = describe(root, location);
-        match error {
-            StoreError::NotFound { source, .. } => {
-                StoreError::NotFound { path, source: safe(source, &secrets) }
-            }
-            StoreError::PermissionDenied { source, .. } => {
-                StoreError::PermissionDenied { path, source: safe(source, &secrets) }
-            }
-            StoreError::Unauthenticated { source, .. } => {
-                StoreError::Unauthenticated { path, source: safe(source, &secrets) }
-            }
-            StoreError::Generic { store, source } => {
-                StoreError::Generic { store, source: safe(source, &secrets) }
-            }
-            other => other,
-        }
+        hide(error, describe(root, location), &secrets)
     }
 }
 
 fn failed(error: crate::Error) -> StoreError {
     StoreError::Generic { store: "ScopedStore", source: Box::new(error) }
-}
-
-/// XML elements in which S3 repeats parts of a refused request: the key, the token, and the signed
-/// text.
-const REPEATED: &[&str] = &[
-    "AWSAccessKeyId",
-    "Token-0",
-    "StringToSign",
-    "StringToSignBytes",
-    "SignatureProvided",
-    "CanonicalRequest",
-    "CanonicalRequestBytes",
-];
-
-/// A store's answer without the secrets that it may repeat.
-fn safe(
-    source: Box<dyn std::error::Error + Send + Sync>,
-    secrets: &BTreeMap<String, String>,
-) -> Box<dyn std::error::Error + Send + Sync> {
-    // An error of this crate holds none, and its kind and cause are kept.
-    if source.is::<crate::Error>() {
-        return source;
-    }
-    let text = source.to_string();
-    let hidden = without_elements(redact(&text, secrets));
-    match hidden == text {
-        true => source,
-        false => hidden.into(),
-    }
-}
-
-fn without_elements(mut text: String) -> String {
-    for name in REPEATED {
-        let (open, close) = (format!("<{name}>"), format!("</{name}>"));
-        if let Some(start) = text.find(&open).map(|at| at + open.len())
-            && let Some(length) = text[start..].find(&close)
-        {
-            text.replace_range(start..start + length, "***");
-        }
-    }
-    text
 }
 
 #[async_trait]
@@ -244,7 +175,11 @@ impl ObjectStore for ScopedStore {
             let mut listed = account.store.list(Some(&prefix)).fuse();
             let mut first = listed.next().await;
             if let Some(Err(error)) = &first {
-                match account.can_repeat(issue, error).await {
+                let repeats = match &account.credential_cache {
+                    Some(credential_cache) => credential_cache.can_repeat(issue, error).await,
+                    None => Ok(false),
+                };
+                match repeats {
                     Ok(true) => {
                         listed = account.store.list(Some(&prefix)).fuse();
                         first = listed.next().await;
@@ -347,19 +282,5 @@ impl fmt::Display for ScopedStore {
 impl fmt::Debug for ScopedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_s3_repeats_is_hidden() {
-        let text = "<Error><Code>InvalidToken</Code><Token-0>abc</Token-0>\
-                    <AWSAccessKeyId>AKIA</AWSAccessKeyId></Error>";
-        let expected = "<Error><Code>InvalidToken</Code><Token-0>***</Token-0>\
-                        <AWSAccessKeyId>***</AWSAccessKeyId></Error>";
-        assert_eq!(without_elements(text.to_owned()), expected);
     }
 }

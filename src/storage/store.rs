@@ -17,6 +17,7 @@ use object_store::{ClientConfigKey, ClientOptions, ObjectStore};
 use super::aliases::{HEADERS, translate};
 use super::layer::Layered;
 use super::location::{Location, Scheme};
+use super::machine_keys::with_machine_keys;
 use super::network::{Connector, NetworkOptions};
 use super::options::{AZURE_OPTIONS, GCS_OPTIONS, S3_OPTIONS, parse_keys, redact};
 use super::provided::{Provided, provided};
@@ -52,10 +53,12 @@ pub(super) enum Provider {
 /// A client of S3 by options of `object_store`.
 pub(super) fn s3_builder(
     options: &BTreeMap<String, String>,
-    provider: Option<Provider>,
+    provider: &Option<Provider>,
 ) -> Result<AmazonS3Builder> {
     let builder = match provider {
-        Some(Provider::S3(given)) => AmazonS3Builder::from_env().with_credentials(given),
+        Some(Provider::S3(given)) => {
+            AmazonS3Builder::from_env().with_credentials(Arc::clone(given))
+        }
         _ => AmazonS3Builder::from_env(),
     };
     let keys = parse_keys(options, Scheme::S3, S3_OPTIONS)?;
@@ -80,53 +83,41 @@ pub(super) fn open_with(
     let mut options = options.clone();
     let network = NetworkOptions::take(&mut options)?;
     let options = &options;
-    let connector = || connector(&network);
+    limit_requests(&network)?;
+    let connector = || Connector::new(&network);
+    // The builders have no trait in common.
+    macro_rules! cloud {
+        ($builder:ident, $scheme:ident, $names:expr, $root:expr) => {{
+            let builder = match provider {
+                Some(Provider::$scheme(given)) => $builder::from_env().with_credentials(given),
+                _ => $builder::from_env(),
+            };
+            let builder = parse_keys(options, Scheme::$scheme, $names)?
+                .into_iter()
+                .fold(builder, |builder, (key, value)| builder.with_config(key, value))
+                .with_url($root)
+                .with_retry(network.retry.clone())
+                .with_http_connector(connector()?);
+            Arc::new(builder.build().map_err(failed)?)
+        }};
+    }
     let store: Arc<dyn ObjectStore> = match location.scheme() {
         Scheme::Local => return open_local(location, options),
-        Scheme::S3 => Arc::new(
-            s3_builder(options, provider)?
-                .with_url(root)
-                .with_retry(network.retry.clone())
-                .with_http_connector(connector()?)
-                .build()
-                .map_err(failed)?,
-        ),
-        Scheme::Gcs => Arc::new(
-            parse_keys(options, Scheme::Gcs, GCS_OPTIONS)?
-                .into_iter()
-                .fold(
-                    match provider {
-                        Some(Provider::Gcs(given)) => {
-                            GoogleCloudStorageBuilder::from_env().with_credentials(given)
-                        }
-                        _ => GoogleCloudStorageBuilder::from_env(),
-                    },
-                    |builder, (key, value)| builder.with_config(key, value),
-                )
-                .with_url(root.replacen("gcs://", "gs://", 1))
-                .with_retry(network.retry.clone())
-                .with_http_connector(connector()?)
-                .build()
-                .map_err(failed)?,
-        ),
-        Scheme::Azure => Arc::new(
-            parse_keys(options, Scheme::Azure, AZURE_OPTIONS)?
-                .into_iter()
-                .fold(
-                    match provider {
-                        Some(Provider::Azure(given)) => {
-                            MicrosoftAzureBuilder::from_env().with_credentials(given)
-                        }
-                        _ => MicrosoftAzureBuilder::from_env(),
-                    },
-                    |builder, (key, value)| builder.with_config(key, value),
-                )
-                .with_url(root)
-                .with_retry(network.retry.clone())
-                .with_http_connector(connector()?)
-                .build()
-                .map_err(failed)?,
-        ),
+        Scheme::S3 => {
+            let builder = s3_builder(options, &provider)?.with_url(root);
+            let builder = match provider {
+                Some(_) => {
+                    builder.with_retry(network.retry.clone()).with_http_connector(connector()?)
+                }
+                None => with_machine_keys(builder, &network, root)?,
+            };
+            Arc::new(builder.build().map_err(failed)?)
+        }
+        Scheme::Gcs => {
+            let root = root.replacen("gcs://", "gs://", 1);
+            cloud!(GoogleCloudStorageBuilder, Gcs, GCS_OPTIONS, root)
+        }
+        Scheme::Azure => cloud!(MicrosoftAzureBuilder, Azure, AZURE_OPTIONS, root),
         Scheme::Http => Arc::new(
             HttpBuilder::new()
                 .with_client_options(http_options(root, options)?)
@@ -192,11 +183,11 @@ fn open_local(
     Err(Error::config(message).with_context("path", location))
 }
 
-fn connector(network: &NetworkOptions) -> Result<Connector> {
+fn limit_requests(network: &NetworkOptions) -> Result<()> {
     if let Some(most) = network.most_requests {
         Runtimes::current()?.limiter().allow_at_most(most);
     }
-    Connector::new(network)
+    Ok(())
 }
 
 /// The message alone, since the source's `Debug` form might show what the message hides.

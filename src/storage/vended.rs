@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use chrono::Utc;
-use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use object_store::azure::{AzureAccessKey, AzureCredential};
 use object_store::gcp::GcpCredential;
+use object_store::{CredentialProvider, Error as StoreError, Result as StoreResult};
 use percent_encoding::percent_decode_str;
 
 use super::access::AccessConfig;
@@ -97,7 +97,7 @@ impl CredentialCache {
 
     /// Returns true if a request that was refused with issue `used` may be sent again, because
     /// there is a newer one now.
-    pub(super) async fn after_refusal(&self, used: u64) -> Result<bool> {
+    async fn after_refusal(&self, used: u64) -> Result<bool> {
         let Some(refresh) = &self.refresh else { return Ok(false) };
         let now = self.current();
         if now.number != used {
@@ -108,6 +108,27 @@ impl CredentialCache {
             return Ok(false);
         }
         self.renew(&**refresh, used).await.map(|_| true)
+    }
+
+    /// Returns true if a request with issue `used` should be sent once more after this failure.
+    pub(super) async fn can_repeat(&self, used: u64, error: &StoreError) -> StoreResult<bool> {
+        if !is_refusal(error) {
+            return Ok(false);
+        }
+        let failed = |error| StoreError::Generic { store: "credentials", source: Box::new(error) };
+        self.after_refusal(used).await.map_err(failed)
+    }
+
+    /// The answer to a request with issue `used`, which is sent once more where it was refused and
+    /// there are newer credentials now.
+    pub(super) async fn answer<T, F>(&self, used: u64, request: impl Fn() -> F) -> StoreResult<T>
+    where
+        F: Future<Output = StoreResult<T>>,
+    {
+        match request().await {
+            Err(error) if self.can_repeat(used, &error).await? => request().await,
+            answer => answer,
+        }
     }
 
     fn has_just_failed(&self) -> bool {
@@ -133,6 +154,20 @@ impl Issue {
             return false;
         }
         Utc::now().timestamp_millis() >= expires_at_ms - MARGIN_MS.min(life / 4)
+    }
+}
+
+/// Returns true if a store refused the credentials. S3 answers 400 to a token that has ended.
+fn is_refusal(error: &StoreError) -> bool {
+    match error {
+        StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => true,
+        StoreError::Generic { source, .. } => {
+            let text = source.to_string();
+            ["ExpiredToken", "TokenRefreshRequired", "InvalidToken"]
+                .iter()
+                .any(|code| text.contains(code))
+        }
+        _ => false,
     }
 }
 

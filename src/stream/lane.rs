@@ -21,6 +21,10 @@ use crate::{Error, Result};
 
 /// Reads a lane from a cursor on.
 pub struct LaneReader {
+    /// Rests of earlier runs' windows, which come first and are mixed already.
+    rests: Option<Rows>,
+    /// Pieces of the rests read to their end, once all of them are.
+    rests_read: u64,
     input: Input,
     queue: RowQueue,
     delivered: u64,
@@ -48,7 +52,7 @@ enum Input {
     /// As they are read.
     Rows(Box<Rows>),
     /// Through shuffle windows.
-    Windows(Windows),
+    Windows(Box<Windows>),
 }
 
 impl LaneReader {
@@ -68,7 +72,13 @@ impl LaneReader {
         let pieces = Arc::from(lane.pieces.as_slice());
         let (state, total) = (cursor.state.clone(), lane.rows().filter(|_| feed.is_none()));
         let ended = u64::from(state.next()) - state.open().len() as u64;
-        let left = (lane.pieces.len() as u64).saturating_sub(ended);
+        let mut left = (lane.pieces.len() as u64).saturating_sub(ended);
+        let rests = lane.rests_at(cursor.rows).map(|at| {
+            left += lane.rests.len() as u64 + at.open().len() as u64 - u64::from(at.next());
+            let (source, pieces) = (source.clone(), Arc::from(lane.rests.as_slice()));
+            // One at a time: each is a whole window in memory.
+            Rows::new(source, pieces, at, 1, runtime.clone(), Arc::clone(&counters.reads))
+        });
         let (at, reads) = (runtime.clone(), Arc::clone(&counters.reads));
         let rows = match feed {
             Some(feed) => Rows::fed(source, pieces, state, feed, at, reads),
@@ -76,22 +86,38 @@ impl LaneReader {
         };
         let is_in_order = lane.mixing.width <= 1 && lane.mixing.window.is_none();
         let rows = match pace.batch_size.filter(|_| is_in_order) {
-            Some(batch_size) => rows.cut_every(batch_size),
+            Some(batch_size) => rows.cut_every(batch_size, lane.rest_rows()),
             None => rows,
         };
         let input = match lane.mixing.window {
             None => Input::Rows(Box::new(rows)),
             Some(capacity) => {
                 let skip = cursor.window.as_ref().map_or(0, |window| window.offset);
-                let number = (cursor.rows - skip) / capacity.max(1);
+                let mixed = cursor.rows.saturating_sub(lane.rest_rows() + skip);
+                let number = mixed / capacity.max(1);
                 let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
                 let shuffle = ShuffleWindow::try_new(capacity, lane.key)?.starting_at(number);
                 let filler = Filler { rows, shuffle, skip };
-                Input::Windows(Windows::start(filler, cursor.clone(), &runtime))
+                let mut windows = Windows::new(filler, cursor.clone(), runtime);
+                // Two windows that are filled at once would both come late.
+                if rests.is_none() {
+                    windows.begin();
+                }
+                Input::Windows(Box::new(windows))
             }
         };
         let (queue, delivered) = (RowQueue::new(pace.tiny), cursor.rows);
-        Ok(Self { input, queue, delivered, total, pieces: left, pieces_read: 0, counters })
+        Ok(Self {
+            rests,
+            rests_read: 0,
+            input,
+            queue,
+            delivered,
+            total,
+            pieces: left,
+            pieces_read: 0,
+            counters,
+        })
     }
 
     /// The next `rows` rows; fewer only at the lane's end.
@@ -101,6 +127,10 @@ impl LaneReader {
     pub async fn take(&mut self, rows: u64) -> Result<Vec<BatchSlice>> {
         while (self.queue.rows() as u64) < rows {
             let missing = rows - self.queue.rows() as u64;
+            if let Some(portion) = self.next_of_rests(missing).await? {
+                self.queue.push(portion)?;
+                continue;
+            }
             let (more, pieces_read) = match &mut self.input {
                 Input::Windows(windows) => {
                     (windows.next(&self.counters).await?, windows.pieces_read())
@@ -110,7 +140,7 @@ impl LaneReader {
                     (more, rows.pieces_read())
                 }
             };
-            self.ended(pieces_read);
+            self.ended(self.rests_read + pieces_read);
             let Some(portion) = more else { break };
             // Rows of a window leave in larger portions than those asked for.
             self.queue.push(portion)?;
@@ -122,6 +152,21 @@ impl LaneReader {
             self.ended(self.pieces);
         }
         Ok(pieces)
+    }
+
+    /// The next rows of the rests; None after the last.
+    async fn next_of_rests(&mut self, most: u64) -> Result<Option<BatchSlice>> {
+        let Some(rests) = &mut self.rests else { return Ok(None) };
+        let more = rests.next(most).await?.map(|(_, portion)| portion);
+        let pieces_read = rests.pieces_read();
+        self.ended(pieces_read);
+        if more.is_none() {
+            (self.rests, self.rests_read) = (None, pieces_read);
+        }
+        if let Input::Windows(windows) = &mut self.input {
+            windows.begin();
+        }
+        Ok(more)
     }
 
     /// So many pieces are read to their end.
@@ -145,8 +190,9 @@ impl LaneReader {
             Input::Windows(windows) => windows,
         };
         let Some(Draining { window, start, end, .. }) = windows.current.as_deref() else {
-            // Nothing was taken yet, so it stands where it was resumed: perhaps within a window.
-            return windows.start.clone();
+            // Nothing but rests was taken yet, so it stands where it was resumed: perhaps within a
+            // window.
+            return LaneCursor { rows, ..windows.start.clone() };
         };
         let (size, offset) = (window.num_rows(), window.offset() - self.queue.rows());
         if offset == size {
@@ -186,16 +232,25 @@ struct Windows {
     start: LaneCursor,
     /// Pieces read to their end, once all windows were drained.
     all_read: Option<u64>,
+    /// What has not begun to fill them.
+    waiting: Option<(Filler, Sender<Filled>)>,
+    runtime: Handle,
     /// Dropping it cancels the filling.
-    _task: JoinSet<()>,
+    task: JoinSet<()>,
 }
 
 impl Windows {
-    fn start(filler: Filler, start: LaneCursor, runtime: &Handle) -> Self {
+    fn new(filler: Filler, start: LaneCursor, runtime: Handle) -> Self {
         let (sender, receiver) = channel(1);
-        let mut task = JoinSet::new();
-        task.spawn_on(filler.run(sender), runtime);
-        Self { receiver, current: None, start, all_read: None, _task: task }
+        let (waiting, task) = (Some((filler, sender)), JoinSet::new());
+        Self { receiver, current: None, start, all_read: None, waiting, runtime, task }
+    }
+
+    /// Begins to fill windows, once.
+    fn begin(&mut self) {
+        if let Some((filler, sender)) = self.waiting.take() {
+            self.task.spawn_on(filler.run(sender), &self.runtime);
+        }
     }
 
     /// The next rows of the window in progress, or of the one after it; None after the last.

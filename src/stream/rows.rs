@@ -104,12 +104,12 @@ impl Rows {
         }
     }
 
-    /// Aligns decoding with batches of `batch_size` rows that deliver all rows, one piece after the
-    /// other. Decoding then ends where such a batch does, if the row counts of all pieces are
-    /// known.
+    /// Aligns decoding with batches of `batch_size` rows that deliver all rows, `before` others
+    /// first, then one piece after the other. Decoding then ends where such a batch does, if the
+    /// row counts of all pieces are known.
     #[must_use]
-    pub fn cut_every(mut self, batch_size: u64) -> Self {
-        self.borders = Borders::of(&self.pieces, batch_size);
+    pub fn cut_every(mut self, batch_size: u64, before: u64) -> Self {
+        self.borders = Borders::of(&self.pieces, batch_size, before);
         self
     }
 
@@ -230,8 +230,8 @@ struct Borders {
 }
 
 impl Borders {
-    fn of(pieces: &[RowSlice], batch_size: u64) -> Option<Self> {
-        let mut rows = 0;
+    fn of(pieces: &[RowSlice], batch_size: u64, before: u64) -> Option<Self> {
+        let mut rows = before;
         let before = pieces.iter().map(|piece| {
             let before = rows;
             rows += piece.rows()?;

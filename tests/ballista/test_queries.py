@@ -1,4 +1,4 @@
-"""What a cluster stages is DuckDB's answer to the same SQL, in its order where it has one, or it is refused: never another row.
+"""A cluster stages DuckDB's answer to the same SQL, in its order where it has one, or refuses it: never another row.
 
 The queries are those of `any_sql_queries.py`: TPC-H, and further ones for every case.
 """

@@ -158,7 +158,7 @@ def test_an_iceberg_table_is_its_pinned_files(minio, cluster, place, lake):
     for start in (0, 400, 700):
         table.append(simple(start, start + 300))
     query = iceberg(minio, table)
-    # What comes after the pin is not read.
+    # Rows appended after the pin are not read.
     table.append(simple(5000, 5100))
     expected = query.to_arrow().to_pylist()
     assert max(row["last"] for row in expected) < 5000
@@ -297,7 +297,7 @@ def test_no_secret_is_in_a_stage_or_in_what_is_said(minio, cluster, place, tmp_p
 
 
 # ------------------------------------------------------------------------------------------------
-# What is refused.
+# Queries that are refused.
 
 
 def test_what_a_cluster_cannot_compute_is_named(minio, cluster, place, tmp_path, table):

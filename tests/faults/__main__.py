@@ -42,7 +42,7 @@ def _words(arguments):
 
 
 def _cases(run):
-    """What to run, of what the machine can make."""
+    """Yield the cases to run, of those that the machine can make."""
     from .lanes import Case
     from .schedule import KINDS, draw
 

@@ -32,7 +32,7 @@ LEAST_SPLITS = 8
 
 @dataclass
 class Verdict:
-    """What came of a schedule.
+    """The result of a schedule.
 
     Attributes:
         seed: Its seed.

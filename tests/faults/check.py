@@ -1,4 +1,4 @@
-"""What must hold: how ranks may end under the faults that struck them, and which rows were delivered in the end."""
+"""The promises that must hold: how ranks may end under the faults that struck, and which rows were delivered."""
 
 import re
 

@@ -72,7 +72,7 @@ class Patience:
         self.disturbed = False
 
     def look(self, allowed=0.0):
-        """Note that time has passed, of which `allowed` was slept on purpose."""
+        """Note that time has passed; `allowed` of it was slept on purpose."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
         if passed > STOPPED_SECONDS + allowed:

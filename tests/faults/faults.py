@@ -15,12 +15,12 @@ from .schedule import FILES, STANDS, STORE, Fault
 
 
 class NothingToStrikeError(Exception):
-    """What the fault would strike is no longer there: a worker that has ended."""
+    """The target of the fault is gone: a worker that has ended."""
 
 
 @dataclass
 class Scene:
-    """What faults may strike.
+    """The targets that faults may strike.
 
     Attributes:
         pids: The ranks of the attempt that runs, by rank.
@@ -47,7 +47,7 @@ class Scene:
     broken: list[str] = field(default_factory=list)
 
     def repair(self):
-        """Undo what stays."""
+        """Repair the faults that stay."""
         while self.repairs:
             self.repairs.pop()()
         self.broken.clear()
@@ -121,7 +121,7 @@ def _stop(scene, fault, go_on):
 
 
 # ------------------------------------------------------------------------------------------------
-# Files of the table. A repair gives back the very file: its identity is that of a version.
+# Files of the table. A repair puts the same inode back: a file's identity is part of its version.
 
 
 def _chosen(scene, fault):

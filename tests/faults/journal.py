@@ -1,6 +1,6 @@
-"""What a rank writes down while it trains, so that it outlives a SIGKILL: one write per record, appended to a file.
+"""The journal of a rank that trains. It outlives a SIGKILL: each record is one write, appended to a file.
 
-A torn record at the end is one that was not written; nothing follows it.
+A torn record at the end counts as not written; nothing follows it.
 """
 
 import json
@@ -44,7 +44,7 @@ class Journal:
 
 @dataclass
 class Told:
-    """What a journal says.
+    """The contents of a journal.
 
     Attributes:
         opened: Facts of the loader; None where the rank did not come so far.
@@ -68,7 +68,7 @@ class Told:
 
 
 def read(path):
-    """What was written so far."""
+    """Read a journal, as far as it was written."""
     told = Told()
     if not path.exists():
         return told

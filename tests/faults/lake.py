@@ -37,7 +37,7 @@ class _DeleteFiles(_FastAppendFiles):
 
 
 def write(folder, table, *, files, row_group, is_deleted):
-    """Write a table of which some rows are deleted by position.
+    """Write a table with some rows deleted by position.
 
     Args:
         folder: Where; its metadata are below ``metadata``.

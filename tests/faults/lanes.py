@@ -30,7 +30,7 @@ class Case:
 
 
 class Lanes:
-    """What cases run in; a context.
+    """Slots in which cases run side by side; a context.
 
     Args:
         count: Cases at a time.

@@ -16,8 +16,15 @@ def _count_prefetched_rows():
 
     def ahead(batches):
         fetched = deque()
-        for batch in batches:
-            fetched.append(batch)
+        for batch, last, changes, stream in batches:
+            for target, key, value in changes:
+                if isinstance(target, list):
+                    target[key] = value
+                else:
+                    setattr(target, key, value)
+            if stream is not None:
+                stream.advance()
+            fetched.append((batch, last, (), None))
             if len(fetched) > 2:
                 yield fetched.popleft()
         yield from fetched
@@ -33,9 +40,9 @@ def _drop_a_remainder():
     deliver = QueryDataLoader._deliver
 
     def full_only(batches, size):
-        for batch in batches:
-            if len(batch["id"]) == size:
-                yield batch
+        for made in batches:
+            if len(made[0]["id"]) == size:
+                yield made
 
     def planted(self, batches, *others):
         return deliver(self, full_only(batches, self.dataset.batch_size), *others)

@@ -33,7 +33,7 @@ GROUP_SECONDS = 300
 
 @dataclass(frozen=True)
 class Task:
-    """What the ranks of one attempt do.
+    """The task of the ranks in one attempt.
 
     Attributes:
         schedule: The schedule.
@@ -68,7 +68,7 @@ class Task:
         return self.folder / f"{rank}.journal"
 
     def errors(self, rank):
-        """What a rank and its workers write to their standard error."""
+        """The file of a rank's standard error, and its workers'."""
         return self.folder / f"{rank}.stderr"
 
     @property
@@ -235,7 +235,7 @@ def _open(task, gates):
         num_workers=topology.workers,
         remainder=schedule.remainder,
         assignment=schedule.assignment,
-        stage_dir=str(task.stages / "queries"),
+        stage_dir=str(task.stages),
         **schedule.shuffle,
         **splits,
         **workers,

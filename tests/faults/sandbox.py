@@ -166,7 +166,7 @@ def children_of(pid):
 
 
 def _state(pid):
-    """The letter of the state of a process, of which "Z" is one that has ended."""
+    """The letter of a process's state; "Z" is a process that has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):

@@ -35,7 +35,7 @@ FULL_CACHE = "the cache's disk is full"
 REMOTE = (*STORE, FULL_CACHE)
 NO_MEMORY = "out of memory"
 OF_READERS = (*FILES, *REMOTE, NO_MEMORY)
-"""What only those meet that have not read everything ahead: large tables, few processes, early."""
+"""Faults that strike only readers with data still to read: large tables, few processes, early."""
 
 FULL_STAGE = "the stage's disk is full"
 KILL_ALL = "all are killed"
@@ -108,7 +108,7 @@ class Attempt:
     Attributes:
         topology: Its topology.
         faults: The faults that strike while it runs, in order.
-        repaired: Whether what earlier faults have left was repaired before.
+        repaired: Whether the damage of earlier faults was repaired before.
     """
 
     topology: Topology
@@ -118,7 +118,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that a seed says."""
+    """Everything that follows from a seed."""
 
     seed: int
     kind: str
@@ -185,7 +185,7 @@ def draw(seed):
 
 
 def _of_more_formats(schedule):
-    """Some over tables of formats that came later, drawn apart, so that the other schedules stay as they were."""
+    """Give some schedules later formats, drawn apart, so that all other schedules stay unchanged."""
     share = random.Random(f"format {schedule.seed}").random()
     if share < 0.25 and schedule.place == "local" and not schedule.has(*FILES):
         return dataclasses.replace(schedule, format="iceberg")
@@ -211,7 +211,7 @@ def _shuffle(rng, kind):
 
 
 def _can_be_dynamic(shuffle, remainder):
-    """Ranks differ in steps, and whole splits are taken."""
+    """Whether assignment may be dynamic: ranks may differ in steps, and whole splits are taken."""
     return remainder == "uneven" and shuffle.get("shuffle") != "global"
 
 
@@ -256,7 +256,7 @@ def _struck(rng, kind, profile):
 
 
 def _attempt(rng, profile, faults=(), kind=""):
-    # What happens to storage is only met by those that have not read everything ahead.
+    # A fault of the storage strikes only readers with data still to read.
     few = kind in OF_READERS
     ranks = rng.choices([1, 2, 3], [5, 3, 1] if few else [3, 4, 3])[0]
     least = 1 if kind in OF_WORKERS else 0
@@ -267,7 +267,7 @@ def _attempt(rng, profile, faults=(), kind=""):
 
 
 def _fault(rng, kind):
-    """The details of a fault, of which all are drawn, so that each seed says one thing."""
+    """The details of a fault. All are drawn, used or not, so that a seed always means the same."""
     early = kind in OF_READERS
     at = rng.uniform(0.005, 0.15) if early else rng.uniform(0.02, 0.85)
     details = {"pick": rng.random()}

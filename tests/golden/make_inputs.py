@@ -73,7 +73,7 @@ def vectors(folder):
 
 
 def hive(folder):
-    """Folders by year and kind, of which one is NULL."""
+    """Folders by year and kind; one is NULL."""
     for number, part in enumerate(
         ["year=2024/kind=a", "year=2025/kind=a", "year=2025/kind=__HIVE_DEFAULT_PARTITION__"]
     ):
@@ -162,7 +162,7 @@ def orc(folder):
 
 
 def damaged(folder):
-    """A file whose footer is cut off, and one of which a page is."""
+    """A file with its footer cut off, and one with a page cut off."""
     whole = [(INPUTS / "parquet" / name).read_bytes() for name in ("b.parquet", "c.parquet")]
     (folder / "footer.parquet").write_bytes(whole[0][:900])
     at = pq.read_metadata(INPUTS / "parquet" / "c.parquet").row_group(1).column(5).data_page_offset

@@ -1,4 +1,4 @@
-//! Iceberg catalogs: each kind tells the same of a table, a wrong name is answered with the right ones, no
+//! Iceberg catalogs: all kinds describe a table alike, a wrong name is answered with the right ones, no
 //! secret is shown, and credentials are renewed before they end.
 
 mod bare;

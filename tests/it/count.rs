@@ -21,7 +21,7 @@ fn count(plan: &Arc<Plan>) -> Result<Vec<SplitCount>> {
     block_on(async { plan.counter().await?.count(&ids, 2, |_, _| Ok(())).await })
 }
 
-/// That counts equal what executing each split gives; returns them.
+/// Asserts that counts equal the rows that each split yields, and returns the counts.
 #[track_caller]
 fn assert_counts(session: &Arc<Session>, sql: &str, options: &PlanOptions) -> Vec<SplitCount> {
     let plan = Arc::new(plan_with(session, sql, options).unwrap());
@@ -176,7 +176,7 @@ fn filters_above_projections_and_unions_belong_to_the_proof() {
         ("SELECT id FROM t WHERE id >= 250 UNION ALL SELECT v FROM t", (1, 18)),
         ("SELECT x FROM (SELECT id AS x FROM t UNION ALL SELECT v FROM t) WHERE x >= 250", (3, 16)),
         ("SELECT id, 1 / (id + 1) AS q FROM t", (0, 10)),
-        // Two conditions, of which statistics prove one.
+        // Two conditions; statistics prove one.
         ("SELECT id FROM t WHERE id >= 0 AND length(s) = 6", (10, 10)),
         // A join may repeat or drop rows.
         ("SELECT a.id FROM t AS a JOIN t AS b ON a.id = b.v WHERE a.id >= 0", (10, 10)),

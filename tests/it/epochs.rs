@@ -1,11 +1,11 @@
-//! What tests of epochs share: random stocks, layouts and chains of runs, and a reader as simple as can be, to
-//! which the real one is compared.
+//! Helpers for tests of epochs: random inputs, layouts and chains of runs, and a simplest reader, with which the real
+//! one is compared.
 
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
 use tensorquery::sharding::{
-    Builtin, EarlierRun, Interleave, Lane, Layout, Mixing, OrderKey, Remainder, Rng, RowSlice,
-    Shard, ShardInput, Source, blend, resume,
+    Builtin, EarlierRun, Interleave, Lane, Layout, Left, Mixing, OrderKey, Remainder, Rng,
+    RowSlice, Shard, ShardInput, Source, blend, left_after, resume,
 };
 
 /// A split and an output row of it.
@@ -48,16 +48,17 @@ fn merged(pieces: &[RowSlice], from: &Interleave, counts: &[u64]) -> Vec<Row> {
 
 /// The rows of a lane in the order in which they are delivered.
 pub fn lane_rows(lane: &Lane, counts: &[u64]) -> Vec<Row> {
+    let rests: Vec<Row> = lane.rests.iter().flat_map(|rest| piece_rows(rest, counts)).collect();
     let mut rows = merged(&lane.pieces, &lane.mixing.start(), counts);
     if let Some(window) = lane.mixing.window {
         for (number, window) in (0_u64..).zip(rows.chunks_mut(window as usize)) {
             Rng::new(lane.window_key(number)).shuffle(window);
         }
     }
-    rows
+    [rests, rows].concat()
 }
 
-/// A batch: its rows, of which the last `padded` are repeated.
+/// A batch: its rows; the last `padded` are repeated ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pub rows: Vec<Row>,
@@ -93,6 +94,13 @@ pub fn batches(shard: &Shard, counts: &[u64]) -> Vec<Batch> {
         found.push(Batch { rows, padded });
     }
     found
+}
+
+/// How many shuffle windows are among what is left, and how many ranges of them and of splits.
+pub fn size_of(left: &Left) -> (usize, usize) {
+    let (rests, _): (Vec<&RowSlice>, Vec<_>) =
+        left.pieces().iter().partition(|piece| piece.is_rest());
+    (rests.chunk_by(|a, b| a.source == b.source).count(), left.pieces().len())
 }
 
 /// How far the shards of a run were consumed.
@@ -170,8 +178,26 @@ impl Case {
         runs: &[EarlierRun],
         layout: &Layout,
     ) -> tensorquery::Result<Vec<Shard>> {
-        let lists = self.lists(runs.first().map_or(layout, |run| &run.layout));
-        resume(input, runs, layout, lists.as_deref(), self.key())
+        let left = self.left_of(input, runs)?;
+        resume(input, left.as_ref(), layout, self.lists(layout).as_deref(), self.key())
+    }
+
+    /// What is left after `runs`, as the state between each two of them says it.
+    pub fn left_of(
+        &self,
+        input: &ShardInput,
+        runs: &[EarlierRun],
+    ) -> tensorquery::Result<Option<Left>> {
+        let mut left: Option<Left> = None;
+        for run in runs {
+            let lists = self.lists(&run.layout);
+            let after = left_after(input, left.as_ref(), run, lists.as_deref(), self.key())?;
+            let read = Left::decode(&after.encode(), input)?;
+            assert_eq!(read.encode(), after.encode());
+            assert_eq!(read.pieces().len(), after.pieces().len());
+            left = Some(read);
+        }
+        Ok(left)
     }
 
     /// Runs one layout after the other. A layout for which equal steps are impossible is left out; the last
@@ -290,6 +316,7 @@ fn input() -> impl Strategy<Value = ShardInput> {
                 stop_first: stop_first && sources > 0,
                 exclude: exclude.into_iter().map(gap).collect(),
                 counts: Some(counts),
+                ..ShardInput::default()
             }
         },
     )
@@ -359,6 +386,23 @@ fn consumed() -> impl Strategy<Value = Consumed> {
         any::<u16>().prop_map(Consumed::Step),
         prop::collection::vec(any::<u16>(), 1..8).prop_map(Consumed::Each),
     ]
+}
+
+/// Epochs of `runs` runs, of which each takes a few batches: so that most of them are resumed to the end.
+pub fn long_cases(runs: usize) -> impl Strategy<Value = Case> {
+    let run = (layout(), 0_u16..3);
+    let splits = prop::collection::vec(40_u64..120, 4..12);
+    (splits, prop::collection::vec(run, runs), any::<u64>()).prop_map(|(counts, runs, seed)| {
+        let one_of = |(mut layout, step): (Layout, u16)| {
+            (layout.batch_size, layout.partitions) = (2 + layout.batch_size % 3, None);
+            let each = (0..24).map(|shard| step * (shard % 3)).collect();
+            let how = if is_exact(&layout) { Consumed::Step(step) } else { Consumed::Each(each) };
+            (layout, how)
+        };
+        let (weights, counts) = (counts.clone(), Some(counts));
+        let input = ShardInput { weights, counts, ..ShardInput::default() };
+        Case { input, layouts: runs.into_iter().map(one_of).collect(), lists: None, seed }
+    })
 }
 
 /// Epochs of one to `most` runs.

@@ -1,4 +1,4 @@
-//! A permutation of row numbers is a bijection, the same everywhere and for ever, and looks like chance.
+//! A permutation of row numbers is a bijection, the same everywhere and forever, and looks random.
 
 use proptest::prelude::*;
 use tensorquery::sharding::{Permutation, derive_key};
@@ -75,7 +75,7 @@ fn chi_square(counts: &[u64], expected: f64) -> f64 {
     counts.iter().map(|&count| (count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// That a chi-square of so many degrees of freedom lies within four standard deviations of its mean.
+/// Asserts that a chi-square with so many degrees of freedom lies within four standard deviations of its mean.
 #[track_caller]
 fn assert_chance(statistic: f64, degrees: f64) {
     let deviation = (2.0 * degrees).sqrt();

@@ -1,6 +1,6 @@
 //! Promises 1, 3 and 4 (docs/promises.md): for any tables, query, world size, worker count, batch size and split
 //! size, the shards together deliver each row of DataFusion's own result once, in exact batches, in an order that
-//! does not depend on the number of threads. A worker's plan is that of the training process.
+//! does not depend on the number of threads. A worker's plan equals the training process's.
 
 mod batches;
 mod memory;
@@ -138,7 +138,7 @@ fn deal(plan: &Plan, layout: &Layout) -> tensorquery::Result<Vec<Shard>> {
     let counts = layout.counted.then(|| all_splits(plan).into_iter().map(rows).collect());
     let input = ShardInput { weights, counts, ..ShardInput::default() };
     let key = OrderKey { seed: 42, epoch: 1, fingerprint: plan.fingerprint().as_bytes() };
-    resume(&input, &[], layout, None, key)
+    resume(&input, None, layout, None, key)
 }
 
 /// The batches of every shard, as rows.

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tensorquery::ErrorKind;
 use tensorquery::sharding::{
-    EarlierRun, Layout, Mixing, Remainder, RowSlice, Shard, ShardCursor, ShardInput, Source,
-    cursor_of, share,
+    EarlierRun, Interleave, Layout, Left, Mixing, Remainder, RowSlice, Shard, ShardCursor,
+    ShardInput, Source, cursor_of, left_after, resume, share,
 };
 
 use super::epochs::{
-    Batch, Case, Chain, Row, batch_of, batches, cases, is_exact, lane_rows, piece_rows,
+    Batch, Case, Chain, Row, batch_of, batches, cases, is_exact, lane_rows, long_cases, piece_rows,
+    size_of,
 };
 
 /// The rows of all lanes, delivered or not.
@@ -105,7 +106,7 @@ fn check_open_ended(case: &Case, chain: &Chain) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The same pieces, all of them counted.
+/// Gives each piece an end, from the row counts of the splits.
 fn counted(shards: Vec<Shard>, counts: &[u64]) -> Vec<Shard> {
     fn fill(piece: &mut RowSlice, counts: &[u64]) {
         match &mut piece.source {
@@ -119,7 +120,8 @@ fn counted(shards: Vec<Shard>, counts: &[u64]) -> Vec<Shard> {
     }
     let mut shards = shards;
     for shard in &mut shards {
-        let pieces = shard.lanes.iter_mut().flat_map(|lane| &mut lane.pieces);
+        let lanes = shard.lanes.iter_mut();
+        let pieces = lanes.flat_map(|lane| lane.rests.iter_mut().chain(&mut lane.pieces));
         pieces.chain(&mut shard.padding).for_each(|piece| fill(piece, counts));
     }
     shards
@@ -141,7 +143,7 @@ proptest! {
         }
     }
 
-    /// What follows from the step of a rank is what its cursors say, rank by rank.
+    /// A rank's step and its cursors lead to equal rows, rank by rank.
     #[test]
     fn a_state_with_cursors_leaves_what_a_step_leaves(case in cases(3), told in any::<u16>()) {
         let chain = case.play();
@@ -251,6 +253,82 @@ proptest! {
         let error = case.resume(&[run], layout).unwrap_err();
         prop_assert_eq!(error.kind(), ErrorKind::CheckpointMismatch);
         prop_assert!(error.message().contains("merge_state_dicts"), "{}", error);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    /// The rest of an epoch is as small after many runs as after one: windows are never filled from windows, no more of
+    /// them are open than a run has shards, and ranges are merged.
+    #[test]
+    fn a_hundred_runs_leave_no_more_than_one(case in long_cases(100)) {
+        let chain = case.play();
+        let rest = all_rows(&chain.shards, case.counts());
+        prop_assert_eq!(sorted([chain.consumed, rest].concat()), case.rows());
+        let (mut left, mut shards): (Option<Left>, usize) = (None, 1);
+        for run in chain.runs {
+            shards = shards.max(run.layout.world_size as usize * run.layout.workers());
+            let found = left_after(&case.input, left.as_ref(), &run, None, case.key()).unwrap();
+            let ((windows, ranges), splits) = (size_of(&found), case.counts().len());
+            prop_assert!(windows <= 2 * shards, "{windows} windows of {shards} shards");
+            prop_assert!(ranges <= splits + 2 * shards, "{ranges} of {splits} and {shards}");
+            left = Some(found);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Many rounds of turns at once lead where turn after turn does.
+    #[test]
+    fn passing_rounds_is_taking_turns(
+        rows in prop::collection::vec(0_u64..60, 0..9),
+        (width, chunk) in (1_u32..5, prop_oneof![1_u64..7, Just(u64::MAX)]),
+        steps in prop::collection::vec(0_u64..90, 1..6),
+    ) {
+        let (mut slow, pieces) = (Interleave::new(width, chunk), rows.len() as u32);
+        let mut fast = slow.clone();
+        let rows_of = |piece: u32| rows[piece as usize];
+        for step in steps {
+            let passed = slow.advance(pieces, step, rows_of, |_| ());
+            prop_assert_eq!(fast.pass(pieces, step, rows_of), passed);
+            prop_assert_eq!(&fast, &slow);
+        }
+    }
+
+    /// The rest that a forged state claims is refused, or is some of the rows, each once.
+    #[test]
+    fn damaged_rests_are_refused_or_rows(
+        case in cases(3),
+        known: bool,
+        places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in prop::option::weighted(0.1, any::<prop::sample::Index>()),
+    ) {
+        let chain = case.play();
+        let Some(left) = case.left_of(&case.input, &chain.runs).unwrap() else { return Ok(()) };
+        let mut bytes = left.encode();
+        for (place, byte) in places {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len() + 1));
+        }
+        let unknown = ShardInput { counts: None, ..case.input.clone() };
+        match Left::decode(&bytes, if known { &case.input } else { &unknown }) {
+            Err(error) => prop_assert_eq!(error.kind(), ErrorKind::CheckpointMismatch),
+            Ok(left) if known => {
+                let layout = Layout { world_size: 1, num_workers: 0, partitions: None, ..chain.layout.clone() };
+                let shards = resume(&case.input, Some(&left), &layout, None, case.key()).unwrap();
+                let rows = sorted(all_rows(&shards, case.counts()));
+                prop_assert!(rows.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", rows);
+                let all: BTreeSet<Row> = case.rows().into_iter().collect();
+                prop_assert!(rows.iter().all(|row| all.contains(row)), "{:?}", rows);
+            }
+            Ok(_) => (),
+        }
     }
 }
 

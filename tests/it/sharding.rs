@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use tensorquery::ErrorKind;
 use tensorquery::formats::{Split, SplitUnit};
 use tensorquery::sharding::{
-    Assignment, Builtin, Rng, ShardSpec, derive_key, epoch_order, lpt, round_robin, weight,
+    Assignment, Builtin, MixedSplits, Mixing, Rng, ShardSpec, derive_key, epoch_order, lpt,
+    round_robin, weight,
 };
 
 fn split(bytes: u64, rows: Option<u64>) -> Split {
@@ -161,7 +162,28 @@ fn a_million_splits_on_a_hundred_thousand_ranks() {
     let assignment = Assignment::assign(&splits, &spec, Builtin::Lpt);
     assert_eq!(assignment.shards().iter().map(Vec::len).sum::<usize>(), 1_000_000);
     assert!(assignment.imbalance(&splits).ranks < 1.01);
-    assert_eq!(spec.own_shards(), 199_998..200_000);
+}
+
+/// The values come from a second implementation, in Python. A change of them reorders epochs.
+#[test]
+fn the_mixing_follows_from_the_splits() {
+    let all = u64::MAX;
+    for ((splits, mebibytes, row_bytes), permutes, window, partitions, expected) in [
+        ((3, 3, 16), true, None, None, (3, 3971, Some(262_144))),
+        ((2000, 204_800, 100), true, None, None, (4, 4096, Some(65_536))),
+        // A split holds what is stored of its row group, and its pages decompressed: thrice as much.
+        ((16, 16 * 17, 10), true, None, None, (5, 3276, Some(65_536))),
+        ((16, 16 * 9, 10), true, None, None, (9, 3640, Some(65_536))),
+        ((50, 50, 100_000), true, None, None, (4, 1024, Some(4096))),
+        ((8, 8, 10), true, Some(1000), Some(4), (1, all, Some(250))),
+        ((8, 8, 10), false, Some(1000), None, (1, all, Some(1000))),
+        ((8, 8, 10), false, None, None, (1, all, None)),
+        ((8, 1, 10), true, Some(1), None, (1, all, None)),
+    ] {
+        let of = MixedSplits { splits, bytes: mebibytes << 20, row_bytes };
+        let found = Mixing::choose(of, permutes, window, partitions);
+        assert_eq!((found.width, found.chunk, found.window), expected);
+    }
 }
 
 /// The values come from a second implementation, in Python. A change of them reorders every
@@ -233,20 +255,6 @@ fn a_topology_says_what_is_wrong() {
     assert!(message(0, 0, 0).to_string().starts_with("world_size 0 must be at least 1"));
     assert!(message(0, 100_000, 100_000).to_string().contains("lower num_workers"));
     assert!(message(0, usize::MAX, usize::MAX).to_string().contains("lower num_workers"));
-}
-
-#[test]
-fn shards_are_numbered_rank_by_rank() {
-    let spec = ShardSpec::try_new(1, 3, 2).unwrap();
-    assert_eq!((spec.num_shards(), spec.own_shards()), (6, 2..4));
-    assert_eq!(spec.shard_index(2, 1).unwrap(), 5);
-    assert_eq!(
-        spec.shard_index(1, 2).unwrap_err().to_string(),
-        "worker 2 must be in 0..2 (num_workers is 2)"
-    );
-    assert!(spec.shard_index(3, 0).is_err());
-    let in_process = ShardSpec::try_new(1, 3, 0).unwrap();
-    assert_eq!((in_process.num_shards(), in_process.own_shards()), (3, 1..2));
 }
 
 #[test]

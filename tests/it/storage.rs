@@ -1,4 +1,4 @@
-//! Storage: a path names exactly its files, a pinned file is read as it was or not at all, and the
+//! Storage: a path names exactly its files, a pinned file is read unchanged or not at all, and the
 //! ranges of a text file hold each record once.
 
 mod cache;

@@ -74,7 +74,7 @@ fn cut(sizes: &[usize], make: fn(i64, i64) -> RecordBatch) -> Vec<RecordBatch> {
     sizes.iter().map(batch).collect()
 }
 
-/// What a lane does: pushes until a batch is full, and takes it.
+/// Does a lane's work: pushes until a batch is full, and takes it.
 fn exact(batch_size: usize, input: Vec<RecordBatch>) -> Vec<Vec<RecordBatch>> {
     let mut queue = RowQueue::new(tiny(batch_size));
     // Runs of tiny pieces between pieces that are not, and a piece cut at either end.
@@ -245,7 +245,7 @@ fn thousands_of_tiny_batches_become_few_pieces() {
     assert!(batches[0].len() <= 66, "{} pieces", batches[0].len());
 }
 
-/// What a batch keeps alive: the strings of its rows, not those of the pages they were sliced from.
+/// A batch keeps the strings of its rows alive, not the pages that they were sliced from.
 #[test]
 fn tiny_and_shuffled_strings_let_go_of_their_pages() {
     let page = rows(0, 5000).project(&[0, 2, 6]).unwrap();

@@ -1,4 +1,4 @@
-//! What tests of whole queries share: files, sessions, and rows as text that compares.
+//! Helpers for tests of whole queries: files, sessions, and rows as comparable text.
 
 use std::fs::File;
 use std::path::Path;
@@ -59,7 +59,7 @@ pub fn write_parquet_with(
     writer.close().unwrap();
 }
 
-/// Registers what lies at `path`.
+/// Registers the files at `path`.
 pub fn register(session: &Session, name: &str, path: &Path) -> Result<()> {
     register_with(session, name, path, TableOptions::default())
 }
@@ -166,7 +166,7 @@ pub fn sorted(batches: &[RecordBatch]) -> Vec<String> {
     rows
 }
 
-/// That the splits hold each row of the query's result once, however fine they are.
+/// Asserts that the splits hold each row of the query's result once, however fine they are.
 #[track_caller]
 pub fn assert_same_rows(session: &Arc<Session>, sql: &str) -> Vec<String> {
     let wanted = sorted(&run(&query(session, sql).unwrap()));

@@ -121,7 +121,7 @@ fn half(raw: &[u8]) -> Half {
     Half::from_bits(u16::from_ne_bytes(raw.try_into().unwrap()))
 }
 
-/// What arrow's own casts say the elements of `array` are; None under a null.
+/// The elements of `array` by arrow's own casts; None under a null.
 fn oracle(array: &ArrayRef) -> Vec<Option<Number>> {
     let as_int = |array: &ArrayRef| {
         let wide = cast(array, &DataType::Int64).unwrap();

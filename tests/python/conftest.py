@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import tensorquery as tq
+from iceberg_lakes import SERVED
 from iceberg_servers import cloud, hive, postgres, rest  # noqa: F401 (fixtures)
 from stores import _faults, azure, faults, gcs, minio, moto  # noqa: F401 (fixtures)
 
@@ -23,7 +25,7 @@ _COMMON = {
 # Ranks, and workers under forkserver, are forked from a server process. Importing torch takes longer than most of what they do.
 multiprocessing.set_forkserver_preload(["torch", "pyarrow"])
 
-# The same examples on every run, so that a red test is about the code; `make`-independent exploring:
+# Every run tries the same examples, so that a red test is about the code. To explore others:
 # pytest --hypothesis-profile=explore
 settings.register_profile("repeatable", derandomize=True, max_examples=30, **_COMMON)
 settings.register_profile("explore", max_examples=1000, **_COMMON)
@@ -41,12 +43,15 @@ def _skips(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark with `servers` each test that asks for a fixture of `stores` or `iceberg_servers`: each of those starts a server."""
+    """Mark with `servers` each test that starts a server: by a fixture of `stores` or `iceberg_servers`, or by its catalog."""
     for item in items:
         found = getattr(item, "_fixtureinfo", None)
         definitions = found.name2fixturedefs.values() if found else ()
         modules = {one.func.__module__ for each in definitions for one in each[-1:]}
-        if modules & {"stores", "iceberg_servers"}:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        catalogs = [params.get(name) for name in ("lake", "kind")]
+        by_catalog = any(isinstance(kind, str) and kind in SERVED for kind in catalogs)
+        if modules & {"stores", "iceberg_servers"} or by_catalog:
             item.add_marker(pytest.mark.servers)
 
 
@@ -64,6 +69,20 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(
                 f"ERROR: {name} was skipped ({reason}), and tests/python/allowed_skips.txt does not allow it"
             )
+
+
+@pytest.fixture(autouse=True)
+def one_process(request, monkeypatch):
+    """Fail a test that starts a process without the marker `slow` or `servers`: `make test-fast` runs it."""
+    if any(request.node.get_closest_marker(name) for name in ("slow", "servers")):
+        return
+
+    def refuse(*_, **__):
+        pytest.fail("this test starts a second process: it needs the marker `slow`")
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
 
 
 @pytest.fixture(autouse=True)

@@ -175,7 +175,7 @@ def _is_rounded(text, differ):
 
 
 def _is_span(text, differ):
-    """Intervals as long as each other, of which a day is 24 hours."""
+    """Intervals of equal length, where a day has 24 hours."""
     day = 86_400 * 10**9
     return all(
         isinstance(one, Interval)

@@ -140,7 +140,7 @@ def _typed(table, column, declared, values):
 
 
 _SETTINGS = (
-    # What the standard, PostgreSQL and the loader answer; DuckDB's own default is another one.
+    # As the standard, PostgreSQL and the loader do; DuckDB's own defaults differ.
     "SET integer_division = true",
     "SET default_null_order = 'postgres'",
     "SET TimeZone = 'UTC'",

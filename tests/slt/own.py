@@ -27,7 +27,7 @@ MOST_MEMORY = 16 << 30
 
 @dataclass
 class Finding:
-    """What a query came to, where that is not its rows."""
+    """A query whose rows were not all delivered and right."""
 
     name: str
     """file:label where the query has a label, else file:line."""

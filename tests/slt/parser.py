@@ -19,7 +19,7 @@ _TYPE_SETS = {
     "<numeric>": "tinyint smallint integer bigint hugeint utinyint usmallint uinteger ubigint uhugeint float double",
     "<alltypes>": "bool interval varchar tinyint smallint integer bigint hugeint utinyint usmallint uinteger ubigint uhugeint float double",
 }
-"""What DuckDB's `foreach` knows by one name."""
+"""Names that DuckDB's `foreach` expands."""
 
 
 class FormatError(Exception):

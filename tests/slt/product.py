@@ -29,7 +29,7 @@ class Product:
         self.session = None
 
     def put(self, name, table):
-        """A table takes the place of the one of its name. Old files stay: a plan may still name them."""
+        """Replace the table of this name. Old files stay: a plan may still name them."""
         self.number += 1
         place = self.folder / f"{self.number}-{zlib.crc32(name.encode())}"
         write(table, place)
@@ -37,12 +37,12 @@ class Product:
         self.session = None
 
     def drop(self, name):
-        """A table is gone."""
+        """Drop a table."""
         if self.paths.pop(name, None):
             self.session = None
 
     def set_views(self, views):
-        """These are the views now."""
+        """Replace all views."""
         if views != self.views:
             self.views = dict(views)
             self.session = None
@@ -72,7 +72,7 @@ class Product:
         return True
 
     def problem(self, names):
-        """Why one of these names is no view here though it is one of the judge, or None."""
+        """The error of a view that the judge has and the loader refused, if it is among these names, or None."""
         self._open()
         return next((error for name, error in self.problems.items() if name.lower() in names), None)
 

@@ -32,7 +32,7 @@ class Query:
     """Names of engines that the file does not ask; only kept for engines that the parser does not stand for."""
 
     def unordered(self):
-        """The same query, whose rows may have any order."""
+        """This query with its rows in any order."""
         return replace(self, sort="rowsort")
 
 

@@ -1,4 +1,4 @@
-"""Counts what became of the queries, and writes it down."""
+"""Counts the outcomes of queries, and writes them down."""
 
 from collections import Counter, defaultdict
 
@@ -7,7 +7,7 @@ _EXAMPLES = 3
 
 
 class Report:
-    """What became of all queries of a run."""
+    """The outcomes of all queries of a run."""
 
     def __init__(self):
         self.counts = Counter()

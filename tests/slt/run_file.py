@@ -22,7 +22,7 @@ MOST_RECORDS = 200_000
 
 @dataclass
 class Options:
-    """What all files of a run have in common."""
+    """Options that all files of a run share."""
 
     scratch: str
     judge: str | None = None
@@ -40,7 +40,7 @@ class Options:
 
 @dataclass
 class Outcome:
-    """What became of one query."""
+    """The outcome of one query."""
 
     file: str
     line: int
@@ -264,7 +264,7 @@ class FileRun:
         outcome.reason = f"{place}{type(error).__name__}: {dialect.kind_of_message(message)}"
 
     def _ordered(self, record, sql, answer, names, rows, outcome):
-        """Look whether rows that are the right ones stand in the right order; only that of a column is judged."""
+        """Check the order of rows that are right as a set; only the order by a column is judged."""
         items = sqltext.order_by(sql)
         if not items or len(rows) < 2:
             return True

@@ -1,4 +1,4 @@
-"""What the runner has to know of a statement's text: its kind, its names, its order and its limit. It parses no SQL."""
+"""Facts of a statement's text that the runner needs: its kind, names, order and limit. It parses no SQL."""
 
 import re
 

@@ -39,7 +39,7 @@ SECONDS = 900
 
 @pytest.fixture(scope="module")
 def told():
-    """What the loader made of each file, by its name. It runs in a process of its own, so that a query that does not end fails here."""
+    """The loader's findings by file name. It runs in another process, so that a query that hangs fails here."""
     done = subprocess.Popen(
         [sys.executable, "-m", "tests.slt.own"],
         cwd=ROOT,

@@ -14,7 +14,7 @@ WORLD_SIZES = (1, 2, 4, 8, 16)
 
 
 def eight_shards(bench: Bench) -> None:
-    """One large file, eight ranks: bytes by an eighth of the file, and the slowest rank by the mean."""
+    """One large file, eight ranks: bytes divided by an eighth of the file, and the slowest rank by the mean."""
     path = data.large()
     ranks = [
         bench.child(
@@ -40,7 +40,7 @@ def eight_shards(bench: Bench) -> None:
 
 
 def many_ranks(bench: Bench) -> None:
-    """Bytes over all ranks of a job by those of one rank that reads everything."""
+    """Bytes of all ranks of a job divided by the bytes of one rank that reads everything."""
     path = data.large()
     totals = {}
     for world_size in WORLD_SIZES:

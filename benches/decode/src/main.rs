@@ -19,7 +19,7 @@ use parquet::arrow::arrow_reader::{
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Options {
     columns: Option<Vec<String>>,
     batch_size: usize,

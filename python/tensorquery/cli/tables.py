@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorquery._util.options import nearest_name
 from tensorquery.cli.arguments import Arguments, UsageError
-from tensorquery.sql.file_tables import table_format_of
+from tensorquery.sql.file_tables import FileSource, table_format_of
 from tensorquery.sql.session import Session
 
 __all__ = ["open_session"]
@@ -38,7 +38,7 @@ def open_session(asked: Arguments) -> Session:
                 f"--table {text}: {name} is given twice; a folder, or a glob, is one table"
             )
         names.add(name)
-        session._register(name, path, table_format_of(kind), None, None, None, infer_rows=1000)
+        session._register(name, FileSource(path), table_format_of(kind), infer_rows=1000)
     return session
 
 

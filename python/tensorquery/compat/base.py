@@ -223,7 +223,7 @@ class CompatDataset(QueryDataset):
             return None
         from tqdm import tqdm
 
-        shards = self._plan.epochs.shards(progress.workers or 0, progress.epoch, progress.parents)
+        shards = self._plan.epochs.shards(progress.workers or 0, progress.epoch, progress.left)
         _, rows = shards.size(self.rank, worker)
         return tqdm(
             total=rows,

@@ -14,6 +14,7 @@ from tensorquery._util.callers import stack_level_outside
 from tensorquery._util.options import expanded_path
 from tensorquery.compat.splits import DataFileInfo
 from tensorquery.errors import TableNotFoundError
+from tensorquery.sql.file_tables import FileSource
 from tensorquery.sql.query import Query
 from tensorquery.sql.session import Session
 
@@ -56,7 +57,8 @@ def discover_files(
     session, path = Session(), expanded_path(path)
 
     def register(found: str) -> Query:
-        session._register("files", found, None, None, False, storage_options, infer_rows=1)
+        source = FileSource(found, partitioning=False, storage_options=storage_options)
+        session._register("files", source, None, infer_rows=1)
         return session.table("files")
 
     if extensions is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorquery.loading.epoch_progress import Progress
-from tensorquery.loading.iterator import ShardIterator
 from tensorquery.metrics.counters import SharedCounters
 
 __all__ = ["EpochSummary", "RowBar", "WorkerMetrics", "summary_of"]
@@ -126,10 +125,10 @@ class RowBar:
         """Reading starts."""
         self._bar = self._make(progress)
 
-    def delivered(self, iterator: ShardIterator) -> None:
-        """A batch was handed out."""
+    def delivered(self, rows: int) -> None:
+        """A batch is handed out next, and with it so many rows in all."""
         if self._bar is not None:
-            self._bar.update(int(iterator.metrics()["rows"]) - self._bar.n)
+            self._bar.update(rows - self._bar.n)
 
     def close(self) -> None:
         """The iterator is closed."""

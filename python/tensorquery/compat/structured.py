@@ -19,7 +19,7 @@ from tensorquery.compat.splits import DataFileInfo, SplitStrategy
 from tensorquery.errors import ConfigError, TableNotFoundError
 from tensorquery.loading.create import _once_per_job
 from tensorquery.loading.dataloader import QueryDataLoader
-from tensorquery.sql.file_tables import PathOrPaths, table_format_of
+from tensorquery.sql.file_tables import FileSource, PathOrPaths, table_format_of
 from tensorquery.sql.filters.filter_forms import column_list
 from tensorquery.sql.query import Query
 from tensorquery.sql.session import Session
@@ -247,15 +247,8 @@ def _open(
     infer_rows = None if format in ("parquet", "orc") else 1000
 
     def register(path: PathOrPaths, schema: pa.Schema | None = None) -> Query:
-        session._register(
-            "files",
-            path,
-            table_format_of(_FORMATS[format]),
-            schema,
-            None if is_hive else False,
-            storage_options,
-            infer_rows=infer_rows,
-        )
+        source = FileSource(path, schema, None if is_hive else False, storage_options)
+        session._register("files", source, table_format_of(_FORMATS[format]), infer_rows=infer_rows)
         return session.table("files")
 
     if isinstance(where, str):

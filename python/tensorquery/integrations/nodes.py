@@ -13,11 +13,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
+from tensorquery import _core
 from tensorquery.errors import CheckpointMismatchError, ConfigError
-from tensorquery.loading.dataloader import QueryDataLoader
+from tensorquery.loading.dataloader import LoaderIterator, QueryDataLoader
+from tensorquery.loading.iterator import Made
 
 try:
     from torchdata.nodes import BaseNode
@@ -33,7 +35,7 @@ _LOADER = "loader"
 _OVER = "over"
 
 
-class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
+class QueryNode(_core.Delivery, BaseNode):  # type: ignore[misc]  # torchdata has no types
     """The batches of a loader, as the source of a pipeline of `torchdata.nodes`.
 
     It composes with torchdata's `Loader`, `Prefetcher`, `ParallelMapper`, `MultiNodeWeightedSampler` and
@@ -41,7 +43,8 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
     next epoch, and ``reset()`` before it begins the same epoch anew.
 
     A node's state says what this node has handed on. Nodes that read ahead keep the state that belongs to
-    each batch, so that the pipeline's state counts what the training loop has received.
+    each batch, so that the pipeline's state counts what the training loop has received. A batch counts in the moment in
+    which the node returns it.
 
     Args:
         loader: Made by `create_dataloader`. It serves this node alone from now on.
@@ -55,12 +58,15 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
             raise ConfigError(
                 f"QueryNode takes the loader of create_dataloader(), got {type(loader).__name__}"
             )
-        super().__init__()
+        BaseNode.__init__(self)
         self._loader = loader
-        self._batches: Iterator[Any] = iter(())
+        self._batches: LoaderIterator | None = None
         self._epoch = -1
-        # A node that reads ahead may still be in `next` on its thread when it is reset.
+        # A node that reads ahead may still be in `made` on its thread when it is reset.
         self._lock = threading.Lock()
+
+    takes_turns = True
+    """Whether a second thread waits: torchdata's nodes let go of their threads without waiting for them."""
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Begin a pass, or continue the one that `initial_state` belongs to.
@@ -73,7 +79,8 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
                 differs.
         """
         with self._lock:
-            super().reset(initial_state)
+            BaseNode.reset(self, initial_state)
+            self.begin_anew()
             over = False
             if initial_state is not None:
                 if not initial_state.keys() >= {_LOADER, _OVER}:
@@ -86,7 +93,7 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
             if over:
                 # All batches of the pass were handed on, but not yet its end, on which a sampler over
                 # several nodes counts. The loaded state begins the next epoch, at the next reset.
-                self._batches = iter(())
+                self._batches = LoaderIterator(_nothing())
                 self._epoch = -1
             else:
                 self._batches = iter(self._loader)
@@ -101,8 +108,34 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
         Raises:
             StopIteration: At the end of the epoch.
         """
+        return self.__next__()
+
+    def made(self) -> Made:
+        """Make the next batch, without counting it; `next` calls this.
+
+        Returns:
+            The batch, whether it is the last, and what changes when it is handed on.
+
+        Raises:
+            StopIteration: At the end of the epoch.
+        """
+        if self._batches is None:
+            self.reset()
         with self._lock:
-            return next(self._batches)
+            assert self._batches is not None
+            made: Made = self._batches.made()
+            return made
+
+    def failed(self, error: BaseException) -> None:
+        """Nothing is left to do after an error.
+
+        Args:
+            error: How `made` ended.
+        """
+
+    def begin_anew(self) -> None:
+        """Forget how the pass before ended; `reset` calls this."""
+        super().begin_anew()
 
     def get_state(self) -> dict[str, Any]:
         """The position after the last batch that `next` returned.
@@ -114,3 +147,7 @@ class QueryNode(BaseNode):  # type: ignore[misc]  # torchdata has no types
             state = self._loader.state_dict()
             # A state after an epoch's last batch belongs to the next epoch.
             return {_LOADER: state, _OVER: state["epoch"] != self._epoch}
+
+
+def _nothing() -> Generator[Made, None, None]:
+    yield from ()

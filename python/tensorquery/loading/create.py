@@ -33,7 +33,7 @@ from tensorquery.metrics.progress import check_progress, running, shows
 from tensorquery.sharding.bad_files import check_on_error
 from tensorquery.sharding.shards import DEFAULT_SPLIT_BYTES, SplitStrategy
 from tensorquery.sql.credentials import CredentialProvider
-from tensorquery.sql.file_tables import PathOrPaths, table_format_of
+from tensorquery.sql.file_tables import FileSource, PathOrPaths, table_format_of
 from tensorquery.sql.iceberg import is_iceberg_name, register_from_config
 from tensorquery.sql.mixture import Mixture
 from tensorquery.sql.query import Query
@@ -458,18 +458,8 @@ def _choose(
     # The name is part of the query, and so of its identity: the same in every process that reads this path.
     wanted = json.dumps([path, format, partitioning], default=str)
     name = f"path_{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
-    session._register(
-        name,
-        path,
-        table_format_of(format),
-        None,
-        partitioning,
-        access["storage_options"],
-        infer_rows=None,
-        credential_provider=access["credential_provider"],
-        filesystem=access["filesystem"],
-        on_error=on_error,
-    )
+    source = FileSource(path, partitioning=partitioning, on_error=on_error, **access)
+    session._register(name, source, table_format_of(format))
     try:
         return session._select(name, columns, filters, on_error)
     finally:

@@ -7,19 +7,21 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from tensorquery import _core
 from tensorquery.distributed.topology import check_still_alone, threads_for
 from tensorquery.errors import ConfigError, DataError
 from tensorquery.loading.accelerate import AcceleratePrepared, begin
 from tensorquery.loading.dataset import QueryDataset
 from tensorquery.loading.devices import copies_to, one_ahead
 from tensorquery.loading.epoch_progress import Progress
-from tensorquery.loading.iterator import CLOSED_BY_NEWER, ShardIterator
+from tensorquery.loading.iterator import CLOSED_BY_NEWER, Change, Made, ShardIterator
 from tensorquery.loading.workers.batch_messages import (
     BatchMessage,
     BatchPacker,
@@ -35,7 +37,7 @@ from tensorquery.metrics.iteration import Watch
 from tensorquery.metrics.progress import EpochBar, shows
 from tensorquery.metrics.time_series import LoaderStatistics
 
-__all__ = ["QueryDataLoader"]
+__all__ = ["LoaderIterator", "QueryDataLoader"]
 
 
 class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
@@ -90,7 +92,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
     def multiprocessing_context(self, given: Any) -> None:
         DataLoader.multiprocessing_context.fset(self, given)  # type: ignore[attr-defined]
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """Iterate over one epoch, or the rest of the one that a loaded state belongs to."""
         check_still_alone(self.dataset.topology)
         self.dataset._settle()
@@ -109,7 +111,8 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 batches.then(self._collate, pin)
             progress = batches.progress
             watch = self._watched(progress.epoch, 0)
-            return self._deliver(batches, batches, progress, watch, mine)
+            made = iter(batches.made, None)
+            return LoaderIterator(self._deliver(made, batches, progress, watch, mine))
         # Not part of the generator, which starts with its first batch: the state is right from now on.
         self.dataset._state.here()
         epoch = self.dataset.epoch if state is None else state["epoch"]
@@ -117,33 +120,35 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         assert self.dataset._measures is not None
         watch = self._watched(epoch, self.dataset._measures.begin())
         found = self._from_workers(progress, state, mine, watch)
-        delivered = self._deliver(found, watch, progress, watch, mine)
+        delivered = LoaderIterator(self._deliver(found, watch, progress, watch, mine))
         self.dataset._state.loop = weakref.ref(delivered)
         return delivered
 
     def _deliver(
         self,
-        batches: Iterator[Any],
+        batches: Iterator[Made],
         teller: ShardIterator | Watch,
         progress: Progress,
         watch: Watch,
         mine: tuple[int, object],
-    ) -> Iterator[Any]:
-        """Batches with the facts about each that Accelerate needs; `watch` sees how long they take, and `teller` knows which is the last."""
+    ) -> Generator[Made, None, None]:
+        """Batches with the facts about each that Accelerate needs; `watch` sees how long they take, and `teller` knows whether the last was received."""
         self._check_newest(mine)
         turn = begin(self)
         clock, is_ending = time.perf_counter, sys.is_finalizing
         complete = False
         try:
             asked = watch.begin(self._bar_over(progress))
-            for batch in batches:
-                now, last = clock(), teller.last
+            for made in batches:
+                now = clock()
                 watch.input_seconds += now - asked
                 watch.batches += 1
                 if now >= watch.due:
                     self._look(watch, now)
-                complete = last
-                yield batch if turn is None else turn.deliver(batch, last)
+                if turn is not None:
+                    batch, last, *others = made
+                    made = turn.deliver(batch, last), last, *others
+                yield made
                 self._check_newest(mine)
                 asked = clock()
             watch.input_seconds += clock() - asked
@@ -155,7 +160,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
             if not is_ending():
                 if turn is not None:
                     turn.end()
-                self._leave(watch, complete)
+                self._leave(watch, complete or teller.last)
 
     def _check_newest(self, mine: tuple[int, object]) -> None:
         """Refuse to go on with an iterator that another one, or a state, has taken the place of, or of another process."""
@@ -204,7 +209,7 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if not (dataset._shows_rows and shows(show, dataset.topology)):
             return None
         workers = progress.workers or 0
-        shards = dataset._plan.epochs.shards(workers, progress.epoch, progress.parents)
+        shards = dataset._plan.epochs.shards(workers, progress.epoch, progress.left)
         total: int | None = 0
         for worker in range(dataset._plan.epochs.shards_per_rank(workers)):
             _, rows = shards.size(dataset.rank, worker)
@@ -231,14 +236,18 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         state: dict[str, Any] | None,
         mine: tuple[int, object],
         watch: Watch,
-    ) -> Iterator[Any]:
-        dataset = self.dataset
+    ) -> Iterator[Made]:
+        dataset, is_ending = self.dataset, sys.is_finalizing
         # A rank's number of batches is fixed where rows are counted; else only the next one shows the end.
         steps = dataset._state.steps(progress)
         dataset._state.slots.deliver(progress.epoch, resumed=state is not None, first=progress.turn)
         if progress.ledger is not None:
             dataset._state.take_anew()
-        dataset._state.loaded, dataset._state.starts_workers = state, True
+        # They have only the share that was dealt here, and find no other.
+        dataset._state.loaded = (
+            None if state is None else dataset._state.for_workers(state, progress)
+        )
+        dataset._state.starts_workers = True
         pool = self._addressed()
         try:
             batches = super().__iter__()
@@ -266,19 +275,23 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
                 progress.ledger.check(taken + sum(len(json.loads(each.cursor)) for each in reports))
             if steps is None and waiting is not None and self._newest is mine:
                 yield self._received(waiting, progress, watch, True)
-        except Exception:
-            # Where one that lives on is dead, every further epoch would fail.
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # Where one that lives on is dead, every further epoch would fail; and a signal may have left half a message.
             self._end_workers()
             raise
         finally:
-            # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
-            # live on until the garbage collector runs, which then waits five seconds for each.
-            if not self.persistent_workers:
-                getattr(batches, "_shutdown_workers", _nothing)()
-                pool.close()
-            # An older iterator may be closed while a newer one still starts its workers.
-            if self._newest is mine and mine[0] == os.getpid():
-                dataset._state.slots.deliver(None)
+            # At interpreter exit the modules that this needs may be gone, and the workers are ended without it.
+            if not is_ending():
+                # After an error torch's iterator is part of a reference cycle (its traceback): its workers would
+                # live on until the garbage collector runs, which then waits five seconds for each.
+                if not self.persistent_workers:
+                    getattr(batches, "_shutdown_workers", _nothing)()
+                    pool.close()
+                # An older iterator may be closed while a newer one still starts its workers.
+                if self._newest is mine and mine[0] == os.getpid():
+                    dataset._state.slots.deliver(None)
         if self._newest is not mine:
             return
         if steps is not None and progress.step != steps:
@@ -314,20 +327,22 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         arrived = self._copies(tagged.batch)
         return lambda: tagged._replace(batch=arrived())
 
-    def _received(self, tagged: TaggedBatch, progress: Progress, watch: Watch, last: bool) -> Any:
-        """Hand out a batch, which the training loop has consumed from now on."""
-        progress.step += 1
-        watch.rows += tagged.rows
-        watch.last = last
+    def _received(self, tagged: TaggedBatch, progress: Progress, watch: Watch, last: bool) -> Made:
+        """A batch, and what changes when the training loop has it."""
+        changes: tuple[Change, ...] = (
+            (progress, "step", progress.step + 1),
+            (watch, "rows", watch.rows + tagged.rows),
+            (watch, "last", last),
+            (progress, "over", last),
+        )
         if progress.ledger is not None:
-            progress.ledger.received(tagged.worker, tagged.cursor)
+            standing = progress.ledger.after(tagged.worker, tagged.cursor)
+            changes += ((progress.ledger, "standing", standing),)
         else:
-            progress.turn = (tagged.worker + 1) % self.num_workers
-        if progress.ledger is None and progress.cursors is not None:
-            progress.cursors[tagged.worker] = tagged.cursor
-        if last:
-            self.dataset._state.finished(progress)
-        return tagged.batch
+            changes += ((progress, "turn", (tagged.worker + 1) % self.num_workers),)
+            if progress.cursors is not None:
+                changes += ((progress.cursors, tagged.worker, tagged.cursor),)
+        return tagged.batch, last, changes, None
 
     def _heard(self, reports: list[TaggedBatch], progress: Progress) -> int:
         """Workers have ended, which took so many pieces."""
@@ -399,6 +414,33 @@ class QueryDataLoader(AcceleratePrepared, DataLoader[Any]):
         if iterator is not None:
             getattr(iterator, "_shutdown_workers", _nothing)()
             self._iterator = None
+
+
+class LoaderIterator(_core.Delivery):
+    """The batches of a loader in one epoch. Made by ``iter(loader)``.
+
+    A batch counts in the moment in which it is returned: an exception that a signal's handler raises before leaves a state
+    without it. It also ends the iterator.
+
+    Args:
+        batches: Makes them.
+    """
+
+    def __init__(self, batches: Generator[Made, None, None]) -> None:
+        self._batches = batches
+        self.made = batches.__next__
+
+    def failed(self, error: BaseException) -> None:
+        """Nothing is left to do after an error."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there may be a next batch."""
+        return getgeneratorstate(self._batches) != GEN_CLOSED
+
+    def close(self) -> None:
+        """Stop reading; nothing where it is closed already."""
+        self._batches.close()
 
 
 _loaders: weakref.WeakSet[QueryDataLoader] = weakref.WeakSet()

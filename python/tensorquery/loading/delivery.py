@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorquery._util.callers import called
 from tensorquery.loading.devices import Copies, one_ahead
-from tensorquery.loading.iterator import ShardIterator
+from tensorquery.loading.iterator import Change, Made, ShardIterator
 from tensorquery.loading.transform_threads import Transformed, TransformThreads
 from tensorquery.loading.workers.batch_messages import TaggedBatch
 from tensorquery.sharding.dynamic_assignment import message_of
@@ -65,30 +65,19 @@ class _Received(ShardIterator):
 class LoopIterator(_Received):
     """Batches for the loop that asks for them."""
 
-    def __next__(self) -> Any:
+    def made(self) -> Made:
+        """Make the next batch, without counting it."""
         if self.closed:
             self._refuse()
         stream = self._stream or self._start()
-        try:
-            if not self._ready and not self._receive(stream):
-                self._end()
-                raise StopIteration
-            batch = self._ready.popleft()
-            last = stream.advance()
-            for call in self._calls:
-                batch = called(call, batch)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        self._stepped(last)
-        progress = self._progress
-        if progress.cursors is not None:
-            progress.cursors[self._worker] = stream.cursor()
-        if last:
+        if not self._ready and not self._receive(stream):
             self._end()
-        if self._observer is not None:
-            self._observer.delivered(self)
-        return batch
+            raise StopIteration
+        batch = self._ready.popleft()
+        for call in self._calls:
+            batch = called(call, batch)
+        rows, last, cursor = stream.upcoming(self._progress.cursors is not None)
+        return self._counted(batch, rows, last, cursor, stream=stream)
 
 
 class WorkerIterator(_Received):
@@ -105,7 +94,12 @@ class WorkerIterator(_Received):
         self.rows = 0
         self._reported = False
 
+    def made(self) -> Made:
+        """A worker counts what it sends, whether or not the loop gets it."""
+        raise NotImplementedError
+
     def __next__(self) -> TaggedBatch:
+        """The next batch, or a report, as a message of this worker."""
         if self.closed:
             self._refuse()
         stream, takes = self._stream or self._start(), self._reading.taking is not None
@@ -117,7 +111,7 @@ class WorkerIterator(_Received):
                     return TaggedBatch(None, self._worker, True, json.dumps(stream.taken()), True)
                 if not self.last:
                     self.last = True
-                    self._measure()
+                    self._measure(True)
                     return TaggedBatch(None, self._worker, True, "[]", True)
                 self._end()
                 raise StopIteration
@@ -126,9 +120,12 @@ class WorkerIterator(_Received):
             for call in self._calls:
                 batch = called(call, batch)
         except BaseException as error:
-            self._failed(error)
+            self.failed(error)
             raise
-        self._stepped(last)
+        self._progress.step += 1
+        self.last = last
+        if last or self._measures is not None:
+            self._measure(last)
         rows = stream.rows
         self.rows += rows
         if takes:
@@ -140,7 +137,7 @@ class WorkerIterator(_Received):
             follows = self._source.follows(progress.workers or 0)
             cursor = "" if follows else json.dumps(stream.cursor())
         if self._observer is not None:
-            self._observer.delivered(self)
+            self._observer.delivered(self.counted()[0])
         return TaggedBatch(batch, self._worker, last, cursor, rows=rows)
 
     def sent(self) -> None:
@@ -167,32 +164,22 @@ class AheadIterator(ShardIterator):
         # The delivered part of the batches made ahead.
         self._handed_rows = self._handed_batches = 0
 
-    def __next__(self) -> Any:
+    def made(self) -> Made:
+        """Make the next batch, without counting it."""
         if self.closed:
             self._refuse()
         stream = self._stream or self._start()
         assert self._ahead is not None
-        try:
-            self._warn_of_cache(stream)
-            found = next(self._ahead, None)
-            if found is None:
-                self._end()
-                raise StopIteration
-            # Only now it counts.
-            self._handed_rows += found.rows
-            self._handed_batches += 1
-            self._stepped(found.last)
-            progress = self._progress
-            if progress.cursors is not None:
-                progress.cursors[self._worker] = found.cursor
-            if found.last:
-                self._end()
-        except BaseException as error:
-            self._failed(error)
-            raise
-        if self._observer is not None:
-            self._observer.delivered(self)
-        return found.batch
+        self._warn_of_cache(stream)
+        found = next(self._ahead, None)
+        if found is None:
+            self._end()
+            raise StopIteration
+        handed: tuple[Change, ...] = (
+            (self, "_handed_rows", self._handed_rows + found.rows),
+            (self, "_handed_batches", self._handed_batches + 1),
+        )
+        return self._counted(found.batch, found.rows, found.last, found.cursor, others=handed)
 
     def _start(self) -> _core.BatchStream:
         stream, reading = super()._start(), self._reading
@@ -200,6 +187,7 @@ class AheadIterator(ShardIterator):
             self._threads = TransformThreads(
                 stream, self._build, reading.transform, reading.threads
             )
+            self._threads.start()
         self._ahead = _made_ahead(stream, self._threads, self._build, self._calls, self._copies)
         return stream
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from tensorquery.sharding.dynamic_assignment import Ledger
+from tensorquery.sharding.left import Left
 
 __all__ = ["Progress"]
 
@@ -17,7 +17,7 @@ class Progress:
     Attributes:
         epoch: The epoch.
         workers: Worker processes per rank; None before an iteration has begun.
-        parents: The runs of the same epoch before this one.
+        left: What was left of the epoch when this run began; None: all of it.
         step: Batches consumed of this rank.
         start: By worker, the cursor from which its shard is read; an empty one is the shard's start.
         cursors: By worker, how far its shard is consumed, as a list or as JSON; only kept where that does not
@@ -26,12 +26,13 @@ class Progress:
         ledger: What the workers have consumed, where they take splits as they come.
         base: The part of a state's checksum that stays the same.
         begun: Whether it is of an iteration; where not, the next one may still be of any epoch.
-        left: Whether another epoch was chosen since its iteration was left.
+        abandoned: Whether another epoch was chosen since its iteration was left.
+        over: Whether the last batch was received.
     """
 
     epoch: int
     workers: int | None = None
-    parents: tuple[dict[str, Any], ...] = ()
+    left: Left | None = None
     step: int = 0
     start: list[list[int]] = field(default_factory=list)
     cursors: list[list[int] | str] | None = None
@@ -39,4 +40,5 @@ class Progress:
     ledger: Ledger | None = None
     base: int | None = None
     begun: bool = False
-    left: bool = False
+    abandoned: bool = False
+    over: bool = False

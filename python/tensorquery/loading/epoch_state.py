@@ -26,10 +26,12 @@ from tensorquery.sharding.checkpoint import (
     run_of,
 )
 from tensorquery.sharding.dynamic_assignment import Ledger
+from tensorquery.sharding.left import Left
+from tensorquery.sharding.packed_cursors import pack_cursor
 
 __all__ = ["EpochState"]
 
-_RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "parents")
+_RUN_OF_STATE = ("epoch", "layout", "step", "cursors", "turns", "left")
 
 
 class EpochState:
@@ -40,13 +42,10 @@ class EpochState:
 
     Attributes:
         plan: The plan.
-        slots: What workers that live on see.
-        progress: How far the epoch has come that is delivered.
-        ended: How the last one ended.
         loaded: The state with which the next iteration begins.
         awaited: The state loaded into the loader, with which its next iteration begins.
         newest: The newest iterator in this process.
-        loop: The generator of a loader that hands out what its workers send.
+        loop: The iterator of a loader that hands out what its workers send.
         workers: Worker processes of the loader.
         in_order: Whether the loader delivers the batches of its workers in turn.
         starts_workers: Whether our own loader starts its workers just now, and so in the copies that these have.
@@ -55,9 +54,9 @@ class EpochState:
 
     def __init__(self, plan: DatasetPlan) -> None:
         self.plan = plan
-        self.slots = EpochSlots()
-        self.progress = Progress(0)
-        self.ended: Progress | None = None
+        self._slots = EpochSlots()
+        self._progress = Progress(0)
+        self._ended: Progress | None = None
         self.loaded: dict[str, Any] | None = None
         self.awaited: dict[str, Any] | None = None
         self.newest: weakref.ref[ShardIterator] | None = None
@@ -69,6 +68,41 @@ class EpochState:
         self._shares_in = os.getpid()
         # The iteration for which a worker process was made: one that starts late must not take from a newer one.
         self._iteration: int | None = None
+
+    @property
+    def slots(self) -> EpochSlots:
+        """What workers that live on see."""
+        self._note_end()
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: EpochSlots) -> None:
+        self._slots = slots
+
+    @property
+    def progress(self) -> Progress:
+        """How far the epoch has come that is delivered."""
+        self._note_end()
+        return self._progress
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        self._progress = progress
+
+    @property
+    def ended(self) -> Progress | None:
+        """How the last epoch ended."""
+        self._note_end()
+        return self._ended
+
+    @ended.setter
+    def ended(self, ended: Progress | None) -> None:
+        self._ended = ended
+
+    def _note_end(self) -> None:
+        """Go on to the next epoch where the last batch was received: with a batch, only attributes are set."""
+        if self._progress.over:
+            self.finished(self._progress)
 
     def here(self) -> tuple[_core.Plan, BatchBuilder]:
         """Plan and builder of this process; a worker plans once, from the recipe."""
@@ -131,14 +165,14 @@ class EpochState:
         """Choose the epoch of the next iteration."""
         self.slots.epoch = epoch
         if not self._is_read():
-            self.progress.left = epoch != self.progress.epoch
+            self.progress.abandoned = epoch != self.progress.epoch
 
     def current(self) -> dict[str, Any]:
         """Which rows of the epoch were consumed; see `QueryDataset.state_dict`."""
         if self.loaded is not None:
             return dict(self.loaded)
         progress = self.progress
-        if progress.left or not progress.begun:
+        if progress.abandoned or not progress.begun:
             progress = Progress(self.slots.epoch, progress.workers)
         return self.of(progress)
 
@@ -169,7 +203,8 @@ class EpochState:
             known = [*progress.ledger.cursors()]
         if known is not None:
             cursors[str(self.plan.topology.rank)] = [
-                json.loads(cursor) if isinstance(cursor, str) else cursor for cursor in known
+                pack_cursor(json.loads(cursor) if isinstance(cursor, str) else cursor)
+                for cursor in known
             ]
         state = {
             **self.plan.constant,
@@ -178,7 +213,7 @@ class EpochState:
             "step": progress.step,
             "cursors": cursors,
             "turns": {str(self.plan.topology.rank): progress.turn} if cursors else {},
-            "parents": list(progress.parents),
+            "left": None if progress.left is None else progress.left.to_dict(),
         }
         ended = self.ended
         if cursors and not progress.step and ended is not None and ended.epoch != progress.epoch:
@@ -187,7 +222,7 @@ class EpochState:
                 key: value for key, value in self.of(ended).items() if key in _RUN_OF_STATE
             }
         if progress.base is None:
-            progress.base = check_sum_base(state["layout"], state["parents"])
+            progress.base = check_sum_base(state["layout"], state["left"])
         state["check"] = check_sum(state, progress.base)
         return state if worker is None else {**state, "worker": worker}
 
@@ -232,13 +267,13 @@ class EpochState:
     def _is_read(self) -> bool:
         """Whether somebody may still ask for the next batch of the run."""
         loop = None if self.loop is None else self.loop()
-        return self.iterator() is not None or (loop is not None and loop.gi_frame is not None)
+        return self.iterator() is not None or (loop is not None and loop.is_open)
 
     def is_under_way(self) -> bool:
         """Return True if an epoch has begun whose rows were received, or may still be."""
         progress = self.progress
-        is_open = progress.begun and not progress.left
-        return is_open and bool(progress.step or progress.parents or self._is_read())
+        is_open = progress.begun and not progress.abandoned
+        return is_open and bool(progress.step or progress.left or self._is_read())
 
     def begin(self, workers: int, epoch: int, state: dict[str, Any] | None) -> Progress:
         """Start an epoch, from a state where there is one."""
@@ -248,9 +283,9 @@ class EpochState:
             progress.cursors = [[] for _ in range(shards)]
         if state is not None:
             self.restore(progress, state, workers)
-        self.plan.epochs.prepare(workers, progress.parents)
+        self.plan.epochs.prepare(workers)
         if self.plan.epochs.is_dynamic(workers) and not self.plan.is_in_worker:
-            dealt = self.plan.epochs.shards(workers, epoch, progress.parents)
+            dealt = self.plan.epochs.shards(workers, epoch, progress.left)
             progress.ledger = Ledger(workers, dealt.num_pieces(self.plan.topology.rank))
         self.progress, self.awaited = progress, None
         return progress
@@ -262,24 +297,26 @@ class EpochState:
 
     def restore(self, progress: Progress, state: dict[str, Any], workers: int) -> None:
         """Set `progress` to where a state was saved."""
-        run, parents = run_of(state), tuple(state["parents"])
+        run, left = run_of(state), Left.read(state["left"])
         differs = run["layout"] != self.plan.epochs.layout(workers)
         is_anew = bool(run["step"]) and (differs or self.plan.epochs.is_dynamic(workers))
-        if is_anew:
-            if state.get("worker") is not None:
-                raise CheckpointMismatchError(
-                    "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
-                    "options of order; the state of create_dataloader's loader goes on with others too"
-                )
-            parents = (*parents, run)
-        if parents:
+        if is_anew and state.get("worker") is not None:
+            raise CheckpointMismatchError(
+                "the state of a DataLoader worker goes on with the same batch size, number of ranks and "
+                "options of order; the state of create_dataloader's loader goes on with others too"
+            )
+        if left is not None or run["step"]:
+            self._check_numbering(run["layout"], workers)
+        if left is not None or is_anew:
             # The rows that other ranks left are dealt anew.
             self.plan.widen()
-        progress.parents = parents
+        if is_anew:
+            left = self.plan.epochs.left_after(progress.epoch, left, run)
+        progress.left = left
         if is_anew or not run["step"]:
             return
-        self.plan.epochs.prepare(workers, [*parents, run])
-        shards = self.plan.epochs.shards(workers, progress.epoch, parents)
+        self.plan.epochs.prepare(workers, run)
+        shards = self.plan.epochs.shards(workers, progress.epoch, left)
         text = json.dumps(run)
         progress.start = [
             shards.cursor_of(text, self.plan.topology.rank, worker)
@@ -291,12 +328,31 @@ class EpochState:
         if progress.cursors is not None:
             progress.cursors = list(progress.start)
 
+    def _check_numbering(self, layout: Mapping[str, Any], workers: int) -> None:
+        """Check that rows have the same numbers in a run of `layout` and in this one."""
+        if layout["permuted"] != self.plan.epochs.layout(workers)["permuted"]:
+            raise CheckpointMismatchError(
+                'the state belongs to another run; what differs: shuffle="global" or sample_weight=, under which an epoch '
+                "has rows in another numbering. Resume with what the run was started with"
+            )
+
+    def for_workers(self, state: dict[str, Any], progress: Progress) -> dict[str, Any]:
+        """A state with which worker processes begin as `progress` has begun with `state`.
+
+        They know only their share of what is left, and could not find it.
+        """
+        left = None if progress.left is None else progress.left.to_dict()
+        if left == state["left"]:
+            return state
+        layout = self.plan.epochs.layout(progress.workers or 0)
+        return {**state, "layout": layout, "step": 0, "cursors": {}, "turns": {}, "left": left}
+
     def steps(self, progress: Progress) -> int | None:
         """The step with which this rank's epoch ends, where that is known before."""
         workers = progress.workers or 0
         if self.plan.epochs.is_dynamic(workers):
             return None
-        shards = self.plan.epochs.shards(workers, progress.epoch, progress.parents)
+        shards = self.plan.epochs.shards(workers, progress.epoch, progress.left)
         total = 0
         for worker in range(max(1, workers)):
             batches, _ = shards.size(self.plan.topology.rank, worker)
@@ -307,11 +363,13 @@ class EpochState:
 
     def finished(self, progress: Progress) -> None:
         """After the last batch: the next iteration delivers the next epoch, unless one was set."""
-        if self.ended is progress:
+        if self._ended is progress:
             # With the last batch. An epoch that was set since is the next one, be it the same once more.
             return
-        if self.slots.epoch == progress.epoch:
-            self.slots.epoch = progress.epoch + 1
-        self.ended = progress
-        if self.progress is progress:
-            self.progress = Progress(self.slots.epoch, progress.workers)
+        slots, following = self._slots, self._progress
+        if slots.epoch == progress.epoch:
+            slots.epoch = progress.epoch + 1
+        if following is progress:
+            following = Progress(slots.epoch, progress.workers)
+        # Together: what a signal interrupts before is done again.
+        self._progress, self._ended = following, progress

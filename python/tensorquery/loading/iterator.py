@@ -9,22 +9,22 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import torch
 from torch.utils.data import get_worker_info
 
+from tensorquery import _core
 from tensorquery._util.callers import stack_level_outside
 from tensorquery.errors import CheckpointMismatchError, ConfigError
 from tensorquery.loading.epoch_progress import Progress
 from tensorquery.loading.workers.liveness import check_sendable
 from tensorquery.metrics.counters import CORE_COUNTS, SharedCounters
 
-if TYPE_CHECKING:
-    from tensorquery import _core
-
 __all__ = [
     "CLOSED_BY_NEWER",
+    "Change",
+    "Made",
     "Observer",
     "Reading",
     "Refused",
@@ -36,6 +36,13 @@ CLOSED_BY_NEWER = (
     "this iterator was closed, because a newer one was started; keep using the newer one, and make a second loader for a "
     "loop inside a loop"
 )
+
+
+Change: TypeAlias = tuple[Any, Any, Any]
+"""An object, an attribute and its new value; or a list, an index and the new item."""
+
+Made: TypeAlias = tuple[Any, bool, tuple[Change, ...], _core.BatchStream | None]
+"""A batch that does not count yet; whether it is the last; what changes when the loop has it; the stream that then hands it out."""
 
 
 class Refused:
@@ -106,8 +113,8 @@ class Observer(Protocol):
         """Reading starts."""
         ...
 
-    def delivered(self, iterator: ShardIterator) -> None:
-        """A batch was handed out."""
+    def delivered(self, rows: int) -> None:
+        """A batch is handed out next, and with it so many rows in all."""
         ...
 
     def close(self) -> None:
@@ -136,10 +143,11 @@ class Reading:
     raw: bool = False
 
 
-class ShardIterator(ABC):
+class ShardIterator(_core.Delivery, ABC):
     """The batches of one shard, with a state of its own. Made by ``iter(dataset)``.
 
-    Reading starts with the first batch that is asked for.
+    Reading starts with the first batch that is asked for. A batch counts in the moment in which it is returned: an exception
+    that a signal's handler raises before leaves a state without it. It also ends the iterator.
 
     Args:
         source: The dataset.
@@ -180,12 +188,13 @@ class ShardIterator(ABC):
         self._pins = False
         self._calls = [] if reading.transform is None else [reading.transform]
 
-    def __iter__(self) -> ShardIterator:
-        return self
-
     @abstractmethod
-    def __next__(self) -> Any:
-        """The next batch."""
+    def made(self) -> Made:
+        """Make the next batch, without counting it.
+
+        Raises:
+            StopIteration: There is none.
+        """
 
     @property
     def progress(self) -> Progress:
@@ -235,18 +244,44 @@ class ShardIterator(ABC):
         )
         return self._stream
 
-    def _failed(self, error: BaseException) -> None:
-        """Close it after an error, which a worker has to send."""
+    def failed(self, error: BaseException) -> None:
+        """Close it after an error, which a worker has to send, or after the last batch."""
         self.close()
         if get_worker_info() is not None:
             check_sendable(error)
 
-    def _stepped(self, last: bool) -> None:
-        """A batch is handed out now."""
-        self._progress.step += 1
-        self.last = last
+    def _counted(
+        self,
+        batch: Any,
+        rows: int,
+        last: bool,
+        cursor: list[int] | None,
+        *,
+        stream: _core.BatchStream | None = None,
+        others: tuple[Change, ...] = (),
+    ) -> Made:
+        """A batch, and what changes when the loop has it.
+
+        Args:
+            batch: The batch.
+            rows: Its rows.
+            last: Whether it is the shard's last.
+            cursor: How far the shard is consumed with it, where that is kept.
+            stream: The stream that hands it out, unless it has done so.
+            others: Other changes.
+        """
+        progress = self._progress
+        changes: tuple[Change, ...] = ((progress, "step", progress.step + 1), *others)
+        if progress.cursors is not None:
+            changes += ((progress.cursors, self._worker, cursor),)
+        if last:
+            # In a worker the epoch is not over: others may still have batches.
+            changes += ((self, "last", True), (progress, "over", not progress.workers))
         if last or self._measures is not None:
-            self._measure()
+            self._measure(last, rows)
+        if self._observer is not None:
+            self._observer.delivered(self.counted()[0] + rows)
+        return batch, last, changes, stream
 
     @staticmethod
     def _warn_of_cache(stream: _core.BatchStream) -> None:
@@ -254,18 +289,26 @@ class ShardIterator(ABC):
         if trouble is not None:
             warnings.warn(trouble, UserWarning, stacklevel=stack_level_outside())
 
-    def _measure(self) -> None:
-        """Write the counts down now and then, and with the last batch before it is handed out."""
+    def _measure(self, last: bool, rows: int = 0) -> None:
+        """Write the counts down now and then, and with the last batch before it is handed out.
+
+        Args:
+            last: Whether it is the last batch.
+            rows: Rows of the batch that is handed out next, where it does not count yet.
+        """
         now = time.perf_counter()
-        if self.last:
+        if last:
             self._until = now
-        if self._measures is not None and (self.last or now >= self._due):
-            self._report(ended=self.last)
+        if self._measures is not None and (last or now >= self._due):
+            self._report(ended=last, rows=rows)
             self._due = now + _REPORT_SECONDS
 
-    def _report(self, *, ended: bool) -> None:
+    def _report(self, *, ended: bool, rows: int = 0) -> None:
         assert self._measures is not None
         epoch, counts = self._progress.epoch, self.metrics()
+        if rows:
+            counts["rows"] += rows
+            counts["batches"] += 1
         self._measures.record(self._worker, self._iteration, epoch, counts, ended=ended)
 
     def _end(self) -> None:

@@ -410,7 +410,7 @@ class DatasetPlan:
             return Epochs.received(epochs.for_worker()), self._recipe
         assert self.core is not None
         if epochs.is_part:
-            sent, ids = epochs.for_share(workers, 0, ())
+            sent, ids = epochs.for_share(workers, 0, None)
             self._recipe = self.core.recipe(ids)
             return Epochs.received(sent), self._recipe
         if not starts or not isinstance(self.deal.strategy, str):
@@ -418,7 +418,7 @@ class DatasetPlan:
                 self._recipe = self.core.recipe()
             return Epochs.received(epochs.for_worker()), self._recipe
         workers = workers if progress.workers is None else progress.workers
-        sent, ids = epochs.for_share(workers, progress.epoch, progress.parents)
+        sent, ids = epochs.for_share(workers, progress.epoch, progress.left)
         if self._share_recipe is None or self._share_recipe[0] != ids:
             self._share_recipe = (ids, self.core.recipe(ids))
         return Epochs.received(sent), self._share_recipe[1]

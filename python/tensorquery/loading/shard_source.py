@@ -45,7 +45,7 @@ class DatasetSource:
         state, plan = self._state, self._state.plan
         core, _ = state.here()
         workers, rank = progress.workers or 0, plan.topology.rank
-        shards = plan.epochs.shards(workers, progress.epoch, progress.parents)
+        shards = plan.epochs.shards(workers, progress.epoch, progress.left)
         options = plan.output.core_options
         threads = threads_for(plan.topology, workers)
         if taking is not None:

@@ -77,7 +77,7 @@ class Tracer:
         return trace_batch(
             plan.core,
             plan.epochs,
-            Place(run.epoch, rank, step, workers, run.parents),
+            Place(run.epoch, rank, step, workers, run.left),
             permuted=plan.deal.is_global,
             drawn_from=None if plan.deal.weighing is None else lambda: plan.stage,
             count=plan.count_splits,

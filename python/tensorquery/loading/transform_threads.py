@@ -6,9 +6,9 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorquery._util.callers import called
 from tensorquery._util.options import check_positive_int
@@ -55,11 +55,18 @@ def refuse_threads(threads: int | None, workers: int) -> None:
         )
 
 
+_Place: TypeAlias = "SimpleQueue[tuple[Transformed | None, BaseException | None]]"
+"""Where a batch comes, or the end, or an error."""
+
+
 class TransformThreads:
     """Reads batches of a stream in order, calls `transform` on several at once, and hands them out in order.
 
     At most ``threads + 2`` batches are read and not handed out. An exception, of reading or of `transform`, is raised in
     the place of its batch.
+
+    Threads of the standard library's executor are joined when the interpreter ends, and a signal whose exception interrupts
+    one of its locks would make that wait last forever. So these are daemon threads, behind queues that no signal can break.
 
     Args:
         stream: Where raw batches come from.
@@ -78,23 +85,41 @@ class TransformThreads:
         self._stream, self._build, self._transform = stream, build, transform
         self._ahead = threads + _PREFETCH
         self._process = os.getpid()
-        # Its threads are waited for when the interpreter ends.
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tensorquery-transform")
+        # None ends a thread.
+        self._tasks: SimpleQueue[bool | None] = SimpleQueue()
         self._reading = threading.Lock()
         self._ended = False
         self._closed = False
         # Places of batches in order: all that were not handed out, and of these the ones that nobody reads yet.
-        self._places: deque[Future[Transformed | None]] = deque()
-        self._unread: deque[Future[Transformed | None]] = deque()
+        self._places: deque[_Place] = deque()
+        self._unread: deque[_Place] = deque()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"tensorquery-transform_{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def start(self) -> None:
+        """Begin. Where a signal interrupts this, `close` ends what was begun."""
+        for thread in self._threads:
+            thread.start()
 
     def next(self) -> Transformed | None:
         """The next batch; None at the end."""
         while len(self._places) < self._ahead and not self._ended:
-            place: Future[Transformed | None] = Future()
+            place: _Place = SimpleQueue()
             self._places.append(place)
             self._unread.append(place)
-            self._pool.submit(self._work)
-        return self._places.popleft().result() if self._places else None
+            self._tasks.put(True)
+        if not self._places:
+            return None
+        made, error = self._places.popleft().get()
+        if error is not None:
+            raise error
+        return made
+
+    def _run(self) -> None:
+        while self._tasks.get() is not None:
+            self._work()
 
     def _work(self) -> None:
         with self._reading:
@@ -104,26 +129,27 @@ class TransformThreads:
                 raw = None if self._ended or self._closed else self._stream.next()
                 if raw is None:
                     self._ended = True
-                    place.set_result(None)
+                    place.put((None, None))
                     return
                 batch, stream = self._build(raw), self._stream
                 made = Transformed(batch, stream.cursor(), stream.last, stream.rows)
                 self._ended = made.last
             except BaseException as error:
                 self._ended = True
-                place.set_exception(error)
+                place.put((None, error))
                 return
         if self._closed:
-            place.set_result(None)
+            place.put((None, None))
             return
         try:
-            place.set_result(replace(made, batch=called(self._transform, batch)))
+            place.put((replace(made, batch=called(self._transform, batch)), None))
         except BaseException as error:
-            place.set_exception(error)
+            place.put((None, error))
 
     def close(self) -> None:
         """Begin no further batch. Threads finish the batches in progress, and then end."""
         self._closed = True
-        # Inherited by a fork, the pool has no threads here, and its locks may be held forever.
+        # Inherited by a fork, it has no threads here, and a lock of the queue may be held forever.
         if self._process == os.getpid():
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            for _ in self._threads:
+                self._tasks.put(None)

@@ -15,11 +15,13 @@ from typing import Any
 from tensorquery._core import FINGERPRINT_VERSION
 from tensorquery._util.digests import digest
 from tensorquery.errors import CheckpointMismatchError
+from tensorquery.sharding.left import Left, digest_of_run
+from tensorquery.sharding.packed_cursors import unpack_cursor
 
 __all__ = ["FORMAT", "VERSION", "check_state", "merge_state_dicts", "run_of"]
 
 FORMAT = "tensorquery"
-VERSION = 1
+VERSION = 2
 
 _KEYS = {
     "format": str,
@@ -32,7 +34,6 @@ _KEYS = {
     "step": int,
     "cursors": dict,
     "turns": dict,
-    "parents": list,
     "check": int,
 }
 _RUN_KEYS = {"layout": dict, "step": int, "cursors": dict}
@@ -90,7 +91,7 @@ def check_state(state: Any) -> dict[str, Any]:
     if state.get("version") != VERSION or isinstance(state.get("version"), bool):
         raise CheckpointMismatchError(
             f"the state has version {state.get('version')!r}, and this tensorquery reads version {VERSION}; "
-            "resume with the version that wrote it"
+            "resume with the version that wrote it, or go on with set_epoch(epoch + 1)"
         )
     for key, kind in _KEYS.items():
         if not _is_a(state.get(key), (kind,)):
@@ -103,8 +104,7 @@ def check_state(state: Any) -> dict[str, Any]:
             raise CheckpointMismatchError(
                 f"the state is damaged: its {key!r} is {_sketch(state[key])}"
             )
-    for run in (state, *state["parents"]):
-        _check_run(run)
+    _check_run(state)
     for rank, turn in state["turns"].items():
         if not isinstance(rank, str) or not _is_a(turn, (int,)) or not 0 <= turn < _MOST_SHARDS:
             raise CheckpointMismatchError(
@@ -115,6 +115,8 @@ def check_state(state: Any) -> dict[str, Any]:
         if not _is_a(ended, (dict,)) or not _is_a(ended.get("epoch"), (int,)):
             raise CheckpointMismatchError(f"the state is damaged: its 'ended' is {_sketch(ended)}")
         _check_run(ended)
+        _checked_left(ended)
+    checked = {**state, "left": _checked_left(state)}
     files = state["parts"].get("files")
     if not isinstance(files, list) or not all(
         isinstance(pair, list) and [type(half) for half in pair] == [str, str] for pair in files
@@ -124,7 +126,13 @@ def check_state(state: Any) -> dict[str, Any]:
         raise CheckpointMismatchError(
             "the state is damaged: its numbers do not fit together; load an earlier state"
         )
-    return dict(state)
+    return checked
+
+
+def _checked_left(run: Mapping[str, Any]) -> dict[str, str] | None:
+    """What was left of the epoch when a run began, as a state has it."""
+    left = Left.read(run.get("left", ...))
+    return None if left is None else left.to_dict()
 
 
 def _check_fingerprint(fingerprint: str) -> None:
@@ -152,8 +160,6 @@ def _check_run(run: Any) -> None:
             f"the state is damaged: {what} is {_sketch(value)}; load an earlier state"
         )
 
-    if not isinstance(run, Mapping):
-        raise damaged("a run of its parents", run)
     for key, kind in _RUN_KEYS.items():
         if not _is_a(run.get(key), (kind,)):
             raise damaged(f"{key!r} of a run", run.get(key))
@@ -172,10 +178,10 @@ def _check_run(run: Any) -> None:
         if not isinstance(rank, str) or not isinstance(workers, list):
             raise damaged("'cursors' of a run", run["cursors"])
         for cursor in workers:
-            if not isinstance(cursor, list) or not all(
-                _is_a(number, (int,)) and 0 <= number < 2**64 for number in cursor
-            ):
-                raise damaged(f"a cursor of rank {rank}", cursor)
+            try:
+                unpack_cursor(cursor)
+            except ValueError as error:
+                raise damaged(f"a cursor of rank {rank}", cursor) from error
 
 
 def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -191,15 +197,15 @@ def check_sum(state: Mapping[str, Any], base: int | None = None) -> int:
         base: `check_sum_base` of it, where it is known: that part stays the same while an epoch runs.
     """
     if base is None:
-        base = check_sum_base(state["layout"], state["parents"])
+        base = check_sum_base(state["layout"], state["left"])
     numbers = [state[key] for key in ("epoch", "step", "turns", "cursors")]
     numbers.append(state.get("ended"))
     return zlib.crc32(json.dumps(numbers, sort_keys=True, default=repr).encode(), base)
 
 
-def check_sum_base(layout: Any, parents: Any) -> int:
-    """The checksum of the layout and of the runs before."""
-    return zlib.crc32(json.dumps([layout, parents], sort_keys=True, default=repr).encode())
+def check_sum_base(layout: Any, left: Any) -> int:
+    """The checksum of the layout and of what was left when the run began."""
+    return zlib.crc32(json.dumps([layout, left], sort_keys=True, default=repr).encode())
 
 
 def _sketch(value: Any) -> str:
@@ -280,7 +286,11 @@ def changed_files(theirs: Any, ours: list[list[str]], files: Sequence[str]) -> l
 
 def run_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """The run of a state, as the core reads it: layout, step and cursors by rank."""
-    return {key: state[key] for key in ("layout", "step", "cursors")}
+    cursors = {
+        rank: [unpack_cursor(cursor) for cursor in workers]
+        for rank, workers in state["cursors"].items()
+    }
+    return {"layout": state["layout"], "step": state["step"], "cursors": cursors}
 
 
 def _in_one_epoch(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -309,8 +319,12 @@ def _without_waiting(states: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
 
     Such a rank says what it has loaded, whose rest the others share.
     """
-    shared = [state["parents"] for state in states if state["cursors"]]
-    begun = [state for state in states if [*state["parents"], run_of(state)] not in shared]
+    shared = {state["left"]["after"] for state in states if state["cursors"] and state["left"]}
+    begun = [
+        state
+        for state in states
+        if digest_of_run(Left.read(state["left"]), run_of(state)) not in shared
+    ]
     return begun, len(states) - len(begun)
 
 
@@ -331,6 +345,12 @@ def _of_ranks(states: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, i
             if rank in state["turns"]:
                 turns[rank] = state["turns"][rank]
     return cursors, turns
+
+
+def _compared(state: Mapping[str, Any], key: str) -> Any:
+    """What is equal in the states of all ranks. The runs before may say the same in other words."""
+    value = state[key]
+    return value["rows"] if key == "left" and value is not None else value
 
 
 def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -354,9 +374,9 @@ def merge_state_dicts(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise CheckpointMismatchError("there is no state to merge; give the states of all ranks")
     checked, waiting = _without_waiting(_in_one_epoch(checked))
     first = checked[0]
-    for key in ("fingerprint", "parts", "seed", "epoch", "layout", "parents"):
+    for key in ("fingerprint", "parts", "seed", "epoch", "layout", "left"):
         for state in checked:
-            if state[key] != first[key]:
+            if _compared(state, key) != _compared(first, key):
                 ranks = f"rank {'/'.join(first['cursors'])} and rank {'/'.join(state['cursors'])}"
                 raise CheckpointMismatchError(
                     f"the states are not of one run: {ranks} differ in {key}; merge states that were saved "

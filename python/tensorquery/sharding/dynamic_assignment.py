@@ -4,10 +4,47 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from typing import NamedTuple
 
 from tensorquery.errors import DataError
 
 __all__ = ["Ledger"]
+
+
+class Standing(NamedTuple):
+    """Consumed pieces as runs, and what each worker holds. None of the lists ever changes."""
+
+    starts: list[int]
+    ends: list[int]
+    holdings: list[str]
+    """By worker, JSON of the pieces in progress."""
+
+    def with_pieces(self, pieces: list[int], worker: int, holding: str) -> Standing:
+        """Return a copy in which these pieces are consumed, and `worker` holds others."""
+        starts, ends, holdings = list(self.starts), list(self.ends), list(self.holdings)
+        for piece in pieces:
+            _add(starts, ends, piece)
+        holdings[worker] = holding
+        return Standing(starts, ends, holdings)
+
+
+def _add(starts: list[int], ends: list[int], piece: int) -> None:
+    """Add a piece to runs of pieces, where it is not in them."""
+    at = bisect_right(starts, piece)
+    if at and piece < ends[at - 1]:
+        return
+    joins_before = at > 0 and ends[at - 1] == piece
+    joins_after = at < len(starts) and starts[at] == piece + 1
+    if joins_before and joins_after:
+        ends[at - 1] = ends.pop(at)
+        del starts[at]
+    elif joins_before:
+        ends[at - 1] = piece + 1
+    elif joins_after:
+        starts[at] = piece
+    else:
+        starts.insert(at, piece)
+        ends.insert(at, piece + 1)
 
 
 class Ledger:
@@ -19,33 +56,33 @@ class Ledger:
     Args:
         workers: Worker processes of the rank.
         pieces: Pieces of the rank, which have the numbers 0 to ``pieces - 1``.
+
+    Attributes:
+        standing: The pieces. It is replaced as a whole, so that an exception of a signal leaves the old or the new one.
     """
 
     def __init__(self, workers: int, pieces: int) -> None:
         self._pieces = pieces
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._holdings: list[str] = ["[]"] * workers
-        self._ended: dict[int, int] = {}
+        self.standing = Standing([], [], ["[]"] * workers)
 
     def received(self, worker: int, message: str) -> None:
-        """A batch has arrived.
+        """A batch has arrived; see `after`."""
+        self.standing = self.after(worker, message)
+
+    def after(self, worker: int, message: str) -> Standing:
+        """Return the standing with one more batch, which becomes `standing` when the training loop has it.
 
         Args:
-            worker: Whose it is.
+            worker: Whose batch it is.
             message: JSON of the pieces that the worker has finished since the batch before, and of those that it holds.
         """
         consumed, holding = message.split(_BETWEEN)
-        for piece in json.loads(consumed):
-            self._add(piece)
         # It is only read where somebody asks for a state.
-        self._holdings[worker] = holding
+        return self.standing.with_pieces(json.loads(consumed), worker, holding)
 
     def ended(self, worker: int, taken: list[int]) -> None:
-        """A worker has no more batches: all pieces that it took are consumed."""
-        for piece in taken:
-            self._add(piece)
-        self._holdings[worker] = "[]"
+        """A worker has no more batches: all pieces that it took are consumed, and rests of windows that it was dealt."""
+        self.standing = self.standing.with_pieces(taken, worker, "[0]")
 
     def check(self, taken: int) -> None:
         """Check at the epoch's end that no piece is missing.
@@ -68,26 +105,9 @@ class Ledger:
         Returns:
             Runs of consumed pieces, as pairs of first and one past the last; then by worker what it holds.
         """
-        runs = [bound for run in zip(self._starts, self._ends, strict=True) for bound in run]
-        return [runs, *map(json.loads, self._holdings)]
-
-    def _add(self, piece: int) -> None:
-        starts, ends = self._starts, self._ends
-        at = bisect_right(starts, piece)
-        if at and piece < ends[at - 1]:
-            return
-        joins_before = at > 0 and ends[at - 1] == piece
-        joins_after = at < len(starts) and starts[at] == piece + 1
-        if joins_before and joins_after:
-            ends[at - 1] = ends.pop(at)
-            del starts[at]
-        elif joins_before:
-            ends[at - 1] = piece + 1
-        elif joins_after:
-            starts[at] = piece
-        else:
-            starts.insert(at, piece)
-            ends.insert(at, piece + 1)
+        starts, ends, holdings = self.standing
+        runs = [bound for run in zip(starts, ends, strict=True) for bound in run]
+        return [runs, *map(json.loads, holdings)]
 
 
 _BETWEEN = ";"

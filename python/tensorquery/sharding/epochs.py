@@ -13,6 +13,7 @@ from tensorquery.distributed.topology import Topology
 from tensorquery.errors import ConfigError
 from tensorquery.sharding.deal import Deal
 from tensorquery.sharding.exclusions import check_excluded
+from tensorquery.sharding.left import Left, packed
 from tensorquery.sharding.shards import assign
 from tensorquery.sharding.shuffle_quality import ShuffleQuality, predict
 
@@ -22,21 +23,6 @@ __all__ = [
 ]
 
 
-_UNBOUNDED = 2**64 - 1
-# Of a window; the next one is filled while one is drained. A column of 65,536 rows fits the processor's caches, where
-# gathering at random is cheap, and more rows do not mix better where many splits are open. With few splits a turn
-# is a long run of neighbours, and more rows do.
-_WINDOW_BYTES = 64 << 20
-_WINDOW_ROWS = (1 << 12, 1 << 16, 1 << 18)
-_WINDOW_ROWS_OF_ALL_SPLITS = 1 << 20
-# Of open splits: stored bytes of the row groups that they hold and the pages that these are decompressed to, a page of each
-# column at a time, which are about twice as much; or decoded bytes of a batch of each.
-_OPEN_BYTES = 256 << 20
-_HELD_BY_STORED = 3
-_DECODED_ROWS = 8192
-_OPEN_SPLITS = (4, 512)
-_CHUNK_ROWS = (64, 4096)
-_TURNS = 8
 _RUN_ROWS = 1 << 14
 _RESUMED = "resumed "
 
@@ -103,7 +89,7 @@ class Epochs:
             check_excluded(deal.exclude, plan.num_splits, known)
         self._mixing: dict[str, Any] | None = None
         self._layouts: dict[int, dict[str, Any]] = {}
-        self._dealt: dict[tuple[str, bool, str], _core.Shards] = {}
+        self._dealt: dict[tuple[str, bool, str, Left | None], _core.Shards] = {}
         # By the values that determine them; packed in a copy that was sent.
         self._shares: dict[str, _core.RankShare | bytes] = {}
         self._was_known = False
@@ -133,7 +119,7 @@ class Epochs:
         epochs = cls(plan, deal, topology, count, None)
         epochs._exact_from_start = epochs._was_known = known
         epochs.is_part = True
-        epochs._shares = {epochs._share_key(0, 0, ()): share}
+        epochs._shares = {epochs._share_key(0, 0, None): share}
         return epochs
 
     def all_shares(self) -> list[_core.RankShare] | None:
@@ -142,7 +128,7 @@ class Epochs:
             return None
         if self.counts is None and self._is_counted(0):
             return None
-        request, sources = self._request(0, 0, ()), self._deal.mixture.sources
+        request, sources = self._request(self.layout(0), 0), self._deal.mixture.sources
         return _core.RankShare.deal(self._plan, request, self.counts, sources)
 
     @property
@@ -202,58 +188,18 @@ class Epochs:
 
     def _mix(self) -> dict[str, Any]:
         if self._mixing is None:
-            self._mixing = self._choose_mixing()
+            deal = self._deal
+            mixing = self._plan.mixing(deal.shuffle is True, deal.buffer, deal.partitions)
+            self._mixing = _as_request(mixing)
         return self._mixing
 
     def _mix_of_takers(self, workers: int) -> dict[str, Any]:
-        """How workers mix that take splits as they come.
-
-        Splits that one of them has open or in its window, the others cannot take: by default at most an eighth of
-        a worker's part of the rank.
-        """
-        mixing = self._mix()
-        turns = _TURNS * workers * self._topology.world_size
-        splits = self._plan.num_splits
-        width, window = max(1, min(mixing["width"], splits // turns)), mixing["window"]
-        if window is not None and self._deal.buffer is None:
-            rows = self._plan.known_rows()
-            if rows is not None:
-                window = min(window, max(self._deal.batch_size, rows // turns))
-        return {**mixing, "width": width, "window": window}
-
-    def _choose_mixing(self) -> dict[str, Any]:
-        deal = self._deal
-        window = deal.buffer
-        if deal.shuffle is True and window is None:
-            least, many, most = _WINDOW_ROWS
-            wanted = _WINDOW_ROWS_OF_ALL_SPLITS // max(1, self._plan.num_splits)
-            wanted = min(max(wanted, many), most)
-            window = max(least, min(wanted, _WINDOW_BYTES // self._plan.row_bytes()))
-        if window is not None and deal.partitions is not None:
-            window = max(1, window // deal.partitions)
-        if window is not None and window <= 1:
-            window = None
-        width, chunk = 1, _UNBOUNDED
-        if deal.shuffle is True and window is not None and deal.partitions is None:
-            width, chunk = self._choose_turns(window)
-        return {"width": width, "chunk": chunk, "window": window}
-
-    def _choose_turns(self, window: int) -> tuple[int, int]:
-        """How many splits are open, and the rows that each gives in turn.
-
-        As many as memory allows: where all splits are open, every window has its even part of each of them, and
-        sorted data is mixed as well as any. Turns divide a window, or else some splits would have a turn more in
-        it than others.
-        """
-        splits = max(1, self._plan.num_splits)
-        stored = max(1, self._plan.bytes // splits) * _HELD_BY_STORED
-        decoded = _DECODED_ROWS * self._plan.row_bytes()
-        width = _OPEN_BYTES // max(stored, decoded)
-        width = min(max(width, _OPEN_SPLITS[0]), _OPEN_SPLITS[1])
-        # A shard may have all splits, and opens no more than it has.
-        width = min(width, splits, max(1, window // _CHUNK_ROWS[0]))
-        rounds = -(-window // (width * _CHUNK_ROWS[1]))
-        return width, max(1, window // (rounds * width))
+        """How workers mix that take splits as they come."""
+        mixing, deal = self._mix(), self._deal
+        chosen = (mixing["width"], mixing["chunk"], mixing["window"])
+        takers = workers * self._topology.world_size
+        rows = self._plan.known_rows() if deal.buffer is None else None
+        return _as_request(self._plan.mixing_of_takers(chosen, takers, rows, deal.batch_size))
 
     def quality(self, workers: int, lists: Sequence[Sequence[int]]) -> ShuffleQuality | None:
         """A prediction of shuffling; None where nothing is shuffled.
@@ -292,8 +238,8 @@ class Epochs:
             self.counts = counts
         return self.counts
 
-    def prepare(self, workers: int, runs: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Count what dealing needs, before worker processes start."""
+    def prepare(self, workers: int, run: Mapping[str, Any] | None = None) -> None:
+        """Count what dealing needs, before worker processes start; with `run`, what that run needed."""
         if self.is_part:
             # It was dealt its share by one who had counted.
             return
@@ -301,75 +247,94 @@ class Epochs:
         if self.counts is None and (
             self._deal.is_global
             or self._is_counted(workers)
-            or any(run["layout"]["counted"] for run in runs)
+            or (run is not None and run["layout"]["counted"])
         ):
             self.count()
 
-    def shards(
-        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]] = ()
-    ) -> _core.Shards:
-        """The shards of this rank, after the earlier runs of the same epoch.
+    def shards(self, workers: int, epoch: int, left: Left | None = None) -> _core.Shards:
+        """The shards of this rank.
 
         Args:
             workers: Worker processes per rank.
             epoch: The epoch.
-            runs: Layout, step and cursors of each earlier run.
+            left: What is left of it, where it was begun before with another deal.
 
         Raises:
             ConfigError: Equal steps are impossible; names the numbers of rows, ranks and rows per batch.
-            CheckpointMismatchError: A run's cursors do not fit its layout.
+            CheckpointMismatchError: What is left is not of this plan.
         """
         if not isinstance(self._deal.strategy, str):
             # It deals each epoch anew, and looks at all splits.
-            return self.all_shards(workers, epoch, runs)
-        self.prepare(workers, runs)
-        request = self._request(workers, epoch, runs)
-        key = ("own", self._known, request)
+            return self.all_shards(workers, epoch, left)
+        self.prepare(workers)
+        request = self._request(self.layout(workers), epoch)
+        key = ("own", self._known, request, left)
         if key not in self._dealt:
-            shards = self._share(workers, epoch, runs).shards(self._plan, request)
+            shards = self._share(workers, epoch, left).shards(self._plan, request)
             # One epoch at a time is read; a state may need the one before.
             self._dealt = dict([*self._dealt.items(), (key, shards)][-2:])
         return self._dealt[key]
 
-    def all_shards(
-        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]] = ()
-    ) -> _core.Shards:
+    def all_shards(self, workers: int, epoch: int, left: Left | None = None) -> _core.Shards:
         """The shards of all ranks; see `shards`.
 
         Raises:
             ConfigError: This process has only its share of the plan.
         """
-        self.prepare(workers, runs)
-        request = self._request(workers, epoch, runs)
-        key = ("all", self._known, request)
+        self.prepare(workers)
+        layout = self.layout(workers)
+        request = self._request(layout, epoch)
+        key = ("all", self._known, request, left)
         if key not in self._dealt:
-            first = runs[0]["layout"] if runs else self.layout(workers)
-            lists = self._lists(first, epoch)
+            lists = None if left is not None else self._lists(layout, epoch)
             sources = self._deal.mixture.sources
-            shards = _core.Shards.deal(self._plan, request, self.counts, sources, lists)
+            shards = _core.Shards.deal(
+                self._plan, request, self.counts, sources, lists, packed(left)
+            )
             self._dealt = dict([*self._dealt.items(), (key, shards)][-2:])
         return self._dealt[key]
 
-    def _request(self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]) -> str:
+    def left_after(self, epoch: int, left: Left | None, run: Mapping[str, Any]) -> Left:
+        """What is left of an epoch after a run of it.
+
+        Args:
+            epoch: The epoch.
+            left: What was left when the run began; None where it began the epoch.
+            run: Its layout, step and cursors.
+
+        Raises:
+            CheckpointMismatchError: The run's cursors do not fit its layout, or what was left is not of this plan.
+        """
+        layout = run["layout"]
+        self.prepare(layout["num_workers"], run)
+        found = _core.Shards.left_after(
+            self._plan,
+            self._request(layout, epoch),
+            self.counts,
+            self._deal.mixture.sources,
+            json.dumps(run),
+            None if left is not None else self._lists(layout, epoch),
+            packed(left),
+        )
+        return Left.of(found, after=(left, run))
+
+    def _request(self, layout: Mapping[str, Any], epoch: int) -> str:
         deal = self._deal
         return json.dumps(
             {
-                "layout": self.layout(workers),
+                "layout": layout,
                 "seed": deal.seed,
                 "epoch": epoch,
                 "exclude": deal.exclude,
                 "source_weights": deal.mixture.weights,
                 "stop_first": deal.mixture.stop_first,
-                "runs": list(runs),
             }
         )
 
-    def _share(
-        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]
-    ) -> _core.RankShare:
+    def _share(self, workers: int, epoch: int, left: Left | None) -> _core.RankShare:
         """The share of this rank in every epoch, or in the rest of one that was begun before."""
-        self.prepare(workers, runs)
-        key = self._share_key(workers, epoch, runs)
+        self.prepare(workers)
+        key = self._share_key(workers, epoch, left)
         share = self._shares.get(key)
         if share is None:
             if self.is_part:
@@ -378,30 +343,34 @@ class Epochs:
                     "it into the loader in the training process"
                 )
             # Two are kept: one share of whole epochs, and one of an epoch that was resumed.
-            request = self._request(workers, epoch, runs)
             [share] = _core.RankShare.deal(
-                self._plan, request, self.counts, self._deal.mixture.sources, self._topology.rank
+                self._plan,
+                self._request(self.layout(workers), epoch),
+                self.counts,
+                self._deal.mixture.sources,
+                packed(left),
+                self._topology.rank,
             )
             self._shares = {
                 kept: old
                 for kept, old in self._shares.items()
-                if kept.startswith(_RESUMED) != bool(runs)
+                if kept.startswith(_RESUMED) != (left is not None)
             }
         elif isinstance(share, bytes):
             share = _core.RankShare.decode(share)
         self._shares[key] = share
         return share
 
-    def _share_key(self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]) -> str:
+    def _share_key(self, workers: int, epoch: int, left: Left | None) -> str:
         """A digest of all that a share follows from; the same for any number of workers."""
         layout = {
             name: value
             for name, value in self.layout(workers).items()
             if name not in ("num_workers", "mixing", "shuffle", "dynamic")
         }
-        if not runs:
+        if left is None:
             return digest([layout, self._known])
-        return _RESUMED + digest([layout, self._known, self._deal.seed, epoch, list(runs)])
+        return _RESUMED + digest([layout, self._known, left.rows])
 
     @property
     def _known(self) -> bool:
@@ -452,19 +421,19 @@ class Epochs:
         )
 
     def for_share(
-        self, workers: int, epoch: int, runs: Sequence[Mapping[str, Any]]
+        self, workers: int, epoch: int, left: Left | None
     ) -> tuple[SentEpochs, list[int]]:
         """No more than this rank's share, for a worker process.
 
         Args:
             workers: Worker processes per rank.
             epoch: The epoch that is delivered next.
-            runs: The earlier runs of that epoch.
+            left: What is left of that epoch, where it was begun before.
 
         Returns:
             The bytes to send, and the ids of the splits that it reads, ascending.
         """
-        wanted: list[Sequence[Mapping[str, Any]]] = [(), runs] if runs else [()]
+        wanted = [None] if left is None else [None, left]
         shares = {
             self._share_key(workers, epoch, part): self._share(workers, epoch, part)
             for part in wanted
@@ -486,3 +455,8 @@ class Epochs:
         if isinstance(strategy, str):
             return None
         return assign(self._plan, layout["world_size"], layout["num_workers"], strategy, epoch)
+
+
+def _as_request(mixing: tuple[int, int, int | None]) -> dict[str, Any]:
+    width, chunk, window = mixing
+    return {"width": width, "chunk": chunk, "window": window}

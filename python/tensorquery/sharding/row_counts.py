@@ -9,6 +9,8 @@ import contextlib
 import json
 import logging
 import os
+import re
+import stat
 import tempfile
 import zlib
 from abc import ABC, abstractmethod
@@ -40,6 +42,7 @@ _log = logging.getLogger("tensorquery")
 
 _CACHE_VERSION = 1
 _CACHE_FILES = 256
+_NAMES = re.compile(r"[0-9]+-[0-9a-f]{64}(-verified)?")
 """Files that the cache keeps: the ones used last."""
 
 _CHUNKS_PER_RANK = 16
@@ -321,13 +324,21 @@ def keep(name: str, fingerprint: str, rows: list[Any]) -> None:
 
 
 def _drop_old(folder: Path) -> None:
-    """Keep the files used last; other processes may do the same at this moment."""
+    """Keep the files used last; other processes may do the same at this moment.
+
+    Only what `keep` has written goes: regular files of its names that say a fingerprint and a checksum.
+    """
     used: list[tuple[float, Path]] = []
     for path in folder.glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
-            used.append((path.stat().st_mtime, path))
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and _NAMES.fullmatch(path.stem):
+                used.append((found.st_mtime, path))
     for _, path in sorted(used, reverse=True)[_CACHE_FILES:]:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            body = json.loads(path.read_bytes())
+            if isinstance(body, dict) and body.keys() >= {"version", "fingerprint", "checksum"}:
+                path.unlink(missing_ok=True)
 
 
 def _checksum(rows: list[Any]) -> int:

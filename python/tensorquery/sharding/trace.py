@@ -14,6 +14,7 @@ from tensorquery.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.sharding.epochs import Epochs
+    from tensorquery.sharding.left import Left
 
 __all__ = ["Place", "Trace", "TraceRange", "excluded_ranges", "trace_batch"]
 
@@ -139,8 +140,8 @@ class Place(NamedTuple):
     step: int
     workers: int
     """Worker processes per rank."""
-    parents: tuple[dict[str, Any], ...]
-    """The earlier runs of the same epoch."""
+    left: Left | None
+    """What was left of the epoch when its run began; None: all."""
 
 
 def trace_batch(
@@ -168,7 +169,7 @@ def trace_batch(
     """
     # A step is found by rows, so they are counted, also where delivering them needs no count.
     dealt, layout = epochs.count(), epochs.layout(place.workers)
-    shards = epochs.all_shards(place.workers, place.epoch, place.parents)
+    shards = epochs.all_shards(place.workers, place.epoch, place.left)
     worker, batch = _turn(shards, place)
     counts = list(count() if permuted else dealt)
     if permuted:
@@ -219,7 +220,7 @@ def _turn(shards: _core.Shards, place: Place) -> tuple[int, int]:
         bounds = f"in 0..{total}" if total else "a step, and there is none"
         raise ConfigError(
             f"step {place.step} must be {bounds}: rank {place.rank} delivers {total} batches in epoch "
-            f"{place.epoch}{' after the resume' if place.parents else ''}"
+            f"{place.epoch}{' after the resume' if place.left is not None else ''}"
         )
 
     # Workers take turns, and who has nothing left is passed over: as many whole rounds as fit before the step.

@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tensorquery._util.options import (
     check_bool,
@@ -25,12 +25,24 @@ if TYPE_CHECKING:
     from tensorquery import _core
     from tensorquery.distributed.broadcast import Channel
 
-__all__ = ["FileTables", "PathOrPaths", "check_name", "path_list", "table_format_of"]
+__all__ = ["FileSource", "FileTables", "PathOrPaths", "check_name", "path_list", "table_format_of"]
 
 PathOrPaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a directory (read recursively), a glob, or a list of these."""
 
 _COMPRESSIONS = ("none", "gzip", "bz2", "xz", "zstd")
+
+
+class FileSource(NamedTuple):
+    """Files, and how they are reached and understood, as the user has said it."""
+
+    path: PathOrPaths
+    schema: Any | None = None
+    partitioning: str | bool | None = None
+    storage_options: Mapping[str, Any] | None = None
+    credential_provider: CredentialProvider | None = None
+    filesystem: Any | None = None
+    on_error: str = "raise"
 
 
 class FileTables(ABC):
@@ -82,18 +94,10 @@ class FileTables(ABC):
             DataError: Two files disagree about a column, or a file is damaged; names the files.
             ConfigError: An option is unknown.
         """
-        self._register(
-            name,
-            path,
-            {"kind": "parquet"},
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
+        source = FileSource(
+            path, schema, partitioning, storage_options, credential_provider, filesystem, on_error
         )
+        self._register(name, source, {"kind": "parquet"})
 
     def register_csv(
         self,
@@ -156,18 +160,10 @@ class FileTables(ABC):
             "comment": None if comment is None else _byte("comment", comment),
             "compression": _compression(compression),
         }
-        self._register(
-            name,
-            path,
-            table_format,
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=infer_rows,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
+        source = FileSource(
+            path, schema, partitioning, storage_options, credential_provider, filesystem, on_error
         )
+        self._register(name, source, table_format, infer_rows=infer_rows)
 
     def register_json(
         self,
@@ -216,18 +212,10 @@ class FileTables(ABC):
             "array": None if array is None else check_bool("array", array),
             "compression": _compression(compression),
         }
-        self._register(
-            name,
-            path,
-            table_format,
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=infer_rows,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
+        source = FileSource(
+            path, schema, partitioning, storage_options, credential_provider, filesystem, on_error
         )
+        self._register(name, source, table_format, infer_rows=infer_rows)
 
     def register_arrow(
         self,
@@ -269,18 +257,10 @@ class FileTables(ABC):
             ConfigError: `memory_map` is no bool, or another option is malformed.
         """
         table_format = {"kind": "arrow", "unmapped": not check_bool("memory_map", memory_map)}
-        self._register(
-            name,
-            path,
-            table_format,
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
+        source = FileSource(
+            path, schema, partitioning, storage_options, credential_provider, filesystem, on_error
         )
+        self._register(name, source, table_format)
 
     def register_avro(
         self,
@@ -318,18 +298,10 @@ class FileTables(ABC):
                 xz, or two files disagree about a column; names the files.
             UnsupportedTypeError: A type refers to itself; names the column.
         """
-        self._register(
-            name,
-            path,
-            {"kind": "avro"},
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
+        source = FileSource(
+            path, schema, partitioning, storage_options, credential_provider, filesystem, on_error
         )
+        self._register(name, source, {"kind": "avro"})
 
     def register_orc(
         self,
@@ -364,46 +336,33 @@ class FileTables(ABC):
             DataError: A file is damaged, or two files disagree about a column; names the files.
             UnsupportedTypeError: A file is encrypted, or of a version of ORC other than 0.11 and 0.12.
         """
-        self._register(
-            name,
-            path,
-            {"kind": "orc"},
-            schema,
-            partitioning,
-            storage_options,
-            infer_rows=None,
-            credential_provider=credential_provider,
-            filesystem=filesystem,
-            on_error=on_error,
+        source = FileSource(
+            path, schema, partitioning, storage_options, credential_provider, filesystem, on_error
         )
+        self._register(name, source, {"kind": "orc"})
 
     def _register(
         self,
         name: str,
-        path: PathOrPaths,
+        source: FileSource,
         table_format: dict[str, Any] | None,
-        schema: Any | None,
-        partitioning: str | bool | None,
-        storage_options: Mapping[str, Any] | None,
         *,
-        infer_rows: int | None,
-        credential_provider: CredentialProvider | None = None,
-        filesystem: Any | None = None,
-        on_error: str = "raise",
+        infer_rows: int | None = None,
     ) -> None:
         if infer_rows is not None:
             infer_rows = check_positive_int("infer_rows", infer_rows)
-        paths = path_list(path)
-        files = None
-        credentials = None if credential_provider is None else Credentials(credential_provider)
+        paths = path_list(source.path)
+        files, schema = None, source.schema
+        provider, storage_options = source.credential_provider, source.storage_options
+        credentials = None if provider is None else Credentials(provider)
         own_options = plain_options(storage_options)
-        if filesystem is not None:
-            if storage_options is not None or credential_provider is not None:
+        if source.filesystem is not None:
+            if storage_options is not None or provider is not None:
                 raise ConfigError(
                     "a file system has its own options and credentials; pass them where it is made, not beside "
                     "filesystem="
                 )
-            files, paths = open_filesystem(filesystem, paths)
+            files, paths = open_filesystem(source.filesystem, paths)
         else:
             paths = [expanded_path(each) for each in paths]
             is_remote = any("://" in each and not each.startswith("file:") for each in paths)
@@ -412,10 +371,10 @@ class FileTables(ABC):
                 credentials = self._credentials if takes_credentials(paths[0]) else None
         options = {
             "format": table_format,
-            "partitioning": _partitioning(partitioning),
+            "partitioning": _partitioning(source.partitioning),
             "infer_rows": infer_rows,
             "storage_options": own_options,
-            "skip_bad": check_on_error(on_error),
+            "skip_bad": check_on_error(source.on_error),
         }
         if schema is not None and not hasattr(schema, "__arrow_c_schema__"):
             raise ConfigError(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from tensorquery import _core
 from tensorquery._util.options import expanded_path
-from tensorquery.errors import StorageError
 from tensorquery.metrics.progress import TaskBar
 
-__all__ = ["QUERY_STAGES", "open_stage", "stage_folder"]
+__all__ = ["open_stage", "stage_folder"]
+
+_log = logging.getLogger(__name__)
 
 _KEPT_SECONDS = 3 * 24 * 3600
 
-QUERY_STAGES = "queries"
-"""The folder of stages of queries, among those of rows for access at random. It has rules of its own: see `stages`."""
+_ROOM = "rows"
+"""The folder of stages of rows for access at random, beside that of stages of queries (see `stages`). It is ours: in the
+folder that the user names, anything else may lie."""
 
 
 def stage_folder() -> Path:
@@ -30,6 +31,7 @@ def stage_folder() -> Path:
     """
     if own := os.environ.get("TENSORQUERY_STAGES"):
         return Path(expanded_path(own))
+    # Under this name it must be this user's alone, which is checked where it is used.
     return Path(tempfile.gettempdir()) / f"tensorquery-{os.getuid()}"
 
 
@@ -42,17 +44,14 @@ def open_stage(plan: _core.Plan, *, threads: int, show_progress: bool) -> _core.
         show_progress: Show a bar while rows are written.
 
     Raises:
-        StorageError: There is no room, or no permission to write; names the folder.
+        StorageError: There is no room, or no permission to write, or the folder is not this user's; names it.
         DataError: A file of the query cannot be read.
     """
-    root = stage_folder()
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"rows cannot be staged in {root}: {error}; set TENSORQUERY_STAGES to a folder with room for them"
-        ) from error
-    _forget_old(root, plan.fingerprint)
+    root = stage_folder() / _ROOM
+    # Whoever still reads an old stage keeps its files.
+    removed = _core.Stage.forget_old(root, plan.fingerprint, _KEPT_SECONDS)
+    if removed:
+        _log.info("%d stages in %s that nobody used for three days were removed", removed, root)
 
     bar: TaskBar | None = None
 
@@ -71,14 +70,3 @@ def open_stage(plan: _core.Plan, *, threads: int, show_progress: bool) -> _core.
     with contextlib.suppress(OSError):
         os.utime(stage.path)
     return stage
-
-
-def _forget_old(root: Path, keep: str) -> None:
-    """Delete stages that nobody has opened for three days; who still reads one keeps its files."""
-    for folder in root.iterdir():
-        if folder.name in (keep, QUERY_STAGES) or not folder.is_dir():
-            continue
-        # Another process may delete it at the same time.
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _KEPT_SECONDS:
-                shutil.rmtree(folder)

@@ -14,7 +14,7 @@ from tensorquery import _core
 from tensorquery._util.options import expanded_path, parse_bytes
 from tensorquery.errors import ConfigError
 from tensorquery.metrics.progress import TaskBar
-from tensorquery.sql.row_store import QUERY_STAGES, stage_folder
+from tensorquery.sql.row_store import stage_folder
 from tensorquery.sql.storage import plain_options
 
 __all__ = [
@@ -75,8 +75,11 @@ class StoredStage:
 
 
 def default_stage_dir() -> str:
-    """Where stages are kept unless `stage_dir` says so: ``$TENSORQUERY_STAGES``, else in the temporary directory."""
-    return str(stage_folder() / QUERY_STAGES)
+    """Where stages are kept unless `stage_dir` says so: ``$TENSORQUERY_STAGES``, else in the temporary directory.
+
+    As in every such place, in a folder ``queries`` of ours.
+    """
+    return str(stage_folder())
 
 
 def place_of(stage_dir: str | os.PathLike[str] | None) -> str:

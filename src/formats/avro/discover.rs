@@ -2,9 +2,10 @@
 //! column costs the same.
 
 use super::head::read_avro_head;
+use crate::formats::UnitKind;
 use crate::formats::discover::{FileSplits, SplitTarget};
 use crate::formats::files::TableFiles;
-use crate::formats::units::{Splitter, UnitKind};
+use crate::formats::units::Splitter;
 use crate::{Error, Result};
 
 /// The splits of file `index`.

@@ -27,7 +27,7 @@ pub(super) use discover::discover;
 pub use head::{AvroHead, read_avro_head};
 
 use super::footers::FooterCache;
-use super::source::{ColumnRead, UnitFormat, UnitSource};
+use super::source::{ColumnRead, RowSource, UnitFormat};
 use crate::Result;
 
 /// How Avro files are read.
@@ -35,7 +35,7 @@ use crate::Result;
 pub struct Avro;
 
 /// Reads Avro files as a table.
-pub type AvroSource = UnitSource<Avro>;
+pub type AvroSource = RowSource<Avro>;
 
 #[async_trait]
 impl UnitFormat for Avro {

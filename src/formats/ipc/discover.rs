@@ -2,9 +2,10 @@
 //! columns.
 
 use super::head::{MessageIndex, read_ipc_head};
+use crate::formats::UnitKind;
 use crate::formats::discover::{FileSplits, ScanRequest, SplitTarget, whole_file};
 use crate::formats::files::TableFiles;
-use crate::formats::units::{Splitter, UnitKind};
+use crate::formats::units::Splitter;
 use crate::{Error, Result};
 
 /// The splits of file `index`; a stream is one.

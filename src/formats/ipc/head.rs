@@ -13,6 +13,7 @@ use bytes::Bytes;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::message::{CONTINUATION, Kind, Message, damaged};
+use super::sums::{SUMS_TRAILER, Sums, SumsTrailer};
 use crate::formats::footers::{FooterCache, MemorySize};
 use crate::formats::guard::guarded;
 use crate::formats::units::UnitRange;
@@ -25,7 +26,7 @@ const MAGIC: &[u8] = b"ARROW1";
 const FEATHER_1: &[u8] = b"FEA1";
 
 /// Length of the footer's length and the closing magic, in bytes.
-const TRAILER: u64 = 10;
+pub(super) const TRAILER: u64 = 10;
 
 /// Bytes asked for at the end of a file, or at the beginning of a stream, in the first request.
 const HINT: u64 = 64 << 10;
@@ -37,6 +38,8 @@ const HEADS: usize = 1024;
 pub struct IpcHead {
     schema: SchemaRef,
     layout: MessageIndex,
+    /// Of a stage's file.
+    sums: Option<Sums>,
 }
 
 /// Where the messages lie.
@@ -81,6 +84,15 @@ impl IpcHead {
         FileDecoder::new(Arc::clone(&self.schema), MetadataVersion::V1)
     }
 
+    pub(super) fn with_sums(self, sums: Sums) -> Self {
+        Self { sums: Some(sums), ..self }
+    }
+
+    /// The checksums that a stage's file has.
+    pub(super) fn sums(&self) -> Option<&Sums> {
+        self.sums.as_ref()
+    }
+
     /// Where the messages lie.
     pub fn layout(&self) -> &MessageIndex {
         &self.layout
@@ -123,6 +135,9 @@ impl IpcHead {
             let heads = store.get_ranges(&meta.location, &ranges).await?;
             for (block, head) in blocks.iter().zip(heads) {
                 let numbered = |error: Error| error.with_context("record batch", units.len());
+                if let Some(sums) = &self.sums {
+                    sums.check_metadata(units.len(), &head).map_err(numbered)?;
+                }
                 let message = batch_of(block, &head).map_err(numbered)?;
                 let columns = message.buffers_by_column(&self.schema).map_err(numbered)?;
                 for (sum, buffers) in column_bytes.iter_mut().zip(columns) {
@@ -153,7 +168,8 @@ impl MemorySize for IpcHead {
             }
             MessageIndex::Stream { .. } => 0,
         };
-        size_of::<Self>() + self.schema.fields.size() + blocks * size_of::<Block>()
+        let sums = self.sums.as_ref().map_or(0, Sums::memory_size);
+        size_of::<Self>() + self.schema.fields.size() + blocks * size_of::<Block>() + sums
     }
 }
 
@@ -236,22 +252,34 @@ async fn file_head(
     let Some(start) = end.checked_sub(length).filter(|start| *start >= MAGIC.len() as u64) else {
         return Err(unreadable(&format!("its footer of {length} bytes does not fit into it")));
     };
-    let in_tail = (length + TRAILER) <= tail.len() as u64;
-    let bytes = match in_tail {
-        true => {
-            let at = tail.len() - (length + TRAILER) as usize;
-            tail.slice(at..at + length as usize)
+    let range = async |range: Range<u64>| -> Result<Bytes> {
+        match range.start.checked_sub(size - tail.len() as u64) {
+            Some(at) => {
+                let at = at as usize;
+                Ok(tail.slice(at..at + (range.end - range.start) as usize))
+            }
+            None => Ok(store.get_range(&meta.location, range).await?),
         }
-        false => store.get_range(&meta.location, start..end).await?,
     };
-    let footer = root_as_footer(&bytes)
+    let bytes = range(start.saturating_sub(SUMS_TRAILER)..end).await?;
+    let (before, footer) = bytes.split_at(bytes.len() - length as usize);
+    let Some(trailer) = SumsTrailer::parse(before) else { return parse_footer(footer, start) };
+    let stored = range(trailer.range(start)?).await?;
+    let head = parse_footer(footer, start)?;
+    let sums = trailer.open(&stored, footer, &head)?;
+    Ok(head.with_sums(sums))
+}
+
+/// The head that a footer is, which begins at `start` in its file.
+pub(super) fn parse_footer(bytes: &[u8], start: u64) -> Result<IpcHead> {
+    let footer = root_as_footer(bytes)
         .map_err(|error| unreadable(&format!("its footer is no flatbuffer: {error}")))?;
     let schema = schema_of(footer.schema())?;
     let dictionaries: Vec<Block> = footer.dictionaries().iter().flatten().copied().collect();
     let batches: Vec<Block> = footer.recordBatches().iter().flatten().copied().collect();
     check_blocks(dictionaries.iter().chain(&batches), start)?;
     let layout = MessageIndex::File { dictionaries, batches, heads: OnceLock::new() };
-    Ok(IpcHead { schema, layout })
+    Ok(IpcHead { schema, layout, sums: None })
 }
 
 /// Blocks lie between the first magic and the footer, and do not overlap.
@@ -291,7 +319,7 @@ async fn stream_head(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> Result<
         return Err(neither());
     }
     let schema = schema_of(header.header_as_schema())?;
-    Ok(IpcHead { schema, layout: MessageIndex::Stream { start } })
+    Ok(IpcHead { schema, layout: MessageIndex::Stream { start }, sums: None })
 }
 
 /// How many bytes stand before a message's metadata, and how many these are; None where there are

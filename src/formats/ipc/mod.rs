@@ -5,7 +5,7 @@
 //! ([`MappedFile`](crate::storage::MappedFile)); of others only the buffers of the wanted columns
 //! are fetched. Structure is checked before the decoder of `arrow-ipc` sees a message, and values
 //! (offsets, UTF-8, dictionary keys) by that decoder, so that a damaged file is an error and
-//! nothing else.
+//! nothing else. The files of stages carry checksums, which are compared as they are read.
 
 mod compressed;
 mod discover;
@@ -13,6 +13,7 @@ mod head;
 mod message;
 mod read;
 mod stream;
+mod sums;
 
 use std::sync::Arc;
 
@@ -24,9 +25,11 @@ use object_store::{ObjectMeta, ObjectStore};
 
 pub(super) use discover::discover;
 pub use head::{IpcHead, MessageIndex, read_ipc_head};
+pub use read::SUSPECT;
+pub use sums::{SumsWriter, is_intact};
 
 use super::footers::FooterCache;
-use super::source::{ColumnRead, UnitFormat, UnitSource};
+use super::source::{ColumnRead, RowSource, UnitFormat};
 use crate::Result;
 
 /// How Arrow IPC files and streams are read.
@@ -37,7 +40,7 @@ pub struct Ipc {
 }
 
 /// Reads Arrow IPC files and streams as a table.
-pub type IpcSource = UnitSource<Ipc>;
+pub type IpcSource = RowSource<Ipc>;
 
 #[async_trait]
 impl UnitFormat for Ipc {

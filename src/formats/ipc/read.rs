@@ -12,6 +12,7 @@ use arrow::ipc::reader::FileDecoder;
 use arrow::record_batch::RecordBatch;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::Ipc;
@@ -22,6 +23,9 @@ use crate::formats::source::ColumnRead;
 use crate::formats::with_null_fields;
 use crate::storage::MappedFile;
 use crate::{Error, Result};
+
+/// The file beside a stage's files that says that one of them is damaged.
+pub const SUSPECT: &str = "suspect";
 
 /// Record batches are fetched together up to this many bytes.
 const TOGETHER: u64 = 8 << 20;
@@ -225,9 +229,16 @@ impl File {
     fn decode(&self, number: usize, bytes: &Buffer) -> Result<RecordBatch> {
         let block = &self.blocks().1[number];
         let decoded = guarded("Arrow IPC", || {
+            let (metadata, body) = bytes.split_at(block.metaDataLength() as usize);
+            let sums = self.head.sums();
+            sums.map_or(Ok(()), |sums| sums.check_metadata(number, metadata))?;
             let message = batch_of(block, bytes)?;
-            let body = &bytes[block.metaDataLength() as usize..];
             let columns = message.buffers_by_column(self.head.schema())?;
+            if let Some(sums) = sums {
+                self.columns.iter().try_for_each(|column| {
+                    sums.check_column(number, *column, body, &columns[*column])
+                })?;
+            }
             let wanted: Vec<Range<u64>> =
                 self.columns.iter().flat_map(|column| columns[*column].clone()).collect();
             message.check_body(body, Some(&wanted))?;
@@ -237,12 +248,22 @@ impl File {
         });
         // That the file changed is the better message.
         self.check()?;
+        if self.mapped.is_some() && decoded.as_ref().is_err_and(Error::is_of_other_file) {
+            suspect(&self.meta.location);
+        }
         decoded
     }
 
     fn check(&self) -> Result<()> {
         self.mapped.as_ref().map_or(Ok(()), MappedFile::check)
     }
+}
+
+/// Leaves word beside a stage's file that it is damaged, for the next who opens the stage. Where it
+/// cannot be left, that one finds out as this one did.
+fn suspect(location: &Path) {
+    let path = std::path::Path::new("/").join(location.as_ref()).with_file_name(SUSPECT);
+    let _ = std::fs::File::create_new(path);
 }
 
 /// The dictionaries that columns take their values from, those inside of other dictionaries

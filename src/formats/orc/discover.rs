@@ -9,10 +9,11 @@ use orc_rust::projection::ProjectionMask;
 use super::footer::{OrcFooter, read_orc_footer};
 use super::statistics::kept_stripes;
 use super::stripe::StripeFooter;
+use crate::formats::UnitKind;
 use crate::formats::discover::{FileSplits, ScanRequest, SplitTarget};
 use crate::formats::files::TableFiles;
 use crate::formats::parquet::discover::adapt;
-use crate::formats::units::{Splitter, UnitKind};
+use crate::formats::units::Splitter;
 use crate::{Error, Result};
 
 /// The splits of file `index`.

@@ -13,7 +13,7 @@ use super::stripe::{OrcRead, open};
 use super::types::with_units_of;
 use crate::Result;
 use crate::formats::footers::FooterCache;
-use crate::formats::source::{ColumnRead, UnitFormat, UnitSource};
+use crate::formats::source::{ColumnRead, RowSource, UnitFormat};
 use crate::formats::units::units_in;
 
 /// How ORC files are read.
@@ -21,7 +21,7 @@ use crate::formats::units::units_in;
 pub struct Orc;
 
 /// Reads ORC files as a table.
-pub type OrcSource = UnitSource<Orc>;
+pub type OrcSource = RowSource<Orc>;
 
 #[async_trait]
 impl UnitFormat for Orc {

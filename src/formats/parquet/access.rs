@@ -11,7 +11,7 @@ use crate::Result;
 use crate::formats::files::TableFiles;
 use crate::formats::footers::read_footer;
 use crate::formats::format::Format;
-use crate::formats::{Split, SplitUnit};
+use crate::formats::{Split, SplitUnit, UnitKind};
 
 /// All rows that are not deleted.
 pub const ALL_ROWS: Range<u64> = 0..u64::MAX;
@@ -29,7 +29,9 @@ pub async fn access_to_rows(
     wanted: Range<u64>,
 ) -> Result<Option<ParquetAccessPlan>> {
     let (first, count) = match split.unit {
-        SplitUnit::RowGroups { first, count, .. } => (first as usize, count as usize),
+        SplitUnit::Units { kind: UnitKind::RowGroups, first, count, .. } => {
+            (first as usize, count as usize)
+        }
         SplitUnit::File if *table.format_of(split.file as usize) == Format::Parquet => {
             (0, usize::MAX)
         }

@@ -22,7 +22,7 @@ use crate::formats::discover::{FileSplits, ScanRequest, SplitTarget};
 use crate::formats::evolve::ByName;
 use crate::formats::files::TableFiles;
 use crate::formats::footers::read_footer;
-use crate::formats::{Split, SplitUnit};
+use crate::formats::{Split, SplitUnit, UnitKind};
 use crate::{Error, Result};
 
 /// The splits of file `index`.
@@ -118,7 +118,7 @@ impl Splitter {
         if let Some(open) = &mut self.open {
             let together = open.rows.unwrap_or(0) + rows;
             if self.target.allows(together, open.bytes + bytes)
-                && let SplitUnit::RowGroups { count, .. } = &mut open.unit
+                && let SplitUnit::Units { kind: UnitKind::RowGroups, count, .. } = &mut open.unit
             {
                 *count += 1;
                 open.rows = Some(together);
@@ -131,7 +131,13 @@ impl Splitter {
         self.open = Some(Split {
             scan: 0,
             file: self.file as u32,
-            unit: SplitUnit::RowGroups { first: group, count: 1, byte_start: 0, byte_end: 0 },
+            unit: SplitUnit::Units {
+                kind: UnitKind::RowGroups,
+                first: group,
+                count: 1,
+                byte_start: 0,
+                byte_end: 0,
+            },
             rows: Some(rows),
             deleted,
             first_row,
@@ -148,7 +154,8 @@ impl Splitter {
     fn whole_file(mut self, groups: u32, rows: u64, deleted: u64) -> Vec<Split> {
         self.close();
         let bytes = self.done.iter().map(|split| split.bytes).sum();
-        let unit = SplitUnit::RowGroups {
+        let unit = SplitUnit::Units {
+            kind: UnitKind::RowGroups,
             first: 0,
             count: groups,
             byte_start: 0,
@@ -166,7 +173,14 @@ impl Splitter {
     fn finish(mut self, starts: &[u64]) -> Vec<Split> {
         self.close();
         for split in &mut self.done {
-            if let SplitUnit::RowGroups { first, count, byte_start, byte_end } = &mut split.unit {
+            if let SplitUnit::Units {
+                kind: UnitKind::RowGroups,
+                first,
+                count,
+                byte_start,
+                byte_end,
+            } = &mut split.unit
+            {
                 *byte_start = starts[*first as usize];
                 *byte_end =
                     starts.get((*first + *count) as usize).copied().unwrap_or(self.file_size);

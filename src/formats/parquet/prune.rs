@@ -17,7 +17,7 @@ use super::bounds::{GroupBounds, Leaf, PageBounds};
 use super::discover::adapt;
 use crate::formats::files::TableFiles;
 use crate::formats::footers::read_footer;
-use crate::formats::{Split, SplitUnit};
+use crate::formats::{Split, SplitUnit, UnitKind};
 use crate::prune::judge;
 use crate::{Error, Result};
 
@@ -113,7 +113,9 @@ pub async fn access_to_matches(
         .await
         .map_err(|error| error.with_context("file", table.display_path(index)))?;
     let groups = match split.unit {
-        SplitUnit::RowGroups { first, count, .. } => first as usize..(first + count) as usize,
+        SplitUnit::Units { kind: UnitKind::RowGroups, first, count, .. } => {
+            first as usize..(first + count) as usize
+        }
         SplitUnit::File => 0..footer.num_row_groups(),
         _ => return Ok(only),
     };

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::bounds::Leaf;
 use crate::formats::files::TableFiles;
 use crate::formats::format::Format;
-use crate::formats::{Split, SplitUnit};
+use crate::formats::{Split, SplitUnit, UnitKind};
 
 /// Fewer row groups in order prove little: four random ones are sorted once in twelve times.
 const FEWEST_GROUPS: usize = 8;
@@ -71,7 +71,9 @@ pub fn sorted_columns(
 fn groups_of<'a>(footer: &'a ParquetMetaData, splits: &[Split]) -> Vec<&'a RowGroupMetaData> {
     let all = footer.row_groups();
     let read = splits.iter().flat_map(|split| match split.unit {
-        SplitUnit::RowGroups { first, count, .. } => first as usize..(first + count) as usize,
+        SplitUnit::Units { kind: UnitKind::RowGroups, first, count, .. } => {
+            first as usize..(first + count) as usize
+        }
         _ => 0..0,
     });
     read.filter_map(|group| all.get(group)).collect()

@@ -1,27 +1,21 @@
 //! How DataFusion reads text files.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use arrow::{csv, json};
+use async_trait::async_trait;
 use datafusion::datasource::file_format::file_compression_type::FileCompressionType;
 use datafusion::datasource::listing::PartitionedFile;
-use datafusion::datasource::physical_plan::{
-    FileOpenFuture, FileOpener, FileScanConfig, FileSource,
-};
-use datafusion::datasource::table_schema::TableSchema;
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::physical_expr::projection::ProjectionExprs;
-use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectStore};
 
 use super::records::{batches, objects};
 use super::values::{Notation, decoded, parsed};
-use crate::formats::source::{BATCH_ROWS, Reader};
+use crate::formats::source::{Reader, RowFormat, RowSource};
 use crate::formats::{CsvFormat, Format, JsonFormat};
 
 /// The text formats.
@@ -52,108 +46,44 @@ impl TextFormat {
 /// Reads text files as a table: of CSV the columns by their place, of JSON by name.
 ///
 /// A byte range must begin and end on a record.
-#[derive(Clone)]
-pub struct TextSource {
-    format: TextFormat,
-    schema: TableSchema,
-    projection: ProjectionExprs,
-    batch_rows: usize,
-    metrics: ExecutionPlanMetricsSet,
-}
+pub type TextSource = RowSource<TextFormat>;
 
-impl TextSource {
-    /// A source of all columns.
-    pub fn new(format: TextFormat, schema: TableSchema) -> Self {
-        let all: Vec<usize> = (0..schema.table_schema().fields().len()).collect();
-        let projection = ProjectionExprs::from_indices(&all, schema.table_schema());
-        let metrics = ExecutionPlanMetricsSet::new();
-        Self { format, schema, projection, batch_rows: BATCH_ROWS, metrics }
-    }
-}
+#[async_trait]
+impl RowFormat for TextFormat {
+    // DataFusion would cut a file at any byte.
+    const HAS_UNITS: bool = false;
 
-impl FileSource for TextSource {
-    fn create_file_opener(
-        &self,
-        store: Arc<dyn ObjectStore>,
-        _base_config: &FileScanConfig,
-        _partition: usize,
-    ) -> DfResult<Arc<dyn FileOpener>> {
-        let output = self.projection.project_schema(self.schema.table_schema())?;
-        Ok(Arc::new(TextOpener { source: self.clone(), output: Arc::new(output), store }))
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn table_schema(&self) -> &TableSchema {
-        &self.schema
-    }
-
-    fn with_batch_size(&self, batch_size: usize) -> Arc<dyn FileSource> {
-        Arc::new(Self { batch_rows: batch_size, ..self.clone() })
-    }
-
-    fn projection(&self) -> Option<&ProjectionExprs> {
-        Some(&self.projection)
-    }
-
-    fn metrics(&self) -> &ExecutionPlanMetricsSet {
-        &self.metrics
-    }
-
-    fn file_type(&self) -> &str {
-        match self.format {
-            TextFormat::Csv(_) => "csv",
-            TextFormat::Json(_) => "json",
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Csv(_) => "csv",
+            Self::Json(_) => "json",
         }
     }
 
-    // DataFusion would cut a file at any byte.
-    fn supports_repartitioning(&self) -> bool {
-        false
-    }
-
-    fn try_pushdown_projection(
-        &self,
-        projection: &ProjectionExprs,
-    ) -> DfResult<Option<Arc<dyn FileSource>>> {
-        let projection = self.projection.try_merge(projection)?;
-        Ok(Some(Arc::new(Self { projection, ..self.clone() })))
-    }
-}
-
-struct TextOpener {
-    source: TextSource,
-    /// The schema of the projected columns.
-    output: SchemaRef,
-    store: Arc<dyn ObjectStore>,
-}
-
-impl FileOpener for TextOpener {
-    fn open(&self, file: PartitionedFile) -> DfResult<FileOpenFuture> {
-        let (source, output) = (self.source.clone(), Arc::clone(&self.output));
-        let store = Arc::clone(&self.store);
-        Ok(Box::pin(async move {
-            let table = Arc::clone(source.schema.file_schema());
-            let reader = Reader::try_new(&source.schema, &source.projection, &file, table)?;
-            let wanted = reader.physical.project(&reader.columns)?;
-            let mut records = 0;
-            let batches = source.open(store.as_ref(), &file, &reader).await?.map(move |batch| {
-                let batch = batch?;
-                let first = records + 1;
-                records += batch.num_rows();
-                let batch = parsed(&batch, &wanted, first)?;
-                reader.adapt(&batch, &output)
-            });
-            Ok(batches.boxed())
-        }))
+    async fn open(
+        source: TextSource,
+        store: Arc<dyn ObjectStore>,
+        file: PartitionedFile,
+        output: SchemaRef,
+    ) -> DfResult<BoxStream<'static, DfResult<RecordBatch>>> {
+        let table = Arc::clone(source.schema.file_schema());
+        let reader = Reader::try_new(&source.schema, &source.projection, &file, table)?;
+        let wanted = reader.physical.project(&reader.columns)?;
+        let mut records = 0;
+        let batches = source.decoded(store.as_ref(), &file, &reader).await?.map(move |batch| {
+            let batch = batch?;
+            let first = records + 1;
+            records += batch.num_rows();
+            let batch = parsed(&batch, &wanted, first)?;
+            reader.adapt(&batch, &output)
+        });
+        Ok(batches.boxed())
     }
 }
 
 impl TextSource {
     /// The batches of a part of a file, in the types that they are decoded in.
-    async fn open(
+    async fn decoded(
         &self,
         store: &dyn ObjectStore,
         file: &PartitionedFile,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::rest::TRUSTED_ORIGINS;
 use crate::storage::{is_storage_property, slip_among, slip_of, without_password};
 use crate::{Error, Result, list_names, suggestion};
 
@@ -159,6 +160,7 @@ fn own_names(kind: CatalogType) -> &'static [&'static str] {
             "scope",
             "snapshot-loading-mode",
             "token",
+            TRUSTED_ORIGINS,
             "view-endpoints-supported",
         ],
         CatalogType::Sql => &["catalog_name", "echo", "init_catalog_tables", "pool_pre_ping"],

@@ -211,35 +211,29 @@ async fn sqlite_rows(
     rows.map_err(|error| unanswered(&path, error))
 }
 
-async fn ask_sqlite(
-    options: &SqliteConnectOptions,
-    query: &str,
-    catalog: Option<&str>,
-) -> Result<Vec<SqliteRow>, sqlx::Error> {
-    let mut connection: SqliteConnection = options.connect().await?;
-    let mut asked = sqlx::query(query);
-    if let Some(catalog) = catalog {
-        asked = asked.bind(catalog);
-    }
-    let rows = asked.fetch_all(&mut connection).await?;
-    connection.close().await?;
-    Ok(rows)
+/// Asks a database of the kind of `$connection`; `sqlx` has no connection of any kind that tells
+/// its rows' types.
+macro_rules! ask {
+    ($name:ident, $options:ty, $connection:ty, $row:ty) => {
+        async fn $name(
+            options: &$options,
+            query: &str,
+            catalog: Option<&str>,
+        ) -> Result<Vec<$row>, sqlx::Error> {
+            let mut connection: $connection = options.connect().await?;
+            let mut asked = sqlx::query(query);
+            if let Some(catalog) = catalog {
+                asked = asked.bind(catalog);
+            }
+            let rows = asked.fetch_all(&mut connection).await?;
+            connection.close().await?;
+            Ok(rows)
+        }
+    };
 }
 
-async fn ask_postgres(
-    options: &PgConnectOptions,
-    query: &str,
-    catalog: Option<&str>,
-) -> Result<Vec<PgRow>, sqlx::Error> {
-    let mut connection: PgConnection = options.connect().await?;
-    let mut asked = sqlx::query(query);
-    if let Some(catalog) = catalog {
-        asked = asked.bind(catalog);
-    }
-    let rows = asked.fetch_all(&mut connection).await?;
-    connection.close().await?;
-    Ok(rows)
-}
+ask!(ask_sqlite, SqliteConnectOptions, SqliteConnection, SqliteRow);
+ask!(ask_postgres, PgConnectOptions, PgConnection, PgRow);
 
 async fn postgres_rows(
     options: &PgConnectOptions,

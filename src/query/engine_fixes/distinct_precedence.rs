@@ -1,36 +1,28 @@
-//! Corrects the precedence of `IS DISTINCT FROM`. The parser takes all that follows for its right
-//! side: `a IS DISTINCT FROM b AND c` becomes `a IS DISTINCT FROM (b AND c)`. Here the right side
-//! ends where AND or OR begin, as in the standard.
+//! Corrects the precedence of `IS DISTINCT FROM`. The parser of DataFusion 53 takes all that
+//! follows for its right side: `a IS DISTINCT FROM b AND c` becomes `a IS DISTINCT FROM (b AND c)`.
+//! Here the right side ends where AND or OR begin, as in the standard.
+//!
+//! Upstream: apache/datafusion#23692.
 
-use std::convert::Infallible;
 use std::mem;
-use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, UnaryOperator, Value, VisitMut, VisitorMut,
-};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, UnaryOperator, Value};
+
+use super::walk::each_of_statement;
 
 /// Corrects every `IS [NOT] DISTINCT FROM` of a query that took too much.
 pub fn bind(query: &mut Query) {
-    let ControlFlow::Continue(()) = VisitMut::visit(query, &mut Binding);
-}
-
-struct Binding;
-
-impl VisitorMut for Binding {
-    type Break = Infallible;
-
-    /// Expressions below this one are in order already. Parentheses are nodes of their own, so an
-    /// AND or OR directly below a stronger operator was written without them.
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
+    // Expressions below this one are in order already. Parentheses are nodes of their own, so an AND
+    // or OR directly below a stronger operator was written without them.
+    each_of_statement(query, |expr| {
         let (strength, side) = match expr {
             Expr::BinaryOp { op: BinaryOperator::And, right, .. } => (1, right),
             Expr::UnaryOp { op: UnaryOperator::Not, expr } => (2, expr),
             Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => (3, right),
-            _ => return ControlFlow::Continue(()),
+            _ => return,
         };
         if strength_of(side) >= strength {
-            return ControlFlow::Continue(());
+            return;
         }
         // The operators that follow become the top, and this one takes the first of their operands.
         let mut top = mem::replace(&mut **side, nothing());
@@ -38,8 +30,7 @@ impl VisitorMut for Binding {
         **side = mem::replace(first, nothing());
         *first = mem::replace(expr, nothing());
         *expr = top;
-        ControlFlow::Continue(())
-    }
+    });
 }
 
 /// The leftmost operand that binds as strongly as asked for.

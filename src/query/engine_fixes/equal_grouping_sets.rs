@@ -14,6 +14,8 @@
 //!         t
 //!       Values: (1), (2) AS __copy
 //! ```
+//!
+//! Upstream: apache/datafusion#5672, apache/datafusion#21316.
 
 use std::sync::Arc;
 

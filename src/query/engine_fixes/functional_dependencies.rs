@@ -1,7 +1,9 @@
-//! Clears functional dependencies before DISTINCT and GROUP BY without keys. DataFusion knows
+//! Clears functional dependencies before DISTINCT and GROUP BY without keys. DataFusion 53 knows
 //! columns whose values are unique in a group or a numbered row, and keeps them across joins and
 //! `unnest`, which repeat rows. So DISTINCT of such a column vanished, and so did columns of GROUP
 //! BY. Here DISTINCT always groups, and known keys are cleared before columns are pruned.
+//!
+//! Upstream: apache/datafusion#23626.
 
 use std::sync::Arc;
 

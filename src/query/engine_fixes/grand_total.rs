@@ -16,6 +16,8 @@
 //!         t, true AS __there
 //!         NULLs, false AS __there
 //! ```
+//!
+//! Upstream: apache/datafusion#21570, apache/datafusion#22040.
 
 use std::sync::Arc;
 

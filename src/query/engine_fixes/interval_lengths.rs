@@ -1,8 +1,9 @@
 //! Intervals compared by their length, a month being 30 days and a day 24 hours, as in PostgreSQL
 //! and DuckDB. DataFusion 53 compares months first, then days, then the rest, so that 25 hours are
 //! less than a day, and `a - b > INTERVAL '1 day'` with them.
+//!
+//! Upstream: apache/datafusion#8468.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array};
@@ -10,7 +11,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{
     DataType, Field, FieldRef, Int64Type, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
 };
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::DFSchema;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
@@ -19,6 +20,7 @@ use datafusion::logical_expr::{
 };
 
 use super::kept_from_optimizer::per_second;
+use crate::basics::{computed, function_basics};
 
 const DAY: i128 = 24 * 60 * 60 * 1_000_000_000;
 
@@ -59,17 +61,7 @@ pub(in crate::query) fn length(expr: Expr) -> Expr {
 }
 
 impl ScalarUDFImpl for Length {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "length_of_interval"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("length_of_interval");
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(DataType::Decimal128(38, 0))
@@ -81,13 +73,7 @@ impl ScalarUDFImpl for Length {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_one = matches!(args.args[0], ColumnarValue::Scalar(_));
-        let values = ColumnarValue::values_to_arrays(&args.args)?;
-        let found = nanoseconds(&values[0])?;
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(found),
-        })
+        computed(&args, |values| nanoseconds(&values[0]))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Expressions that DataFusion's optimiser would take for others, hidden from it behind a function
-//! that changes nothing:
+//! Expressions that DataFusion 53's optimiser would take for others, hidden from it behind a
+//! function that changes nothing:
 //!
 //! - A cast that loses something is moved to the constant that it is compared with: `CAST(d AS INT)
 //!   = 1` becomes `d = 1.00`, which 1.20 is not. So are a `TRY_CAST`, which is NULL where it fails,
@@ -11,29 +11,30 @@
 //!   written beside them instead.
 //! - Of two `IN` lists over the same value one is made, as if nothing was NULL.
 //! - Regular expressions: see [`regexes`](super::regexes).
+//!
+//! Upstream: apache/datafusion#22142, apache/datafusion#22374, apache/datafusion#23095, apache/datafusion#24246.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, FieldRef, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, DFSchemaRef, ScalarValue};
+use datafusion::common::{DFSchemaRef, ScalarValue};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Between, InList, Like, ScalarFunction};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     BinaryExpr, Cast, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
     ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TryCast, Volatility, and, lit, or,
 };
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::regexes;
 use super::time_constants::is_utc;
 use super::timestamp_casts::{needs_care, to_instant};
+use super::walk::{PlanRule, has_any, inputs_of, with_names};
+use crate::basics::function_basics;
 
 /// The function that changes nothing.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -47,17 +48,7 @@ static EXACT: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| {
 });
 
 impl ScalarUDFImpl for Exact {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "exact"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("exact");
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(types[0].clone())
@@ -81,48 +72,23 @@ fn is_exact(expr: &Expr) -> bool {
 }
 
 /// The rule; before that which simplifies.
-#[derive(Debug)]
-pub struct KeepExact;
+pub const KEEP_EXACT: PlanRule = PlanRule::new("keep_exact", |plan, config| {
+    plan.transform_down_with_subqueries(|node| match concerns(&node)? {
+        true => keep_node(node, config),
+        false => Ok(Transformed::no(node)),
+    })
+});
 
-impl OptimizerRule for KeepExact {
-    fn name(&self) -> &str {
-        "keep_exact"
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| match concerns(&node)? {
-            true => keep_node(node, config),
-            false => Ok(Transformed::no(node)),
-        })
-    }
-}
-
-/// Returns true if a node has any of the expressions that are hidden; most have none, and tables
-/// may have thousands of columns.
+/// Returns true if a node has any of the expressions that are hidden.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_expressions(|expr| {
-        found |= expr.exists(|expr| {
-            Ok(match expr {
-                Expr::Cast(_) | Expr::TryCast(_) | Expr::InList(_) | Expr::Like(_) => true,
-                Expr::BinaryExpr(BinaryExpr { op, .. }) => is_regex(*op),
-                Expr::ScalarFunction(function) => {
-                    matches!(function.name(), "starts_with" | "regexp_like")
-                }
-                _ => false,
-            })
-        })?;
-        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
+    has_any(plan, |expr| match expr {
+        Expr::Cast(_) | Expr::TryCast(_) | Expr::InList(_) | Expr::Like(_) => true,
+        Expr::BinaryExpr(BinaryExpr { op, .. }) => is_regex(*op),
+        Expr::ScalarFunction(function) => {
+            matches!(function.name(), "starts_with" | "regexp_like")
+        }
+        _ => false,
+    })
 }
 
 fn keep_node(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
@@ -133,28 +99,9 @@ fn keep_node(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfor
         .with_query_execution_start_time(config.query_execution_start_time());
     let keep = Keep { schema, constants: ExprSimplifier::new(context) };
     let filters = matches!(plan, LogicalPlan::Filter(_) | LogicalPlan::TableScan(_));
-    let names = NamePreserver::new(&plan);
-    let mut rewrite = |expr: Expr| {
-        let name = names.save(&expr);
+    with_names(plan, |expr| {
         let lists = if filters { Lists::in_filter(&expr) } else { Lists::in_value(&expr) };
-        let kept = keep.expr(expr, &lists)?;
-        Ok(Transformed::new_transformed(name.restore(kept.data), kept.transformed))
-    };
-    plan.map_expressions(|expr| match expr {
-        Expr::GroupingSet(_) => expr.map_children(&mut rewrite),
-        _ => rewrite(expr),
-    })
-}
-
-/// The schema over which a node's expressions are written: for a table with filters, all of its
-/// columns.
-pub(super) fn inputs_of(plan: &LogicalPlan) -> Result<DFSchemaRef> {
-    Ok(match plan {
-        LogicalPlan::TableScan(scan) => Arc::new(DFSchema::try_from_qualified_schema(
-            scan.table_name.clone(),
-            &scan.source.schema(),
-        )?),
-        _ => Arc::new(merge_schema(&plan.inputs())),
+        keep.expr(expr, &lists)
     })
 }
 

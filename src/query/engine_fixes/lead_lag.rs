@@ -2,6 +2,8 @@
 //!
 //! DataFusion 53 answers `IGNORE NULLS` with NULL though the row exists, takes an offset of NULL
 //! for 0, cuts a default to the type of the value, and fails on an offset of the least integer.
+//!
+//! Upstream: apache/datafusion#25471.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
 
 use crate::Error;
+use crate::basics::forwarded;
 
 /// No partition has as many rows: an offset beyond it finds none.
 const FARTHEST: i64 = 1 << 40;
@@ -39,16 +42,12 @@ impl WindowUDFImpl for ExactShift {
         self
     }
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn expressions(&self, args: ExpressionArgs<'_>) -> Vec<Arc<dyn PhysicalExpr>> {
-        self.inner.expressions(args)
+    forwarded! {
+        this => this.inner;
+        fn name(&self) -> &str;
+        fn signature(&self) -> &Signature;
+        fn expressions(&self, args: ExpressionArgs<'_>) -> Vec<Arc<dyn PhysicalExpr>>;
+        fn field(&self, args: WindowUDFFieldArgs<'_>) -> Result<FieldRef>;
     }
 
     fn partition_evaluator(
@@ -75,10 +74,6 @@ impl WindowUDFImpl for ExactShift {
         let ahead = if name == "lead" { offset } else { -offset };
         let ahead = if args.is_reversed() { -ahead } else { ahead };
         Ok(Box::new(AmongValues { ahead, default: literal(args.input_exprs(), 2).cloned() }))
-    }
-
-    fn field(&self, args: WindowUDFFieldArgs<'_>) -> Result<FieldRef> {
-        self.inner.field(args)
     }
 }
 

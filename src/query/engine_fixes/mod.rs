@@ -1,12 +1,14 @@
 //! Faults of DataFusion 53: one file for each, with the fault, the wrong answer, and the
-//! replacement.
+//! replacement. `Upstream` names the issues that ask for the same; where a file names none, none
+//! was found on 2026-11-27.
 //!
 //! Three kinds. Statements are changed before they are planned (`distinct_precedence`,
 //! `row_comparisons`, `number_digits`), or refused where no right answer is possible (`refused`,
 //! `volatile_ctes`). Plans are changed before they are analysed: `plan_fixes` lists these changes
 //! in their order. Rules among the optimiser's keep it from wrong rewrites (`kept_from_optimizer`,
 //! `signed_zeros`, `sliding_frames`, `functional_dependencies`, `overflow`). Functions under the
-//! engine's names answer rightly (`functions/`, `totals`, `lead_lag`, `ntile`).
+//! engine's names answer rightly (`functions/`, `totals`, `lead_lag`, `ntile`). `walk` has the
+//! walks and the rules that several share.
 
 pub(super) mod common_expressions;
 pub(super) mod distinct_precedence;
@@ -41,4 +43,5 @@ mod timestamp_units;
 pub(super) mod totals;
 pub(super) mod volatile_calls;
 pub(super) mod volatile_ctes;
+pub(super) mod walk;
 pub(super) mod wide_star;

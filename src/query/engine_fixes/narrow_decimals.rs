@@ -7,12 +7,13 @@ use arrow::datatypes::DataType;
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Union, cast,
 };
+
+use super::walk::with_names;
 
 /// Plans operators between decimals of 128 bits, for which the engine has the right types.
 #[derive(Debug)]
@@ -66,16 +67,10 @@ pub(super) fn with_wide_decimals(plan: LogicalPlan) -> Result<LogicalPlan> {
             other => other,
         };
         let schema = merge_schema(&plan.inputs());
-        let names = NamePreserver::new(&plan);
-        let plan = plan.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let found = expr.transform_up(|mut expr| {
+        let plan = with_names(plan, |expr| {
+            expr.transform_up(|mut expr| {
                 let changed = widen_beside_integers(&mut expr, &schema);
                 Ok(Transformed::new_transformed(expr, changed))
-            })?;
-            Ok(match found.transformed {
-                true => found.update_data(|expr| name.restore(expr)),
-                false => found,
             })
         })?;
         // The schemas above a column of another type have that type, too.

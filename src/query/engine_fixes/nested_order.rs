@@ -4,6 +4,8 @@
 //! DataFusion 53 takes it for the least in `<`, `<=`, `>`, `>=` and BETWEEN, and for none in `min`
 //! and `max`, so that `ORDER BY x LIMIT 1` and `min(x)` were different rows. So `x <= y` is
 //! `nested_order(x, y) <= 0`, a function of ours, and the aggregates are ours.
+//!
+//! Upstream: apache/datafusion#24937.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -16,66 +18,35 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ScalarValue, exec_err};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{AggregateFunction, Between, ScalarFunction, Sort};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::function::AccumulatorArgs;
 use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, BinaryExpr, ColumnarValue, Expr, ExprSchemable,
     LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
     lit,
 };
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::kept_from_optimizer::inputs_of;
 use super::signed_zeros::plain;
+use super::walk::{PlanRule, inputs_of, with_names, with_new_schema};
+use crate::basics::{computed, function_basics};
 use crate::floats::has_floats;
 use crate::{Error, Result};
 
 /// The rule; before the rules that compute constants.
-#[derive(Debug)]
-pub struct OrderNested;
-
-impl OptimizerRule for OrderNested {
-    fn name(&self) -> &str {
-        "order_nested"
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _config: &dyn OptimizerConfig,
-    ) -> DfResult<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| {
-            let schema = inputs_of(&node)?;
-            let node = match node {
-                LogicalPlan::Sort(mut sort) => {
-                    let is_changed = sorts(&mut sort.expr, &schema)?;
-                    Transformed::new(
-                        LogicalPlan::Sort(sort),
-                        is_changed,
-                        TreeNodeRecursion::Continue,
-                    )
-                }
-                other => Transformed::no(other),
-            };
-            let names = NamePreserver::new(&node.data);
-            let is_named = !matches!(node.data, LogicalPlan::Sort(_));
-            node.transform_data(|node| {
-                node.map_expressions(|expr| {
-                    let name = is_named.then(|| names.save(&expr));
-                    let found = expr.transform_down(|expr| compared(expr, &schema))?;
-                    Ok(found.update_data(|expr| match name {
-                        Some(name) => name.restore(expr),
-                        None => expr,
-                    }))
-                })
-            })
+pub const ORDER_NESTED: PlanRule = PlanRule::new("order_nested", |plan, _| {
+    plan.transform_down_with_subqueries(|node| {
+        let schema = inputs_of(&node)?;
+        let node = match node {
+            LogicalPlan::Sort(mut sort) => {
+                let is_changed = sorts(&mut sort.expr, &schema)?;
+                Transformed::new_transformed(LogicalPlan::Sort(sort), is_changed)
+            }
+            other => Transformed::no(other),
+        };
+        node.transform_data(|node| {
+            with_names(node, |expr| expr.transform_down(|expr| compared(expr, &schema)))
         })
-    }
-}
+    })
+});
 
 /// NULLS FIRST and LAST are about NULL itself, and the engine takes them for NULL in values, too:
 /// `x DESC NULLS LAST` becomes `x IS NULL, x DESC NULLS FIRST`.
@@ -154,32 +125,14 @@ struct NestedOrder {
 }
 
 impl ScalarUDFImpl for NestedOrder {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "nested_order"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("nested_order");
 
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
         Ok(DataType::Int8)
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
-        let is_one = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-        let found: ArrayRef = match &ColumnarValue::values_to_arrays(&args.args)?[..] {
-            [left, right] => Arc::new(orders(left, right)?),
-            _ => return exec_err!("nested_order takes two values"),
-        };
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(found),
-        })
+        computed(&args, |sides| Ok(Arc::new(orders(&sides[0], &sides[1])?)))
     }
 }
 
@@ -205,10 +158,8 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
     let mut refused = None;
     let found = plan.transform_up_with_subqueries(|node| {
         let schema = inputs_of(&node)?;
-        let names = NamePreserver::new(&node);
-        let found = node.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let found = expr.transform_up(|expr| {
+        let found = with_names(node, |expr| {
+            expr.transform_up(|expr| {
                 let (expr, is_changed) = nulls_apart(expr, &schema);
                 let as_it_is = |expr| Transformed::new(expr, is_changed, TreeNodeRecursion::Continue);
                 let (function, args) = match &expr {
@@ -243,13 +194,9 @@ pub(super) fn with_nested_extremes(plan: LogicalPlan) -> Result<LogicalPlan> {
                         Ok(as_it_is(other))
                     }
                 }
-            })?;
-            Ok(found.update_data(|expr| name.restore(expr)))
+            })
         })?;
-        match found.transformed {
-            true => found.map_data(LogicalPlan::recompute_schema),
-            false => Ok(found),
-        }
+        with_new_schema(found)
     })?;
     refused.map_or(Ok(found.data), Err)
 }

@@ -1,5 +1,7 @@
 //! `ntile(n)` as the standard has it: of groups that cannot be equally large, the first ones have a
 //! row more. DataFusion 53 has the larger ones anywhere.
+//!
+//! Upstream: apache/datafusion#22049.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -10,6 +12,8 @@ use datafusion::error::Result;
 use datafusion::functions_window::ntile::Ntile;
 use datafusion::logical_expr::function::{PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion::logical_expr::{PartitionEvaluator, Signature, WindowUDF, WindowUDFImpl};
+
+use crate::basics::forwarded;
 
 /// The function under its own name.
 pub fn first_groups_larger() -> WindowUDF {
@@ -26,12 +30,11 @@ impl WindowUDFImpl for FirstLarger {
         self
     }
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
+    forwarded! {
+        this => this.inner;
+        fn name(&self) -> &str;
+        fn signature(&self) -> &Signature;
+        fn field(&self, args: WindowUDFFieldArgs<'_>) -> Result<FieldRef>;
     }
 
     fn partition_evaluator(
@@ -39,10 +42,6 @@ impl WindowUDFImpl for FirstLarger {
         args: PartitionEvaluatorArgs<'_>,
     ) -> Result<Box<dyn PartitionEvaluator>> {
         Ok(Box::new(Groups { inner: self.inner.partition_evaluator(args)? }))
-    }
-
-    fn field(&self, args: WindowUDFFieldArgs<'_>) -> Result<FieldRef> {
-        self.inner.field(args)
     }
 }
 

@@ -8,8 +8,9 @@
 //!   types are known, it is a function of its digits.
 //!
 //! Any other number stays a float.
+//!
+//! Upstream: apache/datafusion#14612.
 
-use std::any::Any;
 use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, i256};
@@ -17,7 +18,6 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{Between, InList};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ScalarFunctionArgs,
@@ -28,7 +28,9 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::functions::call;
+use super::walk::with_names;
 use crate::Result;
+use crate::basics::function_basics;
 
 /// A function that no plan has any longer once it is mended.
 const NAME: &str = "written_number";
@@ -108,17 +110,7 @@ pub(super) fn written_number() -> ScalarUDF {
 }
 
 impl ScalarUDFImpl for Written {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(_this => NAME);
 
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
         Ok(DataType::Float64)
@@ -169,23 +161,20 @@ fn digits_of(expr: &Expr) -> Option<&ScalarValue> {
 pub(super) fn exact_comparisons(plan: LogicalPlan) -> Result<LogicalPlan> {
     let of_node = |plan: LogicalPlan| {
         let mut schema = None;
-        let names = NamePreserver::new(&plan);
         let inputs: Vec<_> = plan.inputs().into_iter().cloned().collect();
-        plan.map_expressions(|expr| {
+        with_names(plan, |expr| {
             if !expr.exists(|expr| Ok(digits_of(expr).is_some()))? {
                 return Ok(Transformed::no(expr));
             }
             let schema =
                 schema.get_or_insert_with(|| merge_schema(&inputs.iter().collect::<Vec<_>>()));
-            let name = names.save(&expr);
             let met = expr.transform_up(|expr| of_expr(expr, schema))?.data;
-            let floats = met.transform_up(|expr| {
+            met.transform_up(|expr| {
                 Ok(match digits_of(&expr).map(float) {
                     Some(number) => Transformed::yes(number),
                     None => Transformed::no(expr),
                 })
-            })?;
-            Ok(Transformed::yes(name.restore(floats.data)))
+            })
         })
     };
     Ok(plan.transform_up_with_subqueries(of_node)?.data)

@@ -3,6 +3,8 @@
 //! less than '9'.
 //!
 //! The texts of rows are no numbers: beside one they are refused, wherever values are compared.
+//!
+//! Upstream: apache/datafusion#15161.
 
 use std::sync::Arc;
 
@@ -11,10 +13,10 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{Between, Case, InList, InSubquery, ScalarFunction};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, LogicalPlan, Operator, lit};
 
+use super::walk::with_names;
 use crate::{Error, Result};
 
 /// Functions that compare their arguments.
@@ -27,7 +29,6 @@ const COMPARING: [&str; 3] = ["greatest", "least", "nullif"];
 pub(in crate::query) fn numbers(plan: LogicalPlan) -> Result<LogicalPlan> {
     let of_node = |plan: LogicalPlan| {
         let schema = merge_schema(&plan.inputs());
-        let names = NamePreserver::new(&plan);
         if let LogicalPlan::Join(join) = &plan {
             for (left, right) in &join.on {
                 let types = [
@@ -37,11 +38,7 @@ pub(in crate::query) fn numbers(plan: LogicalPlan) -> Result<LogicalPlan> {
                 refuse_mixed(types.into_iter().filter_map(|(expr, of)| Some((expr, of.ok()?))))?;
             }
         }
-        plan.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let found = expr.transform_up(|expr| of_expr(expr, &schema))?;
-            Ok(found.update_data(|expr| name.restore(expr)))
-        })
+        with_names(plan, |expr| expr.transform_up(|expr| of_expr(expr, &schema)))
     };
     Ok(plan.transform_up_with_subqueries(of_node)?.data)
 }

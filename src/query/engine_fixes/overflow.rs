@@ -2,26 +2,26 @@
 //!
 //! The operators `+`, `-` and `*` between integers, and the sign, become functions; of decimals the
 //! engine checks them itself.
+//!
+//! Upstream: apache/datafusion#3520, apache/datafusion#17539.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, Datum};
 use arrow::compute::kernels::numeric::{add, mul, neg, sub};
 use arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
     BinaryExpr, ColumnarValue, Expr, ExprSchemable, LogicalPlan, Operator, ReturnFieldArgs,
     ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::kept_from_optimizer::inputs_of;
+use super::walk::{PlanRule, has_any, inputs_of, with_names};
 use crate::Error;
+use crate::basics::function_basics;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Operation {
@@ -47,22 +47,12 @@ static CHECKED: LazyLock<[Arc<ScalarUDF>; 4]> = LazyLock::new(|| {
 });
 
 impl ScalarUDFImpl for Checked {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        match self.operation {
-            Operation::Add => "checked_add",
-            Operation::Subtract => "checked_subtract",
-            Operation::Multiply => "checked_multiply",
-            Operation::Negate => "checked_negate",
-        }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(this => match this.operation {
+        Operation::Add => "checked_add",
+        Operation::Subtract => "checked_subtract",
+        Operation::Multiply => "checked_multiply",
+        Operation::Negate => "checked_negate",
+    });
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(types[0].clone())
@@ -105,56 +95,22 @@ fn datum(value: &ColumnarValue) -> Result<Box<dyn Datum>> {
 }
 
 /// The rule; before the rules that compute constants.
-#[derive(Debug)]
-pub struct CheckArithmetic;
+pub const CHECK_ARITHMETIC: PlanRule = PlanRule::new("check_arithmetic", |plan, _| {
+    plan.transform_down_with_subqueries(|node| match concerns(&node)? {
+        true => {
+            let schema = inputs_of(&node)?;
+            with_names(node, |expr| expr.transform_up(|expr| rewritten(expr, &schema)))
+        }
+        false => Ok(Transformed::no(node)),
+    })
+});
 
-impl OptimizerRule for CheckArithmetic {
-    fn name(&self) -> &str {
-        "check_arithmetic"
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| match concerns(&node)? {
-            true => {
-                let schema = inputs_of(&node)?;
-                let names = NamePreserver::new(&node);
-                let mut rewrite = |expr: Expr| {
-                    let name = names.save(&expr);
-                    let found = expr.transform_up(|expr| rewritten(expr, &schema))?;
-                    Ok(found.update_data(|expr| name.restore(expr)))
-                };
-                node.map_expressions(|expr| match expr {
-                    Expr::GroupingSet(_) => expr.map_children(&mut rewrite),
-                    _ => rewrite(expr),
-                })
-            }
-            false => Ok(Transformed::no(node)),
-        })
-    }
-}
-
-/// Returns true if a node has arithmetic; most have none, and tables may have thousands of columns.
+/// Returns true if a node has arithmetic.
 fn concerns(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_expressions(|expr| {
-        found |= expr.exists(|expr| {
-            Ok(match expr {
-                Expr::BinaryExpr(BinaryExpr { op, .. }) => operation(*op).is_some(),
-                Expr::Negative(_) => true,
-                _ => false,
-            })
-        })?;
-        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
+    has_any(plan, |expr| match expr {
+        Expr::BinaryExpr(BinaryExpr { op, .. }) => operation(*op).is_some(),
+        expr => matches!(expr, Expr::Negative(_)),
+    })
 }
 
 fn operation(op: Operator) -> Option<Operation> {

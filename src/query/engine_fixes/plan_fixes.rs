@@ -3,7 +3,6 @@
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result as DfResult;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::equal_grouping_sets::with_equal_sets;
@@ -18,6 +17,7 @@ use super::standard_meanings::as_the_standard;
 use super::subqueries::unnested;
 use super::timestamp_units::finer_units;
 use super::volatile_calls::drawn_once;
+use super::walk::{with_names, with_new_schema};
 use crate::Result;
 
 /// Applies all fixes to a query before it is planned.
@@ -36,7 +36,6 @@ pub fn mended(plan: LogicalPlan) -> Result<LogicalPlan> {
 /// `arrow_cast` as the cast that it is: the optimiser makes a cast of it in the same step in which
 /// it moves casts to constants.
 fn with_plain_casts(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
-    let names = NamePreserver::new(&plan);
     let plain = |expr: Expr| match expr {
         Expr::ScalarFunction(function) if function.name() == "arrow_cast" => {
             let named = match &function.args[..] {
@@ -51,14 +50,7 @@ fn with_plain_casts(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
         }
         _ => Ok(Transformed::no(expr)),
     };
-    let plan = plan.map_expressions(|expr| {
-        let name = names.save(&expr);
-        Ok(expr.transform_up(plain)?.update_data(|expr| name.restore(expr)))
-    })?;
-    match plan.transformed {
-        true => plan.map_data(LogicalPlan::recompute_schema),
-        false => Ok(plan),
-    }
+    with_new_schema(with_names(plan, |expr| expr.transform_up(plain))?)
 }
 
 /// The plan with a limit of one row above every aggregate of all rows below a filter. It changes

@@ -25,7 +25,7 @@ use datafusion::logical_expr::{
     BinaryExpr, Cast, Expr as PlanExpr, ExprSchemable, LogicalPlan, Operator, TryCast,
     WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
-use datafusion::sql::sqlparser::ast::{Expr, Query, Visit, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, Query, visit_expressions};
 
 use crate::{Error, Result};
 
@@ -34,10 +34,14 @@ use crate::{Error, Result};
 /// # Errors
 /// `Query` saying how to write it instead.
 pub(in crate::query) fn check_sound(query: &Query) -> Result<()> {
-    match Visit::visit(query, &mut Judge) {
-        ControlFlow::Break(error) => Err(error),
-        ControlFlow::Continue(()) => Ok(()),
-    }
+    let found = visit_expressions(query, |expr| match expr {
+        Expr::SimilarTo { .. } => ControlFlow::Break(Error::query(
+            "SIMILAR TO is not supported: the engine takes its pattern for a regular expression that is found anywhere; \
+             write LIKE, or a regular expression for the whole text: s ~ '^(…)$'",
+        )),
+        _ => ControlFlow::Continue(()),
+    });
+    found.break_value().map_or(Ok(()), Err)
 }
 
 /// Refuses window functions that would be answered wrongly.
@@ -203,21 +207,4 @@ fn is_below_one(expr: &PlanExpr) -> bool {
 
 fn is_zero(bound: &ScalarValue) -> bool {
     ScalarValue::new_zero(&bound.data_type()).is_ok_and(|zero| zero == *bound)
-}
-
-/// Walks a statement.
-struct Judge;
-
-impl Visitor for Judge {
-    type Break = Error;
-
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Error> {
-        match expr {
-            Expr::SimilarTo { .. } => ControlFlow::Break(Error::query(
-                "SIMILAR TO is not supported: the engine takes its pattern for a regular expression that is found anywhere; \
-                 write LIKE, or a regular expression for the whole text: s ~ '^(…)$'",
-            )),
-            _ => ControlFlow::Continue(()),
-        }
-    }
 }

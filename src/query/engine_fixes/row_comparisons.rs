@@ -17,8 +17,8 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query,
-    SelectItem, SetExpr, TableAlias, TableAliasColumnDef, TableFactor, UnaryOperator, Value, Visit,
-    VisitMut, Visitor, VisitorMut,
+    SelectItem, SetExpr, TableAlias, TableAliasColumnDef, TableFactor, UnaryOperator, Value,
+    visit_expressions, visit_expressions_mut,
 };
 
 use crate::query::statement::{last, query_of, select_from};
@@ -32,10 +32,17 @@ const VOLATILE: [&str; 4] = ["random", "rand", "uuid", "gen_random_uuid"];
 /// # Errors
 /// `Query` where rows of different lengths are compared, or one with something else than a row.
 pub(in crate::query) fn write_out(query: &mut Query) -> Result<()> {
-    match VisitMut::visit(query, &mut Rows { values: 0 }) {
-        ControlFlow::Break(error) => Err(error),
-        ControlFlow::Continue(()) => Ok(()),
-    }
+    // How many subqueries that are one row were found.
+    let mut values = 0;
+    let found = visit_expressions_mut(query, |expr| match written_out(expr, &mut values) {
+        Ok(Some(found)) => {
+            *expr = Expr::Nested(Box::new(found));
+            ControlFlow::Continue(())
+        }
+        Ok(None) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error),
+    });
+    found.break_value().map_or(Ok(()), Err)
 }
 
 /// Begins the name of the relation of a subquery with which rows are compared by IN.
@@ -43,24 +50,6 @@ pub(in crate::query) const ROW: &str = "\u{2}row";
 
 /// Begins the name of the relation of a subquery that is one row; its number tells it from others.
 pub(in crate::query) const VALUE: &str = "\u{2}value";
-
-struct Rows {
-    /// How many subqueries that are one row were found.
-    values: usize,
-}
-
-impl VisitorMut for Rows {
-    type Break = Error;
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Error> {
-        match written_out(expr, &mut self.values) {
-            Ok(Some(found)) => *expr = Expr::Nested(Box::new(found)),
-            Ok(None) => {}
-            Err(error) => return ControlFlow::Break(error),
-        }
-        ControlFlow::Continue(())
-    }
-}
 
 /// The expression without row values; None where it compares none.
 fn written_out(expr: &mut Expr, values: &mut usize) -> Result<Option<Expr>> {
@@ -290,24 +279,17 @@ fn is_null(part: &Expr, is: bool) -> Expr {
 }
 
 fn refuse_volatile(expr: &Expr) -> Result<()> {
-    struct Calls;
-    impl Visitor for Calls {
-        type Break = String;
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<String> {
-            match expr {
-                Expr::Function(function) => {
-                    let name = function.name.to_string().to_lowercase();
-                    match VOLATILE.contains(&name.as_str()) {
-                        true => ControlFlow::Break(name),
-                        false => ControlFlow::Continue(()),
-                    }
-                }
-                _ => ControlFlow::Continue(()),
+    let found = visit_expressions(expr, |expr| match expr {
+        Expr::Function(function) => {
+            let name = function.name.to_string().to_lowercase();
+            match VOLATILE.contains(&name.as_str()) {
+                true => ControlFlow::Break(name),
+                false => ControlFlow::Continue(()),
             }
         }
-    }
-    match Visit::visit(expr, &mut Calls) {
+        _ => ControlFlow::Continue(()),
+    });
+    match found {
         ControlFlow::Break(name) => Err(Error::query(format!(
             "a row with {name}() is compared by its parts, which would draw several values; compute it in a subquery first"
         ))),

@@ -6,6 +6,8 @@
 //! Normalises values through [`plain_float`](crate::floats::plain_float) before they are compared,
 //! ordered or grouped. A constant with only one form is exempt, and so is a value that is only
 //! tested for being one.
+//!
+//! Upstream: apache/datafusion#11108, apache/datafusion#22490.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, JoinConstraint, ScalarValue};
@@ -17,51 +19,24 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
     Aggregate, BinaryExpr, Expr, ExprSchemable, GroupingSet, Join, LogicalPlan, Operator,
 };
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use half::f16;
 
-use super::kept_from_optimizer::inputs_of;
+use super::walk::{PlanRule, has_any, inputs_of, with_names};
 use crate::floats::{has_floats, is_plain_float, plain_float};
 
 /// The rule; after the rules that compute constants.
-#[derive(Debug)]
-pub struct EqualZeros;
-
-impl OptimizerRule for EqualZeros {
-    fn name(&self) -> &str {
-        "equal_zeros"
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| match concerns(&node)? {
-            true => {
-                let schema = inputs_of(&node)?;
-                let node = keys(node, &schema)?;
-                let names = NamePreserver::new(&node.data);
-                let is_named = !matches!(node.data, LogicalPlan::Sort(_));
-                node.transform_data(|node| {
-                    node.map_expressions(|expr| {
-                        let name = is_named.then(|| names.save(&expr));
-                        let found = expr.transform_down(|expr| rewritten(expr, &schema))?;
-                        Ok(found.update_data(|expr| match name {
-                            Some(name) => name.restore(expr),
-                            None => expr,
-                        }))
-                    })
-                })
-            }
-            false => Ok(Transformed::no(node)),
-        })
-    }
-}
+pub const EQUAL_ZEROS: PlanRule = PlanRule::new("equal_zeros", |plan, _| {
+    plan.transform_down_with_subqueries(|node| match concerns(&node)? {
+        true => {
+            let schema = inputs_of(&node)?;
+            let node = keys(node, &schema)?;
+            node.transform_data(|node| {
+                with_names(node, |expr| expr.transform_down(|expr| rewritten(expr, &schema)))
+            })
+        }
+        false => Ok(Transformed::no(node)),
+    })
+});
 
 /// The plan with constants that are compared in one form each: the optimiser computes those before
 /// the rule sees them.
@@ -70,16 +45,13 @@ impl OptimizerRule for EqualZeros {
 /// Errors of walking a plan.
 pub(super) fn constant_zeros(plan: LogicalPlan) -> crate::Result<LogicalPlan> {
     let found = plan.transform_up_with_subqueries(|node| {
-        let names = NamePreserver::new(&node);
-        node.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let found = expr.transform_up(|expr| {
+        with_names(node, |expr| {
+            expr.transform_up(|expr| {
                 Ok(match is_constant_comparison(&expr) {
                     true => Transformed::yes(expr.map_children(in_one_form)?.data),
                     false => Transformed::no(expr),
                 })
-            })?;
-            Ok(found.update_data(|expr| name.restore(expr)))
+            })
         })
     })?;
     Ok(found.data)
@@ -119,24 +91,17 @@ fn concerns(plan: &LogicalPlan) -> Result<bool> {
     {
         return Ok(true);
     }
-    let mut found = false;
-    plan.apply_expressions(|expr| {
-        found |= expr.exists(|expr| {
-            Ok(match expr {
-                Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
-                    is_comparison(*op)
-                        && may_be_odd(left)
-                        && may_be_odd(right)
-                        && !is_settled(left, *op, right)
-                }
-                Expr::Between(between) => may_be_odd(&between.low) || may_be_odd(&between.high),
-                Expr::InList(list) => list.list.iter().any(|item| !is_number(item)),
-                _ => false,
-            })
-        })?;
-        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
+    has_any(plan, |expr| match expr {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
+            is_comparison(*op)
+                && may_be_odd(left)
+                && may_be_odd(right)
+                && !is_settled(left, *op, right)
+        }
+        Expr::Between(between) => may_be_odd(&between.low) || may_be_odd(&between.high),
+        Expr::InList(list) => list.list.iter().any(|item| !is_number(item)),
+        _ => false,
+    })
 }
 
 /// A node with the keys by which it orders, groups or joins in one form each.

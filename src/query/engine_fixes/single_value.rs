@@ -1,6 +1,8 @@
-//! An aggregate that refuses more than one row: a subquery in place of a value has one at most.
+//! An aggregate that refuses more than one row: a subquery in place of a value has one at most, and
+//! DataFusion 53 joins however many it has.
+//!
+//! Upstream: apache/datafusion#16134.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray};
@@ -13,6 +15,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::Error;
+use crate::basics::function_basics;
 
 /// The value of the rows of a group where they are one, NULL where there are none, an error where
 /// there are several.
@@ -32,17 +35,7 @@ struct OnlyValue {
 }
 
 impl AggregateUDFImpl for OnlyValue {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "only_value"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("only_value");
 
     fn return_type(&self, types: &[DataType]) -> DfResult<DataType> {
         Ok(types[0].clone())

@@ -1,10 +1,12 @@
 //! Aggregates over frames that slide, computed anew for each frame.
 //!
-//! DataFusion subtracts values that leave a frame from its state. For floats the result differs: a
-//! NaN or an infinity stays for ever, and digits of small numbers that a large one absorbed are
+//! DataFusion 53 subtracts values that leave a frame from its state. For floats the result differs:
+//! a NaN or an infinity stays for ever, and digits of small numbers that a large one absorbed are
 //! lost with it, so that a variance may be below zero. Its `median` and `min` are wrong where
 //! values repeat or are NULL, its `bit_xor` of no value is 0, and its `max` keeps values that a
 //! FILTER leaves out.
+//!
+//! Upstream: apache/datafusion#21299.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -22,42 +24,27 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, Expr, ExprSchemable, LogicalPlan, ReversedUDAF,
     SetMonotonicity, Signature, WindowFunctionDefinition,
 };
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::physical_expr::{PhysicalExpr, PhysicalSortExpr};
+
+use super::walk::PlanRule;
+use crate::basics::forwarded;
 
 /// Pieces of a frame that are joined when there are more.
 const PIECES: usize = 16;
 
 /// Puts aggregates over sliding frames behind [`Anew`].
-#[derive(Debug)]
-pub struct SlideAnew;
-
-impl OptimizerRule for SlideAnew {
-    fn name(&self) -> &str {
-        "slide_anew"
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| match &node {
-            LogicalPlan::Window(_) => {
-                let schema = merge_schema(&node.inputs());
-                let takes_floats = |args: &[Expr]| {
-                    args.iter().any(|arg| arg.get_type(&schema).is_ok_and(|of| of.is_floating()))
-                };
-                node.map_expressions(|expr| expr.transform_down(|expr| slide(expr, takes_floats)))
-            }
-            _ => Ok(Transformed::no(node)),
-        })
-    }
-}
+pub const SLIDE_ANEW: PlanRule = PlanRule::new("slide_anew", |plan, _| {
+    plan.transform_down_with_subqueries(|node| match &node {
+        LogicalPlan::Window(_) => {
+            let schema = merge_schema(&node.inputs());
+            let takes_floats = |args: &[Expr]| {
+                args.iter().any(|arg| arg.get_type(&schema).is_ok_and(|of| of.is_floating()))
+            };
+            node.map_expressions(|expr| expr.transform_down(|expr| slide(expr, takes_floats)))
+        }
+        _ => Ok(Transformed::no(node)),
+    })
+});
 
 fn slide(expr: Expr, takes_floats: impl Fn(&[Expr]) -> bool) -> Result<Transformed<Expr>> {
     let Expr::WindowFunction(mut function) = expr else { return Ok(Transformed::no(expr)) };
@@ -92,32 +79,25 @@ impl AggregateUDFImpl for Anew {
         self
     }
 
-    fn name(&self) -> &str {
-        self.inner.name()
+    forwarded! {
+        this => this.inner;
+        fn name(&self) -> &str;
+        fn signature(&self) -> &Signature;
+        fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>>;
     }
 
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
-        self.inner.inner().return_type(types)
-    }
-
-    fn return_field(&self, fields: &[FieldRef]) -> Result<FieldRef> {
-        self.inner.inner().return_field(fields)
-    }
-
-    fn is_nullable(&self) -> bool {
-        self.inner.inner().is_nullable()
-    }
-
-    fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.inner().coerce_types(types)
-    }
-
-    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.accumulator(args)
+    forwarded! {
+        this => this.inner.inner();
+        fn return_type(&self, types: &[DataType]) -> Result<DataType>;
+        fn return_field(&self, fields: &[FieldRef]) -> Result<FieldRef>;
+        fn is_nullable(&self) -> bool;
+        fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>>;
+        fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>>;
+        fn order_sensitivity(&self) -> AggregateOrderSensitivity;
+        fn reverse_expr(&self) -> ReversedUDAF;
+        fn default_value(&self, data_type: &DataType) -> Result<ScalarValue>;
+        fn supports_null_handling_clause(&self) -> bool;
+        fn set_monotonicity(&self, data_type: &DataType) -> SetMonotonicity;
     }
 
     fn create_sliding_accumulator(
@@ -130,30 +110,6 @@ impl AggregateUDFImpl for Anew {
             pieces: VecDeque::new(),
             gone: 0,
         }))
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        self.inner.inner().state_fields(args)
-    }
-
-    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        self.inner.inner().order_sensitivity()
-    }
-
-    fn reverse_expr(&self) -> ReversedUDAF {
-        self.inner.inner().reverse_expr()
-    }
-
-    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
-        self.inner.inner().default_value(data_type)
-    }
-
-    fn supports_null_handling_clause(&self) -> bool {
-        self.inner.inner().supports_null_handling_clause()
-    }
-
-    fn set_monotonicity(&self, data_type: &DataType) -> SetMonotonicity {
-        self.inner.inner().set_monotonicity(data_type)
     }
 }
 

@@ -4,16 +4,18 @@
 //!   panics. It decides nothing.
 //! - `LIKE … ESCAPE '!'`: the engine knows the backslash alone. The pattern is written with that.
 //! - The median of integers is a fraction, where the engine cuts it off.
+//!
+//! Upstream: apache/datafusion#19536.
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::Sort as SortExpr;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{Distinct, Expr, ExprSchemable, Like, LogicalPlan, cast, lit};
 
+use super::walk::with_names;
 use crate::{Error, Result};
 
 /// The plan with their other wordings.
@@ -36,15 +38,7 @@ pub(super) fn as_the_standard(plan: LogicalPlan) -> Result<LogicalPlan> {
             other => other,
         };
         let schema = merge_schema(&plan.inputs());
-        let names = NamePreserver::new(&plan);
-        plan.map_expressions(|expr| {
-            let name = names.save(&expr);
-            let found = expr.transform_up(|expr| of_expr(expr, &schema))?;
-            Ok(match found.transformed {
-                true => found.update_data(|expr| name.restore(expr)),
-                false => found,
-            })
-        })
+        with_names(plan, |expr| expr.transform_up(|expr| of_expr(expr, &schema)))
     };
     Ok(plan.transform_up_with_subqueries(of_node)?.data)
 }

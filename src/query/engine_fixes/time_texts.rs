@@ -5,58 +5,30 @@
 //! 03:04:05.5'` found no row. So a cast to text is a function of ours. An offset follows a time
 //! with a zone (`+00`, `+05:30`), in the clocks of that zone.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{ArrayRef, AsArray, StringArray};
+use arrow::array::{AsArray, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
+use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue, exec_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Cast, ColumnarValue, Expr, ExprSchemable, LogicalPlan, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, TryCast, Volatility,
+    Cast, ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, TryCast, Volatility,
 };
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::kept_from_optimizer::inputs_of;
+use super::walk::{PlanRule, inputs_of, with_names};
+use crate::basics::{computed, function_basics};
 
 /// The rule; before those that compute constants.
-#[derive(Debug)]
-pub struct SpellTimes;
-
-impl OptimizerRule for SpellTimes {
-    fn name(&self) -> &str {
-        "spell_times"
-    }
-
-    fn supports_rewrite(&self) -> bool {
-        true
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        plan.transform_down_with_subqueries(|node| {
-            let schema = inputs_of(&node)?;
-            let names = NamePreserver::new(&node);
-            let is_named = !matches!(node, LogicalPlan::Sort(_));
-            node.map_expressions(|expr| {
-                let name = is_named.then(|| names.save(&expr));
-                let found = expr.transform_down(|expr| spelled(expr, &schema))?;
-                Ok(found.update_data(|expr| match name {
-                    Some(name) => name.restore(expr),
-                    None => expr,
-                }))
-            })
-        })
-    }
-}
+pub const SPELL_TIMES: PlanRule = PlanRule::new("spell_times", |plan, _| {
+    plan.transform_down_with_subqueries(|node| {
+        let schema = inputs_of(&node)?;
+        with_names(node, |expr| expr.transform_down(|expr| spelled(expr, &schema)))
+    })
+});
 
 fn spelled(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let (Expr::Cast(Cast { expr: inner, data_type })
@@ -92,34 +64,17 @@ struct TimeText {
 }
 
 impl ScalarUDFImpl for TimeText {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "time_text"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("time_text");
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(DataType::Utf8)
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_one = matches!(args.args[0], ColumnarValue::Scalar(_));
-        let [times] = &ColumnarValue::values_to_arrays(&args.args)?[..] else {
-            return exec_err!("time_text takes one value");
-        };
-        let texts = cast(times, &DataType::Utf8)?;
-        let texts: StringArray =
-            texts.as_string::<i32>().iter().map(|text| text.map(by_the_standard)).collect();
-        let texts: ArrayRef = Arc::new(texts);
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&texts, 0)?),
-            false => ColumnarValue::Array(texts),
+        computed(&args, |values| {
+            let texts = cast(&values[0], &DataType::Utf8)?;
+            let texts = texts.as_string::<i32>().iter().map(|text| text.map(by_the_standard));
+            Ok(Arc::new(texts.collect::<StringArray>()))
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Casts to timestamps whose failure names the value: local times that a zone skips or has twice,
 //! and dates that the unit does not reach, which DataFusion 53 wraps around in silence.
+//!
+//! Upstream: apache/datafusion#17534.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
@@ -12,7 +13,6 @@ use arrow::datatypes::{
 };
 use arrow::temporal_conversions::as_datetime;
 use chrono::{MappedLocalTime, TimeZone};
-use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
@@ -23,6 +23,7 @@ use datafusion::logical_expr::{
 use super::kept_from_optimizer::per_second;
 use super::time_constants::is_utc;
 use crate::Error;
+use crate::basics::{computed, function_basics};
 
 const SECONDS_OF_A_DAY: i64 = 24 * 60 * 60;
 
@@ -52,17 +53,7 @@ struct ToInstant {
 }
 
 impl ScalarUDFImpl for ToInstant {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        if self.or_null { "try_to_instant" } else { "to_instant" }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(this => if this.or_null { "try_to_instant" } else { "to_instant" });
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(self.target.clone())
@@ -74,13 +65,7 @@ impl ScalarUDFImpl for ToInstant {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_one = matches!(args.args[0], ColumnarValue::Scalar(_));
-        let values = ColumnarValue::values_to_arrays(&args.args)?;
-        let found = self.cast(&values[0])?;
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-            false => ColumnarValue::Array(found),
-        })
+        computed(&args, |values| self.cast(&values[0]))
     }
 }
 

@@ -1,11 +1,13 @@
-//! Timestamps of different units meet in the finer one. DataFusion takes the coarser, and cuts off
-//! the finer digits: a millisecond would equal all of its microseconds.
+//! Timestamps of different units meet in the finer one. DataFusion 53 takes the coarser, and cuts
+//! off the finer digits: a millisecond would equal all of its microseconds.
 //!
 //! Instants meet as instants: a value without a zone (a date or a text, too) is in UTC beside a
 //! zone, as in PostgreSQL with a UTC session. DataFusion takes it for a wall clock of the other
 //! side's zone.
 //!
 //! A constant beside a timestamp is one of the same unit: see [`instants`](super::time_constants).
+//!
+//! Upstream: apache/datafusion#22756.
 
 use std::sync::Arc;
 
@@ -14,7 +16,6 @@ use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::expr::{Between, Case, InList, InSubquery, ScalarFunction};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     BinaryExpr, Cast, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Operator, Union,
@@ -23,6 +24,7 @@ use datafusion::logical_expr::{
 
 use super::interval_lengths::{length, lengths};
 use super::time_constants::{coarsest, compared, instant_of, is_utc, literal, literal_at};
+use super::walk::{with_names, with_new_schema};
 use crate::{Error, Result};
 
 /// Functions that choose one of their arguments, or compare them.
@@ -38,16 +40,8 @@ pub(super) fn finer_units(plan: LogicalPlan) -> Result<LogicalPlan> {
 
 fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     let schema = merge_schema(&plan.inputs());
-    let names = NamePreserver::new(&plan);
-    let plan = plan.map_expressions(|expr| {
-        let name = names.save(&expr);
-        let finer = expr.transform_up(|expr| of_expr(expr, &schema))?;
-        Ok(finer.update_data(|expr| name.restore(expr)))
-    })?;
-    let plan = match plan.transformed {
-        true => plan.map_data(LogicalPlan::recompute_schema)?,
-        false => plan,
-    };
+    let plan = with_names(plan, |expr| expr.transform_up(|expr| of_expr(expr, &schema)))?;
+    let plan = with_new_schema(plan)?;
     plan.transform_data(|plan| match plan {
         LogicalPlan::Union(union) => of_union(union),
         LogicalPlan::Join(join) => of_join(join),

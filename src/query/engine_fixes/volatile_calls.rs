@@ -1,6 +1,6 @@
 //! A volatile function, as `random()`, is drawn once for each row of the SELECT that calls it.
-//! DataFusion puts the call wherever its value is used: in a filter that moves below the subquery,
-//! in both comparisons of BETWEEN, in each branch that `coalesce` becomes.
+//! DataFusion 53 puts the call wherever its value is used: in a filter that moves below the
+//! subquery, in both comparisons of BETWEEN, in each branch that `coalesce` becomes.
 //!
 //! So each call becomes a column of a projection, below a node that nothing passes which has such a
 //! column. For `SELECT id, r FROM (SELECT id, random() AS r FROM t) WHERE r < 0.7`:
@@ -11,6 +11,8 @@
 //!       Projection: id, random() AS __drawn_0
 //!         TableScan: t
 //! ```
+//!
+//! Upstream: apache/datafusion#25415.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;

@@ -1,5 +1,7 @@
 //! A CTE whose rows differ each time they are computed has one set of rows in SQL, however often it
-//! is used. The engine writes its query in each of these places.
+//! is used. DataFusion 53 writes its query in each of these places.
+//!
+//! Upstream: apache/datafusion#10337.
 
 use std::ops::ControlFlow;
 

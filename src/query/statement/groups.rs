@@ -1,15 +1,14 @@
 //! GROUP BY as other dialects write it.
 
-use std::ops::ControlFlow;
-
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
-    FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, ObjectName, Query, Select,
-    SelectItem, Value, Visit, Visitor,
+    FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, ObjectName, Select, SelectItem,
+    Value,
 };
 
 use super::calls::is_aggregate;
 use super::equal::number;
+use super::orders::calls_outside_subqueries;
 use super::refused;
 use crate::Result;
 
@@ -192,35 +191,8 @@ fn all(projection: &[SelectItem]) -> Option<Vec<Expr>> {
 
 /// Returns true if an expression has an aggregate or a window function outside its subqueries.
 fn has_aggregate(expr: &Expr) -> bool {
-    #[derive(Default)]
-    struct Finder {
-        queries: usize,
-    }
-    impl Visitor for Finder {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.queries += 1;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.queries -= 1;
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            match expr {
-                Expr::Function(function)
-                    if self.queries == 0 && (function.over.is_some() || is_aggregate(function)) =>
-                {
-                    ControlFlow::Break(())
-                }
-                _ => ControlFlow::Continue(()),
-            }
-        }
-    }
-    expr.visit(&mut Finder::default()).is_break()
+    let is_wanted = |function: &Function| function.over.is_some() || is_aggregate(function);
+    !calls_outside_subqueries(expr, is_wanted).is_empty()
 }
 
 /// The column at a place: below ROLLUP, CUBE and GROUPING SETS the planner takes its number for a

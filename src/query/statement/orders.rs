@@ -13,8 +13,9 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    ExcludeSelectItem, Expr, Ident, OrderByExpr, OrderByKind, Query, Select, SelectItem, SetExpr,
-    TableAlias, TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions, visit_expressions,
+    ExcludeSelectItem, Expr, Function, Ident, OrderByExpr, OrderByKind, Query, Select, SelectItem,
+    SetExpr, TableAlias, TableFactor, Value, Visit, Visitor, WildcardAdditionalOptions,
+    visit_expressions,
 };
 
 use super::equal::{number, query_of, select_from};
@@ -144,12 +145,20 @@ fn has(select: &Select, window: &Expr) -> bool {
 
 /// The window functions of an expression, without those in its subqueries.
 fn windows(expr: &Expr) -> Vec<Expr> {
-    #[derive(Default)]
-    struct Finder {
+    calls_outside_subqueries(expr, |function| function.over.is_some())
+}
+
+/// The calls of a kind of function in an expression, without those in its subqueries.
+pub(super) fn calls_outside_subqueries(
+    expr: &Expr,
+    is_wanted: impl Fn(&Function) -> bool,
+) -> Vec<Expr> {
+    struct Finder<F> {
+        is_wanted: F,
         queries: usize,
         found: Vec<Expr>,
     }
-    impl Visitor for Finder {
+    impl<F: Fn(&Function) -> bool> Visitor for Finder<F> {
         type Break = ();
 
         fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
@@ -164,15 +173,15 @@ fn windows(expr: &Expr) -> Vec<Expr> {
 
         fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
             if let Expr::Function(function) = expr
-                && function.over.is_some()
                 && self.queries == 0
+                && (self.is_wanted)(function)
             {
                 self.found.push(expr.clone());
             }
             ControlFlow::Continue(())
         }
     }
-    let mut finder = Finder::default();
+    let mut finder = Finder { is_wanted, queries: 0, found: Vec::new() };
     let _ = expr.visit(&mut finder);
     finder.found
 }

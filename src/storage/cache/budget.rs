@@ -9,12 +9,16 @@
 //! left wrong.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::entry::is_entry;
+use super::listing::is_name;
+use crate::storage::own_files::{append_own, is_hexadecimal, open_lock, read_own};
 
 /// The folder of files being written.
 pub(super) const TEMPORARY: &str = "tmp";
@@ -107,7 +111,7 @@ impl Budget {
 
     /// Removes files of processes that were killed while they wrote.
     fn remove_stale(&self) -> io::Result<()> {
-        for found in files_in(&self.folder.join(TEMPORARY))? {
+        for found in files_in(&self.folder.join(TEMPORARY), is_draft)? {
             if found.is_stale() {
                 let _ = fs::remove_file(&found.path);
             }
@@ -128,7 +132,7 @@ impl Budget {
 
     /// Adds to the stored bytes, unless nobody has counted yet: the counting process will see it.
     fn add(&self, bytes: i64) -> io::Result<()> {
-        match OpenOptions::new().append(true).open(self.folder.join(USED)) {
+        match append_own(&self.folder.join(USED)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             // Appended in one piece, so that processes do not mix theirs.
             file => file?.write_all(&bytes.to_le_bytes()),
@@ -136,12 +140,10 @@ impl Budget {
     }
 
     fn used(&self) -> io::Result<Option<Vec<u8>>> {
-        let mut content = Vec::new();
-        match File::open(self.folder.join(USED)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?.read_to_end(&mut content)?,
-        };
-        Ok(Some(content))
+        match read_own(&self.folder.join(USED)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            content => content.map(Some),
+        }
     }
 
     /// Returns true if the stored bytes are known and below the limit.
@@ -159,19 +161,17 @@ impl Budget {
         let counted = before.as_deref().and_then(sum);
         // First what is being written: renamed meanwhile, it is seen twice rather than never.
         let mut stored = 0;
-        for draft in files_in(&self.folder.join(TEMPORARY))? {
+        for draft in files_in(&self.folder.join(TEMPORARY), is_draft)? {
             if !(draft.is_stale() && fs::remove_file(&draft.path).is_ok()) {
                 stored += draft.bytes;
             }
         }
         let mut entries = Vec::new();
-        for outer in folders_in(&self.folder)? {
-            if outer.file_name().is_some_and(|name| name == TEMPORARY) {
-                continue;
-            }
-            for inner in folders_in(&outer)? {
-                let found = files_in(&inner)?;
-                // Of versions that nobody reads any more, the folders go, too.
+        for outer in folders_in(&self.folder, 2)? {
+            for inner in folders_in(&outer, 62)? {
+                let found = files_in(&inner, is_name)?;
+                // Of versions that nobody reads any more, the folders go, too, if nothing else is
+                // in them.
                 if found.is_empty() {
                     let _ = fs::remove_dir(&inner);
                 }
@@ -185,6 +185,15 @@ impl Budget {
             for entry in &entries {
                 if stored <= aim {
                     break;
+                }
+                // Somebody else's file under such a name stays, and does not count.
+                match is_entry(&entry.path) {
+                    Ok(true) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    _ => {
+                        stored -= entry.bytes;
+                        continue;
+                    }
                 }
                 match fs::remove_file(&entry.path) {
                     Ok(()) => stored -= entry.bytes,
@@ -239,8 +248,16 @@ impl Found {
     }
 }
 
-/// The files in a folder that are there long enough to be looked at.
-fn files_in(folder: &Path) -> io::Result<Vec<Found>> {
+/// Returns true for the name of a file that is being written: process, number and time.
+fn is_draft(name: &str) -> bool {
+    let parts: Vec<&str> = name.split('-').collect();
+    let is_number =
+        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.len() == 3 && parts.iter().all(is_number)
+}
+
+/// The regular files of our names in a folder that are there long enough to be looked at.
+fn files_in(folder: &Path, is_ours: impl Fn(&str) -> bool) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
@@ -248,6 +265,10 @@ fn files_in(folder: &Path) -> io::Result<Vec<Found>> {
     };
     for entry in entries {
         let entry = entry?;
+        if !entry.file_name().to_str().is_some_and(&is_ours) {
+            continue;
+        }
+        // Of a link, what it is itself.
         let Ok(data) = entry.metadata() else { continue };
         if data.is_file() {
             found.push(Found { path: entry.path(), bytes: data.len(), used: data.modified()? });
@@ -256,7 +277,8 @@ fn files_in(folder: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// The folders in a folder whose names are `digits` digits of a key.
+fn folders_in(folder: &Path, digits: usize) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
@@ -264,7 +286,10 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     };
     for entry in entries {
         let entry = entry?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let is_ours = |name: &str| name.len() == digits && is_hexadecimal(name);
+        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && entry.file_name().to_str().is_some_and(is_ours)
+        {
             found.push(entry.path());
         }
     }
@@ -281,8 +306,7 @@ struct Lock {
 impl Lock {
     /// The lock, unless another has it.
     fn try_acquire(path: &Path) -> io::Result<Option<Self>> {
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        let file = open_lock(path)?;
         // SAFETY: the descriptor is open as long as `file` lives.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             return Ok(Some(Self { file }));
@@ -318,14 +342,19 @@ mod tests {
     fn store(folder: &Path, budget: &Budget, name: &str, bytes: u64, seconds_ago: u64) -> bool {
         let Some(draft) = budget.draft(bytes).unwrap() else { return false };
         let used = SystemTime::now() - Duration::from_secs(seconds_ago);
+        (&draft.file).write_all(b"TQRANGE1").unwrap();
         draft.file.set_modified(used).unwrap();
-        fs::create_dir_all(folder.join("aa/bb")).unwrap();
-        draft.keep(&folder.join("aa/bb").join(name)).unwrap();
+        fs::create_dir_all(inner(folder)).unwrap();
+        draft.keep(&inner(folder).join(name)).unwrap();
         true
     }
 
+    fn inner(folder: &Path) -> PathBuf {
+        folder.join("aa").join("b".repeat(62))
+    }
+
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(folder.join("aa/bb"))
+        let mut names: Vec<String> = fs::read_dir(inner(folder))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
@@ -336,23 +365,23 @@ mod tests {
     #[test]
     fn what_was_used_longest_ago_goes_first() {
         let (folder, budget) = budget(1000);
-        for (name, ago) in [("new", 1), ("old", 30), ("middle", 20)] {
+        for (name, ago) in [("2-3", 1), ("3-4", 30), ("1-2", 20)] {
             assert!(store(folder.path(), &budget, name, 300, ago));
         }
-        assert_eq!(names(folder.path()), ["middle", "new", "old"]);
+        assert_eq!(names(folder.path()), ["1-2", "2-3", "3-4"]);
         // 1200 of 1000: a tenth of the limit is free afterwards.
-        assert!(store(folder.path(), &budget, "newest", 300, 0));
-        assert_eq!(names(folder.path()), ["middle", "new", "newest"]);
-        assert!(store(folder.path(), &budget, "large", 800, 0));
-        assert_eq!(names(folder.path()), ["large"]);
-        assert!(!store(folder.path(), &budget, "too large", 1001, 0));
+        assert!(store(folder.path(), &budget, "4-5", 300, 0));
+        assert_eq!(names(folder.path()), ["1-2", "2-3", "4-5"]);
+        assert!(store(folder.path(), &budget, "5-6", 800, 0));
+        assert_eq!(names(folder.path()), ["5-6"]);
+        assert!(!store(folder.path(), &budget, "6-7", 1001, 0));
         assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(800));
     }
 
     #[test]
     fn a_lost_or_damaged_count_is_made_anew() {
         let (folder, budget) = budget(1000);
-        assert!(store(folder.path(), &budget, "a", 400, 30));
+        assert!(store(folder.path(), &budget, "a-b", 400, 30));
         let used = folder.path().join(USED);
         for damage in [
             None,
@@ -368,15 +397,15 @@ mod tests {
             assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(900));
             assert_eq!(fs::metadata(&used).unwrap().len() % 8, 0);
         }
-        assert!(store(folder.path(), &budget, "b", 500, 20));
-        assert!(store(folder.path(), &budget, "c", 200, 10));
-        assert_eq!(names(folder.path()), ["b", "c"]);
+        assert!(store(folder.path(), &budget, "b-c", 500, 20));
+        assert!(store(folder.path(), &budget, "c-d", 200, 10));
+        assert_eq!(names(folder.path()), ["b-c", "c-d"]);
     }
 
     #[test]
     fn what_was_not_finished_is_removed_after_a_while() {
         let (folder, budget) = budget(1000);
-        assert!(store(folder.path(), &budget, "a", 400, 30));
+        assert!(store(folder.path(), &budget, "a-b", 400, 30));
         let left = budget.draft(300).unwrap().unwrap();
         left.file.set_modified(SystemTime::now() - STALE).unwrap();
         let path = left.path.clone();
@@ -388,8 +417,46 @@ mod tests {
         drop(budget.draft(300).unwrap().unwrap());
         assert!(files_in(&folder.path().join(TEMPORARY)).unwrap().is_empty());
         assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(1000));
-        assert!(store(folder.path(), &budget, "b", 600, 20));
-        assert_eq!(names(folder.path()), ["a", "b"]);
+        assert!(store(folder.path(), &budget, "b-c", 600, 20));
+        assert_eq!(names(folder.path()), ["a-b", "b-c"]);
         assert_eq!(sum(&budget.used().unwrap().unwrap()), Some(1000));
+    }
+
+    #[test]
+    fn what_others_put_there_stays() {
+        let (folder, budget) = budget(1000);
+        assert!(store(folder.path(), &budget, "a-b", 600, 30));
+        let own = inner(folder.path());
+        let foreign = [
+            own.join("c-d"),
+            own.join("data.parquet"),
+            own.join("A-B"),
+            folder.path().join("aa/notes/1-2"),
+            folder.path().join("data/1-2"),
+            folder.path().join(TEMPORARY).join("model.bin"),
+        ];
+        let long_ago = SystemTime::now() - 10 * STALE;
+        for path in &foreign {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, vec![1; 700]).unwrap();
+            File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        let target = elsewhere.path().join("1-2");
+        fs::write(&target, "TQRANGE1").unwrap();
+        std::os::unix::fs::symlink(&target, own.join("1-2")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("aa").join("c".repeat(62)))
+            .unwrap();
+        budget.remove_stale().unwrap();
+        assert!(store(folder.path(), &budget, "b-c", 900, 20));
+        assert!(!own.join("a-b").exists());
+        for path in foreign.iter().chain([&target, &own.join("1-2")]) {
+            assert!(path.symlink_metadata().is_ok(), "{}", path.display());
+        }
+        // Nor is a link taken for the count or the lock.
+        fs::remove_file(folder.path().join(USED)).unwrap();
+        std::os::unix::fs::symlink(&target, folder.path().join(USED)).unwrap();
+        assert!(budget.draft(10).is_err());
+        assert_eq!(fs::read(&target).unwrap(), b"TQRANGE1");
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 
 use super::key::Key;
+use crate::storage::own_files::open_own;
 
 const MAGIC: &[u8; 8] = b"TQRANGE1";
 const HEADER: usize = 64;
@@ -88,7 +89,7 @@ impl Entry {
     /// # Errors
     /// Errors of the file system, `NotFound` among them: entries go at any time.
     pub(super) fn open(path: &Path, key: &Key, range: &Range<u64>) -> io::Result<Option<Self>> {
-        let file = File::open(path)?;
+        let file = open_own(path)?;
         let found = file.metadata()?;
         let (start, length) = (range.start, range.end - range.start);
         if !found.is_file() || found.len() != stored_bytes(length) {
@@ -136,6 +137,18 @@ impl Entry {
             .all(|(chunk, sum)| crc32fast::hash(chunk).to_le_bytes() == *sum);
         let wanted = (from - begin) as usize..(to - begin) as usize;
         Ok(is_right.then(|| Bytes::from(content).slice(wanted)))
+    }
+}
+
+/// Returns true if a file begins as entries do.
+///
+/// # Errors
+/// Errors of the file system.
+pub(super) fn is_entry(path: &Path) -> io::Result<bool> {
+    let mut magic = [0; MAGIC.len()];
+    match open_own(path)?.read_exact_at(&mut magic, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| magic == *MAGIC),
     }
 }
 

@@ -63,6 +63,7 @@ mod tests {
             last_modified: seconds.and_then(|seconds| DateTime::from_timestamp(seconds, 0)),
             e_tag: e_tag.map(str::to_owned),
             version: None,
+            changed: None,
         }
     }
 

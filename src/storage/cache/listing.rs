@@ -77,6 +77,11 @@ fn parse(name: &str) -> Option<Range<u64>> {
     (start < end).then_some(start..end)
 }
 
+/// Returns true for the name of an entry.
+pub(super) fn is_name(text: &str) -> bool {
+    parse(text).is_some_and(|range| name(&range) == text)
+}
+
 fn list(folder: &Path) -> io::Result<Vec<Range<u64>>> {
     let mut ranges = Vec::new();
     let entries = match fs::read_dir(folder) {

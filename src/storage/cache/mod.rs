@@ -26,7 +26,9 @@
 //! sides and footers at most, and costs no more than without a cache.
 //!
 //! **Failures** of the disk never fail a read: the store is asked instead, and
-//! [`RangeCache::trouble`] says so once. Nothing is held between calls (no descriptors, no locks,
+//! [`RangeCache::trouble`] says so once; so does a `ranges-1` that is a link, or that other users may
+//! write. Links in it are not followed, and nothing is removed but regular files under the names of
+//! entries that begin as entries do. Nothing is held between calls (no descriptors, no locks,
 //! no threads), so a fork has nothing to mend.
 
 mod budget;
@@ -34,11 +36,12 @@ mod entry;
 mod file;
 mod key;
 mod listing;
+mod store;
 mod stream;
 
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,13 +49,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::cache::budget::Budget;
-use super::cache::listing::Listings;
+use super::own_files::is_own_folder;
 use super::pin::FilePin;
 use crate::{Error, Result};
+use budget::Budget;
+use listing::Listings;
 
-pub(super) use super::cache::file::CachedFile;
-pub(super) use super::cache::stream::Tee;
+pub(super) use store::CachedStore;
+
+use file::CachedFile;
+use stream::Tee;
 
 /// The longest entry: the unit of evictions, and the most that a writer holds in memory.
 pub(super) const ENTRY_BYTES: u64 = 8 << 20;
@@ -83,6 +89,8 @@ pub struct RangeCache {
     told: AtomicBool,
     /// Seconds since 1970 until which nothing is written.
     paused: AtomicU64,
+    /// Whether the folder could not be made, or is not ours: then it is not used at all.
+    is_foreign: AtomicBool,
 }
 
 impl RangeCache {
@@ -114,11 +122,15 @@ impl RangeCache {
             trouble: OnceLock::new(),
             told: AtomicBool::new(false),
             paused: AtomicU64::new(0),
+            is_foreign: AtomicBool::new(false),
         };
-        let made =
-            make_folder(&cache.folder.join(budget::TEMPORARY)).and_then(|()| cache.budget.begin());
+        let made = is_own_folder(&cache.folder)
+            .and_then(|_| make_folder(&cache.folder.join(budget::TEMPORARY)))
+            .and_then(|()| check_owner(&cache.folder))
+            .and_then(|()| cache.budget.begin());
         if let Err(error) = made {
             cache.failed("make", &error);
+            cache.is_foreign.store(true, Ordering::Relaxed);
         }
         Ok(cache)
     }
@@ -137,6 +149,9 @@ impl RangeCache {
         scope: Option<&str>,
         pin: &FilePin,
     ) -> Option<CachedFile> {
+        if self.is_foreign.load(Ordering::Relaxed) {
+            return None;
+        }
         let key = key::of(root, scope, pin, SystemTime::now())?;
         Some(CachedFile::new(std::sync::Arc::clone(self), key, pin.size))
     }
@@ -168,4 +183,59 @@ fn now_seconds() -> u64 {
 /// Makes a folder and those above it, for this user alone.
 fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Refuses a folder into which another user may put ranges.
+fn check_owner(path: &Path) -> io::Result<()> {
+    let found = path.symlink_metadata()?;
+    // SAFETY: the call has no conditions.
+    let user = unsafe { libc::geteuid() };
+    let why = match (found.uid() == user, found.mode() & 0o002 == 0) {
+        (true, true) => return Ok(()),
+        (false, _) => format!("{} belongs to user {}, not to {user}", path.display(), found.uid()),
+        (true, false) => format!("every user may write to {}", path.display()),
+    };
+    Err(io::Error::other(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::Arc;
+
+    use object_store::path::Path as StorePath;
+
+    use super::*;
+
+    fn pin() -> FilePin {
+        FilePin {
+            location: StorePath::from("a"),
+            size: 7,
+            last_modified: None,
+            e_tag: Some("\"x\"".to_owned()),
+            version: None,
+            changed: None,
+        }
+    }
+
+    fn opened(folder: &Path) -> Arc<RangeCache> {
+        let path = folder.to_str().unwrap().to_owned();
+        Arc::new(RangeCache::open(&CacheOptions { path, size: 1 << 20 }).unwrap())
+    }
+
+    #[test]
+    fn a_folder_that_is_not_ours_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        assert!(opened(folder.path()).file("s3://b", None, &pin()).is_some());
+        fs::set_permissions(folder.path().join(ROOM), fs::Permissions::from_mode(0o777)).unwrap();
+        let open = opened(folder.path());
+        assert!(open.file("s3://b", None, &pin()).is_none());
+        assert!(open.trouble().unwrap().contains("every user may write"));
+        symlink(outside.path(), outside.path().join(ROOM)).unwrap();
+        let link = opened(outside.path());
+        assert!(link.file("s3://b", None, &pin()).is_none());
+        assert!(link.trouble().unwrap().contains("a link"));
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
 }

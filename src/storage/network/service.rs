@@ -6,18 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, RETRY_AFTER};
-use http::{HeaderMap, StatusCode, response::Parts};
+use http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, Entry, RETRY_AFTER};
+use http::{HeaderMap, Method, StatusCode, Uri, response::Parts};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpResponseBody, HttpService, ReqwestConnector, SpawnService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpResponseBody, HttpService, SpawnService,
 };
 use tokio::runtime::Handle;
+use url::Url;
 
 use super::body::{WatchedBody, silent};
+use super::client::store_client;
 use super::listing::{check_page, is_listing};
 use super::options::NetworkOptions;
+use super::redirects::{RedirectError, Redirects};
+use super::whole::{DOCUMENT, beginning, document};
 use crate::Result;
 use crate::request_limiter::{Permit, RequestLimiter};
 use crate::runtime::Runtimes;
@@ -49,11 +53,15 @@ impl Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // Its time limit is one of a whole request, which a slow link would exceed without fault.
-        let options = options.clone().with_timeout_disabled();
-        let client = ReqwestConnector::default().connect(&options)?;
-        let (limiter, patience) = (Arc::clone(&self.limiter), self.patience);
-        let service = Service { client, limiter, patience, longest_pause: self.longest_pause };
+        // The options' time limit is one of a whole request, which a slow link would exceed
+        // without fault: it is left out.
+        let service = Service {
+            client: HttpClient::new(store_client(options)?),
+            headers: options.get_default_headers().cloned().unwrap_or_default(),
+            limiter: Arc::clone(&self.limiter),
+            patience: self.patience,
+            longest_pause: self.longest_pause,
+        };
         Ok(HttpClient::new(SpawnService::new(service, self.io.clone())))
     }
 }
@@ -61,6 +69,8 @@ impl HttpConnector for Connector {
 #[derive(Clone, Debug)]
 struct Service {
     client: HttpClient,
+    /// The user's headers, for the server that the user named.
+    headers: HeaderMap,
     limiter: Arc<RequestLimiter>,
     patience: Duration,
     /// The longest that a request waits since a store said when to come again.
@@ -69,10 +79,46 @@ struct Service {
 
 #[async_trait]
 impl HttpService for Service {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        for (name, value) in &self.headers {
+            if let Entry::Vacant(place) = request.headers_mut().entry(name) {
+                place.insert(value.clone());
+            }
+        }
+        let is_listing = is_listing(&request);
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let mut redirects = Redirects::default();
+        let (parts, body, origin) = loop {
+            let again = request.clone();
+            let origin = origin_of(again.uri());
+            let (parts, body) = self.send(request).await?;
+            match redirected(&mut redirects, again, &parts) {
+                Ok(Some(next)) => request = next,
+                Ok(None) => break (parts, body, origin),
+                // Of a kind that is not sent again: the answer would be the same.
+                Err(error) => return Err(HttpError::new(HttpErrorKind::Decode, error)),
+            }
+        };
+        if parts.status.is_client_error() || parts.status.is_server_error() {
+            let bytes = beginning(body).await;
+            return Ok(HttpResponse::from_parts(parts, bytes.into()));
+        }
+        if !is_retried_whole(&parts, is_listing, is_read) {
+            return Ok(HttpResponse::from_parts(parts, body));
+        }
+        let bytes = document(body, origin, DOCUMENT).await?;
+        if is_listing {
+            check_page(&bytes).inspect_err(|_| self.limiter.count_retry())?;
+        }
+        Ok(HttpResponse::from_parts(parts, bytes.into()))
+    }
+}
+
+impl Service {
+    /// Sends one request in its turn, and watches its body.
+    async fn send(&self, request: HttpRequest) -> Result<(Parts, HttpResponseBody), HttpError> {
         let host = request.uri().authority().map_or("", |host| host.as_str());
         let permit = self.limiter.admit(host, self.longest_pause).await;
-        let is_listing = is_listing(&request);
         let answer = tokio::time::timeout(self.patience, self.client.execute(request)).await;
         let response = match answer {
             Ok(Ok(response)) => response,
@@ -88,16 +134,33 @@ impl HttpService for Service {
         let (parts, body) = response.into_parts();
         note(&parts, &permit);
         let body = WatchedBody::new(body, permit, self.patience, promised(&parts));
-        let body = HttpResponseBody::new(body);
-        if !is_retried_whole(&parts, is_listing) {
-            return Ok(HttpResponse::from_parts(parts, body));
-        }
-        let bytes = body.bytes().await?;
-        if is_listing {
-            check_page(&bytes).inspect_err(|_| self.limiter.count_retry())?;
-        }
-        Ok(HttpResponse::from_parts(parts, bytes.into()))
+        Ok((parts, HttpResponseBody::new(body)))
     }
+}
+
+/// The request that an answer to `sent` redirects to; None for any other answer.
+fn redirected(
+    redirects: &mut Redirects,
+    mut sent: HttpRequest,
+    answer: &Parts,
+) -> Result<Option<HttpRequest>, RedirectError> {
+    // Most requests end here, without their address being parsed.
+    if answer.status.is_success() {
+        return Ok(None);
+    }
+    let Ok(url) = Url::parse(&sent.uri().to_string()) else { return Ok(None) };
+    let judged = redirects.judge(&url, sent.method(), answer.status, &answer.headers)?;
+    let Some(next) = judged else { return Ok(None) };
+    let Ok(uri) = next.url.as_str().parse() else {
+        return Err(RedirectError::no_address(&url));
+    };
+    next.clean(sent.headers_mut());
+    if !next.keeps_body {
+        *sent.body_mut() = HttpRequestBody::empty();
+    }
+    *sent.uri_mut() = uri;
+    *sent.method_mut() = next.method;
+    Ok(Some(sent))
 }
 
 /// The error with the cause at its root, such as a certificate that nobody trusts: the client's own
@@ -173,12 +236,19 @@ fn promised(parts: &Parts) -> Option<u64> {
     (last + 1).checked_sub(first)
 }
 
+/// Scheme, host and port, as errors name a server.
+fn origin_of(uri: &Uri) -> String {
+    let host = uri.authority().map_or("", |host| host.as_str());
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{}://{host}", uri.scheme_str().unwrap_or("http"))
+}
+
 /// Returns true if the whole answer is read here, so that one that breaks off is asked for again:
-/// listings and the like, which `object_store` asks for again only where they fail before their
-/// body. The body of an object, which has an etag, it asks for again by range.
-fn is_retried_whole(parts: &Parts, is_listing: bool) -> bool {
+/// listings, tokens and the like, which `object_store` asks for again only where they fail before
+/// their body. The body of an object, which has an etag, it asks for again by range.
+fn is_retried_whole(parts: &Parts, is_listing: bool, is_read: bool) -> bool {
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let is_document =
         !parts.headers.contains_key(ETAG) && (kind.contains("xml") || kind.contains("json"));
-    parts.status == StatusCode::OK && (is_listing || is_document)
+    parts.status == StatusCode::OK && (is_listing || is_document || !is_read)
 }

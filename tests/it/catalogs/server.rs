@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What was asked for.
+/// A request that the server received.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,

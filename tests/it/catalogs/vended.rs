@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-/// A catalog and its store in one server: credentials by number, of which the store takes the newest only.
+/// A catalog and its store in one server: credentials are numbered, and the store takes only the newest.
 struct Lake {
     server: Server,
     issued: Arc<AtomicUsize>,
@@ -226,7 +226,7 @@ fn google_and_azure_are_given_new_tokens_too() {
         lake.life_ms.store(4000, Ordering::SeqCst);
         assert_eq!(read_from(&table.store, kind.root()).unwrap(), "content");
         assert_eq!(lake.issued.load(Ordering::SeqCst), 3);
-        // Renewed because these told when they end, of which the last quarter has begun.
+        // Renewed because the last quarter of their stated lifetime has begun.
         std::thread::sleep(Duration::from_millis(3100));
         assert_eq!(read_from(&table.store, kind.root()).unwrap(), "content");
         assert_eq!(lake.issued.load(Ordering::SeqCst), 4);

@@ -12,7 +12,7 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use orc_rust::ArrowWriterBuilder;
 use tensorquery::ErrorKind;
 use tensorquery::formats::orc::{FIELD_ID, OrcFooter, OrcRead, open, read_orc_footer, with_units};
-use tensorquery::formats::{FooterCache, SplitUnit};
+use tensorquery::formats::{FooterCache, SplitUnit, UnitKind};
 use tensorquery::session::{Plan, PlanOptions};
 
 use super::super::support::{
@@ -47,7 +47,7 @@ fn by_rows(rows: u64) -> PlanOptions {
     PlanOptions { split_rows: Some(rows), explicit: true, ..PlanOptions::default() }
 }
 
-/// That each split alone yields exactly the ids of its rows.
+/// Asserts that each split alone yields exactly the ids of its rows.
 #[track_caller]
 fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {
@@ -71,7 +71,10 @@ fn each_split_reads_its_stripes_and_no_other() {
     }
     let plan = plan_with(&session, "SELECT id FROM t", &finest()).unwrap();
     let unit = plan.splits()[10].unit;
-    assert!(matches!(unit, SplitUnit::Stripes { first: 10, count: 1, .. }), "{unit:?}");
+    assert!(
+        matches!(unit, SplitUnit::Units { kind: UnitKind::Stripes, first: 10, count: 1, .. }),
+        "{unit:?}"
+    );
     assert_eq!(unit.to_string(), "stripe 10");
     assert_same_rows(&session, "SELECT id, t FROM t WHERE id % 7 = 3 AND t IS NOT NULL");
     assert_same_rows(&session, "SELECT 1 AS one FROM t");

@@ -9,7 +9,7 @@ use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
-use tensorquery::formats::SplitUnit;
+use tensorquery::formats::{SplitUnit, UnitKind};
 use tensorquery::session::{Plan, PlanOptions};
 
 use super::super::support::{
@@ -46,7 +46,7 @@ fn row_ranges(plan: &Plan) -> Vec<(u64, u64)> {
     ranges.map(|range| (range.start, range.end)).collect()
 }
 
-/// That each split alone yields exactly the ids of its rows.
+/// Asserts that each split alone yields exactly the ids of its rows.
 #[track_caller]
 fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {
@@ -266,7 +266,7 @@ fn files_without_rows_have_no_splits() {
     register(&session, "none", &directory.path().join("a.parquet")).unwrap();
     let plan = plan(&session, "SELECT id FROM t").unwrap();
     assert_eq!(row_ranges(&plan), [(0, 5)]);
-    assert!(matches!(plan.splits()[0].unit, SplitUnit::RowGroups { .. }));
+    assert!(matches!(plan.splits()[0].unit, SplitUnit::Units { kind: UnitKind::RowGroups, .. }));
     assert_eq!(assert_same_rows(&session, "SELECT id FROM t").len(), 5);
     assert!(assert_same_rows(&session, "SELECT id FROM none").is_empty());
     assert!(assert_same_rows(&session, "SELECT id FROM none WHERE id > 3").is_empty());

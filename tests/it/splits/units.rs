@@ -1,5 +1,5 @@
 //! Splits of Avro and Arrow IPC files: blocks and record batches, merged towards a target, each addressed exactly, also from
-//! a recipe.
+//! a worker plan.
 
 use std::fs::File;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn write_avro(path: &Path, rows: i64, codec: Codec) {
     writer.into_inner().unwrap();
 }
 
-/// The same as record batches of [`UNIT_ROWS`].
+/// Writes such rows as record batches of [`UNIT_ROWS`].
 fn write_ipc(path: &Path, rows: i64) {
     let batch = |ids: std::ops::Range<i64>| {
         let texts = ids.clone().map(|id| (id % 3 > 0).then(|| format!("{id} ").repeat(20)));
@@ -64,7 +64,7 @@ fn write_ipc(path: &Path, rows: i64) {
     writer.finish().unwrap();
 }
 
-/// That each split alone yields exactly the ids of its rows.
+/// Asserts that each split alone yields exactly the ids of its rows.
 #[track_caller]
 fn assert_addressed(plan: &Plan) {
     for id in all_splits(plan) {

@@ -1,5 +1,5 @@
-//! What the local cache gives is what the store has under the same etag; what is damaged, missing, too much or not
-//! writable costs requests and never a wrong byte.
+//! The local cache gives the bytes that the store has under the same etag. An entry that is damaged, missing, too large
+//! or not writable costs requests, and never yields a wrong byte.
 
 use std::ops::Range;
 use std::path::{Path as LocalPath, PathBuf};

@@ -16,6 +16,7 @@ fn pin(path: &str) -> FilePin {
         last_modified: Some(chrono::DateTime::UNIX_EPOCH),
         e_tag: None,
         version: None,
+        changed: None,
     }
 }
 

@@ -76,7 +76,7 @@ fn an_unchanged_file_is_read_and_counted() {
     });
 }
 
-/// What refers to bytes that are not there is damaged: no memory is asked for, which would end the process.
+/// A range past the end means a damaged file: it is refused before memory is allocated, which would end the process.
 #[test]
 fn a_range_behind_the_end_is_refused_before_memory_is_asked_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -271,7 +271,7 @@ proptest! {
         prop_assume!(names.iter().all(|name| name != "." && name != ".."));
         let location = Path::parse(names.join("/")).unwrap();
         let last_modified = Some(chrono::DateTime::from_timestamp_nanos(nanos));
-        let pin = FilePin { location, size, last_modified, e_tag, version };
+        let pin = FilePin { location, size, last_modified, e_tag, version, changed: None };
         let text = serde_json::to_string(&pin).unwrap();
         prop_assert_eq!(&serde_json::from_str::<FilePin>(&text).unwrap(), &pin);
         prop_assert_eq!(FilePin::from(ObjectMeta::from(pin.clone())), pin);

@@ -58,7 +58,7 @@ fn json_source() -> Arc<dyn FileSource> {
     Arc::new(JsonSource::new(Arc::new(Schema::new(vec![Field::new("a", DataType::Utf8, true)]))))
 }
 
-/// What DataFusion reads from the file, or from one range of it.
+/// Reads the file, or one range of it, with DataFusion.
 async fn read(
     store: &Arc<dyn ObjectStore>,
     source: &Arc<dyn FileSource>,

@@ -1,4 +1,4 @@
-//! What threads share without a lock, in the orders that Miri tries: `-Zmiri-many-seeds` tries more.
+//! State that threads share without a lock, in the orders that Miri tries: `-Zmiri-many-seeds` tries more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::pool::{self, Pooled};
 use crate::storage::note_and_scrub;
 use crate::work_queue::{Counter, WorkQueue};
 
-/// A counter in memory that is shared, as that of a tensor is.
+/// A counter in shared memory, as a tensor's is.
 fn counter() -> Counter {
     let memory = Arc::new(AtomicI64::new(0));
     let address = memory.as_ptr().expose_provenance();

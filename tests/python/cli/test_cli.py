@@ -1,4 +1,4 @@
-"""``python -m tensorquery``: what it prints is for pipes, what goes wrong is one line on stderr and a status."""
+"""``python -m tensorquery``: output is for pipes; a failure is one line on stderr and a status."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def call(*arguments, **options):
-    """Run the program; status, what it prints, and what it says of errors."""
+    """Run the program; return its status, its output, and its error output."""
     done = subprocess.run(
         [sys.executable, "-m", "tensorquery", *arguments],
         capture_output=True,
@@ -141,7 +141,7 @@ def test_bench_counts_rows_of_any_type(folder, column):
     pq.write_table(pa.table(rows), "types.parquet")
     sql = f"SELECT {column} FROM 'types.parquet'"
     for kind in ("torch", "numpy"):
-        # What torch warns of is on stderr.
+        # Warnings of torch go to stderr.
         status, out, _ = call("bench", sql, "--epochs", "1", "--output-format", kind)
         assert status == 0
         assert out.startswith("epoch 0: 120 rows in 1 batches, ")

@@ -1,5 +1,5 @@
-"""What reads with torch-dataloader-utils reads the same rows with `tensorquery.compat`: its README's examples, which differ
-in one import, each format, and each option."""
+"""`tensorquery.compat` reads the rows that torch-dataloader-utils reads: the examples of its README, which differ in one
+import, each format, and each option."""
 
 import datetime
 import decimal
@@ -106,7 +106,7 @@ def test_the_example_of_epochs(files):
 
 @pytest.mark.slow
 def test_the_example_of_a_dataloader_of_ones_own(files):
-    """The README gives path=, which the peer's constructor refuses: it wants files."""
+    """The README gives path=, which the peer's constructor refuses: it takes files=."""
     lines = snippet("StructuredDataset(path=").replace('path="..."', f'path="{files}"')
     text = substituted(lines, {", ...)": ", batch_size=500)"})
 

@@ -1,4 +1,5 @@
-"""The table "Where rows differ" of docs/migration.md: what torch-dataloader-utils does there, and what `tensorquery.compat` does."""
+"""The table "Where rows differ" of docs/migration.md: the rows of torch-dataloader-utils, and those of
+`tensorquery.compat`."""
 
 import time
 
@@ -36,7 +37,7 @@ def numbers(batches):
 @pytest.mark.slow
 @pytest.mark.parametrize("library", [peer, compat])
 def test_a_checkpoint_of_what_workers_read_ahead(files, library):
-    """A worker's shard fits what it reads ahead, so that the first is at its end when one batch has arrived."""
+    """A worker's shard is no longer than its read-ahead, so the first worker has ended when one batch has arrived."""
     options = {"num_workers": 2, "batch_size": 300}
     loader, dataset = structured(files, library, **options)
     batches = iter(loader)
@@ -55,7 +56,7 @@ def test_a_checkpoint_of_what_workers_read_ahead(files, library):
 @pytest.mark.filterwarnings("ignore:the data is sorted")
 @pytest.mark.parametrize("library", [peer, compat])
 def test_an_epoch_after_another_without_set_epoch(tmp_path, library):
-    """Over 17 parts: the order depends on the paths, and two orders of few parts are at times the same."""
+    """Over 17 parts: the order depends on the paths, and two orders of few parts may happen to be equal."""
     files = write_files(tmp_path)
     loader, _ = structured(files, library, shuffle=True, split_rows=300)
     first, second = numbers(loader), numbers(loader)

@@ -1,5 +1,5 @@
-"""Iceberg tables that pyiceberg wrote are read alike by torch-dataloader-utils and by `tensorquery.compat`; where the peer reads
-rows wrongly, ours are those of pyiceberg's own scan."""
+"""torch-dataloader-utils and `tensorquery.compat` read pyiceberg's tables alike. Where the peer reads wrong rows,
+ours equal pyiceberg's own scan."""
 
 import collections
 
@@ -164,7 +164,7 @@ def test_ranks(lake):
 
 
 def read_in_a_group(rank, world_size, lake):
-    """What this rank reads, with and without a strategy, and of two rows of one file."""
+    """The values that this rank reads: with and without a strategy, and of two rows of one file."""
     torch.distributed.init_process_group("gloo")
     place = {"num_ranks": world_size, "rank": rank, "num_workers": 1, "columns": ["feature_b"]}
     two = {"filters": pc.field("feature_b").isin([1003, 1004])}
@@ -247,7 +247,7 @@ def test_partitioned_tables(lake):
 
 
 def test_deleted_rows(lake):
-    """pyiceberg rewrites the files of which it deletes rows."""
+    """pyiceberg rewrites the files that it deletes rows from."""
     found = assert_same_rows(loader_of(lake, table="my_db.deleted"), least=300)
     assert sum(found.values()) == 300
 

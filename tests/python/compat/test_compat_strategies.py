@@ -92,7 +92,7 @@ def test_a_strategys_order_is_the_order_of_the_rows(files):
 
 @pytest.mark.slow
 def test_workers_are_given_one_answer_of_a_strategy(files):
-    """Worker processes would get other ones, were they to ask by themselves."""
+    """Worker processes that asked by themselves would get other shards."""
 
     class Random:
         def generate(self, files, num_workers, epoch):
@@ -204,7 +204,7 @@ def test_a_strategy_that_loses_or_repeats_rows_is_refused_at_once(files, message
 
 
 def test_row_groups_that_several_ranges_touch_are_read_once(files):
-    """The peer reads them with each of them."""
+    """The peer reads a shared row group with each of the ranges."""
 
     def halves(files):
         cut = [[compat.RowRange(0, 450), compat.RowRange(450, 10_000)] for _ in files]

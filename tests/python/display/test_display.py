@@ -1,4 +1,4 @@
-"""What notebooks show: pictures of queries, sessions and plans that are true, quick, harmless, and never fail."""
+"""Queries, sessions and plans in notebooks: their pictures are true, quick and harmless, and never fail."""
 
 import re
 import signal
@@ -194,7 +194,7 @@ def test_a_vanished_file_is_said_in_the_box(session, tmp_path):
     assert "DataError: file" in page.words
     assert "vanished" in page.words
     assert "user" in page.cells
-    # What runs once reads it, too.
+    # A query that runs once reads the file, too.
     assert "vanished" in look(session.sql("SELECT max(user) FROM events")).words
 
 

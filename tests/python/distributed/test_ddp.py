@@ -1,5 +1,5 @@
-"""Promise 2 (docs/promises.md): in real process groups, every rank has a batch for every step of DistributedDataParallel. A run ends
-without hanging, whatever files and filters give which rank, before a resume and after it."""
+"""Promise 2 (docs/promises.md): in real process groups, every rank has a batch for every step of
+DistributedDataParallel. A run never hangs, whichever files and filters a rank has, before a resume and after it."""
 
 import json
 import os
@@ -136,7 +136,7 @@ def test_resumed_on_the_same_ranks(folder):
 
 
 def made_before(rank, world_size, folder):
-    """What loaders do that were made where nothing told of other ranks, once there is a process group."""
+    """Read, under a process group, with loaders made while nothing told of other ranks."""
     address = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del os.environ[name]

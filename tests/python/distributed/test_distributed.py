@@ -80,7 +80,7 @@ def test_launchers_in_their_order(bare_environment, caplog, environment, expecte
         {"SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"},
         # A batch script: task 0 of nothing.
         {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"},
-        # The same two under a newer Slurm, as its pseudo steps.
+        # Both again under a newer Slurm, as its pseudo steps.
         {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290"},
         {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"},
     ],

@@ -1,4 +1,4 @@
-"""A job lists and reads footers once: one rank does, and the others receive what it found."""
+"""A job lists files and reads footers once: one rank does it, and the others receive its findings."""
 
 import contextlib
 import multiprocessing
@@ -154,7 +154,7 @@ def plan_and_read(rank, world_size, how, url, log, options):
         loader, dataset = tq.create_dataloader("SELECT id FROM t", session=session, **options)
     length = len(loader)
     dist.barrier()
-    # What was asked for until here, was asked for planning.
+    # All requests until here were for planning.
     planned = log.read_text() if rank == 0 else None
     dist.barrier()
     ids = [value for batch in loader for value in batch["id"].tolist()]
@@ -240,7 +240,7 @@ def test_a_path_without_files_fails_everywhere(folder):
 
 
 def going_on(rank, world_size, folder, options):
-    """Breaks off, goes on, is saved before the first batch of that, and goes on again; a share does for none of it."""
+    """Break off, resume, save before the next batch, and resume again: each needs more than one rank's share."""
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     options = {"path": str(folder), "batch_size": 7, "split_rows": 20, "remainder": "uneven"} | options  # fmt: skip
 

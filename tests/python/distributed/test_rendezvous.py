@@ -1,4 +1,4 @@
-"""Promise: ranks share the counting of rows, and none waits for one that never comes, has failed or died."""
+"""Promise: ranks share the counting of rows, and none waits for a rank that is absent, has failed or died."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ from tensorquery.distributed.topology import Topology, detect, group_store
 
 
 class Store:
-    """What torch's stores do, in this process."""
+    """A store like torch's, within this process."""
 
     def __init__(self):
         self.values, self.lock, self.lost = {}, threading.Lock(), False
@@ -86,7 +86,7 @@ def slowly(rank, chunks):
 
 
 class Together:
-    """Work that goes on once two ranks have some, however late the second one starts."""
+    """Work that continues once two ranks have some of it, however late the second one starts."""
 
     def __init__(self):
         self.begun, self.two = set(), threading.Event()
@@ -260,7 +260,7 @@ def folder(tmp_path_factory):
 
 
 def spawn(target, world_size, folder, tmp_path, answers):
-    """What the ranks put into the queue, by rank, and their exit codes."""
+    """Run ranks; return the answers that they put into the queue, by rank, and their exit codes."""
     (tmp_path / "t").symlink_to(folder / "t")
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

@@ -33,7 +33,7 @@ LOCAL = {
     "left_join", "not_in", "range_join", "scalar_count", "scalar_subquery", "self_join", "semi_join", "target_encoding",
     "union_all_local", "values",
 }  # fmt: skip
-"""The queries that need no stage: row-local, or a join of which every rank can hold the smaller side, aggregates included."""
+"""Queries that need no stage: row-local, or joins whose smaller side every rank can hold, even with aggregates in it."""
 
 ENGINE_IS_WRONG = {
     "INTERSECT ALL keeps all copies": """
@@ -58,7 +58,7 @@ ENGINE_IS_WRONG = {
         WHERE (x IN (SELECT y FROM (VALUES (1), (NULL)) AS b (y))) IS NULL
     """,
 }
-"""What DataFusion 53 answers wrongly, shrunk."""
+"""Queries that DataFusion 53 answers wrongly, shrunk."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def tables(folder):
 
 
 def cases_of(path):
-    """The cases that a file says it is."""
+    """The cases that a file's first line names."""
     found = re.match(r"-- cases: (.+)\n", path.read_text())
     assert found, f"{path.name} must begin with a line: -- cases: …"
     return set(found[1].split(", "))

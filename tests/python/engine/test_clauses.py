@@ -1,6 +1,6 @@
-"""Promise 8 (docs/promises.md): every clause that parses is honoured, or refused by name; none is passed over.
+"""Promise 8 (docs/promises.md): every clause that parses is honoured or refused by name; none is ignored.
 
-What is honoured has DuckDB's answer, or where DuckDB has no such clause, that of an equal query which it has.
+An honoured clause has DuckDB's answer, or, where DuckDB lacks the clause, its answer to an equal query.
 """
 
 import duckdb

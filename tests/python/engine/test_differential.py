@@ -1,6 +1,7 @@
-"""Random statements over random tables in every format are what the judges say: a part of `make differential`.
+"""Random statements over random tables in every format have the judges' answers: a part of `make differential`.
 
-What engines are known to answer differently is not asked: see differential_cases.py and differential_judges.py.
+Questions that engines are known to answer differently are not asked: see differential_cases.py and
+differential_judges.py.
 """
 
 import random
@@ -17,7 +18,7 @@ from differential_cases import Statement, Topology
 from differential_grammar import KINDS, Grammar
 from differential_judges import Judges, NoWordError, duck_session
 from differential_loads import ask
-from differential_sources import OTHERS, STATISTICS, WRITERS, Parquet
+from differential_sources import OTHERS, STATISTICS, WRITERS, Parquet, Program
 from differential_tables import make_table
 from differential_tally import Tally, reason_of
 
@@ -39,7 +40,13 @@ def test_random_statements_are_what_the_judges_say():
     assert tally.judges["duckdb"] >= 10
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    "writer",
+    [
+        pytest.param(name, marks=pytest.mark.slow if isinstance(write, Program) else ())
+        for name, (write, _) in WRITERS.items()
+    ],
+)
 def test_every_writer_writes_what_it_says_that_it_can(tmp_path, writer):
     for number, statistics in enumerate(STATISTICS):
         source, session = Parquet(writer, statistics), tq.Session()
@@ -96,7 +103,7 @@ def test_sqlite_has_a_word_and_no_more_than_it_knows():
     list(zip(differential_planted.FAULTS, ("nulls", "distinct", "limit"), strict=True)),
 )
 def test_a_planted_fault_is_found(monkeypatch, plant, kind):
-    """By the kind of statements that it concerns; `make differential-planted` asks all kinds."""
+    """With the kind of statements that the fault affects; `make differential-planted` asks all kinds."""
     monkeypatch.setattr(differential_grammar, "KINDS", (kind,))
     monkeypatch.setattr(differential, "SPILLING", 0)
     queries, text = differential_planted.queries_until_found(plant, first_seed=21, most=400)

@@ -33,7 +33,7 @@ ROWS = pa.table(
         "y": pa.array([-0.0, -0.0, 0.0, 0.0, -1.5, 0.0, 1.0, None], pa.float32()),
     }
 )
-"""Each row is a row group of its own, so that what is pruned shows."""
+"""Each row is a row group, so that pruning shows."""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ CONDITIONS = [
     "ms NOT IN (TIMESTAMP '1970-01-01 00:00:00.0015', TIMESTAMP '1970-01-01 00:00:00.002')",
     "ms IS DISTINCT FROM TIMESTAMP '1970-01-01 00:00:00.0015'",
     "ms >= TIMESTAMP '1970-01-01' + INTERVAL '1500 microseconds'",
-    # What begins with a prefix in which there is a wildcard.
+    # Prefixes that contain a wildcard.
     "starts_with(s, 'img_')",
     "NOT starts_with(s, 'img_')",
     "starts_with(s, 'img' || '%')",

@@ -1,4 +1,5 @@
-"""Planning looks how much of the stack is left, which on the process's first thread takes a millisecond: it happens on another."""
+"""Planning runs on another thread: it measures the free stack, which takes a millisecond on the process's first
+thread."""
 
 import os
 import shutil
@@ -26,7 +27,7 @@ int pthread_getattr_np(pthread_t thread, pthread_attr_t *attributes) {
     return asked(thread, attributes);
 }
 """
-"""Says of each look at a stack which thread it was: that is how the core finds out where the stack ends."""
+"""Prints the thread of each look at a stack, by which the core finds out where the stack ends."""
 
 PROGRAM = """
 import os, sys

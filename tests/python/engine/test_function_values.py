@@ -131,6 +131,19 @@ def test_times_as_text_with_a_zone_have_its_clocks():
     ) == [1]
 
 
+def test_times_as_text_are_grouped_by_rollup():
+    times = pa.table({"k": pa.array([0, 0, 500], pa.timestamp("ms"))})
+    key = "CAST(k AS VARCHAR)"
+    sql = f"SELECT {key}, grouping({key}), count(*) FROM t GROUP BY ROLLUP ({key}) ORDER BY 3"
+    session = tq.Session()
+    session.register_table("t", times)
+    assert [column.to_pylist() for column in session.sql(sql).to_arrow().columns] == [
+        ["1970-01-01 00:00:00.5", "1970-01-01 00:00:00", None],
+        [0, 0, 1],
+        [1, 2, 3],
+    ]
+
+
 def test_a_float_rounded_to_more_digits_than_it_has_is_itself():
     numbers = [53.0, 2.345, -2.5, 0.0, 1e300, None, math.inf]
     table = pa.table({"x": numbers, "p": [400, 2, 0, -400, 15, 1, 2]})

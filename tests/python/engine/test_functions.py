@@ -1,5 +1,5 @@
-"""Promise: functions answer each row by its own arguments, as PostgreSQL and DuckDB do, where the engine's own would not; or are refused
-by name."""
+"""Promise: functions answer each row by its own arguments, as in PostgreSQL and DuckDB, also where the engine's own
+do not; or they are refused by name."""
 
 import datetime as dt
 import itertools

@@ -1,4 +1,4 @@
-"""Promise: a time is one value, however it is asked for: in any unit, zone and spelling; DuckDB in UTC is the judge."""
+"""Promise: a time is one value in any unit, zone and spelling; DuckDB in UTC is the judge."""
 
 import datetime as dt
 import itertools
@@ -203,7 +203,7 @@ ZONES = ["UTC", "America/Denver", "Asia/Kathmandu", "+05:30", None]
 
 @pytest.fixture(scope="module")
 def zoned(tmp_path_factory):
-    """The same hours in columns of several zones."""
+    """Equal hours in columns of several zones."""
     hours = [dt.datetime(2024, 3, 10) + dt.timedelta(hours=h) for h in range(24)]
     columns = {"id": range(24)}
     for number, zone in enumerate(ZONES):
@@ -257,6 +257,7 @@ def test_dates_beside_zones_are_those_of_utc(zoned):
         assert ids(zoned, f"z{number} < '2024-03-10'") == []
 
 
+@pytest.mark.slow
 def test_columns_of_different_zones_meet(zoned):
     for a, b in itertools.permutations(range(len(ZONES)), 2):
         assert ids(zoned, f"z{a} = z{b}") == list(range(24))
@@ -351,6 +352,7 @@ def test_months_end_where_they_end():
                 assert ours == [r.date() for _, r in connection.sql(sql).fetchall()], sql
 
 
+@pytest.mark.slow
 def test_intervals_are_compared_by_their_length():
     base = dt.datetime(2024, 1, 1)
     hours = [0, 1, 23, 24, 25, 48, 719, 720, 721, None]

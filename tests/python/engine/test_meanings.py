@@ -1,4 +1,4 @@
-"""Promise: what the engine takes for something else than the standard, or fails on, means here what it means there."""
+"""Promise: SQL that the engine misreads, or fails on, has the standard's meaning here."""
 
 import datetime as dt
 

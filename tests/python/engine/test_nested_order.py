@@ -13,7 +13,7 @@ import pytest
 import tensorquery as tq
 
 NAN = struct.unpack("d", struct.pack("Q", 0xFFF8000000000000))[0]
-"""With a sign, as processors make it."""
+"""A NaN with a sign, as processors make it."""
 
 ROWS = pa.table(
     {
@@ -61,7 +61,7 @@ def session(request, tmp_path):
 
 
 def texts(table):
-    """Rows as texts: zeros and NaN of both signs have one."""
+    """Rows as texts; zeros of both signs have one text, and so have NaNs."""
     return [
         str(list(row.values())).replace("-0.0", "0.0").replace("-nan", "nan")
         for row in table.to_pylist()

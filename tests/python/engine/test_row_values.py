@@ -14,7 +14,7 @@ NAMES = ("id", "a", "b", "c")
 
 @pytest.fixture(scope="module")
 def tables():
-    """The same rows here and in SQLite."""
+    """A session and an SQLite connection with equal rows."""
     rng = random.Random(1)
     data = [(i, *(rng.choice(VALUES) for _ in range(3))) for i in range(40)]
     session = tq.Session()
@@ -45,6 +45,7 @@ def row(rng, length):
     )
 
 
+@pytest.mark.slow
 def test_random_comparisons(judged):
     rng = random.Random(7)
     for _ in range(120):
@@ -103,6 +104,7 @@ def test_a_join_by_rows(judged):
         assert ours
 
 
+@pytest.mark.slow
 def test_thousands_of_rows_in_a_list(tables):
     session, connection = tables
     listed = ", ".join(f"({i}, {i % 3})" for i in range(3000))

@@ -1,4 +1,5 @@
-"""Promise: lead, lag and the values of frames are what the standard says, NULLs ignored or not; DuckDB is the judge."""
+"""Promise: lead, lag and the values of frames follow the standard, with or without IGNORE NULLS; DuckDB is the
+judge."""
 
 import functools
 import random
@@ -29,7 +30,7 @@ def table(seed, rows=60):
 
 @functools.cache
 def engines(seed, rows):
-    """The same table here and in DuckDB."""
+    """A session and a DuckDB connection with one table."""
     session, connection = tq.Session(), duckdb.connect()
     session.register_table("t", table(seed, rows))
     connection.register("t", table(seed, rows))

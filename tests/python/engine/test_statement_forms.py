@@ -1,4 +1,5 @@
-"""Promise: statements as users of PostgreSQL, DuckDB and Spark write them have DuckDB's rows, over all ranks, or are refused by name."""
+"""Promise: statements in the forms of PostgreSQL, DuckDB and Spark have DuckDB's rows, over all ranks, or are
+refused by name."""
 
 import duckdb
 import pyarrow as pa

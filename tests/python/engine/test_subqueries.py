@@ -275,7 +275,7 @@ def test_row_as_a_word(session):
 
 
 def test_a_row_of_a_subquery_is_one_row(session):
-    """Its parts are of one row, even where another run would have given another."""
+    """Its parts come from one row, even where another run would have chosen another row."""
     session.register_table("many", pa.table({"n": range(20_000), "m": range(20_000)}))
     for _ in range(3):
         sql = "SELECT id FROM a WHERE (id, id) >= (SELECT n - m, m - n FROM (SELECT n, m FROM many LIMIT 1) q)"
@@ -329,7 +329,7 @@ def delivered(session, sql):
 
 
 def test_conditions_on_one_row_stay_split_by_split(session):
-    """Subqueries by a condition, and IN, need no stage: the other side is held by each process."""
+    """Correlated subqueries and IN need no stage: each process holds the other side."""
     for sql in (EXISTS[0], EXISTS[2], IN[0], IN[4], QUANTIFIED[3], ROWS[0], ROWS[5]):
         loader, _ = tq.create_dataloader(
             session.sql(sql), rank=0, world_size=1, stage="never", output_format="arrow"

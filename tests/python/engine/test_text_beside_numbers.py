@@ -1,4 +1,4 @@
-"""Promise: text beside a number is a number where it is in quotes, and refused where it is a column's."""
+"""Promise: quoted text compared with a number is parsed as a number; a text column compared with one is refused."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,5 @@
-"""Numbers, intervals, booleans and times in a statement mean what DuckDB and PostgreSQL take them for, with all of their digits."""
+"""Numbers, intervals, booleans and times in a statement mean the same as in DuckDB and PostgreSQL, with all of their
+digits."""
 
 from datetime import date, datetime
 from decimal import Decimal

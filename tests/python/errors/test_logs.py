@@ -1,4 +1,5 @@
-"""Promise: what the engine says comes to Python's logging when somebody asks for it, never with a secret in it, and is quiet else."""
+"""Promise: messages of the engine reach Python's logging on demand, never with a secret in them; otherwise the
+engine is quiet."""
 
 import logging
 import multiprocessing

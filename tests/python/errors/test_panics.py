@@ -1,6 +1,6 @@
-"""No panic of the engine reaches Python as one: it is an error of this package, and says what to report.
+"""No panic of the engine reaches Python as such: it becomes an error of this package that says what to report.
 
-What the fuzz targets found stands in `fuzz/regressions`, by target.
+Inputs that the fuzz targets found are in `fuzz/regressions`, by target.
 """
 
 import os
@@ -34,7 +34,7 @@ def test_a_filter_on_which_the_planner_panics_is_a_query_error(path):
 
 @pytest.mark.parametrize("path", found("parquet"))
 def test_what_declares_more_than_it_holds_is_refused_before_memory_is_taken(path, tmp_path):
-    """A footer when the file is registered, however long it is; a page when it is read."""
+    """A footer panics when the file is registered, however long it is; a page, when it is read."""
     file = tmp_path / "bad.parquet"
     file.write_bytes(path.read_bytes())
     told = (
@@ -89,7 +89,7 @@ except tq.QueryError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process so")
 @pytest.mark.parametrize("mebibytes", ["all", "16", "4"])
 def test_a_panic_without_memory_for_a_backtrace_prints_none(mebibytes):
-    """It held a lock that an allocation waits for that fails meanwhile: the process stood still."""
+    """The hook once held a lock that a failing allocation waits for: the process stood still."""
     path = min((FOUND / "filter").iterdir())
     done = subprocess.run(
         [sys.executable, "-c", PANICS, str(path), mebibytes],

@@ -1,4 +1,5 @@
-"""Arrow IPC: record batches are splits, local files are mapped and not copied, and nothing damaged crashes."""
+"""Arrow IPC: record batches are splits, local files are mapped and not copied, and no damaged file crashes the
+process."""
 
 import os
 import struct
@@ -15,10 +16,7 @@ from rows import multiset, sharded
 KINDS = [name for name in support.COLUMNS if name != "u64"]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def write(table, path="t.arrow", *, rows=100, compression=None, stream=False, deltas=False):
@@ -34,6 +32,7 @@ def ids(rows):
     return pa.table({"id": np.arange(rows), "s": [f"row {n}" for n in range(rows)]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("stream", [False, True], ids=["file", "stream"])
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
@@ -57,7 +56,7 @@ def test_every_type_is_read_as_pyarrow_reads_it(session, compression, stream, ma
 
 @pytest.mark.parametrize("kind", ["file", "stream", "memory"])
 def test_fields_of_a_null_struct_are_null(session, kind):
-    """Whatever lies below it: Arrow leaves that open."""
+    """The values under a null are undefined in Arrow."""
     fields = [pa.array([1, 7, 3]), pa.array(["x", "left over", None])]
     struct = pa.StructArray.from_arrays(fields, ["a", "b"], mask=pa.array([False, True, False]))
     inside = pa.StructArray.from_arrays([struct], ["of"], mask=pa.array([True, False, False]))
@@ -164,7 +163,7 @@ def test_a_replaced_file_leaves_the_mapped_rows_alone(session):
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_file_written_to_in_place_is_an_error(session, mapped):
-    """The same size, and another time of the last write."""
+    """Its size is unchanged; the time of its last write is not."""
     write(ids(1000))
     session.register_arrow("t", "t.arrow", memory_map=mapped)
     loader, _ = tq.create_dataloader(
@@ -301,6 +300,7 @@ def test_a_file_that_is_none_is_named(session, content):
     assert "Arrow IPC" in failure(session, content, ids(1))
 
 
+@pytest.mark.slow
 def test_a_cut_file_is_an_error_wherever_it_is_cut(session):
     table = ids(200)
     write(table)
@@ -353,7 +353,7 @@ def test_trace_finds_record_batches_and_rows(session):
 
 
 def test_a_column_with_an_impossible_name_is_refused(session):
-    """The C interface ends names at NUL, which Arrow's own library takes for a reason to abort."""
+    """The C interface ends names at NUL; Arrow's own library aborts on such names."""
     write(pa.table({"a\0b": [1]}))
     pq.write_table(pa.table({"fine": [1], "a\0b": [1]}), "t.parquet")
     with pytest.raises(tq.DataError, match=r"impossible name.*t\.arrow"):

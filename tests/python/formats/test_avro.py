@@ -1,4 +1,5 @@
-"""Avro: rows and types are those of fastavro, on every shard; what cannot be read is refused by name, and nothing crashes."""
+"""Avro: rows and types are those of fastavro, on every shard; unreadable files are refused by name, and nothing
+crashes."""
 
 import datetime as dt
 import decimal
@@ -23,10 +24,7 @@ CODECS = ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"]
 IDS = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def record(*fields, name="Row"):
@@ -317,7 +315,7 @@ def test_names_are_resolved_in_their_namespaces(session):
 
 
 def test_lists_in_several_groups_with_their_bytes(session):
-    """Groups may say how many bytes they take; fastavro writes none such."""
+    """Groups may state their size in bytes; fastavro never writes that."""
     schema, sync, _ = avro_files.blocks(
         _bytes_of(record(("list", {"type": "array", "items": "int"})), [])
     )

@@ -1,5 +1,5 @@
-"""Parquet files that say one thing here and another there, in their footers, page indexes and page headers: the right rows, or an error, and
-never other rows, a hang or the end of the process."""
+"""Parquet files whose footers, page indexes and page headers contradict each other: the right rows, or an error;
+never wrong rows, a hang or the end of the process."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_page_that_counts_other_values_than_rows_is_damaged(
     start, _, header = file.pages(column)[3]
     change(header[8][1], 1, count)
     written = struct_of(header)
-    # What the header has more or fewer of bytes, the page has fewer or more; it is damaged anyway.
+    # A longer header overwrites bytes of the page, a shorter one leaves some: either way it is damaged.
     file.body[start : start + len(written)] = written
     file.write()
     with pytest.raises(tq.DataError, match="damaged"):
@@ -179,7 +179,7 @@ def test_a_page_that_counts_other_values_than_rows_is_damaged(
 
 
 def refused(file: ParquetFile, match: str) -> None:
-    """Whatever is asked of the file is an error that names it."""
+    """Assert that every read of the file raises an error that names it."""
     file.write()
     for options in ({}, {"filters": "id % 2 = 0"}, {"columns": ["id"]}, {"shuffle": True}):
         with pytest.raises(tq.DataError, match=match) as error:

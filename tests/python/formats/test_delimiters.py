@@ -1,5 +1,5 @@
-"""Promise: a text file has one delimiter, whatever way it is named: tabs in `.tsv`, commas elsewhere, what is asked for before both; a file
-that only another delimiter splits is refused by name."""
+"""Promise: a text file has one delimiter, however it is named: tabs in `.tsv`, commas elsewhere, and an explicit one
+before both. A file that only another delimiter splits is refused by name."""
 
 import gzip
 
@@ -40,7 +40,7 @@ def test_every_way_reads_tabs(tmp_path, name):
     assert tq.Session().sql(f"SELECT * FROM '{path}'").to_arrow().to_pylist() == ROWS
     for word in (None, "csv", "tsv"):
         assert by_loader(path, format=word) == ROWS, word
-    # What is asked for goes before the name.
+    # An explicit delimiter wins over the file's name.
     path.write_bytes(
         gzip.compress(text("|").encode()) if name.endswith(".gz") else text("|").encode()
     )

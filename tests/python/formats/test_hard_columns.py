@@ -1,4 +1,4 @@
-"""Columns that the engine's own scan of a Parquet file reads wrongly, or not at all, are read rightly by whoever reads them."""
+"""Columns that the engine's own Parquet scan misreads, or cannot read, are read rightly by every path."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ROWS = 20_000
 
 
 def delivered(query: str, session: tq.Session, ranks: int = 1, **options: Any) -> list[dict]:
-    """What all ranks deliver, in batches that end elsewhere than row groups."""
+    """Rows of all ranks, in batches that do not end with row groups."""
     return sharded(query, session=session, world_size=ranks, batch_size=777, **options)
 
 
 @pytest.fixture(scope="module")
 def differences(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A file by DuckDB, which packs them in blocks of 256, over which the decoder cannot pass; and its rows."""
+    """A file by DuckDB, whose blocks of 256 the decoder cannot skip; and its rows."""
     file = tmp_path_factory.mktemp("differences") / "part.parquet"
     rows = f"SELECT i AS id, i * 3 AS x, 'k' || (i % 7) AS s FROM range({ROWS}) t(i)"
     duckdb.sql(
@@ -191,7 +191,7 @@ def test_old_times_inside_of_lists(tmp_path: Path) -> None:
 
 
 def test_bloom_filters_of_decimals_leave_out_no_row(tmp_path: Path) -> None:
-    """Of as many bytes as they have digits, where the engine looks for sixteen."""
+    """Decimals take as many bytes as their digits need, where the engine expects sixteen."""
     file = tmp_path / "part.parquet"
     digits = {"d5": (5, 2), "d18": (18, 2), "d30": (30, 2), "d38": (38, 2)}
     columns = {

@@ -1,4 +1,5 @@
-"""Files and names that somebody made to do harm: links in circles, pipes, names that are paths, text without an end, types without one."""
+"""Files and names made to do harm: links in circles, pipes, names that are paths, text without an end, types without
+one."""
 
 import bz2
 import functools
@@ -163,7 +164,7 @@ GIB = 1 << 30
 
 @functools.cache
 def packed(ending):
-    """1 GiB of zeros in one member of each format: what the format makes of them is a thousandth or less."""
+    """1 GiB of zeros in one member of each format, which compresses them to a thousandth or less."""
     zeros = bytes(1 << 24)
     if ending == "zst":
         return pa.compress(zeros, codec="zstd", asbytes=True) * (GIB >> 24)
@@ -192,7 +193,7 @@ READ = """
 
 
 def in_child(path, kind, megabytes):
-    """What a process says of a file, if it took no more memory; it may have 24 GiB of addresses."""
+    """The output of a process that reads a file within so much memory, and 24 GiB of addresses."""
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(READ), str(path), kind, str(megabytes)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -238,7 +239,7 @@ def test_many_short_lines_take_no_memory(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "orc", "avro", "arrow"])
 def test_a_file_that_was_cut_short_is_damaged(tmp_path, kind):
-    """Whatever it ends with: an ORC file that does so with any bytes is not one of an unknown version."""
+    """Random bytes at the end of an ORC file are damage, not an unknown version."""
     rows = pa.table({"id": range(20_000), "x": [f"row {i}" for i in range(20_000)]})
     path = tmp_path / f"t.{kind}"
     match kind:
@@ -291,7 +292,7 @@ def test_json_nested_without_end(tmp_path, depth, brackets):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_columns(tmp_path):
-    """Two of them are read in seconds. `SELECT *` of so many is another matter: the engine takes the square of their number."""
+    """Two of them are read in seconds. `SELECT *` of so many is slow: the engine's work grows with their number squared."""
     many = 100_000
     table = pa.table([pa.array([1, 2], pa.int32())] * many, names=[f"c{n}" for n in range(many)])
     pq.write_table(
@@ -310,7 +311,7 @@ def test_a_hundred_thousand_columns(tmp_path):
 
 
 def refusal_of(path):
-    """What is said of a file, or None where its rows are read: not more of them than one could claim."""
+    """The error for a file, or None if its rows are read; there are no more rows than a file may claim."""
     try:
         assert len(rows_of(path)) <= 1 << 20
     except tq.TensorQueryError as error:
@@ -351,7 +352,7 @@ def zigzag(number):
 @pytest.mark.parametrize("claimed", [1 << 30, 1 << 44, 1 << 60, 1 << 62])
 @pytest.mark.parametrize("filters", [None, "id < 50"])
 def test_parquet_chunks_that_end_behind_the_file(tmp_path, claimed, filters):
-    """Memory for such a chunk ended the process, which no `except` sees."""
+    """Allocating memory for such a chunk once ended the process, which no `except` can catch."""
     path = tmp_path / "a.parquet"
     table = pa.table({"id": range(10_000)})
     pq.write_table(table, path, compression="none", use_dictionary=False)

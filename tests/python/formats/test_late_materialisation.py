@@ -1,4 +1,5 @@
-"""A filter decodes its own columns first, and of the others what it keeps: the rows and their order stay those of the files."""
+"""A filter decodes its own columns first, and only the kept rows of the others. Rows and order stay those of the
+files."""
 
 from __future__ import annotations
 
@@ -213,7 +214,7 @@ def test_files_that_differ_and_values_of_folders(tmp_path: Path) -> None:
 
 
 def test_a_condition_is_asked_of_the_rows_that_those_before_it_keep(tmp_path: Path) -> None:
-    """A division by zero in a row that an earlier part of the filter takes out is no error; in one that it keeps, it is."""
+    """A division by zero is an error in a row that the earlier parts of the filter keep, and none in one that they drop."""
     rows = pa.table({"n": pa.array([0, 1, 2, 4] * 500), "m": pa.array(range(2_000))})
     session = tq.Session()
     session.register_parquet("files", str(write(tmp_path / "t", rows)))

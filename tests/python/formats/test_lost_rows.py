@@ -1,5 +1,5 @@
-"""Rows that readers are known to lose without a word: behind a NaN that no statistics tell of, and behind the first stream of a
-compressed file."""
+"""Rows that readers are known to lose silently: those behind a NaN that statistics do not show, and those behind the
+first stream of a compressed file."""
 
 import bz2
 import gzip
@@ -34,7 +34,7 @@ PREDICATES = {
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("pages", [False, True])
 def test_a_nan_is_found_whatever_its_row_group_says(tmp_path, predicate, kind, pages):
-    """NaN is greater than all numbers to a comparison, and in no minimum or maximum that a writer notes."""
+    """NaN compares greater than all numbers, and is in no minimum or maximum that a writer records."""
     pq.write_table(
         pa.table({"f": pa.array(NUMBERS, kind)}),
         tmp_path / "t.parquet",
@@ -74,7 +74,7 @@ PACKED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": 
 @pytest.mark.parametrize("ending", PACKED)
 @pytest.mark.parametrize("kind", ["csv", "json", "array"])
 def test_a_compressed_file_of_several_streams_is_read_to_its_end(tmp_path, ending, kind):
-    """As pbzip2, pixz, pzstd and `cat a.gz b.gz` write it."""
+    """Several streams in one file, as pbzip2, pixz, pzstd and `cat a.gz b.gz` write them."""
     rows = [{"n": n, "s": f"row {n}"} for n in range(1000)]
     if kind == "csv":
         texts = ["n,s\n", *(f"{row['n']},{row['s']}\n" for row in rows)]

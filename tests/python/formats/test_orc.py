@@ -1,4 +1,4 @@
-"""ORC: rows, types and order are those of pyarrow's reader, on every shard; what cannot be read is refused by name."""
+"""ORC: rows, types and order are those of pyarrow's reader, on every shard; unreadable files are refused by name."""
 
 import datetime as dt
 import decimal
@@ -44,15 +44,7 @@ TYPES = {
 """By column: type and three values, the second null."""
 
 
-@pytest.fixture
-def session():
-    return tq.Session()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def all_types(rows=3000, seed=0):
@@ -84,7 +76,7 @@ def write_stripes(table, path="t.orc"):
 
 
 def judged(path="t.orc"):
-    """What pyarrow reads."""
+    """The rows that pyarrow reads."""
     return orc.read_table(path)
 
 
@@ -236,7 +228,7 @@ PRUNED = {
     "x < 3": 40,
     "id < 0": 0,
 }
-"""By predicate: how many of 40 stripes are left."""
+"""The number of stripes left, of 40, by predicate."""
 
 
 @pytest.mark.parametrize("where", PRUNED)
@@ -411,7 +403,7 @@ def test_tensors_and_the_null_policy(session):
 
 
 def test_the_declared_unit_holds_all_years(session):
-    """A timestamp[us] of the year 9999, as tables have it that mean "for ever", is beyond nanoseconds."""
+    """The year 9999 in timestamp[us], which many tables use for "forever", is out of range in nanoseconds."""
     far = pa.table(
         {"t": pa.array([dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1)], pa.timestamp("us"))}
     )
@@ -441,7 +433,7 @@ def test_nested_timestamps_take_the_declared_unit(session):
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])
 def test_a_time_beyond_the_calendar_is_an_error_and_never_null(session, unit):
-    """The largest of 64 bits means "for ever" to some; what a writer in a time zone meant by it cannot be said."""
+    """Some take the largest 64-bit number for "forever"; what it means from a writer in a time zone is unknown."""
     scale = {"s": 1, "ms": 10**3, "us": 10**6}[unit]
     last = 8_210_235_340_799 * scale
     for time, is_read in [

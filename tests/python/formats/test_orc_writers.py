@@ -40,7 +40,7 @@ BY_EXPECTED_ROWS = {"TestVectorOrcFile.testLzo.orc"}
 
 
 def fixture_rows(name):
-    """What the writer of a fixture put in, from the script that made it."""
+    """The rows that a fixture's writer put in, from the script that made it."""
     spec = importlib.util.spec_from_file_location("make_orc", FIXTURES / "make.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -171,6 +171,7 @@ def test_every_real_file_is_read_as_pyarrow_reads_it_or_refused(path):
         assert multiset(rows) == multiset(expected.to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [path for path in FILES if path.name not in REFUSED], ids=lambda path: path.name
 )

@@ -1,5 +1,5 @@
-"""Promise: only what the query needs is read. Proven by bytes counted outside the process: by an HTTP server
-of its own that logs every range, and by the kernel's count for a fresh process."""
+"""Promise: only the bytes that the query needs are read. They are counted outside the process: by an HTTP server
+that logs every range, and by the kernel for a fresh process."""
 
 import os
 import subprocess
@@ -276,7 +276,7 @@ def test_the_kernel_counts_the_same(root):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux")
 def test_two_of_ten_columns_of_local_files(root):
-    """On a disk nothing between two chunks is read, however small they are."""
+    """On a disk, no byte between two chunks is read, however small they are."""
     rows, _, data = kernel_count(root, "SELECT x1, x7 FROM t")
     assert rows == ROWS
     wanted = chunk_bytes(root, range(FILES), range(GROUPS), ["x1", "x7"])

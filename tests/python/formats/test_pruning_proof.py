@@ -1,4 +1,4 @@
-"""Promise: what is left out by statistics has no row that matches, and what is counted by them has no other, whatever of the statistics
+"""Promise: rows left out by statistics never match, and rows counted by them always do, whatever of the statistics
 is absent, inexact, NaN or in another order. The rows themselves, registered from memory, are the judge."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def bits(values: pa.Array) -> list[Any]:
 
 
 def damage(file: ParquetFile, chance: random.Random) -> None:
-    """Takes out what a writer may leave out, and puts what is undefined where it is."""
+    """Remove the statistics that a writer may omit, and fill undefined ones with arbitrary values."""
     names = list(VALUES)
     without_orders = chance.random() < 0.3
     if without_orders:
@@ -225,7 +225,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("paged", [False, True])
 def test_a_null_count_that_is_not_there_is_not_zero(tmp_path: Path, kind: str, paged: bool) -> None:
-    """Writers of Java leave it out of long texts."""
+    """Java writers omit it for long texts."""
     data_type, low, high = KINDS[kind]
     x = [*low, None, *high, None, None, low[0]]
     path = tmp_path / "t.parquet"
@@ -316,7 +316,7 @@ def test_a_nan_with_a_sign_is_above_all_numbers(
 
 
 def test_what_is_read_keeps_its_bits(tmp_path: Path) -> None:
-    """Only comparisons take NaN for one value."""
+    """Only in comparisons are all NaNs one value."""
     pq.write_table(pa.table({"x": NANS}), tmp_path / "t.parquet")
     session = tq.Session()
     session.register_parquet("t", tmp_path / "t.parquet")
@@ -361,7 +361,7 @@ def test_a_file_may_have_more_row_groups_than_16_bits_count(tmp_path: Path) -> N
 
 
 def test_whole_row_groups_are_counted_without_being_read(tmp_path: Path) -> None:
-    """NULLs no longer stand in the way where the condition is true of them."""
+    """NULLs do not hinder the proof if the condition is true for NULL."""
     x = [1, 2, None, 4, 5, 6, None, None, None]
     pq.write_table(
         pa.table({"x": pa.array(x, pa.int64())}), tmp_path / "t.parquet", row_group_size=3
@@ -402,7 +402,7 @@ def test_times_of_twelve_bytes_have_no_order(tmp_path: Path) -> None:
 
 
 def test_known_statistics_are_used(tmp_path: Path) -> None:
-    """Or the promise would hold of a loader that prunes nothing."""
+    """Otherwise a loader that prunes nothing would pass."""
     table = pa.table({"i": range(40), "f": np.arange(40.0), "s": [f"{n:03}" for n in range(40)]})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=4)
     session = tq.Session()

@@ -120,8 +120,9 @@ def test_every_row_is_delivered_once_with_its_values(folder: Path, batch_size: i
     check(list(loader(folder, batch_size=batch_size)))
 
 
+@pytest.mark.slow
 def test_pages_are_read_once(folder: Path) -> None:
-    """What is read beyond the chunks is the headers of pages, read to know where these are, and footers."""
+    """Beyond the chunks, only footers are read, and the headers of pages to find where the pages are."""
     read, dataset = tq.create_dataloader(
         path=folder, batch_size=1000, shuffle=True, shuffle_buffer_size=BUFFER, nulls={"hole": -1}
     )
@@ -134,6 +135,7 @@ def test_pages_are_read_once(folder: Path) -> None:
     assert dataset.metrics()["bytes_read"] == chunks
 
 
+@pytest.mark.slow
 def test_what_the_system_dropped_from_memory_is_read_again(folder: Path) -> None:
     """Between the headers of a chunk and its pages, or between two turns."""
     read, batches = loader(folder), []

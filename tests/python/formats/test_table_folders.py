@@ -1,5 +1,5 @@
-"""Promise: a folder of a Delta, Hudi or Iceberg table is never read as plain files, wherever in it a path leads: what was deleted or
-replaced would be delivered too. The error names the folder and says what to do."""
+"""Promise: a folder of a Delta, Hudi or Iceberg table is never read as plain files, wherever in it a path leads:
+that would deliver deleted and replaced rows, too. The error names the folder and says what to do."""
 
 import json
 
@@ -78,6 +78,7 @@ def tables(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FOLDERS + PATTERNS)
 @pytest.mark.parametrize("kind", TABLES)
 def test_local_folders_are_refused(tables, kind, path):

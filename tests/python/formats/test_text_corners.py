@@ -46,10 +46,7 @@ CASES = {
 """By name: the file, and the options that say how it is written."""
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def write(path, text):

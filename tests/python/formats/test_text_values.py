@@ -1,6 +1,7 @@
-"""Promise 7 (docs/promises.md): values of text files arrive exactly as they are written, or are an error that names column, value and record: never cut off.
+"""Promise 7 (docs/promises.md): values of text files arrive exactly as they are written, or are an error that names
+column, value and record; none is cut off.
 
-Types come from the first records, or are declared; what comes later may not fit them.
+Types come from the first records, or are declared; later values may not fit them.
 """
 
 import datetime as dt
@@ -17,10 +18,7 @@ D = decimal.Decimal
 DAY = dt.datetime(2026, 1, 1)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def read(kind, text, **options):

@@ -1,4 +1,5 @@
-"""Valid Parquet files are read as other engines read them, whatever their writer chose; or a column is refused by its name, and spoils no other."""
+"""Valid Parquet files are read as other engines read them, whatever their writer chose; or a column is refused by
+name, and no other column suffers."""
 
 from __future__ import annotations
 
@@ -30,18 +31,9 @@ from parquet_by_hand import (
     with_schema,
     written,
 )
+from rows import read_both_ways
 
 RANDOM = np.random.default_rng(11)
-
-
-def read(path: Path, query: str = "SELECT * FROM t", **options: Any) -> list[dict]:
-    """The rows of a query, once in one piece and once by a loader."""
-    session = tq.Session()
-    session.register_parquet("t", str(path), **options)
-    rows = session.sql(query).to_arrow().to_pylist()
-    loader, _ = tq.create_dataloader(query, session=session, batch_size=7, output_format="arrow")
-    assert [row for batch in loader for row in batch.to_pylist()] == rows
-    return rows
 
 
 # --- differences of 64 bits ---
@@ -90,12 +82,12 @@ def test_integers_over_their_full_range_whose_differences_are_wider(
     encodings = pq.ParquetFile(file).metadata.row_group(0).column(1).encodings
     assert "DELTA_BINARY_PACKED" in encodings
     expected = duckdb.sql(f"SELECT * FROM '{file}' ORDER BY id").to_arrow_table().to_pylist()
-    assert read(file) == expected
+    assert read_both_ways(file) == expected
     for condition, keep in [
         ("id % 3 = 1", lambda n: n % 3 == 1),
         ("id >= 900 AND id < 930", lambda n: 900 <= n < 930),
     ]:
-        assert read(file, f"SELECT * FROM t WHERE {condition}") == [
+        assert read_both_ways(file, f"SELECT * FROM t WHERE {condition}") == [
             row for row in expected if keep(row["id"])
         ]
 
@@ -105,7 +97,7 @@ def test_integers_over_their_full_range_whose_differences_are_wider(
 def test_packed_differences_are_read_in_any_page(
     tmp_path: Path, version: str, page_index: bool
 ) -> None:
-    """Of a column with a condition, by the page index, in either kind of pages."""
+    """In a column with a condition, by the page index, in both kinds of pages."""
     file = tmp_path / "t.parquet"
     numbers = pa.array([None if n % 7 == 0 else FULL[n % 7] for n in range(5000)], pa.int32())
     table = pa.table({"id": pa.array(range(5000), pa.int32()), "n": numbers})
@@ -120,13 +112,13 @@ def test_packed_differences_are_read_in_any_page(
         data_page_size=400,
         row_group_size=2000,
     )
-    assert read(file) == table.to_pylist()
+    assert read_both_ways(file) == table.to_pylist()
     for condition, keep in [
         ("id BETWEEN 2100 AND 2110", lambda row: 2100 <= row["id"] <= 2110),
         ("id % 100 = 3 AND n > 0", lambda row: row["id"] % 100 == 3 and (row["n"] or 0) > 0),
         ("n = -2147483648", lambda row: row["n"] == -(2**31)),
     ]:
-        assert read(file, f"SELECT * FROM t WHERE {condition}") == [
+        assert read_both_ways(file, f"SELECT * FROM t WHERE {condition}") == [
             row for row in table.to_pylist() if keep(row)
         ]
 
@@ -135,7 +127,7 @@ def test_packed_differences_are_read_in_any_page(
 
 
 def long_texts(path: Path, shape: Any, rows: int, **options: Any) -> pa.Table:
-    """Of a dictionary of eight long texts: 300 kB each, which rows name again and again."""
+    """A dictionary has eight texts of 300 kB, and rows refer to them again and again."""
     texts = pa.array([f"{n} " + "lorem ipsum " * 25_000 for n in range(8)])
     column = pa.DictionaryArray.from_arrays(
         pa.array([n % 8 for n in range(rows)], pa.int32()), texts
@@ -205,18 +197,21 @@ def test_intervals_keep_months_days_and_milliseconds(tmp_path: Path) -> None:
         "TIMESTAMP '2024-01-31' AS ts FROM range(3000) r(i)"
     )
     file = intervals(tmp_path / "t.parquet", query)
-    found = read(file, "SELECT id, iv FROM t")
+    found = read_both_ways(file, "SELECT id, iv FROM t")
     for row in found:
         n = row["id"]
         want = None if n % 4 == 3 else pa.MonthDayNano([n, n * 2, n * 1000001 * 10**6])
         assert row["iv"] == want
-    months = read(file, "SELECT id FROM t WHERE iv = INTERVAL '1 month 2 days 1000.001 seconds'")
+    months = read_both_ways(
+        file, "SELECT id FROM t WHERE iv = INTERVAL '1 month 2 days 1000.001 seconds'"
+    )
     assert months == [{"id": 1}]
-    assert len(read(file, "SELECT id FROM t WHERE iv IS NULL")) == 750
+    assert len(read_both_ways(file, "SELECT id FROM t WHERE iv IS NULL")) == 750
     for one, other in [("ts + iv", "ts + iv"), ("ts - iv", "ts - iv")]:
         want = duckdb.sql(f"SELECT {other} AS r FROM '{file}' WHERE id < 20 ORDER BY id").fetchall()
         assert [
-            row["r"] for row in read(file, f"SELECT {one} AS r FROM t WHERE id < 20 ORDER BY id")
+            row["r"]
+            for row in read_both_ways(file, f"SELECT {one} AS r FROM t WHERE id < 20 ORDER BY id")
         ] == [r for (r,) in want]
 
 
@@ -225,7 +220,7 @@ def test_intervals_within_other_types(tmp_path: Path, shape: str) -> None:
     file = intervals(
         tmp_path / "t.parquet", f"SELECT {shape.format('to_months(14)')} AS c, 1 AS id"
     )
-    (row,) = read(file)
+    (row,) = read_both_ways(file)
     inner = row["c"]
     inner = inner["x"] if isinstance(inner, dict) else inner[0]
     assert (inner[1] if isinstance(inner, tuple) and inner[0] == "k" else inner) == pa.MonthDayNano(
@@ -239,8 +234,8 @@ def test_an_interval_of_more_months_than_there_can_be_is_refused(tmp_path: Path)
     )
     annotate(file, "iv", converted=INTERVAL)
     with pytest.raises(tq.DataError, match="4294967295 months"):
-        read(file)
-    assert read(file, "SELECT id FROM t") == [{"id": 1}]
+        read_both_ways(file)
+    assert read_both_ways(file, "SELECT id FROM t") == [{"id": 1}]
 
 
 # --- lists as older writers have them ---
@@ -378,10 +373,11 @@ def test_lists_of_older_writers_are_those_of_newer_ones(tmp_path: Path, name: st
     expected = [{"a": row} for row in rows * 5]
     if "of three" not in name:
         assert pq.read_table(file).to_pylist() == expected
-    assert read(file) == expected
+    assert read_both_ways(file) == expected
     last = [{"x": row[-1]} for row in rows * 5 if row]
     assert (
-        read(file, "SELECT a[-1] AS x FROM t WHERE a IS NOT NULL AND array_length(a) > 0") == last
+        read_both_ways(file, "SELECT a[-1] AS x FROM t WHERE a IS NOT NULL AND array_length(a) > 0")
+        == last
     )
 
 
@@ -396,7 +392,7 @@ def test_repeated_fields_without_a_list_are_lists(tmp_path: Path) -> None:
     )
     table = table.cast(pa.schema([pa.field("a", table.schema.field("a").type, nullable=False)]))
     file = legacy(tmp_path / "t.parquet", table, [("a", REPEATED, 3)])
-    assert read(file) == [{"a": [1, 2]}, {"a": []}, {"a": [3]}]
+    assert read_both_ways(file) == [{"a": [1, 2]}, {"a": []}, {"a": [3]}]
 
 
 # --- columns that are not read ---
@@ -420,7 +416,7 @@ def test_what_would_show_its_storage_is_refused_where_it_is_read(
     tmp_path: Path, logical: int, told: str
 ) -> None:
     file = variants(tmp_path / "t.parquet", logical)
-    assert read(file, "SELECT id, s FROM t WHERE s IS NOT NULL") == [
+    assert read_both_ways(file, "SELECT id, s FROM t WHERE s IS NOT NULL") == [
         {"id": 1, "s": "a"},
         {"id": 2, "s": "b"},
     ]
@@ -443,21 +439,23 @@ def test_what_would_show_its_storage_is_refused_where_it_is_read(
     stored = pa.schema(
         [("id", pa.int64()), ("v", pa.struct([("metadata", pa.binary()), ("value", pa.binary())]))]
     )
-    assert read(file, "SELECT v['value'] AS x FROM t", schema=stored)[0] == {"x": b"\x0c\x05"}
+    assert read_both_ways(file, "SELECT v['value'] AS x FROM t", schema=stored)[0] == {
+        "x": b"\x0c\x05"
+    }
 
 
 def test_a_column_that_is_refused_in_one_file_of_several(tmp_path: Path) -> None:
     variants(tmp_path / "a.parquet")
     pq.write_table(pa.table({"id": [4], "v": [7], "s": ["z"]}), tmp_path / "b.parquet")
-    assert [row["id"] for row in read(tmp_path, "SELECT id FROM t")] == [1, 2, 3, 4]
+    assert [row["id"] for row in read_both_ways(tmp_path, "SELECT id FROM t")] == [1, 2, 3, 4]
     with pytest.raises(tq.UnsupportedTypeError, match="VARIANT"):
-        read(tmp_path)
+        read_both_ways(tmp_path)
 
 
 def test_geometries_are_their_bytes(tmp_path: Path) -> None:
     file = written(tmp_path / "t.parquet", pa.table({"g": [b"\x01\x02", None]}))
     annotate(file, "g", logical=GEOMETRY)
-    assert read(file) == [{"g": b"\x01\x02"}, {"g": None}]
+    assert read_both_ways(file) == [{"g": b"\x01\x02"}, {"g": None}]
 
 
 @pytest.mark.parametrize(
@@ -476,7 +474,7 @@ def test_numbers_and_bytes_of_an_unknown_type_are_what_they_are_stored_as(
     """As the format says, and pyarrow and DuckDB do."""
     table = pa.table({"id": [1, 2], "c": column})
     annotate(written(tmp_path / "t.parquet", table), "c", logical=LATER)
-    assert read(tmp_path / "t.parquet") == table.to_pylist()
+    assert read_both_ways(tmp_path / "t.parquet") == table.to_pylist()
 
 
 def test_a_type_that_cannot_be_spoils_no_other_column(tmp_path: Path) -> None:
@@ -484,17 +482,17 @@ def test_a_type_that_cannot_be_spoils_no_other_column(tmp_path: Path) -> None:
     pair = pa.StructArray.from_arrays([pa.array([1, 2]), pa.array([3, 4])], ["x", "y"])
     file = written(tmp_path / "t.parquet", pa.table({"id": [1, 2], "odd": pair}))
     annotate(file, "odd", converted=LIST_KIND)
-    assert read(file, "SELECT id FROM t WHERE id > 1") == [{"id": 2}]
+    assert read_both_ways(file, "SELECT id FROM t WHERE id > 1") == [{"id": 2}]
     for query in [
         "SELECT * FROM t",
         "SELECT count(odd) AS n FROM t",
         "SELECT id FROM t WHERE odd IS NULL",
     ]:
         with pytest.raises(tq.UnsupportedTypeError, match='column "odd" cannot be read'):
-            read(file, query)
+            read_both_ways(file, query)
     file = written(tmp_path / "u.parquet", pa.table({"id": [1, 2], "wide": pa.array([[1], None])}))
     annotate(file, "wide", converted=MAP_KIND)
-    assert read(file, "SELECT id FROM t") == [{"id": 1}, {"id": 2}]
+    assert read_both_ways(file, "SELECT id FROM t") == [{"id": 1}, {"id": 2}]
 
 
 @pytest.mark.parametrize("write", ["arrow", "stream"])
@@ -529,119 +527,7 @@ def test_an_arrow_schema_that_contradicts_its_file_is_only_a_hint(tmp_path: Path
             pair[2] = (8, note)
     footer.write()
     assert other.field("l").type == table.schema.field("l").type
-    assert read(file) == table.to_pylist()
-
-
-# --- files whose structs differ ---
-
-OLD = [{"role": "u", "text": "a"}]
-NEW = [{"role": "u", "text": "b", "tool": "t"}]
-OLD_AS_NEW = [{"role": "u", "text": "a", "tool": None}]
-
-GROWING: dict[str, tuple[Any, Any, Any]] = {
-    "struct": (OLD[0], NEW[0], OLD_AS_NEW[0]),
-    "list of structs": (OLD, NEW, OLD_AS_NEW),
-    "list of lists of structs": ([OLD, None], [NEW], [OLD_AS_NEW, None]),
-    "struct in struct": ({"in": OLD[0]}, {"in": NEW[0]}, {"in": OLD_AS_NEW[0]}),
-    "list in struct in list": ([{"in": OLD}], [{"in": NEW}], [{"in": OLD_AS_NEW}]),
-    "other order": ({"x": 1, "y": 2}, {"y": 4, "x": 3, "z": "a"}, {"x": 1, "y": 2, "z": None}),
-    "wider numbers": ([{"x": 1}], [{"x": 2**40}], [{"x": 1}]),
-}
-
-
-def grown(folder: Path, write: Any, old: Any, new: Any) -> None:
-    for name, row in [("a", old), ("b", new)]:
-        table = pa.table({"id": [1 if name == "a" else 2, 3], "m": [row, None]})
-        if row == [{"x": 1}]:
-            kind = pa.list_(pa.struct([("x", pa.int32())]))
-            table = table.set_column(1, "m", table["m"].cast(kind))
-        write(folder / name, table)
-
-
-def write_parquet(path: Path, table: pa.Table) -> None:
-    pq.write_table(table, path.with_suffix(".parquet"))
-
-
-def write_arrow(path: Path, table: pa.Table) -> None:
-    with pa.ipc.new_file(path.with_suffix(".arrow"), table.schema) as file:
-        file.write_table(table)
-
-
-def write_orc(path: Path, table: pa.Table) -> None:
-    from pyarrow import orc
-
-    orc.write_table(table, path.with_suffix(".orc"))
-
-
-@pytest.mark.parametrize("declared", [False, True])
-@pytest.mark.parametrize("write", [write_parquet, write_arrow, write_orc])
-@pytest.mark.parametrize("name", GROWING)
-def test_structs_that_gained_a_field(tmp_path: Path, name: str, write: Any, declared: bool) -> None:
-    old, new, expected = GROWING[name]
-    grown(tmp_path, write, old, new)
-    session = tq.Session()
-    schema = pa.schema([("id", pa.int64()), ("m", pa.array([new]).type)]) if declared else None
-    register = {
-        write_parquet: session.register_parquet,
-        write_arrow: session.register_arrow,
-        write_orc: session.register_orc,
-    }
-    register[write]("t", str(tmp_path), **({"schema": schema} if declared else {}))
-    rows = session.sql("SELECT * FROM t").to_arrow().to_pylist()
-    assert rows == [
-        {"id": 1, "m": expected},
-        {"id": 3, "m": None},
-        {"id": 2, "m": new},
-        {"id": 3, "m": None},
-    ]
-    assert session.sql("SELECT id FROM t WHERE m IS NOT NULL").to_arrow()["id"].to_pylist() == [
-        1,
-        2,
-    ]
-    loader, _ = tq.create_dataloader(
-        "SELECT * FROM t", session=session, batch_size=3, output_format="arrow"
-    )
-    assert [row for batch in loader for row in batch.to_pylist()] == rows
-
-
-def test_a_field_that_is_new_is_null_in_conditions(tmp_path: Path) -> None:
-    grown(tmp_path, write_parquet, OLD[0], NEW[0])
-    assert read(tmp_path, "SELECT id FROM t WHERE m['tool'] IS NULL AND m IS NOT NULL") == [
-        {"id": 1}
-    ]
-    assert read(tmp_path, "SELECT id FROM t WHERE m['tool'] = 't'") == [{"id": 2}]
-    assert read(tmp_path, "SELECT m['tool'] AS tool FROM t WHERE id < 3") == [
-        {"tool": None},
-        {"tool": "t"},
-    ]
-
-
-def test_values_of_maps_that_gained_a_field(tmp_path: Path) -> None:
-    def kind(*fields: tuple[str, pa.DataType]) -> pa.DataType:
-        return pa.map_(pa.string(), pa.struct(list(fields)))
-
-    old, new = kind(("x", pa.int32())), kind(("x", pa.int64()), ("y", pa.string()))
-    pq.write_table(
-        pa.table({"m": pa.array([[("k", {"x": 1})], None, []], old)}), tmp_path / "a.parquet"
-    )
-    pq.write_table(
-        pa.table({"m": pa.array([[("k", {"x": 2, "y": "z"})]], new)}), tmp_path / "b.parquet"
-    )
-    expected = [[("k", {"x": 1, "y": None})], None, [], [("k", {"x": 2, "y": "z"})]]
-    assert [row["m"] for row in read(tmp_path)] == expected
-    assert [row["m"] for row in read(tmp_path, schema=pa.schema([("m", new)]))] == expected
-
-
-def test_a_required_field_that_is_missing_or_a_value_that_does_not_fit_is_an_error(
-    tmp_path: Path,
-) -> None:
-    pq.write_table(pa.table({"m": [[{"x": 2**40}]]}), tmp_path / "a.parquet")
-    narrow = pa.schema([("m", pa.list_(pa.struct([("x", pa.int32())])))])
-    with pytest.raises(tq.DataError, match="1099511627776"):
-        read(tmp_path, schema=narrow)
-    needed = pa.schema([("m", pa.list_(pa.struct([pa.field("y", pa.int32(), nullable=False)])))])
-    with pytest.raises(tq.DataError, match='required field "y" is missing'):
-        read(tmp_path, schema=needed)
+    assert read_both_ways(file) == table.to_pylist()
 
 
 # --- other types ---
@@ -657,7 +543,7 @@ def test_dictionaries_of_values_that_are_no_texts_are_plain_columns(tmp_path: Pa
     encoded = {name: column.dictionary_encode() for name, column in columns.items()}
     pq.write_table(pa.table(encoded), tmp_path / "t.parquet")
     # pyarrow reads them as plain columns, too; the file says that they were dictionaries.
-    assert read(tmp_path / "t.parquet") == pa.table(columns).to_pylist()
+    assert read_both_ways(tmp_path / "t.parquet") == pa.table(columns).to_pylist()
     session = tq.Session()
     session.register_parquet("t", str(tmp_path / "t.parquet"))
     types = session.sql("SELECT * FROM t").to_arrow().schema.types
@@ -670,4 +556,4 @@ def test_half_floats_and_dates_of_all_kinds(tmp_path: Path) -> None:
     days = pa.array([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)])
     table = pa.table({"h": halves, "d": days})
     pq.write_table(table, tmp_path / "t.parquet")
-    assert read(tmp_path / "t.parquet") == table.to_pylist()
+    assert read_both_ways(tmp_path / "t.parquet") == table.to_pylist()

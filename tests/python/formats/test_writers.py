@@ -16,7 +16,7 @@ FILES = sorted(path.stem for path in FOLDER.glob("*.parquet"))
 with pa.OSFile(str(FOLDER / "rows.arrow")) as source:
     ROWS = pa.ipc.open_file(source).read_all()
 
-# What a writer leaves out, since it has no such type, or one that is not told from another.
+# Columns that a writer leaves out: it has no such type, or one that cannot be told from another.
 LACKS = {
     "fastparquet": {
         "f32",
@@ -202,7 +202,7 @@ def session(file):
 
 
 def plain(column, kind):
-    """Values that are equal where the rows are: of floats every bit that counts, of times the number in the unit of the rows."""
+    """Values that are equal if the rows are: floats by all bits that matter, times as numbers in the unit of the rows."""
     if column.type != kind and not pa.types.is_nested(kind):
         column = column.cast(kind)
     if pa.types.is_temporal(kind):

@@ -180,7 +180,7 @@ def _exact_ids(mine, theirs):
 
 def _float_ids(mine, theirs):
     """Numbers that a chain of values within the tolerance connects have the same id."""
-    # What is cut off behind a decimal's last place.
+    # One unit of a decimal's last place: digits behind it may be cut off.
     unit = max(
         (10.0**-one.type.scale for one in (mine, theirs) if pa.types.is_decimal(one.type)),
         default=0.0,
@@ -196,7 +196,7 @@ def _float_ids(mine, theirs):
         near = np.abs(after - before) <= RELATIVE * np.maximum(np.abs(after), np.abs(before)) + (
             ABSOLUTE + unit
         )
-        # The same infinity; a finite value is not near one, though its distance to it is within a part of infinity.
+        # Infinities must be equal. A finite value is near none, though any distance is within a part of infinity.
         alike = (after == before) | (np.isfinite(after) & np.isfinite(before) & near)
     alike |= np.isnan(after) & np.isnan(before)
     ids = np.empty(len(values), np.int64)

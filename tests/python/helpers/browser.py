@@ -45,7 +45,7 @@ class Browser:
         return done.stdout
 
     def ask(self, page, script):
-        """What a function of JavaScript, called when the page is drawn, returns."""
+        """The result of a JavaScript function, called when the page is drawn."""
         asking = page.with_name(f"asking-{page.name}")
         call = f"<script>addEventListener('load', () => {{ const pre = document.createElement('pre'); pre.id = 'answer'; pre.textContent = JSON.stringify(({script})()); document.body.append(pre) }})</script>"
         asking.write_text(page.read_text().replace("</body>", f"{call}</body>"))

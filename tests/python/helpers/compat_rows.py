@@ -51,7 +51,7 @@ def columns_of(batch):
 
 
 def kind_of(values):
-    """What a column is: its class, and the dtype where it has one."""
+    """The class of a column, and its dtype where it has one."""
     kind = getattr(values, "dtype", getattr(values, "type", None))
     return f"{type(values).__name__} {kind}"
 

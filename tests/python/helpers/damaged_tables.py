@@ -1,4 +1,4 @@
-"""Tables of files of which some are damaged, in every format, and loaders that leave out what is bad."""
+"""Tables with damaged files, in every format, and loaders that leave out the bad parts."""
 
 import gzip
 import os
@@ -51,7 +51,7 @@ def truncate(path, part=0.5):
 
 
 def spoiled_parquet(folder):
-    """Three files of ten row groups; in the second, row group 4 is damaged. The folder, and the ids that are left."""
+    """Write three files of ten row groups, with row group 4 of the second damaged. Gives the folder, and the ids left."""
     folder = support.write_parquet(folder, numbers(), files=3, row_group=GROUP)
     left = [
         *ids_of_groups(f"{folder}/000.parquet"),
@@ -74,7 +74,7 @@ def dataset_of(query, rank=0, world_size=1, **options):
 
 
 def read(query, world_size=1, **options):
-    """Batches of ids of every rank, none of which knows of the others."""
+    """Batches of ids of every rank; no rank knows of the others."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -84,7 +84,7 @@ def read(query, world_size=1, **options):
 
 
 def check_delivered(found, left):
-    """Each id that is left once over all ranks, in as many steps on each."""
+    """Assert that each id left comes once over all ranks, in equal steps."""
     assert sorted(support.flat(support.flat(found))) == sorted(left)
     assert len({len(rank) for rank in found}) == 1
 

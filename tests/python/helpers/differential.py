@@ -38,7 +38,7 @@ STATEMENTS = 20
 """Of the grammar, in a case."""
 
 SPILLING = 0.02
-"""Part of the cases whose tables are larger than the session's memory."""
+"""Share of the cases whose tables are larger than the session's memory."""
 
 
 def relation(rng, tables):
@@ -97,7 +97,7 @@ class Case:
             ]
         )
         if self.spilling:
-            # The other writers make a row group of three rows, of which there were thousands.
+            # The other writers would make thousands of row groups, of three rows each.
             self.sources = [sources_of.OTHERS["memory"], sources_of.Parquet("duckdb", "present")]
         judges.load(self.tables)
         asked = [(source, self.registered(n, source)) for n, source in enumerate(self.sources)]

@@ -1,4 +1,4 @@
-"""Random predicates and topologies, each of which follows from a number: what the differential tests are made of.
+"""Random predicates and topologies for the differential tests, each made from a seed.
 
 Both engines read the same Parquet files. What they are known to answer differently, and why, is not made at all:
 

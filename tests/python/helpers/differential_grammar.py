@@ -147,7 +147,7 @@ class Grammar(Subqueries, Windows, Values):
                 return Statement("limit", ordered)
 
     def nulls(self):
-        """Rows that lack a value, or have one: what counts of nulls are for."""
+        """Rows that lack a value, or have one, for which statistics count nulls."""
         rng, t = self.rng, self.t.name
         name = f"t.{rng.choice(list(self.t.columns))}"
         where = f"{name} IS {rng.choice(['', '', 'NOT '])}NULL"
@@ -158,7 +158,7 @@ class Grammar(Subqueries, Windows, Values):
         return Statement("nulls", f"SELECT {value} FROM {t} AS t WHERE {where}{more}")
 
     def nested(self):
-        """Up to six operators above each other, of `random_sql`."""
+        """Up to six nested operators of `random_sql`."""
         made = RandomSql(self.rng.randrange(10**9), [self.bases(t) for t in (self.t, self.u)])
         return Statement("nested", made.query().sql)
 
@@ -338,7 +338,7 @@ class Grammar(Subqueries, Windows, Values):
         return Statement("join", sql)
 
     def joins(self):
-        """Three tables or four: conditions in ON, in WHERE or both, some of which match NULL with NULL."""
+        """Three tables or four: conditions in ON, in WHERE or both; some match NULL with NULL."""
         rng = self.rng
         aliases = "abcd"[: rng.choice([3, 3, 4])]
         most = 20 if len(aliases) == 3 else 8

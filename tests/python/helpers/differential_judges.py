@@ -1,7 +1,7 @@
 """The judges of the differential tests: DuckDB, SQLite and polars, which answer the same statement over the same rows.
 
-DuckDB answers everything, and SQLite and polars what they can say: another judge that cannot say a statement has no word. Where a
-judge is known to leave the standard, or the product's documented rule, it is not asked; DISAGREEMENTS lists who, where and who is right.
+DuckDB answers everything; SQLite and polars answer the statements that they can express. A judge known to depart from the standard,
+or from the product's documented rule, is not asked there; DISAGREEMENTS lists who, where and who is right.
 """
 
 import math
@@ -71,7 +71,7 @@ DISAGREEMENTS = (
     ),
     ("text", "polars: other widths of types", "compared by value"),
 )
-"""What is asked, what a judge says, and who is right."""
+"""The statement, the judge's answer, and who is right."""
 
 
 def duck_session():
@@ -87,11 +87,11 @@ def duck_session():
 
 
 class NoWordError(Exception):
-    """A judge cannot say a statement."""
+    """A judge cannot express a statement."""
 
 
 class Duck:
-    """DuckDB over tables in memory: over files, it would read what is to be judged with its own pruning."""
+    """DuckDB over tables in memory: over files, it would prune by the statistics that are under test."""
 
     name = "duckdb"
 
@@ -160,7 +160,7 @@ class Sqlite:
         )
 
     def answer(self, sql, schema):
-        """The answer, with the types of a schema; of None, with what types SQLite makes of it."""
+        """The answer, with the types of a schema, or, if that is None, with SQLite's own types."""
         operators = re.findall(r"\b(?:UNION|INTERSECT|EXCEPT)\b", sql)
         if self.UNSAID.search(sql) or len(operators) > 1:
             raise NoWordError("a type or a function that SQLite spells in another way")

@@ -41,7 +41,7 @@ def ask(session, statement, expected, topology, stages, rng):
 
 
 def assert_some_of(delivered, expected, statement):
-    """As many rows as LIMIT and OFFSET leave, each of them one of the whole, and none more often."""
+    """Assert as many rows as LIMIT and OFFSET leave, each of them a row of the whole, and none more often than there."""
     wanted = max(0, min(statement.most, expected.num_rows - statement.skipped))
     assert delivered.num_rows == wanted, (
         f"{delivered.num_rows} rows, where {wanted} of {expected.num_rows} are asked for"
@@ -77,7 +77,7 @@ def load_and_judge(query, statement, expected, topology, stages, rng):
 
 
 def has_tensor(kind):
-    """Whether a type is a tensor and back without a loss."""
+    """Whether a type survives the way to a tensor and back."""
     types = pa.types
     return (
         types.is_integer(kind)
@@ -111,7 +111,7 @@ def load(query, rank, topology, filters, stages):
 
 
 def judge(delivered, ranks, expected, topology):
-    """What each way to end an epoch promises."""
+    """Assert the promises of each way to end an epoch."""
     size, world = topology.options["batch_size"], topology.world_size
     if topology.remainder in ("even", "uneven"):
         assert_same_answer(delivered, expected)
@@ -139,7 +139,7 @@ def differs_only_by_repeats(more, less, of):
 
 
 def multiset(table):
-    """Rows by how they are written; widths of integers and units of time do not matter to that."""
+    """Rows by their text, which ignores widths of integers and units of time."""
     return Counter(repr([plain(value) for value in row.values()]) for row in table.to_pylist())
 
 
@@ -162,7 +162,7 @@ def plain(value):
 
 
 def from_tensors(batch, schema):
-    """Tensors and masks as Arrow, without a rounding."""
+    """Tensors and masks as Arrow, without rounding."""
     arrays = []
     for column in schema:
         values, mask = batch[column.name], batch.get(f"{column.name}_mask")

@@ -29,10 +29,10 @@ MOST = 500
 
 
 class Plant:
-    """No fault: what the others replace a part of."""
+    """No fault; the base of all faults."""
 
     def rewritten(self, statement):
-        """What the loader is asked for this statement."""
+        """The statement that the loader is asked instead."""
         return statement
 
     def file(self, path):
@@ -61,7 +61,7 @@ class LostDistinct(Plant):
     name = "a lost DISTINCT"
 
     def rewritten(self, statement):
-        """Without its first DISTINCT."""
+        """The statement without its first DISTINCT."""
         return replace(
             statement, sql=re.sub(r"SELECT DISTINCT (?!ON)", "SELECT ", statement.sql, count=1)
         )
@@ -73,7 +73,7 @@ class LimitByStatistics(Plant):
     name = "a limit by statistics"
 
     def rewritten(self, statement):
-        """With the limit below the filter, over rows that may match."""
+        """The statement with its limit below the filter, over rows that may match."""
         if statement.some_of is None:
             return statement
         found = re.fullmatch(r"SELECT (.+) FROM (\w+) AS t WHERE (.+)", statement.some_of)
@@ -90,7 +90,7 @@ FAULTS = (TrustedNullCount(), LostDistinct(), LimitByStatistics())
 
 
 def queries_until_found(plant, first_seed=0, most=MOST):
-    """How many queries are compared until a difference shows a fault, and the difference; None and nothing where none does."""
+    """The number of queries until a difference shows a fault, and the difference; None and nothing if none does."""
     compared, seed = 0, first_seed
     with duck_session() as duck:
         judges = Judges(duck)

@@ -1,7 +1,7 @@
-"""The same rows in every format, and as Parquet by every writer, with statistics that are whole, absent or partial.
+"""Sources of equal rows: every format, and Parquet by every writer, with statistics that are whole, absent or partial.
 
-A source writes the parts of a table below a folder, and registers them in a session. It says which kinds of columns it can hold:
-what a writer has no type for is never asked of it.
+A source writes the parts of a table below a folder, and registers them in a session. It says which kinds of columns it can hold,
+and is never asked for a type that its writer lacks.
 """
 
 import json
@@ -168,7 +168,7 @@ WRITERS = {
     "fastparquet": (_by_fastparquet, ("i32", "i64", "s", "long", "flag", "us")),
     **_programs(),
 }
-"""By name: what writes a file, and the kinds of columns that it has."""
+"""By name: the writer of a file, and the kinds of columns that it supports."""
 
 STATISTICS = ("present", "absent", "partial")
 
@@ -177,7 +177,7 @@ STATISTICS_FIELD, NULL_COUNT = 12, 3
 
 
 def damage(rng, path, how):
-    """Take statistics out of a file, which stays a valid one: all of them, or here and there some."""
+    """Take statistics out of a file, which stays valid: all of them, or a few at random."""
     if how == "present":
         return
     file = ParquetFile(Path(path))
@@ -201,7 +201,7 @@ def damage(rng, path, how):
 
 
 def _forget_null_counts(file, chunk):
-    """Of the page index: a column index may leave out how many nulls a page has."""
+    """Likewise for the page index: a column index may omit the null counts of pages."""
     if 6 not in chunk:
         return
     index, _ = struct_at(bytes(file.body), chunk[6][1])

@@ -4,7 +4,7 @@ from differential_cases import Statement
 
 
 class Subqueries:
-    """See `differential_grammar.Grammar`, of which this is a part."""
+    """A part of `differential_grammar.Grammar`."""
 
     def condition(self, alias):
         """A condition on a row of `t` under the alias, that asks a query over the other table or over the same one."""

@@ -1,4 +1,4 @@
-"""Random tables, each of which follows from a number: columns of every family that SQL compares, and some that it only carries.
+"""Random tables, each made from a seed: columns of every family that SQL compares, and some that it only carries.
 
 A table is made in memory; `differential_sources` writes the same rows in every format.
 """

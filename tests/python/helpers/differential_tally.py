@@ -1,4 +1,4 @@
-"""What the differential tests have counted: what was the same, refused, silent and different."""
+"""The counts of the differential tests: statements answered alike, refused, left unjudged, and answered differently."""
 
 import re
 from collections import Counter
@@ -18,13 +18,13 @@ NO_REFUSAL = re.compile(
     r"internal|panic|damaged|corrupt|\bbug\b|unreachable|Ident \{|Span|the engine cannot answer",
     re.IGNORECASE,
 )
-"""What an error says that blames nobody's query: these are differences, whatever their class."""
+"""Words of an error that blames no query: it counts as a difference, whatever its class."""
 
 OF_VALUES = re.compile(
     r"overflow|divi|out of range|beyond|does not fit|range of|memory|more than one row",
     re.IGNORECASE,
 )
-"""What an error of the data may say, where the data are sound."""
+"""Words that an error about data may have though the data are sound."""
 
 
 def reason_of(error):
@@ -83,7 +83,7 @@ class Tally:
         return True
 
     def plain(self):
-        """What JSON can carry."""
+        """The tally as plain data for JSON."""
         return dict(vars(self))
 
     @classmethod

@@ -41,7 +41,7 @@ SHORT = (
 
 
 class Values:
-    """See `differential_grammar.Grammar`, of which this is a part."""
+    """A part of `differential_grammar.Grammar`."""
 
     def rows_of(self, kind, values, alias="t"):
         """A projection, a filter, or groups of an expression or a condition."""
@@ -52,7 +52,7 @@ class Values:
         return Statement(kind, sql)
 
     def filtered(self, kind, condition):
-        """The rows of a condition, of its opposite, or of what it does not know; or the condition as a column."""
+        """The rows for which a condition is true, false or unknown; or the condition as a column."""
         t, rng = self.t.name, self.rng
         form = rng.choice(
             [
@@ -394,7 +394,7 @@ class Values:
         return self.rows_of("text", self.rng.choice(FUNCTIONS).format(one, two, self.number()))
 
     def volatile(self):
-        """What is drawn at random is drawn once: whatever the numbers, the answer is known."""
+        """Random values are drawn once each, so that the answer is known whatever they are."""
         t, rng = self.t.name, self.rng
         drawn = f"SELECT t.id AS id, {rng.choice(['random()', 'random()', 'random() * 10'])} AS r FROM {t} AS t"
         return Statement(

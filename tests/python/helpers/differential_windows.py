@@ -4,7 +4,7 @@ from differential_cases import Statement
 
 
 class Windows:
-    """See `differential_grammar.Grammar`, of which this is a part."""
+    """A part of `differential_grammar.Grammar`."""
 
     def window(self):
         """A function over a partition, in a total order, with a frame."""
@@ -17,7 +17,7 @@ class Windows:
         total = f"{self.key('t')}{direction}, t.id"
         form = rng.randrange(7)
         if form == 0:
-            # The same for rows that tie.
+            # Functions that give tied rows one value.
             function = rng.choice(
                 [
                     "rank()",
@@ -73,7 +73,7 @@ class Windows:
         ]  # fmt: skip
 
     def frame(self):
-        """BETWEEN two bounds, the first not behind the second."""
+        """BETWEEN two bounds, the first not after the second."""
         rng = self.rng
         near, far = sorted([rng.randint(0, 4), rng.randint(0, 4)])
         return rng.choice(

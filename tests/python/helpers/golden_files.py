@@ -29,7 +29,7 @@ class GoldenFiles(AbstractFileSystem):
         return {"name": path, "size": len(content), "type": "file", "etag": etag}
 
     def ls(self, path, detail=True, **_):
-        """What is in a folder, by name."""
+        """The entries of a folder, by name."""
         path = self._strip_protocol(path)
         if (INPUTS / path).is_dir():
             names = sorted(entry.name for entry in (INPUTS / path).iterdir())

@@ -24,7 +24,7 @@ def names():
 
 
 def versions(name):
-    """What was recorded of a table: label to {"snapshot_id", "timestamp_ms", "rows"} and "ref" for a tag or branch.
+    """The recorded versions of a table: label to {"snapshot_id", "timestamp_ms", "rows"}, and "ref" for a tag or branch.
 
     The label "now" is the newest snapshot.
     """

@@ -10,11 +10,13 @@ import pyarrow as pa
 from iceberg_servers import KEY, REGION, SECRET, fresh, make_s3tables_table, make_table
 
 KINDS = ["rest", "sqlite", "postgres", "glue", "s3tables", "hive"]
+SERVED = {*KINDS} - {"sqlite"}
+"""Catalogs that need a server."""
 NESTED_KINDS = ["rest", "sqlite", "postgres"]
 """Glue, S3 Tables and Hive know namespaces of one level only."""
 
 SECRETS = [SECRET, "s3cret", "pass/word", "pass%2Fword", "wr0ng"]
-"""What no message may repeat."""
+"""Texts that no message may repeat."""
 
 
 @dataclass

@@ -49,7 +49,7 @@ class Cloud:
     proxy: str
 
     def properties(self, *, key=KEY, secret=SECRET):
-        """What a client of the store needs, in pyiceberg's names."""
+        """The properties for a client of the store, in pyiceberg's names."""
         return {
             "s3.endpoint": self.store,
             "s3.access-key-id": key,
@@ -70,7 +70,7 @@ class Cloud:
         )
 
     def requests(self):
-        """What the store answered: service, method, path, range, key and status of each request."""
+        """The store's log: service, method, path, range, key and status of each request."""
         return self.control("GET", "store")
 
     def revoke(self):

@@ -1,4 +1,4 @@
-"""What a process holds while it makes loaders and reads epochs: memory, threads, descriptors, shared memory. A program of test_leaks.py.
+"""Memory, threads, descriptors and shared memory of a process that makes loaders and reads epochs: a program of test_leaks.py.
 
     python tests/python/helpers/leaks.py NAME ROUNDS FOLDER
 
@@ -43,7 +43,7 @@ def reading():
 
 
 def settled(early, seconds=25):
-    """The last reading, when what ends by itself has had time to: threads of the blocking pool idle for ten seconds."""
+    """The last reading, once idle threads have had time to end: those of the blocking pool wait for ten seconds."""
     end = time.monotonic() + seconds
     while True:
         now = reading()
@@ -81,7 +81,7 @@ def epochs(folder, **options):
 
 
 def creations(folder):
-    """A loader each time, of which an epoch is begun and left."""
+    """A new loader each time, which begins an epoch and is dropped."""
     kinds = [{}, {"shuffle": True}, {"shuffle": "global"}, {"remainder": "drop"}]
     numbers = iter(range(10**9))
 

@@ -1,4 +1,4 @@
-"""What a page of the documentation says to run: its snippets, the programs among them, and its commands."""
+"""The runnable parts of a page of the documentation: snippets, the programs among them, and commands."""
 
 import filecmp
 import os
@@ -18,8 +18,8 @@ _RUNNERS = {
 }
 
 _ABORT = "terminate called without an active exception"
-"""What a rank that leaves a gloo group says now and then when it aborts: one of torch's threads, also in programs without
-this package. Such a job is run once more, from the files that it found."""
+"""The message of a rank that aborts, now and then, while it leaves a gloo group. A thread of torch does it, also in programs
+without this package. Such a job is run once more, from the files that it found."""
 
 
 def text_of(page):
@@ -46,7 +46,7 @@ def commands(page):
 
 
 def environment(**variables):
-    """That of a program in another folder, which finds the package as it is here."""
+    """The environment of a program in another folder, which finds the package under test."""
     paths = [str(Path(path).resolve()) for path in sys.path if path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
 

@@ -19,7 +19,7 @@ NUMBER = 5
 
 
 def element(name: str, repetition: int, children: int = 0, **more: Any) -> Struct:
-    """A group, or with `like`, what that is with another name and repetition."""
+    """A group, or a copy of `like` with another name and repetition."""
     fields: Struct = dict(more.get("like", {}))
     fields[NAME] = (TEXT, name.encode())
     fields[REPETITION] = (NUMBER, repetition)
@@ -66,7 +66,7 @@ def with_schema(path: Path, made: list[Struct]) -> None:
 def annotate(
     path: Path, column: str, *, converted: int | None = None, logical: int | None = None
 ) -> None:
-    """Give the element of this name another type, and take away what it had."""
+    """Give the element of this name another type in place of its own."""
     file, found = elements(path)
     fields = next(fields for fields in found if fields[NAME][1] == column.encode())
     fields.pop(CONVERTED, None)

@@ -131,7 +131,7 @@ def change(fields: Struct, field: int, value: Any) -> None:
 
 
 class ParquetFile:
-    """What is before the footer, and the footer."""
+    """A Parquet file as two parts: the bytes before the footer, and the parsed footer."""
 
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()

@@ -209,7 +209,7 @@ def simple(start, stop, **columns):
 
 
 def read(table, sql="SELECT * FROM t", **options):
-    """What we read in a pyiceberg table, by its metadata file."""
+    """Read a pyiceberg table through the session, by its metadata file."""
     session = tq.Session()
     session.register_iceberg_table("t", table.metadata_location, **options)
     return session.sql(sql).to_arrow()

@@ -22,7 +22,7 @@ class Relation:
     rows: int
 
     def cast(self, name):
-        """The same rows with the types that are said: the engines differ in the width of literals, length and the like."""
+        """The relation cast to its stated types: engines differ in the width of literals, of length() and so on."""
         columns = ", ".join(
             f"CAST({column} AS {kind}) AS {column}" for column, kind in self.columns
         )
@@ -48,7 +48,7 @@ class RandomSql:
             self.key, self.number = numbers[-1], numbers[0]
 
     def query(self):
-        """A query of up to six operators above each other."""
+        """A query of up to six nested operators."""
         return self.relation(self.random.randrange(1, 6))
 
     def relation(self, depth):
@@ -341,7 +341,7 @@ class RandomSql:
         return Relation(sql, [(name, INT)], 1)
 
     def numbers_of_rows(self, depth):
-        """A join to which only the number of one side's rows matters."""
+        """A join in which only the number of one side's rows matters."""
         below, name, z = self.relation(depth - 1), self.name(), self.name("q")
         below = self.first(below, 40) if below.rows > 100 else below
         kind = self.random.choice(["CROSS JOIN", "LEFT JOIN", "RIGHT JOIN"])

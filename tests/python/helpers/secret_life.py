@@ -1,4 +1,4 @@
-"""What a user may see of a job, printed: the program that `test_secrets` runs and searches.
+"""Prints everything that a user may see of a job: the program that `test_secrets` runs and searches.
 
 Usage: python -m secret_life FOLDER, with a line of JSON on standard input: "cases", lists of a URL,
 its format, its options and how workers start (null: none); and "failures", lists of a URL, its format, its options,
@@ -34,7 +34,7 @@ def kept(folder, name, value):
 
 
 def live(folder, number, url, kind, options, contexts):
-    """Everything that a job says of itself."""
+    """Print everything that a job says of itself."""
     session = tq.Session(storage_options=options)
     getattr(session, f"register_{kind}")("t", url)
     getattr(session, f"register_{kind}")("own", url, storage_options=options)
@@ -72,7 +72,7 @@ def live(folder, number, url, kind, options, contexts):
 
 
 def told(error):
-    """Everything that an error says."""
+    """Print everything that an error says."""
     print(f"-- {type(error).__name__}", repr(error), error, error.args, sep="\n")
     print("".join(traceback.format_exception(error)))
     print(getattr(error, "__notes__", None), vars(error))

@@ -7,7 +7,7 @@ import tensorquery as tq
 
 SQL = "SELECT id, sha512(cast(id AS varchar)) AS digest FROM t"
 HELD = "SELECT held(id) AS id, repeat('-', 250) AS wide FROM t"
-"""Rows of which the first half fills more than a record batch; where TEST_HOLD is set, a process never gets beyond them."""
+"""Rows whose first half fills more than a record batch; with TEST_HOLD set, a process never gets beyond that half."""
 
 
 def plan_of(path, sql=SQL):

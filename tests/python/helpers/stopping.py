@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: loaders that stop, and worker shards read without processes."""
+"""Helpers for tests of checkpoints: loaders that stop, and worker shards read without processes."""
 
 import copy
 import itertools
@@ -70,7 +70,7 @@ def take(loader, count):
 
 
 def shards_in_turn(loader):
-    """What torch's DataLoader delivers with worker processes, read in this process: for many topologies quickly.
+    """Deliver as torch's DataLoader does with workers, but in this process: quick for many topologies.
 
     Stands in for ``DataLoader.__iter__``: every worker is a copy of the dataset, asked in turn from worker 0 on.
     """

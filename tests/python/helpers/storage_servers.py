@@ -51,12 +51,12 @@ class Store:
     secret: str
 
     def options(self, **more):
-        """What s3fs would be given."""
+        """The options that s3fs would get."""
         found = {"key": self.key, "secret": self.secret, "endpoint_url": self.uri}
         return {**found, "client_kwargs": {"region_name": REGION}, **more}
 
     def place(self):
-        """The same without keys."""
+        """The options without keys."""
         return {"endpoint_url": self.uri, "client_kwargs": {"region_name": REGION}}
 
     def put(self, bucket, files):

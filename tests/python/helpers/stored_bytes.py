@@ -5,7 +5,7 @@ import os
 import pyarrow.parquet as pq
 
 FOOTER = 64 << 10
-"""The last bytes of a file, which hold its footer: asked for before anything is known of it."""
+"""The last bytes of a file, which hold its footer: read before anything else is known."""
 
 
 def chunk_bytes(root, files, groups, columns):

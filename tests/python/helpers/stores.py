@@ -356,7 +356,7 @@ class Faults:
         return answer
 
 
-# What a loader may take: retries that are quick, so that the tests are.
+# Options of a loader that retries often, and quickly, so that the tests are quick.
 PATIENT = {
     "max_retries": "12",
     "retry_timeout": "60s",

@@ -169,7 +169,7 @@ def _write_text(path, data, compress):
 
 
 # ------------------------------------------------------------------------------------------------
-# What shards deliver.
+# Rows of shards.
 
 
 def rows_of(tables):
@@ -224,7 +224,7 @@ def flat(lists):
 
 
 class Traffic:
-    """What the server sent, by file."""
+    """The ranges that the server sent, by file."""
 
     def __init__(self, log):
         self._log = log
@@ -243,7 +243,7 @@ class Traffic:
 
 
 def in_a_fork(work, seconds=30):
-    """What `work` returns in a forked process."""
+    """The repr of `work`'s result, or of its exception, in a forked process."""
     out, into = os.pipe()
     child = os.fork()
     if child == 0:
@@ -293,7 +293,7 @@ def serve(root, log, brake=None):
 
 
 # ------------------------------------------------------------------------------------------------
-# What worker processes run.
+# Functions for worker processes.
 
 
 def with_pid(batch):

@@ -42,7 +42,7 @@ def plan_of(files, folder, seed=0):
 
 
 def _packed(files, dice):
-    """Splits as a recipe has them: numbers of seven bits a byte, mostly the difference to the split before."""
+    """Splits as in a worker plan: numbers of seven bits a byte, mostly differences to the split before."""
     variants = []
     for _ in range(VARIANTS):
         rows, before = [], None

@@ -146,7 +146,7 @@ def test_defaults_of_nanoseconds(tmp_path, kind, default, value, workers):
     ],
 )
 def test_a_default_that_is_none_is_refused(tmp_path, kind, default):
-    """It was NULL, without a word."""
+    """Its values were silently NULL."""
     table, metadata = with_default(tmp_path, kind, default)
     with pytest.raises(tq.DataError, match=r"the default of column \"c\"") as caught:
         table.read(metadata=metadata)
@@ -305,7 +305,7 @@ def test_orc_columns_of_two_units(tmp_path):
 
 
 def test_old_times_of_files_of_spark(tmp_path):
-    """Of twelve bytes, without ids, and of years that nanoseconds do not hold: Iceberg's are microseconds."""
+    """Times of twelve bytes, without ids, in years beyond the range of nanoseconds: Iceberg's are microseconds."""
     times = [dt.datetime(9999, 12, 31), dt.datetime(2020, 1, 2, 3, 4, 5, 6), None]
     data = pa.table({"id": range(3), "old": pa.array(times, pa.timestamp("us"))})
     table = TableByHand(tmp_path / "t", Schema(ID, optional(2, "at", TimestampType())))

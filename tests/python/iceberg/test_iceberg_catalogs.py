@@ -86,6 +86,7 @@ def test_names_that_need_quotes(lake):
     assert rows(got) == lake.read(f"{namespace}.Ta-ble").to_pylist()
 
 
+@pytest.mark.servers
 def test_tables_of_two_catalogs_and_a_file_are_joined(request, tmp_path):
     first, second = lake_of("rest", request), lake_of("sqlite", request)
     name = f"{fresh()}.t"
@@ -314,6 +315,7 @@ def test_wrong_keys(rest, postgres, cloud, request):
         failing({**lake.properties, **wrong}, tq.StorageError, match, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", KINDS, indirect=True)
 def test_unknown_names(lake):
     namespace = fresh("known")

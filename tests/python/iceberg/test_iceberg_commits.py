@@ -214,7 +214,7 @@ def test_a_state_of_an_expired_snapshot_is_a_mismatch_that_names_it(request):
     loader, _ = tq.create_dataloader(query_of(lake, name), batch_size=8)
     with pytest.raises(tq.CheckpointMismatchError, match=str(first)):
         loader.load_state_dict(state)
-    # The loader is as it was.
+    # The refusal left the loader unchanged.
     assert len(ids(loader)) > 60
 
 

@@ -1,4 +1,4 @@
-"""Promise: what a REST catalog demands is given, and the keys that it vends are renewed before they end.
+"""Promise: the demands of a REST catalog are met, and the keys that it vends are renewed before they end.
 
 The catalog is Iceberg's own, the store is moto; in front of both stand gates that know which keys are valid.
 """
@@ -36,13 +36,13 @@ def query_of(realm, name, columns="*", **properties):
 
 
 def requests_of(rest, name, since=0):
-    """What the store was asked for the files of a table, after the first `since` requests."""
+    """The store's requests for the files of a table, after the first `since` requests."""
     folder = "/" + name.replace(".", "/") + "/"
     return [request for request in rest.cloud.requests()[since:] if folder in request["path"]]
 
 
 # ------------------------------------------------------------------------------------------------
-# What a catalog demands.
+# Demands of a catalog.
 
 
 @pytest.mark.parametrize(

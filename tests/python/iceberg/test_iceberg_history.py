@@ -120,7 +120,7 @@ def test_added_files_are_mapped_by_name(lake, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What a table says of itself.
+# Metadata tables.
 
 
 def test_metadata_tables(lake):
@@ -152,7 +152,7 @@ def test_metadata_tables(lake):
 
 
 def test_metadata_tables_after_changes_of_the_schema(lake):
-    """A partition column becomes wider, is not partitioned by any more, and is dropped."""
+    """A partition column becomes wider, leaves the partition spec, and is dropped."""
     spec = PartitionSpec(
         PartitionField(2, 1000, IdentityTransform(), "k"),
         PartitionField(3, 1001, BucketTransform(4), "bucket"),

@@ -143,7 +143,7 @@ def test_a_chain_of_stops_on_any_topologies(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mor_v2", "dv_v3", "eq_keys", "orc_v2"])
 def test_worker_processes_read_the_same_snapshot(name):
-    """Real processes: each makes its plan from the recipe, without the metadata file's newest snapshot."""
+    """Real processes: each plans from the data that it is sent, not from the metadata file's newest snapshot."""
     session = tq.Session()
     version = next(iter(fixtures.versions(name)))
     snapshot = fixtures.versions(name)[version]["snapshot_id"]

@@ -406,6 +406,7 @@ def test_a_predicate_through_shards(sessions, name, predicate):
     fixtures.assert_same(found, expected)
 
 
+@pytest.mark.slow
 def test_the_predicates_select(sessions):
     """Most select some rows and leave out others, else the test above would show little."""
     telling = [
@@ -480,6 +481,7 @@ predicates = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(predicate=predicates)
 def test_any_predicate(sessions, predicate):
     session = sessions["types"]

@@ -31,6 +31,7 @@ def tables(tmp_path_factory):
     return typed_tables(make_lake(tmp_path_factory.mktemp("lake")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioned", PARTITIONED)
 def test_whole_tables(tables, partitioned):
     assert_read_alike(tables[partitioned])
@@ -55,7 +56,7 @@ def literal(name, given):
 
 
 def iceberg_value(given):
-    """What pyiceberg takes as a literal."""
+    """A value as pyiceberg takes it for a literal."""
     return given.isoformat() if isinstance(given, datetime.datetime | datetime.time) else given
 
 
@@ -127,6 +128,7 @@ predicates = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(predicate=predicates, partitioned=st.sampled_from(list(PARTITIONED)))
 def test_predicates(tables, predicate, partitioned):
@@ -136,6 +138,7 @@ def test_predicates(tables, predicate, partitioned):
     assert_same(read(tables[partitioned], f"SELECT id FROM t WHERE {sql}"), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARED)
 def test_an_equality_with_each_value(tables, name):
     """Every value of a column, so that no file is pruned that holds it."""

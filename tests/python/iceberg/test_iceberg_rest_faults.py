@@ -1,5 +1,8 @@
-"""Promise: a REST catalog that fails for a moment costs time and no run; what it gets wrong is an error, and none shows a secret."""
+"""Promise: a REST catalog that fails for a moment costs time and no run; a wrong answer is an error, and none shows
+a secret."""
 
+import contextlib
+import itertools
 import socket
 import struct
 import threading
@@ -115,6 +118,7 @@ def test_the_server_of_tokens_may_be_told_relative_to_the_catalog(web):
     assert read(web, **properties) == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_process_that_is_forked_while_a_catalog_is_reached_reaches_it_itself(web):
     session, asked = session_of(web), threading.Event()
@@ -209,3 +213,78 @@ def test_no_error_shows_a_password_of_an_address(web, properties):
     text = f"{caught.value!r} {caught.value.__cause__!r}"
     assert "hunter2" not in text
     assert "hunt/er2" not in text
+
+
+# ------------------------------------------------------------------------------------------------
+# Answers without an end.
+
+
+def endless(path, count):
+    """Answers one path by a body that goes on until the reader hangs up, or for `count` bytes."""
+
+    def odd(handler):
+        if not handler.path.startswith(path):
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(count >> 16):
+                handler.wfile.write(b" " * (1 << 16))
+        return True
+
+    return odd
+
+
+def test_a_token_has_an_end(web):
+    web.odd = endless(TOKENS, 2 << 20)
+    with pytest.raises(tq.StorageError, match=f"{web.uri} answers with more than 1048576 bytes"):
+        read(web, credential="me:s3cret")
+
+
+@pytest.mark.parametrize("path", [CONFIG, TABLE])
+def test_an_answer_that_says_to_be_too_large_is_not_begun(web, path):
+    def odd(handler):
+        if not handler.path.startswith(path):
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Length", str((256 << 20) + 1))
+        handler.end_headers()
+        handler.close_connection = True
+        return True
+
+    web.odd = odd
+    with pytest.raises(tq.StorageError, match=f"{web.uri} answers with more than 268435456 bytes"):
+        read(web)
+
+
+def test_an_error_without_an_end_is_cut(web):
+    def odd(handler):
+        if handler.path.startswith(TABLE):
+            handler.reply(400, b"we " * (1 << 20))
+        return handler.path.startswith(TABLE)
+
+    web.odd = odd
+    with pytest.raises(tq.StorageError, match="answered 400 Bad Request: we we") as caught:
+        read(web)
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_listing_has_an_end(web):
+    pages = itertools.count()
+
+    def odd(handler):
+        if not handler.path.startswith("/v1/namespaces"):
+            return False
+        body = f'{{"namespaces": [], "next-page-token": "p{next(pages)}"}}'
+        # At once: the head and the body apart would wait for each other.
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+        handler.wfile.write((head + body).encode())
+        return True
+
+    web.odd = odd
+    with pytest.raises(tq.StorageError, match="goes on after 1000 pages .*rest-page-size"):
+        session_of(web).list_iceberg("lake")
+    assert next(pages) == 1000

@@ -1,4 +1,4 @@
-"""What changes without a new snapshot, or between two manifests: names, types of partitions, and casts over bounds."""
+"""Changes without a new snapshot, or between two manifests: names, types of partitions, and casts over bounds."""
 
 import datetime as dt
 import json
@@ -60,7 +60,7 @@ def test_exchanged_columns_are_another_training_set(tmp_path, catalog):
 
 @pytest.mark.parametrize("swap_first", [True, False])
 def test_a_resumed_run_keeps_its_schema(tmp_path, catalog, swap_first):
-    """The schema of the run, not that of the snapshot, nor the current one."""
+    """The run's schema, neither the snapshot's nor the current one."""
     rows = pair([1, 2, 3], [10, 20, 30])
     catalog.create_table("ns.t", rows.schema).append(rows)
     if swap_first:
@@ -195,7 +195,7 @@ def partly_unmapped(table):
 
 @pytest.mark.parametrize("change", [renamed, exchanged, dropped, partly_unmapped])
 def test_filters_of_files_without_ids_agree_with_the_rows_that_are_shown(tmp_path, catalog, change):
-    """Metrics go by the ids that columns had; such files are read by the names that the mapping has by now."""
+    """Metrics carry the columns' former ids; such files are read by the names in the present mapping."""
     path = tmp_path / "f.parquet"
     pq.write_table(pair([1, 2], [10, 20]), path)
     table = catalog.create_table("ns.t", pair([], []).schema)

@@ -1,5 +1,5 @@
 """Accelerate takes our loader as it is: every row of an epoch once over all processes, before and after
-``save_state`` and ``load_state``, with Accelerate's bookkeeping done; what would lose rows is refused."""
+``save_state`` and ``load_state``, and Accelerate's bookkeeping is done. Uses that would lose rows are refused."""
 
 import gc
 import os
@@ -92,7 +92,7 @@ def train(rank, world_size, folder, options):
 
 
 def everything(rank, world_size, folder, output):
-    """What two ranks do, in one go since starting them takes longest: train, resume, be refused."""
+    """Train, resume and be refused on two ranks, in one go, since starting them takes longest."""
     found = {}
     for workers in (0, 2):
         checkpoint = f"{output}/{workers}"
@@ -125,7 +125,7 @@ def gathered(folder, remainder):
 
 
 def refused(folder):
-    """What the loaders say that Accelerate builds around our dataset, and what stays allowed."""
+    """Refusals by the loaders that Accelerate builds around our dataset, and the cases that stay allowed."""
     found = {}
     for workers in (0, 1):
         for dispatch in (None, False):
@@ -224,6 +224,7 @@ def test_the_active_loader_and_its_end(folder, accelerator, workers):
         assert not state.in_dataloader
 
 
+@pytest.mark.slow
 def test_after_a_break_no_loader_is_active(folder, accelerator):
     loader = accelerator.prepare(here(folder)[0])
     for _ in loader:
@@ -280,7 +281,7 @@ def test_a_loader_made_with_the_accelerator_is_prepared(folder, accelerator):
     assert (dataset.rank, dataset.world_size) == (0, 1)
     for _ in loader:
         assert accelerator.gradient_state.active_dataloader is loader
-    # What else says the rank is kept.
+    # A rank given as an argument is kept.
     _, dataset = loader_of(folder, accelerator=accelerator, rank=1, world_size=2)
     assert (dataset.rank, dataset.world_size) == (1, 2)
 

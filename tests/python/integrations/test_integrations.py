@@ -14,7 +14,7 @@ ALL = sorted(path.name for path in (pages.ROOT / FOLDER).glob("*.md"))
 
 @pytest.fixture
 def run(tmp_path):
-    """Run commands of a page, or all of them, in a folder with the data; what each printed, by lines."""
+    """Run commands of a page, or all of them, in a folder with the data; return the lines that each printed."""
 
     def run(page, *lines):
         [data] = pages.programs(f"{FOLDER}/index.md").items()

@@ -39,7 +39,7 @@ def run(shell, cell):
 
 
 def fails(shell, cell):
-    """What a cell that fails says: one line."""
+    """The error of a cell that fails: one line."""
     done = shell.run_cell(cell)
     error = done.error_in_exec or done.error_before_exec
     assert isinstance(error, UsageError), error
@@ -143,7 +143,7 @@ def test_the_extension_can_be_loaded_twice_and_unloaded(shell):
 
 
 def names(shell, cell):
-    """What the tab key offers at ``|``, or at the end, as the cell would be with it."""
+    """The completions that the tab key offers at ``|``, or at the end: the cell up to and with each."""
     at = cell.find("|")
     cell, at = (cell, len(cell)) if at < 0 else (cell.replace("|", ""), at)
     with provisionalcompleter():

@@ -147,6 +147,7 @@ def mixture(session, stop):
     return Loader(Prefetcher(sampler, prefetch_factor=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop",
     ["ALL_DATASETS_EXHAUSTED", "FIRST_DATASET_EXHAUSTED", "CYCLE_UNTIL_ALL_DATASETS_EXHAUSTED"],
@@ -172,16 +173,19 @@ def test_a_mixture_resumes_exactly(session, stop):
 # Errors.
 
 
+@pytest.mark.slow
 def test_only_our_loader_is_taken(session):
     with pytest.raises(tq.ConfigError, match="list"):
         tq.QueryNode([1, 2])
 
 
+@pytest.mark.slow
 def test_a_state_of_another_pipeline_is_refused(session):
     with pytest.raises(tq.CheckpointMismatchError, match="num_yielded"):
         node(session).reset({"num_yielded": 3})
 
 
+@pytest.mark.slow
 def test_a_state_of_another_query_is_refused(session):
     source = node(session)
     next(source)
@@ -189,6 +193,7 @@ def test_a_state_of_another_query_is_refused(session):
         node(session, "b").reset(source.state_dict())
 
 
+@pytest.mark.slow
 def test_the_node_is_listed():
     assert "QueryNode" in dir(tq)
     assert tq.QueryNode.__module__ == "tensorquery.integrations.nodes"

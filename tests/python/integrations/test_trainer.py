@@ -105,7 +105,7 @@ def stops_of(updates):
 
 
 def train_and_resume(rank, world_size, folder, output):
-    """Both in the same processes, since starting them takes longest; and alone, what is refused."""
+    """Both in the same processes, since starting them takes longest; then the refusals, alone."""
     first = train(rank, world_size, folder, output)
     if world_size > 1:
         torch.distributed.barrier()  # the checkpoints are rank 0's

@@ -1,5 +1,5 @@
-"""Promise: batches of worker processes are those of one process, bit by bit and in the same turns, however many of them
-cross together; what fails in the middle takes nothing with it."""
+"""Promise: batches of worker processes equal those of one process, bit by bit and in the same turns, however many
+are sent together; a failure in the middle loses none of them."""
 
 import collections
 import datetime
@@ -239,7 +239,7 @@ def test_a_state_counts_what_was_received_not_what_crossed(folder, steps):
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3, 4])
 def test_workers_that_live_on_after_a_resume_send_their_own_memory(folder, steps):
-    """Whose turn it is after a resume may be the second worker's: then its process reads what another one reads later."""
+    """After a resume the second worker may be first in turn; its process then reads rows that another one reads later."""
     options = {"columns": ["id", "s1"], "persistent_workers": True, "batch_size": 7}
 
     def ids(loader):
@@ -272,7 +272,7 @@ def test_what_comes_before_an_error_arrives(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [40, 41])
 def test_no_batch_of_another_worker_comes_in_place_of_an_error(tmp_path, step):
-    """States know how many batches came, and so which: they must be the same as without the error."""
+    """States count the delivered batches, so the batches must be those that come without the error."""
 
     def written(where):
         values = [None if i == where else i for i in range(4_000)]
@@ -313,7 +313,7 @@ def tagged(worker, number):
 
 
 def of_worker(worker, length):
-    """What a worker with so many batches sends: of the last one it says so, and where there is none, that it has ended."""
+    """The messages of a worker with so many batches: the last one is marked, and without any it reports its end."""
     for number in range(length):
         yield tagged(worker, number)._replace(last=number == length - 1)
     if not length:
@@ -445,7 +445,7 @@ def test_what_was_sent_outlives_its_worker(folder):
 
 @pytest.mark.parametrize("text", ["", "x" * 1000])
 def test_a_message_is_written_as_a_whole(text):
-    """A worker that is killed leaves no part of one, for whose rest the loader would wait."""
+    """A killed worker leaves no partial message, for whose rest the loader would wait."""
     pool, pack = SegmentPool(1), BatchPacker(None)
     pack.header = pool.header()
     run = BatchRun([tagged(0, number)._replace(batch={"s": [text] * 16}) for number in range(256)])
@@ -479,7 +479,7 @@ def test_the_size_of_a_message():
 
 @pytest.mark.slow
 def test_a_message_that_cannot_be_sent_ends_its_worker(folder, monkeypatch):
-    """As where a worker has no memory left: a queue of Python drops it, and the loader would wait forever."""
+    """As in a worker without memory: Python's queue drops the message, and the loader would wait forever."""
 
     def no_memory(message):
         raise MemoryError("no memory for a message")

@@ -1,4 +1,4 @@
-"""What a dataset is made of: a plan, an epoch state and a tracer, each by itself."""
+"""The parts of a dataset, each by itself: a plan, an epoch state and a tracer."""
 
 import json
 import os

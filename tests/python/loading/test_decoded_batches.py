@@ -1,4 +1,5 @@
-"""Numbers are handed out in the memory into which they were decoded, since batches are decoded as long as they are handed out."""
+"""Numbers are delivered in the memory into which they were decoded, since decoded batches end where delivered
+batches end."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def test_only_batches_of_two_row_groups_are_copied(folder: Path, batch_size: int
 
 
 def test_row_groups_are_decoded_up_to_where_a_batch_ends(tmp_path: Path) -> None:
-    """At most 32,768 rows are decoded at a time: here they end with the last batch that they have whole."""
+    """At most 32,768 rows are decoded at a time: here they end with the last whole batch among them."""
     first, batch_size = 0, 4096
     for number, rows in enumerate((10_000, 140_000)):
         ids = np.arange(first, first + rows)

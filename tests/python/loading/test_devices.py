@@ -1,5 +1,5 @@
-"""Promise: `device=` delivers the same batches elsewhere, one is on its way while the one before is in use, and a state
-counts what the loop has received."""
+"""Promise: `device=` delivers the same batches on another device. One is under way while the one before is in use,
+and a state counts the batches that the loop has received."""
 
 import collections
 from collections import UserDict, defaultdict

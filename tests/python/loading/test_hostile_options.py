@@ -1,4 +1,5 @@
-"""Absurd numbers in options, and text that no engine can take: a clear error or the right rows, without memory or hours for them."""
+"""Absurd numbers in options, and text that no engine can take, cost no memory and no hours: a clear error, or the
+right rows."""
 
 import os
 
@@ -110,7 +111,7 @@ def test_what_no_integer_of_64_bits_holds_is_refused(session, option, number):
     ids=lambda options: next(iter(options)),
 )
 def test_what_every_process_would_keep_numbers_of_is_bounded(session, options, number):
-    """Each of these took memory for all of them, and one ended the process."""
+    """Each of these once allocated memory for that number, and one ended the process."""
     name = next(iter(options))
     options = {key: number if value is ... else value for key, value in options.items()}
     if name == "num_samples":
@@ -129,6 +130,7 @@ def test_shards_are_counted_over_ranks_and_workers(session):
         load(session, world_size=2**19, num_workers=4, remainder="uneven")
 
 
+@pytest.mark.slow
 def test_a_huge_world_that_is_allowed(session):
     with pytest.raises(tq.ConfigError, match="cannot give each of 1048576 ranks"):
         load(session, world_size=2**20)

@@ -221,7 +221,7 @@ def test_workers_of_another_loader_that_live_on_say_what_they_do_not_know(query)
 
 @pytest.mark.slow
 def test_a_refresh_that_failed_is_made_up_for(lake, monkeypatch):
-    """The store may fail while the new snapshot is planned; the next call must not take it for read."""
+    """The store may fail while the new snapshot is planned; the next call must plan it again."""
     loader = lake_loader(lake)
     lake[0].append(sample(20, start=60))
 

@@ -152,7 +152,7 @@ def where_it_waits(monkeypatch):
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_worker_is_killed(folder, where_it_waits, world_size, seed):
-    """The loop sees torch's error; the state of the loader is that of the last batch it received."""
+    """The loop sees torch's error; the loader's state is after the last batch that it received."""
     chance = random.Random(seed)
     query = query_of(folder, "k <> 2")
     options = {"num_workers": 2, "prefetch_factor": 2, "batch_size": 3, **SHUFFLES["on"]}
@@ -178,7 +178,7 @@ def test_a_worker_is_killed(folder, where_it_waits, world_size, seed):
     assert support.flat(ids(loader_of(query, **here)))[: 3 * len(received)] == support.flat(
         received
     )
-    # The same topology, with the same loader too, and another.
+    # Resume under the old topology, in the old loader too, and under another topology.
     rest = ids(resumed(query, state, **here))
     loader.load_state_dict(state)
     assert ids(loader) == rest
@@ -276,7 +276,7 @@ def test_an_error_of_the_user_is_not_the_death_of_a_worker_that_has_finished():
 
 
 # ------------------------------------------------------------------------------------------------
-# What a resume reads.
+# Bytes that a resume reads.
 
 FILES, FILE_ROWS = 20, 500
 
@@ -323,7 +323,7 @@ def test_a_resume_reads_the_rest_only(served, where, there):
     whole = traffic.take()
     assert {name for name, _, _ in whole} == {f"{number:03}.parquet" for number in range(FILES)}
     _, state = take(far(url, where), len(batches) * 9 // 10)
-    # What the loader that stopped has read ahead may still come: only requests of those that go on are counted.
+    # Read-ahead of the stopped loader may still arrive: only requests of the resumed loaders count.
     ranks = range(there.get("world_size", 1))
     loaders = [far(url, where, "second", **{**there, "rank": rank}) for rank in ranks]
     for loader in loaders:

@@ -1,5 +1,5 @@
-"""Epochs and loaders leave nothing behind: memory, threads and descriptors stay as they were, and processes that are killed leave no
-shared memory. `make test-leaks` reads 1,000 epochs and makes 200 loaders; here it is a part of them."""
+"""Epochs and loaders leave nothing behind: memory, threads and descriptors do not grow, and killed processes leave
+no shared memory. `make test-leaks` reads 1,000 epochs and makes 200 loaders; here it is a part of them."""
 
 import contextlib
 import json
@@ -188,7 +188,7 @@ print(before, arenas(), len(os.sched_getaffinity(0)))
 )
 @pytest.mark.parametrize("told", ["", "MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
 def test_the_allocator_has_as_many_arenas_as_cpus_unless_it_is_told_otherwise(long, told):
-    """Each of a dozen threads would have one of its own, with memory that serves no other."""
+    """Otherwise each of a dozen threads would have an arena, with memory that serves no other thread."""
     command, environment = program("-c", _ARENAS, long, 400_000)
     for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
         environment.pop(name, None)

@@ -1,4 +1,5 @@
-"""The options of a loader are one dataclass, checked once: what users see has the same names, types, defaults and docs."""
+"""The options of a loader are one dataclass, checked once; the public signatures have its names, types, defaults and
+docs."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""A stack whose columns become a matrix while they are decoded is the stack that is made of decoded columns."""
+"""A stack whose columns are decoded straight into a matrix equals a stack made from decoded columns."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def test_every_type(tmp_path: Path, dtype: str, batch_size: int) -> None:
     assert texts == [str(row) for row in range(ROWS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [
@@ -122,7 +123,7 @@ def test_a_column_of_two_stacks_and_stacks_of_several_types(numbers: Path) -> No
     mixed = np.column_stack([cells[:, 7], np.arange(ROWS) % 7])
     np.testing.assert_array_equal(matrix(batches, "c"), mixed)
     np.testing.assert_array_equal(matrix(batches, "d"), cells[:, [9, 8]])
-    # What is not stacked is as it was.
+    # Columns outside the stacks are delivered as ever.
     np.testing.assert_array_equal(matrix(batches, "f10"), cells[:, 10])
 
 
@@ -175,6 +176,7 @@ def test_a_null_that_no_rule_covers_is_told_with_its_column(tmp_path: Path) -> N
         next(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1000, 8192])
 def test_a_rank_that_goes_on_in_the_middle(numbers: Path, batch_size: int) -> None:
     options = {"path": numbers, "batch_size": batch_size, "stack": {"x": NAMES}}
@@ -235,7 +237,7 @@ def test_a_stack_that_is_computed_beside_one_that_is_decoded(numbers: Path) -> N
 
 
 def test_thousands_of_columns(tmp_path: Path) -> None:
-    """Of which 8192 rows would take more than 64 MiB."""
+    """8,192 rows of it would take more than 64 MiB."""
     cells = np.arange(3000 * 1000, dtype=np.float32).reshape(1000, 3000)
     names = [f"f{number}" for number in range(3000)]
     table = pa.table(dict(zip(names, cells.T, strict=True)))
@@ -245,7 +247,7 @@ def test_thousands_of_columns(tmp_path: Path) -> None:
 
 
 def test_files_that_store_a_column_otherwise_or_not_at_all(tmp_path: Path) -> None:
-    """What the table has as float64 is int32 in one file, and missing in another; a column is told by the folder."""
+    """Columns of float64 in the table: int32 in one file, missing in another, and one from the folder's name."""
     wanted = []
     for number, rows in enumerate((3000, 2000, 2500)):
         cells = np.arange(rows * 3, dtype=np.float64).reshape(rows, 3) + 10_000 * number
@@ -275,7 +277,7 @@ def test_files_that_store_a_column_otherwise_or_not_at_all(tmp_path: Path) -> No
 
 
 def test_matrices_are_handed_out_in_the_memory_that_they_were_written_to(numbers: Path) -> None:
-    """Two batches that follow each other in a row group lie in memory so, and may be written to."""
+    """Consecutive batches of a row group are adjacent in memory, and may be written to."""
     batches = read(numbers, 1000, columns=["id", *NAMES])
     ends = [batch["x"].data_ptr() + batch["x"].nbytes for batch in batches]
     starts = [batch["x"].data_ptr() for batch in batches]
@@ -288,7 +290,7 @@ def test_matrices_are_handed_out_in_the_memory_that_they_were_written_to(numbers
 
 
 def test_a_small_batch_does_not_hold_all_rows_that_were_decoded_with_it(numbers: Path) -> None:
-    """Of 7000 rows that are decoded together 128 are lent, and 100 are copied."""
+    """7,000 rows are decoded together: batches of 128 rows are lent, batches of 100 are copied."""
     for batch_size, is_lent in ((100, False), (128, True)):
         loader, _ = tq.create_dataloader(
             path=numbers, columns=["id", *NAMES], batch_size=batch_size, stack={"x": NAMES}
@@ -300,6 +302,7 @@ def test_a_small_batch_does_not_hold_all_rows_that_were_decoded_with_it(numbers:
             assert follows is is_lent
 
 
+@pytest.mark.slow
 def test_memory_of_a_matrix_serves_another_only_when_all_of_its_batches_are_gone(
     numbers: Path,
 ) -> None:

@@ -18,7 +18,7 @@ PARTS = ("id < 20", "id >= 20")
 
 
 class Lake:
-    """A table and a catalog; as often as it is asked, as another process would see them."""
+    """A table and its catalog, opened anew at each call, as another process would."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""`plan_cache=`: a later run of the same files reads no footer, and never plans with what is not theirs."""
+"""`plan_cache=`: a later run over the same files reads no footer, and never plans with the metadata of other files."""
 
 import shutil
 import warnings

@@ -48,7 +48,7 @@ def served(root, log):
 
 
 def read_from_afar(tmp_path):
-    """Reads over a network whose latency asks for many requests at once, in this process."""
+    """Read in this process over a network whose latency calls for many requests at once."""
     rows = 200_000
     numbers = pa.table({"x": np.random.default_rng(seed=1).random(rows)})
     support.write_parquet(tmp_path / "far", numbers)

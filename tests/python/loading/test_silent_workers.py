@@ -50,7 +50,7 @@ def cannot_be_sent(batch):
 
 
 # ------------------------------------------------------------------------------------------------
-# What cannot be sent.
+# Batches that cannot be sent.
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_an_error_of_a_class_made_at_run_time_arrives(query, where, options):
     with support.alarm(60), pytest.raises(RuntimeError, match="NoSuchKey: it is gone"):
         for batch in loader:
             received.append(batch["id"])
-    # What was received, and no more, counts.
+    # Only batches that were received count.
     options.pop("persistent_workers", None)
     rest = ids(resumed(query, state_of(loader), **{"num_workers": 2, **options}))
     assert Counter(support.flat(received + rest)) == Counter(range(stopping.ROWS))
@@ -243,7 +243,7 @@ def test_workers_without_any_batch_have_ended_well(folder, options):
 
 
 def in_child(function):
-    """What `function` says in a forked process, or the error that it raises there."""
+    """The text of `function`'s result in a forked process, or of the error that it raises there."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

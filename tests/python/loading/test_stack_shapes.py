@@ -1,4 +1,5 @@
-"""A stack holds what its columns hold, whatever its width, its number of rows, and the pieces that they arrive in."""
+"""A stack holds the values of its columns, whatever its width, its number of rows, and the pieces in which they
+arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ DTYPES = ["int8", "uint8", "int16", "int32", "int64", "float32", "float64", "boo
 
 
 def cut(table: pa.Table, borders: list[int]) -> pa.Table:
-    """The same rows in pieces, each a slice with an offset of its own."""
+    """Cut a table into pieces, each a slice with its own offset."""
     edges = sorted({0, table.num_rows, *(min(border, table.num_rows) for border in borders)})
     pieces = [table.slice(a, b - a) for a, b in itertools.pairwise(edges)]
     return pa.concat_tables(pieces) if pieces else table

@@ -71,7 +71,7 @@ from tensorquery.loading.create import create_dataloader
 folder = sys.argv[1]
 session = tq.Session()
 session.register_parquet("t", folder)
-# 1.6 billion pairs of which none is kept, each worth three transcendental functions: minutes.
+# 1.6 billion pairs, none of them kept, each at the cost of three transcendental functions: minutes.
 ENDLESS = "SELECT a.id, a.s FROM t a JOIN t b ON sqrt(exp(sin(a.id * b.id))) + cos(a.id) * tanh(b.id) > 10"
 def ready():
     print("ready", flush=True)
@@ -239,7 +239,7 @@ list(loader)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", SLOW)
 def test_ctrl_c_stops_waiting_for_storage(folder, tmp_path, what):
-    """A server that does not answer: from the start, or from when the program says so. What was asked for is asked no longer."""
+    """A server that stops answering: from the start, or when the program says so. Pending requests are given up."""
     source = 'names = [sys.argv[2] + f"/{number:03}.parquet" for number in range(8)]' + SLOW[what]
     brake = tmp_path / "brake"
     if 'open(sys.argv[3], "w")' not in source:
@@ -269,7 +269,7 @@ def threads():
 
 
 def settled(reading, bound, seconds=60):
-    """`reading()` once it is within `bound`, or what it is after `seconds`."""
+    """The value of `reading()` once it is within `bound`, or after `seconds`."""
     end = time.monotonic() + seconds
     while reading() > bound and time.monotonic() < end:
         time.sleep(0.1)
@@ -346,7 +346,7 @@ def test_reading_stops_when_the_loop_is_left(folder):
     next(iterator)
     iterator.close()
     left.set()
-    # Those that were under way end, of which some may just have begun.
+    # Splits under way finish; some may have begun just now.
     time.sleep(0.5)
     at_once = len(begun)
     time.sleep(0.5)

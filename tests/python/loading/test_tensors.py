@@ -247,7 +247,7 @@ def test_fixed_shape_tensors_present_their_axes_in_order(
 )
 def test_dictionaries(values: list[Any], output_format: str) -> None:
     first = pa.array(values).dictionary_encode()
-    # The same values under another dictionary, and a key type of its own within one chunked array's limits.
+    # Equal values under another dictionary, with other keys, as far as one chunked array allows.
     second = pa.DictionaryArray.from_arrays(
         pa.array([1, None, 0], pa.int32()), pa.array([values[0], values[1]])
     )
@@ -405,6 +405,7 @@ def test_an_in_place_operation_disturbs_no_siblings_autograd() -> None:
     assert weight.grad.tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_tensors_own_their_part_of_the_block() -> None:
     batch = to_tensors(
         pa.table({"a": np.arange(1000), "b": np.arange(1000, dtype="int8"), "d": [1.5] * 1000})

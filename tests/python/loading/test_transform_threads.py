@@ -71,6 +71,7 @@ def unevenly(batch):
     return {"id": batch["id"] * 2, "thread": threading.get_ident()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "shuffle_buffer_size": 20}])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_batches_and_order_are_those_of_the_serial_loader(query, threads, options):
@@ -87,6 +88,7 @@ def test_batches_and_order_are_those_of_the_serial_loader(query, threads, option
     assert dataset.epoch == 2
 
 
+@pytest.mark.slow
 def test_so_many_batches_are_transformed_at_once(query):
     # Nobody passes before all threads have come: a loader that runs them in turn would never pass.
     barrier = threading.Barrier(THREADS)
@@ -108,6 +110,7 @@ def test_so_many_batches_are_transformed_at_once(query):
     assert most == THREADS
 
 
+@pytest.mark.slow
 def test_no_more_than_the_bound_is_read_ahead(query):
     begun = []
     loader, _ = loader_of(query, lambda batch: begun.append(int(batch["id"][0])) or batch)
@@ -121,6 +124,7 @@ def test_no_more_than_the_bound_is_read_ahead(query):
     del iterator
 
 
+@pytest.mark.slow
 def test_an_exception_comes_in_its_batchs_place(query):
     def fail_at_the_fourth(batch):
         if int(batch["id"][0]) == 21:
@@ -142,6 +146,7 @@ def test_an_exception_comes_in_its_batchs_place(query):
     assert int(next(iter(again))["id"][0]) == 21
 
 
+@pytest.mark.slow
 def test_the_end_comes_with_an_exception_in_collate_too(query):
     def fail(batch):
         raise ValueError("no such shape")
@@ -152,6 +157,7 @@ def test_the_end_comes_with_an_exception_in_collate_too(query):
     assert dataset.state_dict()["step"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "shuffle_buffer_size": 20}])
 @pytest.mark.parametrize("stop", [0, 1, 4, 11])
 def test_a_state_counts_what_was_received_and_not_what_was_transformed(query, stop, options):
@@ -170,6 +176,7 @@ def test_a_state_counts_what_was_received_and_not_what_was_transformed(query, st
         assert before + [batch["id"].tolist() for batch in again] == expected
 
 
+@pytest.mark.slow
 def test_ranks_share_rows_exactly_once(query):
     found = Counter()
     for rank in range(3):
@@ -178,6 +185,7 @@ def test_ranks_share_rows_exactly_once(query):
     assert found == Counter(range(stopping.ROWS))
 
 
+@pytest.mark.slow
 def test_rows_of_an_uneven_rank_and_unknown_counts(tmp_path):
     query = stopping.query_of(stopping.write_table(str(tmp_path)), where="id % 3 = 0")
     loader, _ = loader_of(query, lambda batch: batch, remainder="uneven")
@@ -185,6 +193,7 @@ def test_rows_of_an_uneven_rank_and_unknown_counts(tmp_path):
     assert ids == list(range(0, stopping.ROWS, 3))
 
 
+@pytest.mark.slow
 def test_threads_end_after_a_break_and_the_same_epoch_begins_anew(query):
     loader, _ = loader_of(query, unevenly)
     for _ in loader:
@@ -195,6 +204,7 @@ def test_threads_end_after_a_break_and_the_same_epoch_begins_anew(query):
     assert next(iter(loader))["id"][0] == 0
 
 
+@pytest.mark.slow
 def test_threads_end_with_a_deleted_iterator(query):
     _, dataset = loader_of(query, unevenly)
     iterator = iter(dataset)
@@ -205,6 +215,7 @@ def test_threads_end_with_a_deleted_iterator(query):
     assert_no_threads()
 
 
+@pytest.mark.slow
 def test_a_newer_iterator_ends_the_older_ones_threads(query):
     _, dataset = loader_of(query, unevenly)
     older = iter(dataset)
@@ -216,6 +227,7 @@ def test_a_newer_iterator_ends_the_older_ones_threads(query):
     del newer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["torch", "numpy", "arrow", "dict"])
 def test_all_formats(query, output_format):
     loader, _ = loader_of(query, lambda batch: (output_format, batch), output_format=output_format)
@@ -226,6 +238,7 @@ def test_all_formats(query, output_format):
     assert rows == stopping.ROWS
 
 
+@pytest.mark.slow
 def test_torch_operations_overlap_and_give_the_same_numbers(query):
     def heavy(batch):
         matrix = torch.outer(batch["id"].double(), batch["id"].double())
@@ -246,12 +259,14 @@ def test_worker_processes_are_refused(query):
         next(iter(loader))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0, -1, 1.5, "two", True])
 def test_odd_numbers_are_refused(query, value):
     with pytest.raises(tq.ConfigError, match="transform_threads"):
         loader_of(query, unevenly, value)
 
 
+@pytest.mark.slow
 def test_threads_without_a_transform_are_refused(query):
     with pytest.raises(tq.ConfigError, match="has nothing to run"):
         loader_of(query, None)

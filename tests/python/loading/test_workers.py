@@ -1,6 +1,6 @@
-"""Promise: DataLoader workers under fork, spawn and forkserver deliver the epoch that the training process
-would deliver, also after the parent has used the runtime. A worker plans from a recipe: it lists nothing,
-and reads the pinned files or names the one that changed."""
+"""Promise: DataLoader workers under fork, spawn and forkserver deliver the epoch that the training process would
+deliver, also after the parent has used the runtime. A worker plans from data that it is sent: it lists nothing, and
+reads the pinned files or names the one that changed."""
 
 import datetime
 import decimal
@@ -293,7 +293,7 @@ def test_a_file_that_changes_in_the_middle_of_an_epoch_is_an_error(folder, query
     with open(f"{folder}/002.parquet", "ab") as file:
         file.write(b"more")
 
-    # What was decoded ahead may still be delivered, but no other epoch.
+    # Batches decoded ahead may still be delivered, but no further epoch.
     def two_more_epochs():
         list(iterator)
         return list(loader), list(loader)

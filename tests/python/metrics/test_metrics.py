@@ -1,4 +1,4 @@
-"""`metrics()` says what an epoch was, of each worker and of all; logs say it, and warn of what held it up."""
+"""`metrics()` describes an epoch, for each worker and in all; logs report it, and warn about its bottleneck."""
 
 import json
 import logging

@@ -1,4 +1,5 @@
-"""`show_progress=True` shows what runs and how far it is; bars close however an iteration ends, and cost nothing."""
+"""`show_progress=True` shows the running work and its progress; bars close however an iteration ends, and cost
+nothing."""
 
 import io
 import re

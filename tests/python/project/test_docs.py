@@ -1,4 +1,4 @@
-"""The snippets of the README and of the pages run; links lead somewhere. Docstrings: test_docstrings.py."""
+"""The snippets of the README and of the pages run, and their links lead somewhere. Docstrings: test_docstrings.py."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ README = text_of("README.md")
 PAGES = {
     "README.md": (1, "torch.Size([1024]) torch.float32"),
     "docs/catalogs.md": (1, ""),
-    "docs/checkpoints.md": (2, "events.parquet"),
+    "docs/checkpoints.md": (3, "events.parquet"),
     "docs/distributed.md": (4, "ShardPlan"),
     "docs/errors.md": (2, 'unknown column "prise"; did you mean "price"'),
     "docs/files.md": (3, "800 rows of 2000"),
@@ -71,6 +71,7 @@ def test_the_snippets_of_the_page_on_sampling_say_what_the_page_says(capsys, mon
     assert share == "0.5 of the rows are positive, 0.02 in the table"
 
 
+@pytest.mark.slow
 def test_the_snippets_of_the_page_on_staging_say_what_the_page_says(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     found = snippets("docs/staging.md")
@@ -126,7 +127,7 @@ def test_the_snippets_of_the_page_on_metrics_run(tmp_path):
     assert same == "True"
     assert logged.startswith("epoch 1: 20,000 rows in 40 batches, ")
     assert again == "20000.0"
-    # What the page shows looks like it.
+    # The page shows such a line.
     shown, line = snippets("docs/metrics.md", "text")
     numbers = re.compile(r"[\d.,:]+[kM]?")
     assert numbers.sub("0", line.strip()) == numbers.sub("0", logged)

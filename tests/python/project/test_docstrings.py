@@ -1,4 +1,4 @@
-"""Every public name says what it is, what it takes, what it gives back and how it fails, in Google's style."""
+"""Every public name is documented in Google's style: its purpose, arguments, results and errors."""
 
 import ast
 import dataclasses
@@ -71,7 +71,7 @@ def sections(thing):
 
 
 def named(section):
-    """What a section such as Args lists: the names before the colons, at its outermost level."""
+    """The names that a section such as Args lists: those before colons, at its outermost level."""
     return set(re.findall(r"^ {4}\*{0,2}(\w+)(?:, \w+)*: ", section, flags=re.MULTILINE))
 
 
@@ -176,6 +176,7 @@ def test_every_error_that_is_raised_is_described(kind):
     assert missing == []
 
 
+@pytest.mark.slow
 def test_what_a_program_constructs_says_with_what():
     checked, missing = 0, []
     for name, kind in CLASSES.items():
@@ -202,7 +203,7 @@ def test_the_fields_of_records_are_described():
 
 
 def test_a_docstring_without_its_parts_is_found():
-    """What the checks above would say of a function that is badly described."""
+    """The checks above find the faults of a badly described function."""
 
     def bad(size, name):
         """Something.

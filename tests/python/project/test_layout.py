@@ -39,7 +39,7 @@ def modules(source=SOURCE):
 
 
 def named(module, name, known):
-    """What `from module import name` imports: the module of that name, where there is one."""
+    """The module that `from module import name` imports: the one called `name`, if there is one."""
     inner = f"{module}.{name}"
     return inner if inner in known or inner == "tensorquery._core" else module
 
@@ -47,7 +47,7 @@ def named(module, name, known):
 def imports(tree, known):
     """The modules of tensorquery that a module names anywhere: at its top, in functions, for type checking, or as text."""
     found = set()
-    # The name of a package alone is that of a logger, too.
+    # The bare name of a package may be a logger's, too.
     texts = {name for name in known if f"{name}." not in "".join(f"{other} " for other in known)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

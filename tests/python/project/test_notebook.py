@@ -49,7 +49,7 @@ def executed(tmp_path_factory):
 
 
 def outputs(notebook, beginning):
-    """What the one cell shows whose code begins so, by kind; texts together as `text`."""
+    """Outputs by kind of the one cell whose code begins so; texts are joined as `text`."""
     [cell] = [cell for cell in notebook.cells if cell.source.startswith(beginning)]
     found = {"text": ""}
     for output in cell.outputs:
@@ -115,7 +115,7 @@ def test_its_bars_are_those_of_a_notebook(executed):
     state = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
     bars = [each["state"] for each in state.values() if each["model_name"] == "FloatProgressModel"]
     texts = [each["state"] for each in state.values() if each["model_name"] == "HTMLModel"]
-    # Counting, the first epoch to its end, and the second as far as it was received.
+    # The count, the whole first epoch, and the part of the second that was received.
     assert {(bar["value"], bar["max"]) for bar in bars if bar["max"] > 1} == {
         (48.0, 48.0),
         (261_890.0, 261_890.0),
@@ -210,7 +210,7 @@ def test_the_browser_shows_it_readably(shown):
         assert box["least"] >= 4.5, box
         # As we say it, whatever the page says of tables.
         assert set(box["sides"]) <= {"left", "numberright"}, box
-        # Nothing is drawn on a ground of our own: it is that of the page.
+        # The background is the page's, never our own.
         assert (sum(box["background"]) < 200) == (theme == "dark"), box
     assert len(found["images"]) == 2
     assert all(width > 400 for width in found["images"])

@@ -1,4 +1,5 @@
-"""The workflow of a release tries what it publishes, on what the package says that it supports, and keeps no secret."""
+"""The release workflow tries the files that it publishes on the versions that the package claims to support, and
+keeps no secret."""
 
 import re
 

@@ -63,6 +63,7 @@ def opened(query, state, **options):
     return loader_of(query, **options) if state is None else resumed(query, state, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     where=st.sampled_from(FILTERS),
@@ -104,6 +105,7 @@ def test_a_chain_of_stops_on_any_topologies(folder, without_processes, where, sh
             break
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from(FILTERS),
@@ -143,6 +145,7 @@ def test_a_chain_of_uneven_stops(folder, without_processes, where, shuffle, chai
     assert received == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from([None, "id % 2 = 0", "id > 33"]),
@@ -180,6 +183,7 @@ def test_a_chain_of_stops_with_other_remainders(
         assert (received - wanted).total() <= world_size * batch_size
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     where=st.sampled_from(FILTERS),
@@ -217,6 +221,7 @@ def test_the_same_topology_goes_on_bit_by_bit(
         assert found == whole
 
 
+@pytest.mark.slow
 def test_every_stop_of_an_epoch(folder, without_processes):
     """Every single step, on the way to every other topology."""
     query = query_of(folder, "k <> 2")
@@ -245,7 +250,7 @@ def test_every_stop_of_an_epoch(folder, without_processes):
 @pytest.mark.parametrize("shuffle", ["off", "on", "global"])
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_workers_count_what_was_received(query, shuffle, world_size):
-    """They read ahead as far as they may, and none of it is in the state; one rank has counted rows, one not."""
+    """Ranks read ahead as far as they may, and no state has any of it; one rank has counted rows, one has not."""
     options = {"num_workers": 2, "world_size": world_size, **SHUFFLES[shuffle]}
     whole = ids(loader_of(query, prefetch_factor=8, **options))
     for stop in (1, 4):
@@ -383,15 +388,18 @@ def test_merging_equal_states_is_accepted(query):
         tq.merge_state_dicts([states[0], later])
 
 
-def test_a_state_carries_the_chain_of_its_parents(query):
-    state, sizes = None, [(2, 0, 7), (3, 0, 5), (1, 0, 4)]
+def test_a_state_says_what_was_left_when_its_run_began(query):
+    state, lefts, sizes = None, [], [(2, 0, 7), (3, 0, 5), (1, 0, 4)]
     for topology in sizes:
         _, state = take(opened(query, state, **at(topology)), 2)
-    layouts = [run["layout"] for run in [*state["parents"], state]]
-    assert [(one["world_size"], one["num_workers"], one["batch_size"]) for one in layouts] == sizes
-    # Going on with the same topology adds no link.
+        lefts.append(state["left"])
+        layout = state["layout"]
+        assert (layout["world_size"], layout["num_workers"], layout["batch_size"]) == topology
+    assert lefts[0] is None
+    assert len({left["rows"] for left in lefts[1:]}) == 2
+    # Going on with the same topology changes nothing of it.
     _, later = take(opened(query, state, **at(sizes[-1])), 2)
-    assert later["parents"] == state["parents"]
+    assert later["left"] == state["left"]
     assert later["step"] == 4
 
 
@@ -418,7 +426,7 @@ def test_a_state_at_the_end_starts_the_next_epoch(query, workers, world_size, re
     loader = loader_of(query, **options)
     found, early = take(loader, len(epochs[0]))
     assert found == epochs[0]
-    assert (early["epoch"], early["step"], early["parents"]) == (1, 0, [])
+    assert (early["epoch"], early["step"], early["left"]) == (1, 0, None)
     list(loader_of(query, **options))
     loader = loader_of(query, **options)
     assert ids(loader) == epochs[0]
@@ -433,7 +441,7 @@ def test_a_state_at_the_end_starts_the_next_epoch(query, workers, world_size, re
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_after_a_resume_the_next_epoch_is_whole(query, workers):
-    """The second epoch of a resumed run is that of a run that never stopped."""
+    """The second epoch of a resumed run equals the second epoch of a run that never stopped."""
     options = {"num_workers": workers, "world_size": 2, **SHUFFLES["on"]}
     loader = loader_of(query, **options)
     epochs = [ids(loader) for _ in range(2)]
@@ -441,7 +449,7 @@ def test_after_a_resume_the_next_epoch_is_whole(query, workers):
     loader = resumed(query, state, **options)
     list(loader)
     assert ids(loader) == epochs[1]
-    assert loader.state_dict()["parents"] == []
+    assert loader.state_dict()["left"] is None
 
 
 @pytest.mark.slow
@@ -549,7 +557,7 @@ def test_the_dataset_itself_stops_and_goes_on(query):
     assert dataset.state_dict() == state
     assert before + ids(dataset) == whole
     assert dataset.epoch == 1
-    # The same state means the same to a loader.
+    # A loader resumes from the dataset's state alike.
     assert ids(resumed(query, state, **SHUFFLES["on"])) == whole[4:]
 
 

@@ -34,7 +34,7 @@ ROWS = 3000
 
 @pytest.fixture(scope="module")
 def everywhere(tmp_path_factory):
-    """The same rows as tables of every format."""
+    """Tables of every format with equal rows."""
     root = tmp_path_factory.mktemp("everywhere")
     rng = np.random.default_rng(11)
     table = support.random_table(rng, ROWS, ["i32"], nulls=0.2)
@@ -368,12 +368,19 @@ def test_the_cache_keeps_the_files_used_last(half, monkeypatch):
     monkeypatch.setattr(row_counts, "_CACHE_FILES", 3)
     folder = row_counts.cache_folder()
     folder.mkdir(parents=True)
-    for age in range(5):
-        (folder / f"{age}.json").write_text("{}")
-        os.utime(folder / f"{age}.json", (1e9 - age, 1e9 - age))
+    old = [f"1-{age:064x}" for age in range(5)]
+    ours = json.dumps({"version": 1, "fingerprint": "1-0", "rows": [], "checksum": 0})
+    # Of somebody else's, nothing goes: other names, other content, links.
+    theirs = ["config", "1-0", f"1-{9:064x}", f"1-{8:064x}"]
+    for name in (*old, *theirs):
+        (folder / f"{name}.json").write_text(ours if name in old else '{"mine": 1}')
+    (folder / f"{theirs[3]}.json").unlink()
+    (folder / f"{theirs[3]}.json").symlink_to(folder / f"{old[0]}.json")
+    for age, name in enumerate((*old, *theirs)):
+        os.utime(folder / f"{name}.json", (1e9 - age, 1e9 - age), follow_symlinks=False)
     plan = half()
     count(plan)
-    assert {path.stem for path in cache_files()} == {plan.fingerprint, "0", "1"}
+    assert {path.stem for path in cache_files()} == {plan.fingerprint, *old[:2], *theirs}
     os.utime(folder / f"{plan.fingerprint}.json", (1.0, 1.0))
     assert count(plan).source == "cache"
     assert (folder / f"{plan.fingerprint}.json").stat().st_mtime > 1e9

@@ -81,7 +81,7 @@ def test_seed_and_epoch_choose_the_order(query, mode):
 
 
 def test_another_rank_has_another_order(query):
-    """The same rows on two ranks would still be shuffled differently: the shard is part of the key."""
+    """Even equal rows on two ranks are shuffled differently: the shard is part of the key."""
     strategies = [OneRank(rank) for rank in range(2)]
     orders = [
         order(make(query, rank=rank, world_size=2, split_strategy=strategies[rank])[0])

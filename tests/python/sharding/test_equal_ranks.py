@@ -128,6 +128,7 @@ def assert_rows(seen, wanted, world_size, batch_size, remainder):
         assert not added
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("remainder", ["even", "drop", "pad", "uneven"])
 def test_every_topology(session, remainder, shuffle):
@@ -275,7 +276,7 @@ def test_len_and_num_rows_do_not_change_on_resume(session, where, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_one_rank_counts_for_len_only(session, workers):
-    """What a filtered query on one rank delivers is the same, whether len() was asked before or not."""
+    """A filtered query on one rank delivers equal batches, whether len() was asked before or not."""
     query = query_of(session, "id % 2 = 0")
     plain, _ = loader_of(query, batch_size=5, num_workers=workers)
     batches = support.ids_of(plain)

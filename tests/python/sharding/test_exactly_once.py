@@ -45,6 +45,7 @@ def topologies(draw):
     }
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32 - 1),
     rows=st.integers(0, 300),
@@ -105,6 +106,7 @@ def predicates(draw, depth=2):
     return draw(st.sampled_from(forms))
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32 - 1),
     predicate=predicates(),
@@ -318,6 +320,7 @@ def test_text_is_cut_at_record_borders(tables, table):
     support.assert_exactly_once(query, shards, 11)
 
 
+@pytest.mark.slow
 def test_every_world_size_and_worker_count(tables):
     query = tables.sql(SHAPES["left_join"] + " WHERE f.id % 2 = 1")
     for world_size, workers in itertools.product(range(1, 10), range(5)):

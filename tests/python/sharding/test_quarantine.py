@@ -1,4 +1,4 @@
-"""Promise: with ``on_error="skip"`` what cannot be read is left out, and named; all else holds as ever: each good row
+"""Promise: with ``on_error="skip"`` unreadable parts are left out and named. All else holds as ever: each good row
 once, equal steps, one order, exact resuming. The default raises."""
 
 import json
@@ -31,7 +31,7 @@ from damaged_tables import (
 
 @pytest.fixture
 def parquet(tmp_path):
-    """Three files of ten row groups, of which one is damaged. The folder, and the ids that are left."""
+    """Three files of ten row groups, one group damaged. Gives the folder, and the ids that are left."""
     return spoiled_parquet(tmp_path / "t")
 
 

@@ -1,4 +1,4 @@
-"""Promise: with ``on_error="skip"`` bad parts of files of every format are left out, and registration says of which files."""
+"""Promise: with ``on_error="skip"`` bad parts of files of every format are left out, and registration names the files."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Promise: with ``on_error="skip"`` a state names what is left out, and ranks and later runs share what was found."""
+"""Promise: with ``on_error="skip"`` a state names the parts that are left out, and ranks and later runs share the
+findings."""
 
 import json
 import os
@@ -26,7 +27,7 @@ from tensorquery.sharding import bad_files
 
 @pytest.fixture
 def parquet(tmp_path):
-    """Three files of ten row groups, of which one is damaged. The folder, and the ids that are left."""
+    """Three files of ten row groups, one group damaged. Gives the folder, and the ids that are left."""
     return spoiled_parquet(tmp_path / "t")
 
 
@@ -125,7 +126,7 @@ def test_states_of_other_runs_are_refused(parquet, monkeypatch):
 
 
 def test_a_state_wins_over_what_was_found(tmp_path):
-    """What a run left out when it began stays out, though the file is whole again, and nothing else goes."""
+    """Parts left out when a run began stay out, though the file is whole again, and no others go."""
     folder = support.write_parquet(tmp_path / "t", numbers(), files=3, row_group=GROUP)
     path = Path(folder) / "001.parquet"
     whole, stamp = path.read_bytes(), path.stat()
@@ -175,7 +176,7 @@ def test_progress_is_shown_where_asked_for(parquet, capsys):
 
 
 def _train(rank, world_size, folder, cache, sql):
-    """What a rank of a process group delivers, and how many splits it verified."""
+    """The ids that a rank of a process group delivers, and how many splits it verified."""
     import torch.distributed as dist
 
     os.environ["TENSORQUERY_CACHE"] = f"{cache}/{rank}"

@@ -1,4 +1,5 @@
-"""Rows drawn by weight: the distribution that torch's WeightedRandomSampler has, the same draws for any topology, resumed exactly."""
+"""Rows drawn by weight follow the distribution of torch's WeightedRandomSampler, are the same draws for any
+topology, and resume exactly."""
 
 import collections
 import math
@@ -123,7 +124,7 @@ def test_the_draws_do_not_depend_on_the_topology(session, replacement, num_sampl
             together += mine
         assert len(steps) == 1
         assert collections.Counter(together) == collections.Counter(alone)
-    # The same call again, and splits cut otherwise: the rows are numbered alike.
+    # A second call, and splits cut at other rows: the rows have the numbers that they had.
     assert drawn(session, **options) == alone
 
 
@@ -162,6 +163,7 @@ def test_a_resumed_epoch_delivers_the_rest_of_the_draws(session, replacement, be
     assert collections.Counter(consumed + rest) == whole
 
 
+@pytest.mark.slow
 def test_without_replacement_the_first_draw_follows_the_weights():
     session = tq.Session()
     session.register_table(

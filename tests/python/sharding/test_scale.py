@@ -54,7 +54,7 @@ def test_shares_are_even_and_hold_every_split_once(large, epochs):
     assert max(plan.rank_imbalance, plan.imbalance) - 1 < 0.01
     # Cut to equal rows, so by bytes a little less even.
     assert max(weights) * RANKS / sum(weights) - 1 < 0.02
-    request = epochs._request(WORKERS, 0, ())
+    request = epochs._request(epochs.layout(WORKERS), 0)
     rows, pieces = 0, []
     for share in shares:
         shards = share.shards(large, request)
@@ -127,7 +127,7 @@ def test_a_share_gives_the_shards_of_the_whole_deal(folder, remainder, workers, 
     for rank in range(5):
         epochs = Epochs(plan, deal, Topology(rank, 5), lambda: counts, None)
         epochs.prepare(workers)
-        sent, ids = epochs.for_share(workers, 1, ())
+        sent, ids = epochs.for_share(workers, 1, None)
         copy = Epochs.received(pickle.loads(pickle.dumps(sent)))
         part = _core.Plan.from_recipe(*plan.recipe(ids))
         copy.moved_to(part, list)

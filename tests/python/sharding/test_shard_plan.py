@@ -36,7 +36,7 @@ def query(session):
 
 
 # ------------------------------------------------------------------------------------------------
-# What a plan shows.
+# A plan as text and data.
 
 
 def test_a_plan_prints_as_a_table(query):
@@ -326,7 +326,7 @@ def test_what_is_no_strategy_is_refused(query, strategy):
 
 
 # ------------------------------------------------------------------------------------------------
-# What cannot be sharded names its operator and a way out.
+# Queries that cannot be sharded: the error names the operator and a way out.
 
 NOT_SHARDABLE = {
     "SELECT k, count(*) AS n FROM t GROUP BY k": r"aggregate.*GROUP BY",

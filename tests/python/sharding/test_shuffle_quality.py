@@ -1,5 +1,6 @@
-"""Promise: `shuffle=True` mixes. Over an epoch of data that is sorted by label the labels of batches differ by no
-more than those of uniform samples do; where that cannot be, the plan says so, and it predicts what is measured."""
+"""Promise: `shuffle=True` mixes. Over an epoch of data that is sorted by label, the labels of batches vary no more
+than those of uniform samples. Where that is impossible, the plan says so, and its prediction matches the
+measurement."""
 
 import json
 import math
@@ -7,13 +8,11 @@ import warnings
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 import support
 import tensorquery as tq
-from tensorquery.sharding import epochs
 
 LABELS, FILES = 10, 10
 # The order depends on the paths of the files, so that every run draws anew: what mixes must fail once in a million runs,
@@ -79,12 +78,14 @@ def sorted_data(request, tmp_path_factory):
     return query_of(write_sorted(folder, rows, group))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [64, 1024])
 def test_shuffle_samples_labels_uniformly(sorted_data, batch_size):
     for seed in (1, 2):
         assert p_of(sorted_data, batch_size, shuffle=True, shuffle_seed=seed) > SURE
 
 
+@pytest.mark.slow
 def test_a_permutation_of_all_rows_does(sorted_data):
     assert p_of(sorted_data, 1024, shuffle="global") > SURE
 
@@ -102,6 +103,7 @@ def test_over_ranks_and_workers_every_shard_is_mixed(tmp_path):
         assert chi_square_p(np.stack(counts)) > SURE
 
 
+@pytest.mark.slow
 def test_a_window_that_is_too_small_does_not_and_is_warned_of(tmp_path):
     """The warning is right on both sides: what it is silent about passes, what it warns of fails."""
     query = query_of(write_sorted(tmp_path, 400_000, 1_000))
@@ -176,7 +178,7 @@ def test_what_counts_as_sorted(tmp_path):
     assert sorted_by(tmp_path, {"x": rows * 0.5, "y": rows % 7}) == ("x",)
     # Few values, in runs: row groups meet at their borders.
     assert sorted_by(tmp_path, {"x": rows // 1000}) == ("x",)
-    # The same everywhere, seven row groups, no statistics, up and down, inside row groups only.
+    # One value everywhere, seven row groups, no statistics, up and down, sorted inside row groups only.
     assert sorted_by(tmp_path, {"x": rows * 0}) == ()
     assert sorted_by(tmp_path, {"x": rows[:700]}, files=1) == ()
     assert sorted_by(tmp_path, up, write_statistics=False) == ()
@@ -216,7 +218,7 @@ def test_no_footer_is_read_again_and_nothing_of_other_formats(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------
-# What a plan predicts.
+# Predictions of a plan.
 
 MODES = {
     "default": {"shuffle": True},
@@ -273,22 +275,3 @@ def test_a_plan_says_rows_and_steps_of_every_rank(tmp_path):
     assert query.plan_shards(world_size=3).ranks == []
     with pytest.raises(tq.ConfigError, match="remainder"):
         query.plan_shards(remainder="most")
-
-
-def test_as_many_splits_are_open_as_fit_the_memory_with_their_pages(tmp_path, monkeypatch):
-    """A split holds what is stored of its row group, and the pages that this is decompressed to: about twice as much."""
-    splits, rows = 16, 20_000
-    random = np.random.default_rng(0).integers(0, 2**62, splits * rows)
-    table = pa.table({"id": random})
-    folder = support.write_parquet(tmp_path / "t", table, files=1, row_group=rows)
-    footer = pq.ParquetDataset(folder).fragments[0].metadata
-    sizes = [footer.row_group(n).column(0).total_compressed_size for n in range(splits)]
-    stored = sum(sizes) // splits
-    assert stored > rows * 7
-    for fitting in (5, 9):
-        monkeypatch.setattr(epochs, "_OPEN_BYTES", int(stored * 3 * (fitting + 0.5)))
-        loader, _ = tq.create_dataloader(
-            query_of(folder), batch_size=100, shuffle=True, split_rows=rows
-        )
-        next(iter(loader))
-        assert loader.state_dict()["layout"]["mixing"]["width"] == fitting

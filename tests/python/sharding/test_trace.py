@@ -1,5 +1,5 @@
-"""`dataset.trace` names, for every step of every rank, the physical rows behind the batch: read from the file that it
-names, they are the batch. Leaving a traced range out leaves out exactly its rows."""
+"""`dataset.trace` names the physical rows behind every step of every rank: read from the named file, they are the
+batch. Leaving a traced range out leaves out exactly its rows."""
 
 import itertools
 import json
@@ -145,6 +145,7 @@ def test_any_topology(session, seed):
     assert check_epoch(query, world_size, workers, **options) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all"])
 def test_a_mixture(session, stop):
     pairs = [
@@ -159,6 +160,7 @@ def test_partitions(session):
     assert check_epoch(query, 2, 0, batch_size=16, partitions=4, shuffle=True) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "null and nan", "left join", "unnest"])
 def test_a_permutation_of_all_rows(session, name):
     query = session.sql(QUERIES[name])
@@ -227,6 +229,7 @@ def test_a_run_resumed_on_the_same_topology_counts_on(session):
     assert ids_behind(second.trace(step=1, epoch=0)) == whole[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "null and nan", "unnest"])
 def test_a_run_resumed_on_another_topology_counts_anew(session, name):
     query = session.sql(QUERIES[name])
@@ -460,7 +463,7 @@ def test_a_trace_is_plain_data_and_reads_well(session):
     "name", ["pushed down", "left join on more", "left by inequality", "cross join", "unnest"]
 )
 def test_splits_of_many_engine_batches(tmp_path, name):
-    """Operators put rows in another order within their batches, so batches matter."""
+    """Operators reorder rows within their batches, so the borders of batches matter."""
     rng = np.random.default_rng(9)
     table = support.random_table(rng, 40_000, ["list"])
     folder = support.write_parquet(tmp_path / "t", table, files=2, row_group=9_000)

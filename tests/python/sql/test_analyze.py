@@ -1,4 +1,5 @@
-"""``explain(analyze=True)``: a tree of the operators that ran, with rows that are true and times that add up."""
+"""``explain(analyze=True)`` gives a tree of the operators that ran, with true numbers of rows, and times that add
+up."""
 
 import re
 

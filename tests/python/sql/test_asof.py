@@ -1,6 +1,7 @@
-"""Point-in-time joins: `asof_join` gives each left row exactly once, with the row that was known at its time.
+"""Point-in-time joins: `asof_join` gives each left row exactly once, with the right row that was known at its time.
 
-The oracle is a few lines of Python; pandas.merge_asof and DuckDB's ASOF JOIN are asked as well, where they promise the same.
+The oracle is a few lines of Python; pandas.merge_asof and DuckDB's ASOF JOIN are asked as well, where they promise
+the same.
 """
 
 import datetime as dt
@@ -48,7 +49,7 @@ RIGHT = st.lists(st.tuples(KEYS, TIMES, st.none() | st.integers(0, 3), TIMES), m
 
 
 def oracle(left, right, *, by, strategy, tolerance, exact, with_ties):
-    """What the join must give: for each left row all right rows are looked at."""
+    """The join's rows by brute force: each left row is compared with all right rows."""
 
     def rank(row):
         _, time, value, tie = row
@@ -75,6 +76,7 @@ def oracle(left, right, *, by, strategy, tolerance, exact, with_ties):
     return Counter(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sort", "interval"])
 @pytest.mark.parametrize("strategy", ["backward", "forward"])
 @given(
@@ -124,6 +126,7 @@ def test_each_left_row_comes_once_with_the_row_of_the_oracle(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["backward", "forward"])
 @given(
     left=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 20)), min_size=1, max_size=15),
@@ -158,6 +161,7 @@ def test_pandas_gives_the_same_rows(strategy, left, right, tolerance, exact):  #
         assert got == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "compare"), [("backward", ">="), ("forward", "<=")])
 @given(
     left=st.lists(st.tuples(KEYS, TIMES), max_size=12),

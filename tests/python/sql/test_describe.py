@@ -1,4 +1,4 @@
-"""What a query tells of its rows: statistics are those of other libraries, samples are fair and come again."""
+"""Descriptions of a query's rows: statistics agree with other libraries; samples are fair and can be repeated."""
 
 import datetime as dt
 import decimal

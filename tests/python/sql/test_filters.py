@@ -32,7 +32,7 @@ NASTY = 'it\'s "q" \\ (a, b) -- /* ; %_ \n\t é 日本 \u2028 😀 ${x} {} $1 ?'
 
 
 def _is_in_zero(predicate):
-    """Both zeros are one in the IN of SQL, here and in DuckDB; not in that of DataFusion, nor in pyarrow's `isin`."""
+    """SQL's IN takes both zeros as equal, here and in DuckDB; DataFusion's IN and pyarrow's `isin` do not."""
     return " IN (" in predicate and "0.0e0" in predicate
 
 
@@ -249,6 +249,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), EXPRESSIONS)
 def test_expressions_keep_pyarrows_rows(table, expression):
@@ -275,6 +276,7 @@ def conditions(draw):
     return (name, operator, draw(st.sampled_from([list, tuple, set]))(chosen))
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(tables(), st.lists(st.lists(conditions(), min_size=1, max_size=3), min_size=1, max_size=3))
 def test_dnf_keeps_pyarrows_rows(table, filters):

@@ -45,7 +45,7 @@ def test_statements_are_refused_by_name_wherever_they_stand(session, statement):
 
 
 def test_a_filter_reads_nothing_that_the_query_does_not(session):
-    """A subquery is an expression, too; a path in it is no table that was named by who wrote the query."""
+    """A subquery is an expression, too; but a path in it is a table that the query's author never named."""
     session.register_table("secret", pa.table({"k": [1]}))
     for filters in ("id IN (SELECT 1 FROM '/etc/passwd')", "EXISTS (SELECT * FROM nowhere)"):
         with pytest.raises(tq.TensorQueryError):
@@ -94,6 +94,7 @@ def test_statements_that_no_stack_holds_are_refused(session, chain):
     assert len(str(error.value)) < 6000
 
 
+@pytest.mark.slow
 def test_what_generators_of_sql_write_is_no_chain(session):
     listed = ", ".join(map(str, range(5000)))
     assert session.table("t").select(filters=f"id IN ({listed})").count() == 10
@@ -107,8 +108,9 @@ def test_what_generators_of_sql_write_is_no_chain(session):
     assert session.sql(" UNION ALL ".join(["SELECT id FROM t"] * 100)).count() == 1000
 
 
+@pytest.mark.slow
 def test_an_error_does_not_repeat_what_is_huge(session):
-    """An error that quoted a name of many megabytes took a second copy of it for each layer, and at last the interpreter's memory."""
+    """An error that quoted a name of many megabytes copied it in each layer, until the interpreter had no memory left."""
     huge = "x" * 4_000_000
     for attempt in (
         lambda: session.table("t").select(filters=f"'{huge}"),

@@ -97,6 +97,7 @@ def test_first_delivers_other_rows_of_the_larger_query_in_every_epoch(session):
     assert {row for row in one if row < 10_000} != {row for row in two if row < 10_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["first", "all"])
 def test_a_stopped_mixture_goes_on(session, stop):
     options = {"shuffle": True, "shuffle_buffer_size": 30}
@@ -143,7 +144,7 @@ def test_a_query_without_rows(session):
 
 @pytest.mark.parametrize("where", ["day = 3", "false", "day = 3 AND id < 0"])
 def test_a_query_whose_files_are_all_left_out(tmp_path, where):
-    """Its scan is planned, and has no files; one of which that is known from the SQL alone is not."""
+    """Its scan is planned and has no files. A query known to be empty from its SQL alone has no scan."""
     for day in (1, 2):
         ids = np.arange(day * 100, day * 100 + 50)
         support.write_parquet(tmp_path / "t" / f"day={day}", pa.table({"id": ids}))

@@ -1,5 +1,5 @@
-"""Promise 6 (docs/promises.md): `now()` and its like have one value in all runs of a query, on all ranks, in workers, and in a
-resumed epoch."""
+"""Promise 6 (docs/promises.md): `now()` and similar functions have one value in all runs of a query, on all ranks,
+in workers, and in a resumed epoch."""
 
 import datetime
 import json
@@ -73,7 +73,7 @@ def test_a_filter_and_a_view_have_the_moment_of_their_query(session):
 
 
 def test_a_day_is_all_that_a_query_of_the_day_depends_on(session, tmp_path):
-    """So its stage serves the whole day, which that of an instant does not."""
+    """So its stage serves the whole day, unlike the stage of an instant."""
     sql = "SELECT k, count(*) AS n, max(current_date) AS day FROM t GROUP BY k"
     today = datetime.datetime.now(datetime.UTC).date()
     query = session.sql(sql)
@@ -155,7 +155,7 @@ def test_ranks_that_cannot_agree_are_refused_with_a_way_out(session, call, liter
             f"SELECT id, {call} AS at FROM t", session=session, rank=0, world_size=2
         )
     assert literal in str(refused.value)
-    # What it says to write goes.
+    # The literal that the message suggests works.
     written = str(refused.value).split("literal (")[1].split(")")[0]
     loader, _ = tq.create_dataloader(
         f"SELECT id, {written} AS at FROM t",
@@ -168,7 +168,7 @@ def test_ranks_that_cannot_agree_are_refused_with_a_way_out(session, call, liter
 
 
 def one_rank(rank, world_size, folder):
-    """One of several ranks, each of which makes its query at another time."""
+    """One of several ranks; each makes its query at another time."""
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
     session = tq.Session()
     session.register_table("t", pa.table({"id": np.arange(ROWS), "k": np.arange(ROWS) % 7}))
@@ -202,7 +202,7 @@ def test_ranks_of_a_process_group_agree_on_the_moment(tmp_path):
 
 
 def test_a_stable_function_of_ones_own_is_evaluated_once(session, tmp_path):
-    """What it gives is the stage's: another query gives another, a resumed one the same."""
+    """Its value belongs to the stage: another query has another, a resumed one has the old one."""
     calls = []
 
     def reading(ids):

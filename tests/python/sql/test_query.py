@@ -1,4 +1,4 @@
-"""Queries: read-only SQL, columns and filters, and what a lazy query offers besides a loader."""
+"""Queries: read-only SQL, columns and filters, and the methods of a lazy query other than loading."""
 
 import datetime as dt
 import threading
@@ -112,7 +112,7 @@ def test_columns_are_any_names_and_those_of_a_set_are_sorted(session, make, name
         assert next(iter(found)).schema.names == names
     with pytest.raises(tq.ConfigError, match="selects nothing"):
         query.select(make([]))
-    # What says which query a state belongs to.
+    # These parts decide which query a state belongs to.
     assert query.select(make(asked))._parts() == query.select(names)._parts()
 
 
@@ -202,7 +202,7 @@ def test_a_filter_may_read_what_the_session_knows(kinds, tmp_path, source, worke
 
 
 def test_the_filter_of_a_query_reads_whatever_a_statement_may(kinds, tmp_path):
-    """What the query itself names stays what it was."""
+    """Tables that the query itself names stay pinned; those of the filter are looked up anew."""
     query = kinds.sql("SELECT n FROM t")
     pq.write_table(pa.table({"n": [2]}), tmp_path / "two.parquet")
     kinds.register_table("t", pa.table({"m": [1]}))
@@ -571,6 +571,7 @@ def test_a_part_that_runs_once_by_hand(session):
     assert len(sharded("SELECT * FROM once", session=session)) == 5
 
 
+@pytest.mark.slow
 def test_threads_make_queries_over_one_path_at_once(session, tmp_path):
     """Each lists the path anew, under the same name; more of them than the core has threads."""
     sql = f"SELECT n FROM '{tmp_path}/t.parquet'"

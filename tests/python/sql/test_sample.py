@@ -1,6 +1,6 @@
-"""TABLESAMPLE keeps the same rows of a table whoever reads it, in whatever pieces: a row's fate is a hash of seed, file and row.
+"""TABLESAMPLE keeps the same rows of a table for every reader and any splits: a hash of seed, file and row decides.
 
-The judge is `expected`, which hashes in Python what the rows' numbers are by construction.
+The judge is `expected`, which hashes in Python the numbers that the rows have by construction.
 """
 
 import gzip
@@ -193,7 +193,7 @@ def test_filters_and_limits_stay_above(tmp_path):
     )
     found = session.sql(f"SELECT id FROM {sample} LIMIT 5 OFFSET 7").to_arrow()["id"].to_pylist()
     assert found == wanted[7:12]
-    # A limit by order looks at all of the sample, not at that of the first rows.
+    # A limit by order looks at the whole sample, not only at its first rows.
     found = session.sql(f"SELECT id FROM {sample} ORDER BY v DESC LIMIT 4").to_arrow()
     assert found["id"].to_pylist() == wanted[:-5:-1]
     found = session.sql(f"SELECT count(*) AS n, max(id) AS top FROM {sample}").to_arrow()
@@ -353,7 +353,7 @@ def test_traces_name_the_rows_that_were_sampled(tmp_path):
 
 
 UNSUPPORTED = {"avro_v2", "variant_v3", "unknown_v3"}
-"""Fixtures of types and formats that are refused, which other tests show."""
+"""Fixtures with types and formats that are refused; other tests show that."""
 
 
 def readable():

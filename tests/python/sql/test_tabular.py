@@ -1,4 +1,5 @@
-"""Datasets of Hugging Face are tables, with their selection and order; what only looks like a table is refused."""
+"""Datasets of Hugging Face are tables, with their selection and order; objects that only look like tables are
+refused."""
 
 import datasets
 import numpy as np
@@ -67,7 +68,7 @@ NESTED = {
 
 
 def nested(kind):
-    """Thirty rows, some of which are null at each depth."""
+    """Thirty rows, with nulls at each depth."""
     inner = [
         None if n % 5 == 2 else {"b": n, "c": {"d": f"{n}"} if n % 3 else None} for n in range(30)
     ]

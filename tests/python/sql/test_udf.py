@@ -1,6 +1,4 @@
-"""Promise: a Python function in SQL is called with what it was declared for, wherever the query runs, and what it does
-wrong is told with its name and its own traceback.
-"""
+"""Promise: a Python function in SQL is called with the types that it declares, wherever the query runs."""
 
 from collections import Counter
 
@@ -273,7 +271,7 @@ def test_one_name_for_two_functions_in_a_query_is_refused(session):
         session.sql("SELECT f(y) AS z FROM v")
     with pytest.raises(tq.ConfigError, match='call different functions of the name "f"'):
         tq.create_dataloader(tq.mix([(one, 1), (session.sql("SELECT f(id) AS y FROM t"), 1)]))
-    # The same function again is no other one.
+    # A second registration of one function changes nothing.
     session.register_udf("f", lambda x: x, ["int64"], "int64")
     assert rows(session.sql("SELECT f(y) AS z FROM v WHERE id = 1")) == {"z": [1]}
 

@@ -1,4 +1,4 @@
-"""Promise: what a Python function in SQL does wrong is told with its name and its own traceback, wherever it runs."""
+"""Promise: an error of a Python function in SQL carries the function's name and its own traceback, wherever it runs."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,6 +1,5 @@
-"""Promise: a Python function in SQL is known by what it does: the same in every process and at every place, another one where
-anything changes that it uses.
-"""
+"""Promise: the identity of a Python function in SQL is its code: equal in every process and place, and another one
+if anything that it uses changes."""
 
 import functools
 import os
@@ -77,7 +76,7 @@ _CHANGES = {
 
 
 def identities_of(folder, tmp_path, seed, *changes):
-    """What each change of the script prints, all of them in one fresh process."""
+    """The outputs of the script, once per change, all run in one fresh process."""
     scripts = []
     for number, change in enumerate(changes):
         scripts.append(str(tmp_path / f"{seed}-{number}.py"))
@@ -120,7 +119,7 @@ def test_a_digest_follows_the_meaning_and_not_the_place():
     first = digest(one)
 
     def one(x):
-        # The same in other words.
+        # An equal function with another text.
         return pc.add(x, 1)
 
     assert digest(one) == first
@@ -129,7 +128,7 @@ def test_a_digest_follows_the_meaning_and_not_the_place():
     assert functions.Function("g", one, ["int64"], "int64").digest != first
     again = pickle.loads(pickle.dumps(functions.Function("f", one, ["int64"], "int64")))
     assert again.digest == first
-    # What a function learns while it runs is none of its identity, where it was registered before.
+    # State that a function gains while it runs is no part of the identity it was registered with.
     assert digest(pc.add) == digest(pc.add) != digest(pc.subtract)
 
 

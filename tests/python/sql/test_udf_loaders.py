@@ -1,4 +1,5 @@
-"""Promise: loaders call a Python function in SQL in whatever process reads the rows, resume with it, and end while it runs."""
+"""Promise: loaders call a Python function in SQL in the process that reads the rows, resume with it, and stop while
+it runs."""
 
 import json
 import os

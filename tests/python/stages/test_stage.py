@@ -1,4 +1,4 @@
-"""A stage is written once, whoever asks first, in bounded memory; what is not whole is never read."""
+"""A stage is written once, whoever asks first, in bounded memory; an incomplete one is never read."""
 
 import contextlib
 import fcntl
@@ -20,7 +20,7 @@ from tensorquery.errors import StorageError
 
 ROWS = 200_000
 
-# What a process of its own does with the table in argv[1] and the stages in argv[2].
+# Programs for another process, with the table in argv[1] and the stages in argv[2].
 _HEAD = """
 import sys, os
 import tensorquery as tq

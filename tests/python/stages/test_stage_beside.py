@@ -1,4 +1,4 @@
-"""Stages beside what else a query may have: Iceberg snapshots that move, functions of the user's, and bad files."""
+"""Stages together with other features of a query: Iceberg snapshots that move, the user's functions, and bad files."""
 
 import json
 from collections import Counter
@@ -62,7 +62,7 @@ def test_a_refresh_makes_another_stage_and_the_old_state_keeps_the_old_one(lake,
     assert new.seconds is not None
     assert Counter(ids(loader)) == Counter(range(80))
     assert len(tq.list_stages(tmp_path)) == 2
-    # A new run begins with the snapshot that is current, finds its stage, and goes on with that of the state.
+    # A new run begins with the current snapshot and finds its stage; the state switches to the older stage.
     resumed, dataset = loader_of(lake, name, tmp_path)
     assert dataset.stages[0].seconds is None
     assert dataset.stages[0].digest == new.digest
@@ -72,6 +72,7 @@ def test_a_refresh_makes_another_stage_and_the_old_state_keeps_the_old_one(lake,
     assert Counter(seen + ids(resumed)) == Counter(range(60))
 
 
+@pytest.mark.slow
 def test_the_old_state_goes_on_where_its_stage_is_gone(lake, name, tmp_path):
     """The snapshot is still there, so that its rows can be computed again."""
     loader = loader_of(lake, name, tmp_path)[0]
@@ -185,7 +186,7 @@ def test_files_that_cannot_be_understood_are_left_out_of_a_staged_part(folder, t
 
 
 def test_a_bad_row_group_that_a_staged_part_reads_is_an_error_that_says_why(folder, tmp_path):
-    """Its rows may be in any group: leaving them out would change other rows without a word."""
+    """Its rows may be in any group: leaving them out would silently change other rows."""
     bad = sorted(folder.glob("*.parquet"))[2]
     spoil_row_group(bad, 1)
     with pytest.raises(tq.DataError) as refused:

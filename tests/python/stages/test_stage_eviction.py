@@ -1,4 +1,4 @@
-"""Stages take no more room than they may: those used longest ago make way, by themselves, and none that is in use goes."""
+"""Stages stay within their bound: the least recently used ones are removed by themselves, and none that is in use."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def session():
 
 
 def sql(number):
-    """A query whose stage has all rows, for each number another one."""
+    """A query whose stage has all rows; each number gives another stage."""
     return f"SELECT id, x, {number} AS n FROM t ORDER BY id DESC"
 
 
@@ -34,7 +34,7 @@ def stage(session, number, place, **options):
 
 
 def numbers(session, place, up_to=9):
-    """Which of the queries have a stage, whatever was used last."""
+    """The numbers of the queries that have a stage, in ascending order."""
     keys = {stored.key for stored in tq.list_stages(place)}
     there = []
     for number in range(up_to):
@@ -68,6 +68,7 @@ def test_without_a_bound_all_stay(session, tmp_path, monkeypatch):
     assert numbers(session, tmp_path) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_those_used_longest_ago_make_way(session, tmp_path):
     size = filled(session, tmp_path, 3)
     age(tmp_path, 60)
@@ -79,6 +80,7 @@ def test_those_used_longest_ago_make_way(session, tmp_path):
     assert sum(stored.bytes for stored in tq.list_stages(tmp_path)) <= 2.5 * size
 
 
+@pytest.mark.slow
 def test_the_bound_of_the_environment(session, tmp_path, monkeypatch):
     size = filled(session, tmp_path, 3)
     monkeypatch.setenv("TENSORQUERY_STAGES_MAX_BYTES", f"{2.5 * size / 1024:.3f}KiB")
@@ -124,22 +126,23 @@ def build_and_let_go(session, number, place):
     before = {stored.key for stored in tq.list_stages(place)}
     stage(session, number, place)
     (key,) = {stored.key for stored in tq.list_stages(place)} - before
-    return Path(place) / f"{key}.use"
+    return Path(place) / "queries" / f"{key}.use"
 
 
 @pytest.mark.slow
 def test_one_that_another_process_builds_stays(session, tmp_path):
     """Its lock says so, although all its files are old; what it has written so far is shown."""
     key = "ab" * 32
-    (tmp_path / key).mkdir()
+    queries = tmp_path / "queries"
+    (queries / key).mkdir(parents=True)
     note = '{"builder": "somebody", "build": "build-1", "rows": 12, "bytes": 345678, "beat": 3}'
-    (tmp_path / key / "progress.json").write_text(note)
+    (queries / key / "progress.json").write_text(note)
     holder = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import sys, fcntl; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()",
-            str(tmp_path / f"{key}.lock"),
+            str(queries / f"{key}.lock"),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -154,6 +157,7 @@ def test_one_that_another_process_builds_stays(session, tmp_path):
         holder.communicate(b"")
 
 
+@pytest.mark.slow
 def test_clearing_by_size_begins_with_the_one_used_longest_ago(session, tmp_path):
     """Also where a newer one alone would make enough room."""
     session.register_table("little", pa.table({"id": np.arange(10)}))
@@ -198,7 +202,7 @@ def test_the_size_is_shown_while_a_stage_is_built_and_where_it_is_found(session,
 
 
 def test_below_a_url_what_was_just_used_stays(minio, session):
-    """Nobody knows there who reads: for a quarter of an hour after its last use a stage counts as read."""
+    """Readers are unknown there: a stage counts as read for a quarter of an hour after its last use."""
     place = f"{minio.root}/evict-{time.monotonic_ns()}"
     bounded = tq.Session(storage_options=minio.options)
     bounded.register_table("t", session.sql("SELECT * FROM t"))

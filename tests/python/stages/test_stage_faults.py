@@ -1,4 +1,5 @@
-"""A stage is there or it is not: also where the disk is full, and where its builder stands still for longer than others wait."""
+"""A stage is complete or absent, also if the disk is full, or if its builder stands still for longer than others
+wait."""
 
 import json
 import signal
@@ -32,7 +33,7 @@ def table(tmp_path_factory):
     return path
 
 
-# What all programs below begin with.
+# The beginning of all programs below.
 COMMON = """
 import json, os, resource, subprocess, sys, time
 import tensorquery as tq
@@ -55,7 +56,7 @@ def left(place):
 
 
 def run(program, *words, prefix=()):
-    """What a program says, as JSON."""
+    """Run a program, and parse the JSON that it prints."""
     text = COMMON + textwrap.dedent(program)
     done = subprocess.run(
         [*prefix, sys.executable, "-c", text, *map(str, words)],
@@ -111,7 +112,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(table, tmp_path):
     told, files, shown, free, rows, built = found
     assert_says_what_to_do(told, place)
     assert (files, shown) == ([], 0)
-    # What was written is given back.
+    # The space that was written is freed.
     assert free > 3 << 20
     assert (rows, built) == (ROWS, True)
 
@@ -139,7 +140,7 @@ def test_a_file_that_may_not_grow_is_told_and_leaves_nothing(table, tmp_path):
 
 
 def test_no_room_to_spill_is_told_apart(table, tmp_path):
-    """The folder that lacks it is another one, and so is what to do."""
+    """Another folder lacks room, so the advice is another one, too."""
     spills = tmp_path / "spills"
     spills.mkdir()
     found = run(

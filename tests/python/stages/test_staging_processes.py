@@ -1,4 +1,5 @@
-"""Processes that build one stage together, and die: one builds, the others wait, and nothing half visible is left."""
+"""Processes that build one stage together, and die: one builds, the others wait, and no partial stage becomes
+visible."""
 
 import json
 import os
@@ -77,13 +78,13 @@ def build(table, stages, go, **environment):
 
 
 def build_held(table, stages, go, calls):
-    """A builder that comes no further than so many of its some 200 batches, once it is there."""
+    """A builder that stops after so many of its 200 or so batches; returned once it has got there."""
     mark = stages.with_name(f"{stages.name}.held")
     builder = build(table, stages, go, TEST_HOLD=str(calls), TEST_HELD=str(mark))
     while not mark.exists():
         assert builder.poll() is None, builder.communicate()
         time.sleep(0.01)
-    assert list(stages.glob("*.lock"))
+    assert list(stages.glob("queries/*.lock"))
     return builder
 
 
@@ -122,7 +123,7 @@ def test_a_killed_builder_leaves_nothing_half_visible(heavy, tmp_path):
             victim = build_held(heavy, stages, go, calls)
         else:
             victim = build(heavy, stages, go)
-            while victim.poll() is None and not list(stages.glob("*.lock")):
+            while victim.poll() is None and not list(stages.glob("queries/*.lock")):
                 time.sleep(0.005)
             time.sleep(float(rng.uniform(0, whole["seconds"])))
         victim.send_signal(signal.SIGKILL)

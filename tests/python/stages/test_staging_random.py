@@ -1,4 +1,5 @@
-"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whatever part of the query is staged.
+"""Promise 1 (docs/promises.md): for random SQL, all ranks together deliver DuckDB's answer, whichever part of the
+query is staged.
 
 A failure names its seed: `RandomSql(seed).query().sql` is the query.
 """
@@ -127,7 +128,7 @@ WRONG = {
     """,
     "the NULL of a DISTINCT with ORDER BY and LIMIT": "SELECT DISTINCT v FROM u ORDER BY v NULLS FIRST LIMIT 3",
 }
-"""What random queries found, shrunk: mended, or refused."""
+"""Faults that random queries found, shrunk: each is corrected or refused now."""
 
 
 def test_a_rollup_of_no_rows_has_a_grand_total(engines):
@@ -197,6 +198,7 @@ def test_a_mixture_of_which_all_is_staged_is_mixed(engines, tmp_path):
     assert [sum(batch["x"]) for batch in loader] == [4] * 15
 
 
+@pytest.mark.slow
 def test_a_stage_of_a_union_is_the_same_whenever_it_is_built(engines, tmp_path):
     session, _ = engines
     digests = set()

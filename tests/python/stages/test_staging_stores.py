@@ -1,4 +1,4 @@
-"""Promise 1 (docs/promises.md): processes share stages below a URL, and ranks of a process group do."""
+"""Promise 1 (docs/promises.md): processes, and ranks of a process group, share stages below a URL."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def test_of_processes_that_start_at_once_one_builds(minio, table):
 
 @pytest.mark.slow
 def test_a_lease_whose_holder_died_is_taken_over(minio, table):
-    """The lease is left behind; who comes next waits for a sign of life, and then builds."""
+    """The lease is left behind; the next process waits for a sign of life, and then builds."""
     place = f"{minio.root}/{fresh('stages')}"
     victim = build(table, place, minio.options, TEST_HOLD="yes")
     go(victim)

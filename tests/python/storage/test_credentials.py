@@ -1,4 +1,5 @@
-"""Promise: credentials of a user's function are asked for before they end, in every process, and shown nowhere."""
+"""Promise: a user's credential function is asked before credentials end, in every process, and they are shown
+nowhere."""
 
 import json
 import pickle
@@ -217,10 +218,11 @@ def test_workers_renew_them(store, context):
         assert first < len(web.seen) < first + FILES
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("access", ["options", "environment", "provider", "prefix"])
 def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, access):
-    """Connections and threads do not survive a fork: it waited for ever."""
+    """Connections and threads do not survive a fork: a forked process once waited forever."""
     own = {**store.place(), "key": store.key, "secret": store.secret}
     provider = Vending(store, 3600, lambda _, end: {**own, "expires_at": end})
     given = {
@@ -239,7 +241,7 @@ def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, acc
     def rows():
         return sorted(query.to_arrow()["id"].to_pylist())
 
-    # Before the parent has read, and after; the parent's connections stay as they were.
+    # Before the parent has read, and after; the parent's connections stay intact.
     for _ in range(2):
         assert in_a_fork(rows) == repr(IDS)
         assert rows() == IDS
@@ -248,7 +250,7 @@ def test_a_forked_process_reads_tables_that_it_inherited(store, monkeypatch, acc
 
 
 def test_keys_that_are_refused_when_a_stage_is_written(store):
-    """What writes is asked once more with newer keys, as what reads is."""
+    """A refused write is tried once more with newer keys, as a read is."""
     provider = Vending(store, 3600, lambda keys, end: keys)
     session = tq.Session(storage_options=store.place(), credential_provider=provider)
     session.register_table("t", TABLE)
@@ -287,7 +289,7 @@ def test_a_closure_cannot_travel_to_a_spawned_worker(store):
 
 
 class Broken(Exception):
-    """What a provider raises."""
+    """An exception of a provider."""
 
 
 def test_its_exception_is_the_cause(store):

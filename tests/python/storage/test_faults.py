@@ -146,7 +146,7 @@ def ids(loader):
 
 
 def exact(found):
-    """Each row once, and none twice."""
+    """Assert that each row came once."""
     counts = Counter(map(int, found))
     assert [one for one, times in counts.items() if times > 1] == []
     assert len(counts) == ROWS
@@ -239,7 +239,7 @@ def test_contradictions_never_change_the_rows(faults, tables, name, kind, seed):
 
 
 def is_clear(error, faults, url):
-    """It names the file or the folder, in one line, and no key."""
+    """Assert that the error names the file or the folder, in one line, and no key."""
     message = str(error)
     assert url.removeprefix("s3://").rstrip("/") in message, message
     assert faults.store.secret not in message

@@ -1,4 +1,5 @@
-"""Promise: any file system of fsspec is read as a store is: the same rows, pinned, in every process, with clear errors."""
+"""Promise: any file system of fsspec is read like a store: the same rows, pinned, in every process, with clear
+errors."""
 
 import time
 import zipfile

@@ -1,4 +1,4 @@
-"""A `~` in front of a path from Python is the user's folder, as in a shell, and never a folder of that name."""
+"""A `~` at the start of a path from Python is the user's folder, as in a shell, and never a folder of that name."""
 
 from pathlib import Path
 
@@ -94,6 +94,7 @@ def test_iceberg_tables_lie_below_it(home):
     assert session.incremental(place, table.current_snapshot().snapshot_id).count() == 0
 
 
+@pytest.mark.slow
 def test_the_other_librarys_interface(home):
     assert len(compat.discover_files("~/data")) == 2
     loader, _ = compat.StructuredDataset.create_dataloader(path="~/data", format="parquet")

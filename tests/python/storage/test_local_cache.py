@@ -1,5 +1,5 @@
-"""Promise 6 (docs/promises.md): what is kept on disk is what the store has. A second read asks the store for nothing, a changed file is
-never read from the cache, and whatever happens to the folder costs requests and no row."""
+"""Promise 6 (docs/promises.md): cached bytes are the store's bytes. A second read asks the store for nothing, a
+changed file is never read from the cache, and damage to the folder costs requests and no row."""
 
 import os
 import random
@@ -157,7 +157,7 @@ def test_a_changed_file_is_never_read_from_the_cache(served, tmp_path):
     )
     loader, _ = tq.create_dataloader("SELECT id FROM t", session=session)
     assert rows_in(loader) == list(range(ROWS))
-    # The same size, other rows.
+    # Other rows in a file of equal size.
     before = os.stat(root / "000.parquet").st_size
     part = table_of().slice(0, ROWS // FILES)
     part = part.set_column(0, "id", pa.array(np.arange(ROWS // FILES) + 10**6))
@@ -273,7 +273,7 @@ def test_many_processes_that_are_killed_share_a_small_folder(served, tmp_path):
         assert "Warning" not in err
     assert entries(folder)
     assert stored(folder) <= limit + 64 * 1024
-    # What the killed ones left is of use, and no harm.
+    # Entries that killed processes left are useful and harmless.
     with reader(url, folder, limit, 99) as last:
         out, err = last.communicate(timeout=300)
     assert (last.returncode, out.endswith("right\n")) == (0, True), err

@@ -1,6 +1,7 @@
-"""Promise: a server that answers oddly costs no row without a word: its answer is asked for again, or is an error that says
-what is odd."""
+"""Promise: odd answers of a server cost no row silently: each is asked for again, or is an error that says what is
+odd."""
 
+import contextlib
 import json
 import time
 from hashlib import md5
@@ -108,6 +109,32 @@ def times(count, wanted, answer):
 
 ALL = list(range(FILES * ROWS))
 
+
+def test_a_page_has_an_end(web):
+    def odd(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/xml")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(65):
+                handler.wfile.write(b" " * (1 << 20))
+        return True
+
+    web.odd = lambda handler: listing(handler) and odd(handler)
+    told = f"{web.uri} answers with more than 67108864 bytes"
+    with pytest.raises(tq.StorageError, match=told):
+        tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
+
+
+def test_an_error_is_cut(web):
+    web.odd = lambda handler: handler.reply(400, b"we " * (1 << 20)) or True
+    with pytest.raises(tq.StorageError, match="400 Bad Request: we we") as caught:
+        tq.Session(storage_options=options(web)).register_parquet("t", "s3://box/t/")
+    assert len(str(caught.value)) < 100_000
+
+
 # ------------------------------------------------------------------------------------------------
 # Listings.
 
@@ -165,7 +192,7 @@ def missing(handler):
 
 
 def other_file(web, handler, *, etag, more=b""):
-    """What was asked for, of a file that is another one, or longer."""
+    """Answer the request from another file, or from a longer one."""
     data = web.files[handler.path]
     headers = {"ETag": etag or tag(data)}
     asked = handler.headers.get("Range")
@@ -270,7 +297,7 @@ def test_bodies_without_an_etag_go_on_where_they_break_off(web, name, data, firs
 
 
 def test_a_body_without_an_etag_does_not_go_on_in_another_file(web):
-    """Its rest has another time: the file was written meanwhile."""
+    """The rest of the body has another time: the file was written meanwhile."""
     web.files["/a.csv"] = TEXT
     seen = [0]
 
@@ -337,7 +364,7 @@ def test_why_a_request_could_not_be_sent_is_said(web):
 
 
 def test_a_slash_inside_of_a_name_is_refused(web):
-    """It is another file than the one with a slash between two names, which was read."""
+    """`%2F` names another file than a slash; the file with the slash was read."""
     web.files["/a/b.csv"] = b"id\n1\n"
     with pytest.raises(tq.ConfigError, match="%2F"):
         plain(web, "/a%2Fb.csv")

@@ -1,7 +1,8 @@
-"""Promise 9 (docs/promises.md): no key, token or password is in anything that is shown or kept: reprs, plans, errors, logs, states, caches.
+"""Promise 9 (docs/promises.md): no key, token or password is in anything that is shown or kept: reprs, plans,
+errors, logs, states, caches.
 
-A program lives a job through in a process of its own (`secret_life`), with every log turned up; all that it prints and
-all files that it leaves are searched. Pipes to worker processes may carry the options.
+The program `secret_life` lives through a job in another process, with every log turned up; all its output and all
+files that it leaves are searched. Pipes to worker processes may carry the options.
 """
 
 import base64

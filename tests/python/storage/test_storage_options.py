@@ -1,4 +1,5 @@
-"""Promise: a user says where data lies and who reads it in the names that they already type, and nobody sees a secret."""
+"""Promise: users say where data lies, and who reads it, with the option names that they already type, and nobody
+sees a secret."""
 
 import json
 import stat
@@ -231,7 +232,7 @@ def test_two_accounts_serve_one_query(store, other):
 
 @pytest.mark.slow
 def test_the_longest_prefix_reads_its_part(store, other):
-    # The same bucket on two servers: what lies below t/deep/ is asked of the other one.
+    # One bucket name on two servers: keys below t/deep/ are read from the other one.
     options = {**store.options(), "s3://names/t/deep/": other.options()}
     assert ids("s3://names/t/deep/b.parquet", options) == SECOND["id"].to_pylist()
     assert ids("s3://names/t/a.parquet", options) == FIRST["id"].to_pylist()

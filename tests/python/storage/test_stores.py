@@ -1,5 +1,5 @@
-"""A table in an object store is the table that it is on the local disk: the same rows in the same order, from real
-servers of S3, Google and Azure."""
+"""A table in an object store is read as on the local disk: the same rows in the same order, from real servers of S3,
+Google and Azure."""
 
 import os
 from collections import Counter

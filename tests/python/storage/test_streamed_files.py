@@ -1,4 +1,5 @@
-"""Promise: a file that is read from its start to its end comes as the loop goes on; what the loop has not read stays in the store."""
+"""Promise: a file that is read from start to end arrives as the loop goes on; bytes that the loop has not reached
+stay in the store."""
 
 import gzip
 import os
@@ -67,6 +68,7 @@ def test_a_loop_that_waits_does_not_fill_the_memory(long_file, tmp_path, cached)
         assert asked < 120 * MIB if cached else asked > 130 * MIB
 
 
+@pytest.mark.slow
 def test_a_server_without_ranges_sends_the_file_whole(long_file):
     root, ids = long_file
 

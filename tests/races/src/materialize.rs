@@ -1,4 +1,4 @@
-//! What streams take from the room that keeps stages.
+//! The functions of `materialize` that streams use.
 
 #[path = "../../../src/materialize/views.rs"]
 mod views;

@@ -1,5 +1,5 @@
-//! What happens at one time in a process that trains: streams that start, run and are dropped, consumers that are slow, workers
-//! that share a counter, requests that are throttled, and memory that goes round.
+//! Concurrent work of a training process: streams that start, run and are dropped, slow consumers, workers that share
+//! a counter, throttled requests, and memory that is reused.
 
 extern crate tensorquery_races as tensorquery;
 
@@ -46,7 +46,7 @@ fn shards(layout: &Layout) -> Vec<Shard> {
         counts: Some(COUNTS.to_vec()),
         ..ShardInput::default()
     };
-    resume(&input, &[], layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
+    resume(&input, None, layout, None, OrderKey { seed: 7, epoch: 0, fingerprint: b"races" })
         .unwrap()
 }
 

@@ -22,7 +22,7 @@ use super::unsupported_by_engine::{in_units_of, is_hard, needs_all};
 use crate::Result;
 use crate::formats::footers::read_footer;
 use crate::formats::parquet::discover::Adapter;
-use crate::formats::{Format, Split, SplitUnit, TableFiles};
+use crate::formats::{Format, Split, SplitUnit, TableFiles, UnitKind};
 use crate::storage::LocalFile;
 
 /// A split that is to be read, by a predicate and a projection over the table's schema.
@@ -76,7 +76,9 @@ impl<'a> ColumnRequest<'a> {
         let local = LocalFile::open(&table.store, &file.meta.location).await?;
         let footer = footer_of(table, index, predicate.is_some()).await?;
         let groups = match split.unit {
-            SplitUnit::RowGroups { first, count, .. } => first as usize..(first + count) as usize,
+            SplitUnit::Units { kind: UnitKind::RowGroups, first, count, .. } => {
+                first as usize..(first + count) as usize
+            }
             SplitUnit::File => 0..footer.num_row_groups(),
             _ => return Ok(None),
         };

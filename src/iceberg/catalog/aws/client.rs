@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::env::var;
 
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use object_store::client::HttpRequest;
-use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
 use super::signer::Signer;
-use crate::iceberg::catalog::rest::{CONNECT_TIMEOUT, TIMEOUT, Tries, plain, unreachable};
-use crate::storage::{note_secrets, redact, retry_after, without_password};
+use crate::iceberg::catalog::rest::{
+    ANSWER, CONNECT_TIMEOUT, TIMEOUT, Tries, is_passing, plain, unreachable,
+};
+use crate::storage::{client_builder, note_secrets, redact, whole, without_password};
 use crate::{Error, Result};
 
 /// The longest part of a service's message that is repeated.
@@ -102,12 +103,10 @@ impl AwsClient {
                 without_password(&endpoint)
             )));
         }
-        // A signature holds for one host: whoever redirects a request would get keys to reuse.
-        let http = Client::builder()
-            .redirect(Policy::none())
+        // It follows no redirect: a signature holds for one host.
+        let http = client_builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
-            .user_agent(concat!("tensorquery/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Error::config("cannot make an HTTP client").with_source(error))?;
         Ok(Self { name, endpoint, http, signer, properties: properties.clone() })
@@ -118,49 +117,41 @@ impl AwsClient {
         let url = format!("{}{}", self.endpoint, request.path);
         let mut tries = Tries::default();
         loop {
-            let (answer, body) = self.send_once(&url, &request).await?;
-            let answer = match answer {
-                Ok(response) if response.status().is_success() => {
-                    return serde_json::from_slice(&body).map_err(|error| {
-                        Error::storage(format!("{} did not answer in JSON", self.name))
-                            .with_source(error)
-                            .with_context("url", plain(&url))
-                            .into()
-                    });
-                }
-                other => other,
+            let (status, headers, body) = match self.send_once(&url, &request).await? {
+                Ok(answer) => answer,
+                Err(error) if tries.again_after(&error).await => continue,
+                Err(error) => return Err(unreachable(self.name, &url, &error).into()),
             };
-            let kind = answer.as_ref().map_or_else(|_| String::new(), |told| kind_of(told, &body));
-            let again = match &answer {
-                Ok(response) if PASSING.contains(&kind.as_str()) => {
-                    tries.wait(retry_after(response.headers())).await
-                }
-                other => tries.again(other).await,
-            };
-            if !again {
-                return Err(match answer {
-                    Ok(response) => self.refusal(&url, response.status(), &kind, &body),
-                    Err(error) => unreachable(self.name, &url, &error).into(),
+            if status.is_success() {
+                return serde_json::from_slice(&body).map_err(|error| {
+                    Error::storage(format!("{} did not answer in JSON", self.name))
+                        .with_source(error)
+                        .with_context("url", plain(&url))
+                        .into()
                 });
+            }
+            let kind = kind_of(&headers, &body);
+            let passes = is_passing(status) || PASSING.contains(&kind.as_str());
+            if !(passes && tries.again_later(&headers).await) {
+                return Err(self.refusal(&url, status, &kind, &body));
             }
         }
     }
 
-    /// An answer with its body.
+    /// Status, headers and body of an answer; within, the client's own error.
     async fn send_once(
         &self,
         url: &str,
         request: &Request<'_>,
-    ) -> Result<(reqwest::Result<Response>, Vec<u8>)> {
+    ) -> Result<reqwest::Result<(StatusCode, HeaderMap, Vec<u8>)>> {
         let mut signed = HttpRequest::new(request.body.clone().into());
         *signed.method_mut() = request.method.clone();
         *signed.uri_mut() = url.parse().map_err(|error| {
             Error::config(format!("{:?} is no URL of {}", plain(url), self.name)).with_source(error)
         })?;
         for (name, value) in request.headers {
-            let value = HeaderValue::from_str(value).map_err(|_| {
-                Error::config(format!("{value:?} is no value of an HTTP header"))
-            })?;
+            let value = HeaderValue::from_str(value)
+                .map_err(|_| Error::config(format!("{value:?} is no value of an HTTP header")))?;
             signed.headers_mut().insert(HeaderName::from_static(name), value);
         }
         self.signer.sign(&mut signed).await?;
@@ -171,18 +162,14 @@ impl AwsClient {
             .body(request.body.clone())
             .send()
             .await;
-        let mut response = match sent {
+        let response = match sent {
             Ok(response) => response,
-            Err(error) => return Ok((Err(error), Vec::new())),
+            Err(error) => return Ok(Err(error)),
         };
-        let mut body = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-                Ok(None) => return Ok((Ok(response), body)),
-                Err(error) => return Ok((Err(error), Vec::new())),
-            }
-        }
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = whole(response, ANSWER).await;
+        let body = body.map_err(|error| error.with_context("url", plain(url)))?;
+        Ok(body.map(|body| (status, headers, body)))
     }
 
     fn refusal(&self, url: &str, status: StatusCode, kind: &str, body: &[u8]) -> Refusal {
@@ -202,8 +189,8 @@ impl AwsClient {
 }
 
 /// The kind of an error: in a header, or in the body with a prefix of the service.
-fn kind_of(response: &Response, body: &[u8]) -> String {
-    let header = response.headers().get("x-amzn-errortype").and_then(|kind| kind.to_str().ok());
+fn kind_of(headers: &HeaderMap, body: &[u8]) -> String {
+    let header = headers.get("x-amzn-errortype").and_then(|kind| kind.to_str().ok());
     let in_body = || -> Option<String> {
         let body: Value = serde_json::from_slice(body).ok()?;
         ["__type", "code"].iter().find_map(|name| body[*name].as_str().map(str::to_owned))

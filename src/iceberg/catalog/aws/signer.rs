@@ -29,7 +29,7 @@ impl Signer {
         region: Option<&str>,
         region_property: &str,
     ) -> Result<Self> {
-        let (credentials, region) = aws_identity(keys, profile, region)?;
+        let (credentials, region) = aws_identity(keys, profile, region, service)?;
         let region = region.ok_or_else(|| {
             Error::config(format!(
                 "the region of the catalog is not known; pass the property {region_property:?}, or \

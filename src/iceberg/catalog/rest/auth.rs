@@ -11,13 +11,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::http::{Tries, plain, unreachable};
+use super::http::{Tries, plain, sent, unreachable};
 use crate::iceberg::catalog::aws::{Signer, keys_of};
-use crate::storage::redact;
+use crate::storage::{error_text, redact, whole};
 use crate::{Error, Result};
 
 /// How long before its end a token is renewed at most; a quarter of a shorter life.
 const MARGIN: Duration = Duration::from_secs(60);
+/// The largest answer of a server of tokens.
+const TOKEN: u64 = 1 << 20;
 const SHOWN: usize = 500;
 const SIGV4: &str = "rest.sigv4-enabled";
 
@@ -76,14 +78,24 @@ impl Auth {
         })
     }
 
+    /// Returns true if properties ask for authorization of any kind.
+    pub(super) fn is_asked(properties: &BTreeMap<String, String>) -> bool {
+        ["token", "credential"].iter().any(|name| given(properties, name).is_some())
+            || is_signed(properties)
+    }
+
+    /// Returns true if a server of tokens gets a client's secret.
+    pub(super) fn asks_for_tokens(properties: &BTreeMap<String, String>) -> bool {
+        given(properties, "credential").is_some() && !is_signed(properties)
+    }
+
     /// # Errors
     ///
     /// `Config`, for a malformed property.
     pub(super) fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
-        let get = |name: &str| properties.get(name).filter(|value| !value.is_empty());
+        let get = |name: &str| given(properties, name);
         let token = get("token").map(|value| Token { value: value.clone(), renew_at: None });
-        let sigv4 = get(SIGV4).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        let kind = if sigv4 {
+        let kind = if is_signed(properties) {
             Kind::SigV4(signer(properties)?)
         } else if let Some(credential) = get("credential") {
             Kind::OAuth(OAuth::new(properties, credential))
@@ -145,6 +157,27 @@ impl Auth {
     }
 }
 
+fn given<'a>(properties: &'a BTreeMap<String, String>, name: &str) -> Option<&'a String> {
+    properties.get(name).filter(|value| !value.is_empty())
+}
+
+fn is_signed(properties: &BTreeMap<String, String>) -> bool {
+    given(properties, SIGV4).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+}
+
+/// The address of the server of tokens, which may be relative to the catalog's.
+pub(super) fn token_server(properties: &BTreeMap<String, String>) -> String {
+    let server = properties.get("oauth2-server-uri").filter(|uri| !uri.is_empty());
+    let server = server.map_or("v1/oauth/tokens", String::as_str);
+    match server.contains("://") {
+        true => server.to_owned(),
+        false => {
+            let uri = properties.get("uri").map(String::as_str).unwrap_or_default();
+            format!("{}/{}", uri.trim_end_matches('/'), server.trim_start_matches('/'))
+        }
+    }
+}
+
 impl OAuth {
     fn new(properties: &BTreeMap<String, String>, credential: &str) -> Self {
         let mut form = vec![("grant_type", "client_credentials".to_owned())];
@@ -164,15 +197,7 @@ impl OAuth {
                 form.push((name, value.clone()));
             }
         }
-        let server = properties.get("oauth2-server-uri").filter(|uri| !uri.is_empty());
-        let server = server.map_or("v1/oauth/tokens", String::as_str);
-        let server = match server.contains("://") {
-            true => server.to_owned(),
-            false => {
-                let uri = properties.get("uri").map(String::as_str).unwrap_or_default();
-                format!("{}/{}", uri.trim_end_matches('/'), server.trim_start_matches('/'))
-            }
-        };
+        let server = token_server(properties);
         // The halves are secrets too.
         let mut properties = properties.clone();
         properties.insert("client-secret".into(), secret.to_owned());
@@ -199,11 +224,14 @@ impl OAuth {
                 .header("content-type", "application/x-www-form-urlencoded")
                 .header("accept", "application/json")
                 .body(body.clone());
-            let answer = match request.send().await {
-                Ok(response) if response.status().is_success() => match response.text().await {
-                    Ok(text) => break text,
-                    Err(error) => Err(error),
-                },
+            let answer = match sent(client, request, &self.server).await? {
+                Ok(response) if response.status().is_success() => {
+                    let read = whole(response, TOKEN).await;
+                    match read.map_err(|error| error.with_context("url", plain(&self.server)))? {
+                        Ok(text) => break text,
+                        Err(error) => Err(error),
+                    }
+                }
                 other => other,
             };
             if tries.again(&answer).await {
@@ -215,8 +243,8 @@ impl OAuth {
             });
         };
         // The text holds the token, so that no message repeats it.
-        let TokenAnswer { access_token: value, expires_in } =
-            serde_json::from_str(&text).map_err(|_| {
+        let TokenAnswer { access_token: value, expires_in } = serde_json::from_slice(&text)
+            .map_err(|_| {
                 Error::storage("no token for the catalog: the server answered without access_token")
                     .with_context("url", plain(&self.server))
             })?;
@@ -233,7 +261,7 @@ impl OAuth {
     async fn refusal(&self, response: Response) -> Error {
         let status = response.status();
         // The status says enough where the rest does not arrive.
-        let text = response.text().await.unwrap_or_default();
+        let text = error_text(response).await;
         let told: String = redact(&text, &self.properties).chars().take(SHOWN).collect();
         Error::storage(format!(
             "no token for the catalog, since the server answered {status}: {told}; check the properties credential, scope \

@@ -11,11 +11,17 @@ use serde_json::Value;
 use super::super::connect::Client;
 use super::super::error::{no_namespace, not_found};
 use super::super::registered::LoadedTable;
-use super::http::{Http, Refusal, encode, plain};
+use super::http::{ANSWER, Http, Refusal, encode, plain};
+use super::trust::{Trust, of_answer};
 use crate::{Error, Result};
 
 /// The unit separator, between the names of a namespace in one part of a path.
 const SEPARATOR: &str = "\u{1f}";
+
+/// The most pages of one listing, and their bytes together: a server that pages without end is none
+/// to wait for.
+const PAGES: usize = 1000;
+const LISTED: usize = ANSWER as usize;
 
 /// A connection to a REST catalog.
 #[derive(Clone)]
@@ -25,6 +31,7 @@ pub(in super::super) struct RestClient {
 
 struct Inner {
     http: Http,
+    trust: Trust,
     /// Properties from the user, for processes that connect again.
     given: BTreeMap<String, String>,
     /// The catalog's defaults, the user's properties, the catalog's overrides.
@@ -80,11 +87,18 @@ impl RestClient {
         if let Some(warehouse) = given.get("warehouse").filter(|name| !name.is_empty()) {
             url.push_str(&format!("?warehouse={}", encode(warehouse)));
         }
+        let trust = Trust::try_new(given)?;
         let http = Http::try_new(given)?;
         let answer: ConfigAnswer = parse(&http.get(&url).await.map_err(Error::from)?, &url)?;
-        let mut properties: BTreeMap<String, String> = texts(answer.defaults);
+        let mut properties = of_answer(texts(answer.defaults));
+        let overrides = of_answer(texts(answer.overrides));
+        let mut said = properties.clone();
+        said.retain(|name, _| !given.contains_key(name));
+        said.extend(overrides.clone());
+        trust.check_files(&said)?;
         properties.extend(given.clone());
-        properties.extend(texts(answer.overrides));
+        properties.extend(overrides);
+        trust.check(&properties)?;
         let mut base = format!("{}/v1", uri_of(&properties)?);
         if let Some(prefix) = properties.get("prefix").filter(|prefix| !prefix.is_empty()) {
             base.push_str(&format!("/{}", prefix.trim_matches('/')));
@@ -97,7 +111,7 @@ impl RestClient {
         let http = http.with_properties(&properties)?;
         let endpoints = answer.endpoints.unwrap_or_default();
         let given = given.clone();
-        let inner = Inner { http, given, properties, base, separator, endpoints };
+        let inner = Inner { http, trust, given, properties, base, separator, endpoints };
         Ok(Self { inner: std::sync::Arc::new(inner) })
     }
 
@@ -111,6 +125,11 @@ impl RestClient {
         &self.inner.properties
     }
 
+    /// Which servers the catalog's answers may name.
+    pub(super) fn trust(&self) -> &Trust {
+        &self.inner.trust
+    }
+
     /// Returns true if the catalog says that it has the endpoint.
     pub(super) fn has_endpoint(&self, endpoint: &str) -> bool {
         self.inner.endpoints.iter().any(|known| known == endpoint)
@@ -120,14 +139,20 @@ impl RestClient {
         format!("{}/namespaces/{}/tables/{}", self.inner.base, self.path(namespace), encode(name))
     }
 
-    /// A URL as the catalog told it, which may be relative to the catalog's own.
-    pub(super) fn resolve(&self, url: &str) -> Result<String> {
-        match url.starts_with("http://") || url.starts_with("https://") {
-            true => Ok(url.to_owned()),
+    /// A URL as a property of a table told it, which may be relative to the catalog's own.
+    ///
+    /// # Errors
+    ///
+    /// `Config`, for a URL of another origin that the user does not trust.
+    pub(super) fn resolve(&self, property: &str, url: &str) -> Result<String> {
+        let url = match url.starts_with("http://") || url.starts_with("https://") {
+            true => url.to_owned(),
             false => {
-                Ok(format!("{}/{}", uri_of(&self.inner.properties)?, url.trim_start_matches('/')))
+                format!("{}/{}", uri_of(&self.inner.properties)?, url.trim_start_matches('/'))
             }
-        }
+        };
+        self.inner.trust.check_address(property, &url)?;
+        Ok(url)
     }
 
     pub(super) async fn get(&self, url: &str) -> Result<Vec<u8>, Refusal> {
@@ -152,7 +177,17 @@ impl RestClient {
     ) -> Result<(), Refusal> {
         let mut token: Option<String> = None;
         let mut seen = HashSet::new();
+        let mut bytes = 0;
         loop {
+            if seen.len() == PAGES || bytes > LISTED {
+                return Err(Error::storage(format!(
+                    "the catalog's listing goes on after {} pages of {bytes} bytes together; at most {PAGES} pages and \
+                     {LISTED} bytes are read: for larger pages set the property \"rest-page-size\"",
+                    seen.len()
+                ))
+                .with_context("url", plain(url))
+                .into());
+            }
             let sign = if url.contains('?') { '&' } else { '?' };
             let page = match (&token, self.page_size()) {
                 (None, None) => url.to_owned(),
@@ -162,7 +197,9 @@ impl RestClient {
                     format!("{url}{sign}pageToken={token}{}", size.unwrap_or_default())
                 }
             };
-            let next = take(parse(&self.get(&page).await?, &page)?);
+            let body = self.get(&page).await?;
+            bytes += body.len();
+            let next = take(parse(&body, &page)?);
             match next.filter(|next| !next.is_empty()) {
                 None => return Ok(()),
                 // A server that repeats a page would do so forever.

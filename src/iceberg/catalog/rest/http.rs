@@ -11,7 +11,9 @@ use serde::Deserialize;
 
 use super::auth::Auth;
 use crate::request_limiter::LONGEST_PAUSE;
-use crate::storage::{note_secrets, redact, retry_after, without_password};
+use crate::storage::{
+    client_builder, error_text, note_secrets, redact, retry_after, send, whole, without_password,
+};
 use crate::{Error, Result};
 
 pub(in crate::iceberg::catalog) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +23,8 @@ const ATTEMPTS: u32 = 6;
 /// How often a request is sent while no server answers: the address may be wrong.
 const ATTEMPTS_TO_REACH: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The largest answer that is read: a table's metadata names all its snapshots.
+pub(in crate::iceberg::catalog) const ANSWER: u64 = 256 << 20;
 /// The longest part of a server's message that is repeated.
 const SHOWN: usize = 1000;
 
@@ -85,10 +89,9 @@ impl Http {
     /// `Config`, for a malformed header and for authorization that contradicts itself.
     pub(super) fn try_new(properties: &BTreeMap<String, String>) -> Result<Self> {
         note_secrets(properties);
-        let client = Client::builder()
+        let client = client_builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(TIMEOUT)
-            .user_agent(concat!("tensorquery/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Error::config("cannot make an HTTP client").with_source(error))?;
         Ok(Self {
@@ -116,11 +119,14 @@ impl Http {
         let mut is_renewed = false;
         loop {
             let (request, token) = self.request(url).await?;
-            let answer = match request.send().await {
-                Ok(response) if response.status().is_success() => match response.bytes().await {
-                    Ok(body) => return Ok(body.to_vec()),
-                    Err(error) => Err(error),
-                },
+            let answer = match sent(&self.client, request, url).await? {
+                Ok(response) if response.status().is_success() => {
+                    let read = whole(response, ANSWER).await;
+                    match read.map_err(|error| error.with_context("url", plain(url)))? {
+                        Ok(body) => return Ok(body),
+                        Err(error) => Err(error),
+                    }
+                }
                 Ok(response) if is_unauthorized(response.status()) && !is_renewed => {
                     is_renewed = true;
                     match self.auth.renew(&self.client, token.as_deref()).await? {
@@ -155,7 +161,7 @@ impl Http {
     async fn refusal(&self, url: &str, response: Response, token: Option<&str>) -> Refusal {
         let status = response.status();
         // The status says enough where the rest does not arrive or is not of the specification.
-        let body = response.text().await.unwrap_or_default();
+        let body = error_text(response).await;
         let ErrorModel { message, kind } =
             serde_json::from_str::<ErrorBody>(&body).unwrap_or_default().error;
         if status == StatusCode::NOT_FOUND {
@@ -207,25 +213,32 @@ impl Tries {
         &mut self,
         answer: &reqwest::Result<Response>,
     ) -> bool {
-        let (most, asked) = match answer {
+        match answer {
             Ok(response) if is_passing(response.status()) => {
-                (ATTEMPTS, retry_after(response.headers()))
+                self.wait(ATTEMPTS, retry_after(response.headers())).await
             }
-            Ok(_) => return false,
-            Err(error) if error.is_builder() || error.is_redirect() => return false,
-            Err(error) if error.is_connect() || error.is_timeout() => (ATTEMPTS_TO_REACH, None),
-            // The connection broke: what only reads, or asks for a token, may be sent twice.
-            Err(_) => (ATTEMPTS, None),
-        };
-        self.wait_for(most, asked).await
+            Ok(_) => false,
+            Err(error) => self.again_after(error).await,
+        }
+    }
+
+    /// As [`again`](Self::again), where no answer came.
+    pub(in crate::iceberg::catalog) async fn again_after(&mut self, error: &reqwest::Error) -> bool {
+        if error.is_builder() {
+            return false;
+        }
+        // Where a connection broke: what only reads, or asks for a token, may be sent twice.
+        let most =
+            if error.is_connect() || error.is_timeout() { ATTEMPTS_TO_REACH } else { ATTEMPTS };
+        self.wait(most, None).await
     }
 
     /// As [`again`](Self::again), of an answer that says that it refuses for now.
-    pub(in crate::iceberg::catalog) async fn wait(&mut self, asked: Option<Duration>) -> bool {
-        self.wait_for(ATTEMPTS, asked).await
+    pub(in crate::iceberg::catalog) async fn again_later(&mut self, headers: &HeaderMap) -> bool {
+        self.wait(ATTEMPTS, retry_after(headers)).await
     }
 
-    async fn wait_for(&mut self, most: u32, asked: Option<Duration>) -> bool {
+    async fn wait(&mut self, most: u32, asked: Option<Duration>) -> bool {
         self.sent += 1;
         if self.sent >= most {
             return false;
@@ -235,6 +248,22 @@ impl Tries {
         self.pause *= 2;
         true
     }
+}
+
+/// Sends a request by the one rule for redirects.
+///
+/// # Errors
+///
+/// `Config`, for a URL that is none; `Storage`, for a redirect that is not followed.
+pub(super) async fn sent(
+    client: &Client,
+    request: RequestBuilder,
+    url: &str,
+) -> Result<reqwest::Result<Response>> {
+    let request = request.build().map_err(|error| {
+        Error::config(format!("{:?} is no URL of a catalog", plain(url))).with_source(error)
+    })?;
+    send(client, request).await.map_err(|error| error.with_context("url", plain(url)))
 }
 
 /// A server that could not be reached, with the system's message.
@@ -264,7 +293,7 @@ fn is_unauthorized(status: StatusCode) -> bool {
     status == StatusCode::UNAUTHORIZED || status.as_u16() == 419
 }
 
-fn is_passing(status: StatusCode) -> bool {
+pub(in crate::iceberg::catalog) fn is_passing(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::TOO_MANY_REQUESTS

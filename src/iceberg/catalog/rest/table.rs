@@ -14,6 +14,7 @@ use super::super::metadata::parse_metadata;
 use super::super::registered::LoadedTable;
 use super::client::{RestClient, parse, texts};
 use super::http::{Refusal, encode};
+use super::trust::of_answer;
 use crate::runtime::PerProcess;
 use crate::storage::{AccessConfig, Refresh, RoutedStore, lay_over, shown};
 use crate::{Error, Result};
@@ -98,13 +99,13 @@ pub(super) async fn load(
     })?;
     let place = answer.metadata_location.as_deref().unwrap_or(&url);
     let (metadata, defaults) = parse_metadata(&metadata, place)?;
-    let table_config = texts(answer.config.unwrap_or_default());
+    let table_config = of_answer(texts(answer.config.unwrap_or_default()));
     let credentials_at = CREDENTIALS_AT
         .iter()
-        .find_map(|name| table_config.get(*name))
-        .map(|url| client.resolve(url))
+        .find_map(|name| Some((name, table_config.get(*name)?)))
+        .map(|(name, url)| client.resolve(name, url))
         .transpose()?;
-    let config = access_config(client, table_config.clone(), answer.credentials);
+    let config = access_config(client, table_config.clone(), answer.credentials)?;
     let table = RestTable {
         properties: client.given().clone(),
         namespace: namespace.to_vec(),
@@ -120,20 +121,31 @@ pub(super) async fn load(
 }
 
 /// The catalog's properties, the table's over them, and credentials by prefix.
+///
+/// # Errors
+///
+/// `Config`, for a server of files that the user does not trust.
 fn access_config(
     client: &RestClient,
     table: BTreeMap<String, String>,
     credentials: Option<Vec<Credential>>,
-) -> AccessConfig {
+) -> Result<AccessConfig> {
+    let credentials: Vec<(String, BTreeMap<String, String>)> = credentials
+        .unwrap_or_default()
+        .into_iter()
+        .map(|credential| (credential.prefix, of_answer(texts(credential.config))))
+        .collect();
+    client.trust().check_files(&table)?;
+    for (_, given) in &credentials {
+        let mut said = table.clone();
+        said.extend(given.clone());
+        client.trust().check_files(&said)?;
+    }
     let mut properties = client.properties().clone();
     lay_over(&mut properties, &table);
     let mut config = AccessConfig::new(&properties);
-    config.credentials = credentials
-        .unwrap_or_default()
-        .into_iter()
-        .map(|credential| (credential.prefix, texts(credential.config)))
-        .collect();
-    config
+    config.credentials = credentials;
+    Ok(config)
 }
 
 /// Asks a REST catalog for the credentials of one table: by the endpoint for that where the catalog
@@ -178,8 +190,8 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
                 let answer: CredentialsAnswer = parse(&body, &endpoint)?;
                 if answer.credentials.as_ref().is_some_and(|given| !given.is_empty()) {
                     let mut config = table.config.clone();
-                    config.extend(texts(answer.config.unwrap_or_default()));
-                    return Ok(access_config(client, config, answer.credentials));
+                    config.extend(of_answer(texts(answer.config.unwrap_or_default())));
+                    return access_config(client, config, answer.credentials);
                 }
             }
             // It has no such endpoint after all.
@@ -190,7 +202,8 @@ async fn ask(client: &RestClient, table: &RestTable) -> Result<AccessConfig> {
     match client.get(&url).await {
         Ok(body) => {
             let answer: CredentialsAnswer = parse(&body, &url)?;
-            Ok(access_config(client, texts(answer.config.unwrap_or_default()), answer.credentials))
+            let config = of_answer(texts(answer.config.unwrap_or_default()));
+            access_config(client, config, answer.credentials)
         }
         Err(Refusal::NotFound { .. }) => Err(Error::storage(format!(
             "the table {} is no longer in the catalog, which gives no credentials for its files",

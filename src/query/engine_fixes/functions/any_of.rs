@@ -1,11 +1,11 @@
 //! `x = ANY (list)` and `x <> ALL (list)`, which are unknown where the list has a NULL and no such
 //! element. DataFusion 53 takes the first for `array_has`, which is false then, and does not know
 //! the second.
+//!
+//! Upstream: apache/datafusion#19288.
 
 use std::any::Any;
-use std::convert::Infallible;
 use std::mem;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
@@ -16,32 +16,23 @@ use datafusion::functions_nested::array_has::array_has_udf;
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
-use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, Query, UnaryOperator, Value, VisitMut, VisitorMut,
-};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, Query, UnaryOperator, Value};
 
 use super::call;
+use crate::query::engine_fixes::walk::each_of_statement;
 
 const NAME: &str = "equals_any";
 
 /// Writes comparisons with the elements of a list as calls of the function.
 pub(in crate::query) fn over_lists(query: &mut Query) {
-    let ControlFlow::Continue(()) = VisitMut::visit(query, &mut Comparisons);
-}
-
-struct Comparisons;
-
-impl VisitorMut for Comparisons {
-    type Break = Infallible;
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
+    each_of_statement(query, |expr| {
         let (left, list, negated) = match expr {
             Expr::AnyOp { left, compare_op: BinaryOperator::Eq, right, .. } => (left, right, false),
             Expr::AllOp { left, compare_op: BinaryOperator::NotEq, right } => (left, right, true),
-            _ => return ControlFlow::Continue(()),
+            _ => return,
         };
         if matches!(**list, Expr::Subquery(_)) {
-            return ControlFlow::Continue(());
+            return;
         }
         let [left, list] =
             [left, list].map(|side| mem::replace(&mut **side, Expr::Value(Value::Null.into())));
@@ -50,8 +41,7 @@ impl VisitorMut for Comparisons {
             true => Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(found) },
             false => found,
         };
-        ControlFlow::Continue(())
-    }
+    });
 }
 
 /// `equals_any(list, x)`.

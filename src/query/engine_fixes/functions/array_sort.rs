@@ -1,6 +1,8 @@
 //! `array_sort(list, order, nulls)` with an order of each row's own, and with NULLs where ORDER BY
 //! has them: last of ASC, first of DESC. DataFusion 53 takes the order of the first row for all,
 //! and has NULLs first of both.
+//!
+//! Upstream: apache/datafusion#24132.
 
 use std::collections::HashMap;
 use std::sync::Arc;

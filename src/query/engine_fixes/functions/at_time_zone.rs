@@ -1,10 +1,9 @@
 //! `time AT TIME ZONE 'zone'`, as in the standard and PostgreSQL: a time without a zone becomes the
 //! instant at which clocks of that zone show it, and an instant becomes their reading. DataFusion
 //! 53 keeps the second one an instant.
+//!
+//! Upstream: apache/datafusion#10368.
 
-use std::any::Any;
-use std::convert::Infallible;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, TimeUnit};
@@ -15,31 +14,24 @@ use datafusion::logical_expr::{
     Cast, ColumnarValue, Expr as PlanExpr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility,
 };
-use datafusion::sql::sqlparser::ast::{Expr, Query, VisitMut, VisitorMut};
+use datafusion::sql::sqlparser::ast::{Expr, Query};
 
 use super::call;
+use crate::basics::function_basics;
+use crate::query::engine_fixes::walk::each_of_statement;
 
 /// The function that stands for the operator until types are known. Plans have it no longer.
 pub(super) const NAME: &str = "at_time_zone";
 
 /// Writes the operator as a call of the function.
 pub(in crate::query) fn zones_as_calls(query: &mut Query) {
-    let ControlFlow::Continue(()) = VisitMut::visit(query, &mut Zones);
-}
-
-struct Zones;
-
-impl VisitorMut for Zones {
-    type Break = Infallible;
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<Infallible> {
+    each_of_statement(query, |expr| {
         if let Expr::AtTimeZone { timestamp, time_zone } = expr
             && matches!(&**time_zone, Expr::Value(_))
         {
             *expr = call(NAME, vec![(**timestamp).clone(), (**time_zone).clone()]);
         }
-        ControlFlow::Continue(())
-    }
+    });
 }
 
 /// The cast, or clock reading, for which a call stands.
@@ -71,17 +63,7 @@ struct AtTimeZone {
 }
 
 impl ScalarUDFImpl for AtTimeZone {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(_this => NAME);
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(match &types[0] {

@@ -1,5 +1,7 @@
 //! `date_bin` within the nanoseconds that DataFusion 53 computes in: they end in 2262, and it wraps
 //! around. Beyond them it is refused.
+//!
+//! Upstream: apache/datafusion#22210, apache/datafusion#22211.
 
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use datafusion::logical_expr::{
 
 use super::in_place::accessors_of_inner;
 use crate::Error;
+use crate::basics::forwarded;
 use crate::query::engine_fixes::kept_from_optimizer::per_second;
 
 const DAY: i128 = 24 * 60 * 60 * 1_000_000_000;
@@ -32,12 +35,10 @@ struct DateBin {
 impl ScalarUDFImpl for DateBin {
     accessors_of_inner!();
 
-    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        self.inner.return_field_from_args(args)
-    }
-
-    fn output_ordering(&self, input: &[ExprProperties]) -> Result<SortProperties> {
-        self.inner.output_ordering(input)
+    forwarded! {
+        this => this.inner;
+        fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef>;
+        fn output_ordering(&self, input: &[ExprProperties]) -> Result<SortProperties>;
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

@@ -2,6 +2,8 @@
 //! parts wrong: `isodow` begins with 0; the milliseconds and microseconds of an interval lack
 //! everything above two seconds; a year of an interval has 360 days; and the hours, minutes and
 //! seconds of a difference of two times each hold all of it.
+//!
+//! Upstream: apache/datafusion#22115.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! `date_trunc` of all times that a type has. DataFusion 53 goes by way of nanoseconds, which end
 //! in 2262 and wrap around, and cuts parts of a second of constants before 1970 towards 1970.
+//!
+//! Upstream: apache/datafusion#22209, apache/datafusion#25129.
 
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ use datafusion::logical_expr::{
 use super::in_place::accessors_of_inner;
 use super::like_array;
 use crate::Error;
+use crate::basics::forwarded;
 use crate::query::engine_fixes::kept_from_optimizer::per_second;
 
 const DAY: i64 = 24 * 60 * 60;
@@ -36,12 +39,10 @@ struct DateTrunc {
 impl ScalarUDFImpl for DateTrunc {
     accessors_of_inner!();
 
-    fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        self.inner.return_field_from_args(args)
-    }
-
-    fn output_ordering(&self, input: &[ExprProperties]) -> Result<SortProperties> {
-        self.inner.output_ordering(input)
+    forwarded! {
+        this => this.inner;
+        fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef>;
+        fn output_ordering(&self, input: &[ExprProperties]) -> Result<SortProperties>;
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

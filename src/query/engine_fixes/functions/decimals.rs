@@ -4,8 +4,9 @@
 //! DataFusion 53 plans the type of `round(x, places)` by places that are a literal, and computes
 //! with another type once an expression has become one, so that 3 was 0.3. It cuts off a decimal's
 //! digits as a float, and fails where `ceil` needs a digit more.
+//!
+//! Upstream: apache/datafusion#22511, apache/datafusion#22512.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal256Array};
@@ -26,8 +27,8 @@ use datafusion::logical_expr::{
     Signature, TypeSignature, TypeSignatureClass, Volatility,
 };
 
-use super::in_place::computed;
 use crate::Error;
+use crate::basics::{computed, function_basics};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Toward {
@@ -102,17 +103,7 @@ struct Rounded {
 }
 
 impl ScalarUDFImpl for Rounded {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "rounded_decimal"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("rounded_decimal");
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         match types {
@@ -144,20 +135,10 @@ struct Whole {
 }
 
 impl ScalarUDFImpl for Whole {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
+    function_basics!(inner);
 
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
+    fn output_ordering(&self, inputs: &[ExprProperties]) -> Result<SortProperties> {
+        self.inner.output_ordering(inputs)
     }
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
@@ -183,10 +164,6 @@ impl ScalarUDFImpl for Whole {
             true => Ok(PreimageResult::None),
             false => self.inner.preimage(args, literal, context),
         }
-    }
-
-    fn output_ordering(&self, inputs: &[ExprProperties]) -> Result<SortProperties> {
-        self.inner.output_ordering(inputs)
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

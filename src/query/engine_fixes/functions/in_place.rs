@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
-use datafusion::common::ScalarValue;
 use datafusion::error::Result;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl};
+
+use crate::basics::computed;
 
 /// The accessors of a function that has the name, the aliases, the signature and the types of its
 /// field `inner`.
@@ -75,19 +76,4 @@ impl ScalarUDFImpl for InPlace {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         computed(&args, |arrays| (self.compute)(arrays, args.return_field.data_type()))
     }
-}
-
-/// The result of arguments as arrays: one value where all of them are.
-pub(super) fn computed(
-    args: &ScalarFunctionArgs,
-    compute: impl FnOnce(&[ArrayRef]) -> Result<ArrayRef>,
-) -> Result<ColumnarValue> {
-    let is_one = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)));
-    let rows = if is_one { 1 } else { args.number_rows };
-    let arrays = args.args.iter().map(|arg| arg.to_array(rows)).collect::<Result<Vec<_>>>()?;
-    let found = compute(&arrays)?;
-    Ok(match is_one {
-        true => ColumnarValue::Scalar(ScalarValue::try_from_array(&found, 0)?),
-        false => ColumnarValue::Array(found),
-    })
 }

@@ -1,7 +1,6 @@
 //! `length` of a list is the number of its elements, and `length` of bytes the number of bytes.
 //! DataFusion 53 writes a list as text, and counts its characters.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array};
@@ -14,6 +13,7 @@ use datafusion::logical_expr::{
 };
 
 use super::like_array;
+use crate::basics::function_basics;
 
 /// The function under its own names.
 pub(super) fn of_lists_too() -> ScalarUDF {
@@ -44,21 +44,7 @@ fn counts_elements(data_type: &DataType) -> bool {
 }
 
 impl ScalarUDFImpl for Length {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(inner);
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
         use DataType::{Binary, BinaryView, LargeUtf8, Utf8, Utf8View};

@@ -1,8 +1,9 @@
 //! Arguments of array functions as the lists that DataFusion 53 knows. It promises another type
 //! than it makes of lists of a fixed length and of wide lists in lists, joins no lists of two
 //! widths, and appends to values under a NULL.
+//!
+//! Upstream: apache/datafusion#14613, apache/datafusion#21702.
 
-use std::any::Any;
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
@@ -20,6 +21,7 @@ use datafusion::logical_expr::{
 };
 
 use super::like_array;
+use crate::basics::function_basics;
 
 /// Functions whose result takes its type from all of their lists, or holds them.
 const JOINING: [&str; 2] = ["array_concat", "array_repeat"];
@@ -103,17 +105,7 @@ struct PlainList {
 }
 
 impl ScalarUDFImpl for PlainList {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "plain_list"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("plain_list");
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(self.target.clone())

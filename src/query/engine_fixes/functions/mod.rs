@@ -29,7 +29,6 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DfResult;
 use datafusion::functions::{crypto, encoding, regex, string, unicode};
 use datafusion::logical_expr::expr::{Case, ScalarFunction};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{ColumnarValue, Expr, ExprSchemable, LogicalPlan, ScalarUDF};
 use datafusion::sql::sqlparser::ast;
@@ -43,6 +42,7 @@ use super::number_digits::written_number;
 use super::signed_zeros::plain;
 use super::{nested_order, time_texts};
 use crate::floats::{has_floats, is_plain_float};
+use crate::query::engine_fixes::walk::{with_names, with_new_schema};
 use crate::{Error, Result};
 
 static OWN: LazyLock<HashMap<String, Arc<ScalarUDF>>> = LazyLock::new(|| {
@@ -145,21 +145,15 @@ pub(super) fn with_own_functions(plan: LogicalPlan) -> Result<LogicalPlan> {
 
 fn of_node(plan: LogicalPlan) -> DfResult<Transformed<LogicalPlan>> {
     let mut schema = None;
-    let names = NamePreserver::new(&plan);
     let inputs: Vec<_> = plan.inputs().into_iter().cloned().collect();
-    let plan = plan.map_expressions(|expr| {
+    let plan = with_names(plan, |expr| {
         if !expr.exists(|expr| Ok(matches!(expr, Expr::ScalarFunction(_) | Expr::Case(_))))? {
             return Ok(Transformed::no(expr));
         }
         let schema = schema.get_or_insert_with(|| merge_schema(&inputs.iter().collect::<Vec<_>>()));
-        let name = names.save(&expr);
-        let found = expr.transform_up(|expr| of_expr(expr, schema))?;
-        Ok(found.update_data(|expr| name.restore(expr)))
+        expr.transform_up(|expr| of_expr(expr, schema))
     })?;
-    match plan.transformed {
-        true => plan.map_data(LogicalPlan::recompute_schema),
-        false => Ok(plan),
-    }
+    with_new_schema(plan)
 }
 
 fn of_expr(expr: Expr, schema: &DFSchema) -> DfResult<Transformed<Expr>> {

@@ -1,6 +1,8 @@
 //! `overlay(text PLACING other FROM start FOR length)` by characters, also behind the end of the
 //! text. DataFusion 53 drops a text whose end lies before the start, and takes bytes for
 //! characters.
+//!
+//! Upstream: apache/datafusion#22044, apache/datafusion#22045.
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! `* REPLACE (x AS c)` needs a column `c`. DataFusion 53 leaves the replacement out where there is
 //! none.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::mem;
 use std::ops::ControlFlow;
@@ -19,6 +18,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::call;
+use crate::basics::function_basics;
 
 /// The function of a replacement and of the column that it replaces, whose name is looked up with
 /// it. Plans have it no longer.
@@ -96,17 +96,7 @@ struct Replaces {
 }
 
 impl ScalarUDFImpl for Replaces {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(_this => NAME);
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(types[0].clone())

@@ -11,7 +11,8 @@ use datafusion::error::Result;
 use datafusion::functions::math;
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl};
 
-use super::in_place::{accessors_of_inner, computed};
+use super::in_place::accessors_of_inner;
+use crate::basics::computed;
 
 /// The function in the place of the engine's.
 pub(super) fn of_floats() -> ScalarUDF {

@@ -2,7 +2,6 @@
 //! elements. DataFusion 53 leaves their values, and reads them without asking whether the value
 //! around them is NULL.
 
-use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, FieldRef};
@@ -15,6 +14,7 @@ use datafusion::logical_expr::{
 };
 
 use super::like_array;
+use crate::basics::function_basics;
 use crate::formats::emptied;
 
 /// Functions that take a value or NULL in place of it.
@@ -47,17 +47,7 @@ struct NullFields {
 }
 
 impl ScalarUDFImpl for NullFields {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        "null_fields"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!("null_fields");
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         Ok(types[0].clone())

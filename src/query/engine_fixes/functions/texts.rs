@@ -1,6 +1,8 @@
 //! Functions of texts as PostgreSQL has them. Their characters are code points; DataFusion 53 takes
 //! grapheme clusters in `translate`, `lpad` and `rpad`. It finds an empty text between all
 //! characters in `replace`, and one element in an empty text in `string_to_array`.
+//!
+//! Upstream: apache/datafusion#21060.
 
 use std::collections::HashMap;
 

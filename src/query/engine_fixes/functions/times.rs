@@ -1,8 +1,9 @@
 //! `TIME + INTERVAL` and `TIME - INTERVAL` are times of the day, modulo 24 hours, as in PostgreSQL
 //! and DuckDB: the days and the months of the interval do not count. DataFusion 53 makes an
 //! interval of both, and does not compare times of two units.
+//!
+//! Upstream: apache/datafusion#22265.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Time64NanosecondArray};
@@ -21,8 +22,8 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
-use super::in_place::computed;
 use crate::Error;
+use crate::basics::{computed, function_basics};
 
 /// The type of the finest unit.
 const IN_FULL: DataType = DataType::Time64(TimeUnit::Nanosecond);
@@ -108,17 +109,7 @@ struct Moved {
 }
 
 impl ScalarUDFImpl for Moved {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(this => this.name);
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         match types {

@@ -24,6 +24,8 @@
 //! Three values: `x IN (subquery)` is true where a row equals x, else NULL where a row's equality
 //! is NULL, else false. `x op ANY` is the same with another operator, and `x op ALL` is `NOT (x
 //! not-op ANY)`.
+//!
+//! Upstream: apache/datafusion#15032, apache/datafusion#25347, apache/datafusion#25480.
 
 mod dependent;
 mod names;

@@ -4,8 +4,9 @@
 //! DataFusion 53 wraps around, in silence. Here the total has twice the width of its values, so
 //! that only the result can be too large, in any order of the rows. The sum of booleans is how many
 //! are true. Of 32 and 64 bits of decimals the result has 128. Floats are summed by the engine.
+//!
+//! Upstream: apache/datafusion#17539.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::Error;
+use crate::basics::function_basics;
 
 /// Evaluates `$made` with the types of the values and of their total, or `$other` where there is no
 /// exact total.
@@ -91,21 +93,7 @@ struct Total {
 }
 
 impl AggregateUDFImpl for Total {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
+    function_basics!(inner);
 
     fn return_type(&self, types: &[DataType]) -> Result<DataType> {
         if self.of_engine(types).is_err() {

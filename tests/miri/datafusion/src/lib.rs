@@ -1,4 +1,4 @@
-//! What the tensor modules take from DataFusion.
+//! The parts of DataFusion that the tensor modules use.
 
 /// `datafusion::common`.
 pub mod common {

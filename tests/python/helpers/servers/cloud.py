@@ -29,7 +29,7 @@ class _Quiet(MotoRequestHandler):
 
 
 def main(key, secret):
-    """Serve until standard input ends; `key` and `secret` are valid for ever."""
+    """Serve until standard input ends; `key` and `secret` never expire."""
     vault = Vault(key, secret)
     guard = Guard(DomainDispatcherApplication(create_backend_app), vault)
     store = make_server("127.0.0.1", 0, guard, threaded=True, request_handler=_Quiet)

@@ -10,8 +10,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-# What a rule may do. All but the first two are faults, of which a request gets one: that of the first rule that
-# hits it. Delays add up.
+# Effects of a rule. All but the first two are faults. A request gets one fault: that of the first rule that hits
+# it. Delays add up.
 KINDS = {
     "latency": "wait `seconds` before the request goes on to the store",
     "link": "send all bodies through one link of `rate` bytes per second",
@@ -73,7 +73,7 @@ class Rule:
             raise ValueError(f"the rate of a link must be above 0, got {self.rate}")
 
     def hits_request(self, request, tried, seed):
-        """Whether this rule hits a try of `request`, of which `tried` were seen before."""
+        """Whether this rule hits a try of `request`, after `tried` earlier ones."""
         if not re.fullmatch(self.method, request.method) or not re.search(
             self.path, request.target
         ):
@@ -96,7 +96,7 @@ class Rule:
 
 @dataclass
 class Request:
-    """The head of one request: method, address (path and query) and headers, of which the names are lower case."""
+    """The head of one request: method, address (path and query), and headers with names in lower case."""
 
     method: str
     target: str
@@ -111,7 +111,7 @@ class Request:
 
     @property
     def key(self):
-        """What is the same for each try of the same request."""
+        """The parts that all tries of a request share."""
         return self.method, self.target, (self.range or "").rpartition("-")[2]
 
 
@@ -124,7 +124,7 @@ class Plan:
         self._tried = Counter()
 
     def for_request(self, request):
-        """The fault of this try, or None, and the delays that it suffers besides."""
+        """The fault of this try, or None, and its delays."""
         if not self.rules:
             return None, []
         tried = self._tried[request.key]

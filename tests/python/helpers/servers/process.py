@@ -96,7 +96,7 @@ def free_port():
 
 
 def until(attempt, errors, *, seconds=120):
-    """What `attempt()` returns, tried again while it raises one of `errors`."""
+    """Return the result of `attempt()`, called again while it raises one of `errors`."""
     end = time.monotonic() + seconds
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What real REST catalogs have and Iceberg's test fixture lacks, in front of that fixture.
+"""A proxy in front of Iceberg's REST test fixture, with the features of real catalogs that the fixture lacks.
 
 Each *realm* is a catalog of its own address over the same tables, with its own demands: OAuth2 tokens that
 expire, headers, a prefix, a warehouse, vended credentials. It notes its requests.
@@ -22,7 +22,7 @@ _HOP = {"host", "connection", "authorization", "accept-encoding", "content-lengt
 
 @dataclass
 class Realm:
-    """What one address demands and adds."""
+    """The demands and additions of one address."""
 
     # "id:secret" of an OAuth2 client, and the seconds that its tokens live.
     client: str | None = None
@@ -68,7 +68,7 @@ class RestProxy:
         self.uri = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def control(self, method, words, body):
-        """What the tests ask for; None for an unknown path."""
+        """Answer a request of the tests; None for an unknown path."""
         with self.lock:
             match (method, *words):
                 case ("POST", "upstream"):
